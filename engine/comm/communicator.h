@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The contract of a communicator: collectives over a fixed group of ranks. Calls must come in the same order on all ranks,
+// from one thread at a time; collectives may complete in any order. Buffers belong to the caller and stay untouched until
+// the completion was told. Nothing waits for ever: a collective that outlives its deadline completes with an error, after
+// which the communicator is dead (with most transports a timeout leaves unknown bytes in flight) and all that is under way
+// or started later completes with an error too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/core/result.h"
+
+namespace gradtune::comm {
+
+enum class WireType : uint8_t { u8, f32, f64, bf16, f16 };
+constexpr int64_t bytes_per_element(WireType type) {
+  return type == WireType::u8 ? 1 : type == WireType::f32 ? 4 : type == WireType::f64 ? 8 : 2;
+}
+
+struct Collective {
+  enum class Kind : uint8_t {
+    all_reduce,  // in place in `out`, count elements
+    all_gather,  // `in`: count elements; `out`: size * count, in rank order; in place where `in` is part `rank` of `out`
+    all_to_all,  // `in` and `out`: size * count; part r of `in` goes to rank r, part r of `out` came from it
+    broadcast,   // `out`, count elements, from rank `root`
+  } kind;
+  enum class Reduction : uint8_t { sum, max } reduction = Reduction::sum;
+  WireType type = WireType::u8;
+  const std::byte* in = nullptr;
+  std::byte* out = nullptr;
+  int64_t count = 0;
+  int root = 0;
+  int64_t timeout_ms = 300'000;
+};
+
+// Bytes that one rank sends for it, by the usual ring and pairwise algorithms: what a link of that rate must carry.
+int64_t bytes_sent_per_rank(const Collective& collective, int size);
+
+const char* to_string(Collective::Kind kind);
+
+// Told exactly once per started collective, from any thread; must be short and must not start collectives.
+class CompletionSink {
+ public:
+  virtual ~CompletionSink() = default;
+  virtual void complete(uint64_t token, core::Status status) = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;  // blocks until nothing is under way; call abort() first to make that soon
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual void start(const Collective& collective, CompletionSink& sink, uint64_t token) = 0;
+
+  // Makes everything under way and everything later complete with an error. From any thread.
+  virtual void abort() = 0;
+};
+
+// Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts).
+core::Status run(Communicator& communicator, const Collective& collective);
+
+}  // namespace gradtune::comm

@@ -1,0 +1,120 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/comm/in_process.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "engine/core/float16.h"
+
+namespace gradtune::comm {
+namespace {
+
+// How elements of each wire type are reduced: in `Sum`, from and to `Stored`.
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Sum = T;
+  static Sum load(Stored value) { return value; }
+  static Stored store(Sum value) { return value; }
+};
+struct Bf16 {
+  using Stored = uint16_t;
+  using Sum = float;
+  static Sum load(Stored value) { return core::widen_bf16(value); }
+  static Stored store(Sum value) { return core::narrow_bf16(value); }
+};
+struct F16 {
+  using Stored = uint16_t;
+  using Sum = float;
+  static Sum load(Stored value) { return core::widen_f16(value); }
+  static Stored store(Sum value) { return core::narrow_f16(value); }
+};
+
+constexpr int64_t kBlock = 4096;  // elements: what is added up stays in the L1 cache
+
+template <typename Type>
+void reduce(std::span<const Collective> calls) {
+  const auto at = [&](size_t rank) { return reinterpret_cast<typename Type::Stored*>(calls[rank].out); };
+  const bool sum = calls[0].reduction == Collective::Reduction::sum;
+  std::array<typename Type::Sum, kBlock> total;
+  for (int64_t begin = 0; begin < calls[0].count; begin += kBlock) {
+    const auto length = static_cast<size_t>(std::min(kBlock, calls[0].count - begin));
+    for (size_t i = 0; i < length; ++i) total[i] = Type::load(at(0)[begin + static_cast<int64_t>(i)]);
+    for (size_t rank = 1; rank < calls.size(); ++rank) {
+      const auto* values = at(rank) + begin;
+      if (sum) {
+        for (size_t i = 0; i < length; ++i) total[i] = static_cast<typename Type::Sum>(total[i] + Type::load(values[i]));
+      } else {
+        for (size_t i = 0; i < length; ++i) total[i] = std::max(total[i], Type::load(values[i]));
+      }
+    }
+    for (size_t i = 0; i < length; ++i) at(0)[begin + static_cast<int64_t>(i)] = Type::store(total[i]);
+    for (size_t rank = 1; rank < calls.size(); ++rank) {
+      std::memcpy(at(rank) + begin, at(0) + begin, length * sizeof(typename Type::Stored));
+    }
+  }
+}
+
+void all_reduce(std::span<const Collective> calls) {
+  switch (calls[0].type) {
+    case WireType::u8: return reduce<Plain<uint8_t>>(calls);
+    case WireType::f32: return reduce<Plain<float>>(calls);
+    case WireType::f64: return reduce<Plain<double>>(calls);
+    case WireType::bf16: return reduce<Bf16>(calls);
+    case WireType::f16: return reduce<F16>(calls);
+  }
+}
+
+}  // namespace
+
+void check_legal(const Collective& collective, int size) {
+  using Kind = Collective::Kind;
+  const bool has_input = collective.kind == Kind::all_gather || collective.kind == Kind::all_to_all;
+  core::check(collective.count >= 0, "a collective has at least 0 elements");
+  core::check(collective.count == 0 || collective.out != nullptr, "a collective with elements has a place for them");
+  core::check(collective.count == 0 || !has_input || collective.in != nullptr, "this collective needs an input");
+  core::check(collective.root >= 0 && collective.root < size, "the root of a broadcast is a rank of the group");
+  core::check(collective.timeout_ms > 0, "a collective has a deadline that lies ahead");
+}
+
+std::string first_difference(std::span<const Collective> calls) {
+  const Collective& first = calls[0];
+  for (size_t rank = 1; rank < calls.size(); ++rank) {
+    const Collective& call = calls[rank];
+    const std::string who = " on rank 0 and rank " + std::to_string(rank);
+    if (call.kind != first.kind) {
+      return std::string("ranks called different collectives: ") + to_string(first.kind) + " and " + to_string(call.kind) + who;
+    }
+    if (call.type != first.type) return std::string(to_string(first.kind)) + " has different types of elements" + who;
+    if (call.reduction != first.reduction) return std::string(to_string(first.kind)) + " has different reductions" + who;
+    if (call.count != first.count) {
+      return std::string(to_string(first.kind)) + " has " + std::to_string(first.count) + " and " +
+             std::to_string(call.count) + " elements" + who;
+    }
+    if (call.root != first.root) return std::string(to_string(first.kind)) + " has different roots" + who;
+  }
+  return {};
+}
+
+void move_data(std::span<const Collective> calls) {
+  if (calls[0].count == 0) return;
+  const auto part = static_cast<size_t>(calls[0].count * bytes_per_element(calls[0].type));
+  if (calls[0].kind == Collective::Kind::all_reduce) return all_reduce(calls);
+  for (size_t to = 0; to < calls.size(); ++to) {
+    for (size_t from = 0; from < calls.size(); ++from) {
+      std::byte* target = calls[to].out + from * part;
+      const std::byte* source = calls[from].in;
+      if (calls[0].kind == Collective::Kind::all_to_all) source += to * part;
+      if (calls[0].kind == Collective::Kind::broadcast) {
+        if (from != static_cast<size_t>(calls[0].root)) continue;
+        target = calls[to].out;
+        source = calls[from].out;
+      }
+      if (target != source) std::memcpy(target, source, part);
+    }
+  }
+}
+
+}  // namespace gradtune::comm

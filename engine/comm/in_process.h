@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a collective does to memory, for groups whose ranks share one address space: threads and simulated ranks. Elements
+// are added in the order of ranks, whatever the order of arrival, and 16-bit floats in fp32, rounded once: results are the
+// same in every run.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "engine/comm/communicator.h"
+
+namespace gradtune::comm {
+
+// Throws ProgramError for a call that no group of that size could carry out.
+void check_legal(const Collective& collective, int size);
+
+// One call per rank, in rank order: the first thing that must agree and does not, as a sentence; empty where all agree.
+std::string first_difference(std::span<const Collective> calls);
+
+// Carries out calls that are legal and agree. No buffer may overlap another one, except as Collective allows.
+void move_data(std::span<const Collective> calls);
+
+}  // namespace gradtune::comm

@@ -1,0 +1,187 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/comm/pacing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace gradtune::comm {
+
+class PacedLink {
+ public:
+  PacedLink(const LinkSpeed& speed, const core::Clock& clock) : speed_(speed), clock_(clock) {
+    core::check(speed.bytes_per_second > 0 && speed.latency_ns >= 0, "a link has a rate above 0 and a latency");
+  }
+
+  const core::Clock& clock() const { return clock_; }
+
+  // When a transfer that is asked for now has ended.
+  int64_t reserve_ns(int64_t sent_bytes, int64_t received_bytes) {
+    const std::lock_guard lock(mutex_);
+    const int64_t now_ns = clock_.now_ns();
+    sent_until_ns_ = std::max(sent_until_ns_, now_ns) + duration_ns(sent_bytes);
+    received_until_ns_ = std::max(received_until_ns_, now_ns) + duration_ns(received_bytes);
+    return std::max(sent_until_ns_, received_until_ns_) + speed_.latency_ns;
+  }
+
+ private:
+  int64_t duration_ns(int64_t bytes) const {
+    return static_cast<int64_t>(static_cast<double>(bytes) / speed_.bytes_per_second * 1e9);
+  }
+
+  const LinkSpeed speed_;
+  const core::Clock& clock_;
+  std::mutex mutex_;
+  int64_t sent_until_ns_ = 0, received_until_ns_ = 0;
+};
+
+namespace {
+
+class PacedCommunicator final : public Communicator, private CompletionSink {
+ public:
+  PacedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<PacedLink> link)
+      : inner_(std::move(inner)), link_(std::move(link)), thread_([this] { tell_late(); }) {}
+
+  ~PacedCommunicator() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return calls_.empty(); });
+    stop_ = true;
+    lock.unlock();
+    changed_.notify_all();
+    thread_.join();
+    inner_.reset();  // its threads may still be in `complete`, which needs the members below
+  }
+
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+
+  void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
+    const int64_t sent_bytes = bytes_sent_per_rank(collective, size());
+    const bool is_source = collective.kind == Collective::Kind::broadcast && collective.root == rank();
+    std::unique_lock lock(mutex_);
+    if (error_) {
+      const core::Error error = *error_;
+      lock.unlock();
+      sink.complete(token, error);
+      return;
+    }
+    const uint64_t id = next_id_++;
+    calls_[id] = {.sink = &sink,
+                  .token = token,
+                  .due_ns = link_->reserve_ns(sent_bytes, is_source ? 0 : sent_bytes),
+                  .deadline_ns = link_->clock().now_ns() + collective.timeout_ms * 1'000'000};
+    lock.unlock();
+    inner_->start(collective, *this, id);
+  }
+
+  void abort() override {
+    inner_->abort();
+    fail({core::Error::Code::lost, "the communicator was aborted"});
+  }
+
+ private:
+  struct Call {
+    CompletionSink* sink = nullptr;
+    uint64_t token = 0;
+    int64_t due_ns = 0;
+    int64_t deadline_ns = 0;
+    bool arrived = false;  // the inner communicator is done with it
+
+    int64_t wake_ns() const { return std::min(due_ns, deadline_ns); }
+  };
+  using Calls = std::map<uint64_t, Call>;
+
+  // From the inner communicator.
+  void complete(uint64_t id, core::Status status) override {
+    if (!status) fail(status.error());
+    std::unique_lock lock(mutex_);
+    const auto call = calls_.find(id);
+    if (!error_ && call->second.due_ns > link_->clock().now_ns()) {
+      call->second.arrived = true;
+      lock.unlock();
+      changed_.notify_all();
+      return;
+    }
+    tell(lock, call, error_ ? core::Status(*error_) : core::Status());
+  }
+
+  // The thread: completions that the link delays.
+  void tell_late() {
+    std::unique_lock lock(mutex_);
+    while (!stop_) {
+      const auto next = next_arrived();
+      const int64_t now_ns = link_->clock().now_ns();
+      if (next == calls_.end()) {
+        changed_.wait(lock);
+      } else if (next->second.wake_ns() > now_ns) {
+        changed_.wait_for(lock, std::chrono::nanoseconds(next->second.wake_ns() - now_ns));
+      } else if (next->second.due_ns <= next->second.deadline_ns) {
+        tell(lock, next, {});
+        lock.lock();
+      } else {
+        lock.unlock();
+        inner_->abort();
+        fail({core::Error::Code::timeout, "a collective timed out: the paced link had not carried its bytes by the deadline"});
+        lock.lock();
+      }
+    }
+  }
+
+  // Releases the lock.
+  void tell(std::unique_lock<std::mutex>& lock, Calls::iterator call, core::Status status) {
+    const Call told = call->second;
+    calls_.erase(call);
+    lock.unlock();
+    told.sink->complete(told.token, std::move(status));
+    changed_.notify_all();
+  }
+
+  // What has arrived and only waits for its time completes with the error now; the rest is told by the inner communicator.
+  void fail(const core::Error& error) {
+    std::unique_lock lock(mutex_);
+    if (!error_) error_ = error;
+    for (auto call = next_arrived(); call != calls_.end(); call = next_arrived()) {
+      tell(lock, call, error);
+      lock.lock();
+    }
+  }
+
+  Calls::iterator next_arrived() {
+    auto next = calls_.end();
+    for (auto call = calls_.begin(); call != calls_.end(); ++call) {
+      if (call->second.arrived && (next == calls_.end() || call->second.wake_ns() < next->second.wake_ns())) next = call;
+    }
+    return next;
+  }
+
+  std::unique_ptr<Communicator> inner_;
+  std::shared_ptr<PacedLink> link_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Calls calls_;
+  uint64_t next_id_ = 0;
+  std::optional<core::Error> error_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+std::shared_ptr<PacedLink> make_paced_link(const LinkSpeed& speed, const core::Clock& clock) {
+  return std::make_shared<PacedLink>(speed, clock);
+}
+
+std::unique_ptr<Communicator> make_paced(std::unique_ptr<Communicator> inner, std::shared_ptr<PacedLink> link) {
+  return std::make_unique<PacedCommunicator>(std::move(inner), std::move(link));
+}
+
+}  // namespace gradtune::comm

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/compress/queue.h"
+
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include "engine/core/result.h"
+
+namespace gradtune::compress {
+namespace {
+
+class SerialQueue final : public Queue {
+ public:
+  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block),
+                  void* context) override {
+    for (int64_t block = 0; block < blocks; ++block) body(context, block);
+  }
+  int threads() const override { return 1; }
+};
+
+class ArenaQueue final : public Queue {
+ public:
+  explicit ArenaQueue(int threads) : arena_(threads) {}
+
+  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block),
+                  void* context) override {
+    if (blocks == 1) return body(context, 0);  // not worth entering the arena
+    arena_.execute([&] {
+      tbb::parallel_for(int64_t{0}, blocks, [&](int64_t block) { body(context, block); });
+    });
+  }
+  int threads() const override { return arena_.max_concurrency(); }
+
+ private:
+  tbb::task_arena arena_;
+};
+
+}  // namespace
+
+std::unique_ptr<Queue> make_serial_queue() { return std::make_unique<SerialQueue>(); }
+
+std::unique_ptr<Queue> make_arena_queue(int threads) {
+  core::check(threads >= 1, "an arena has at least one thread");
+  return std::make_unique<ArenaQueue>(threads);
+}
+
+}  // namespace gradtune::compress

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the SIMD kernels of this folder share. Compiled once per target by Highway (foreach_target.h), hence the unusual
+// include guard. Kernels compute a tile of results in the L1 cache and hand it on; only this header knows how the tile
+// then reaches memory.
+#if defined(GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_
+#undef GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_
+#else
+#define GRADTUNE_ENGINE_COMPRESS_SIMD_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "engine/compress/shared.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Elements: 2 KiB of fp32, a small part of the L1 cache; the loops' start-up costs vanish in it.
+inline constexpr size_t kTile = 512;
+
+// Calls body(d, i) for vectors that cover [0, n): whole ones first, then lane by lane.
+template <class Body>
+HWY_INLINE void for_vectors(size_t n, const Body& body) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> lane;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) body(d, i);
+  for (; i < n; ++i) body(lane, i);
+}
+
+// Calls body(d, i) -> one bit per lane in the same way, and takes 64 of them at a time to use(first element, bits).
+template <class Body, class Use>
+HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {
+  const hn::CappedTag<float, 64> d;
+  const hn::CappedTag<float, 1> lane;
+  size_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    uint64_t bits = 0;
+    for (size_t j = 0; j < 64; j += hn::Lanes(d)) bits |= body(d, i + j) << j;
+    use(i, bits);
+  }
+  if (i == n) return;
+  uint64_t bits = 0;
+  for (size_t j = 0; i + j < n; ++j) bits |= body(lane, i + j) << j;
+  use(i, bits);
+}
+
+template <class D, class M>
+HWY_INLINE uint64_t bits_of(D d, M mask) {
+  uint64_t bits = 0;
+  hn::StoreMaskBits(d, mask, reinterpret_cast<uint8_t*>(&bits));
+  return bits;
+}
+
+// The bits of |v|, as integers that are ordered as the values are.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE auto abs_bits(D /*d*/, V v) {
+  const hn::RebindToSigned<D> di;
+  return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
+}
+
+// The largest of the abs_bits that body(d, i) returns for vectors that cover [0, n).
+template <class Body>
+HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
+  const hn::ScalableTag<float> d;
+  const hn::CappedTag<float, 1> lane;
+  const hn::RebindToSigned<decltype(d)> di;
+  auto largest = hn::Zero(di);
+  int32_t last = 0;
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) largest = hn::Max(largest, body(d, i));
+  for (; i < n; ++i) last = std::max(last, hn::GetLane(body(lane, i)));
+  return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
+}
+
+// Writes past the caches: whole cache lines by streaming stores, what is left at both ends by plain ones.
+HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
+  const auto* source = static_cast<const uint8_t*>(from);
+  auto* target = static_cast<uint8_t*>(to);
+  const hn::CappedTag<uint8_t, 64> d;
+  size_t i = std::min<size_t>(bytes, -reinterpret_cast<uintptr_t>(target) % 64);
+  std::memcpy(target, source, i);
+  for (; i + 64 <= bytes; i += 64) {
+    for (size_t j = i; j < i + 64; j += hn::Lanes(d))
+      hn::Stream(hn::LoadU(d, source + j), d, target + j);
+  }
+  std::memcpy(target + i, source + i, bytes - i);
+}
+
+// Where the tiles of an output are computed: in place, or in the L1 cache to be streamed to their place from there. An
+// output that is not wanted is null, and so are its tiles.
+template <class T>
+class Output {
+ public:
+  Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {}
+
+  HWY_INLINE T* tile(size_t begin) { return streamed_ ? tile_ : offset(target_, begin); }
+  HWY_INLINE void finish_tile(size_t begin, size_t count) {
+    if (streamed_) stream(tile_, target_ + begin, count * sizeof(T));
+  }
+  // To be called after the last tile: streaming stores are not ordered with what follows.
+  HWY_INLINE void finish() {
+    if (streamed_) hwy::FlushStream();
+  }
+
+ private:
+  HWY_ALIGN T tile_[kTile];
+  T* target_;
+  bool streamed_;
+};
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/compress/topk_kernels.h"
+
+#include <bit>
+
+#include "engine/compress/shared.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/compress/topk_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "engine/compress/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+template <bool has_residual>
+size_t scan(const TopkScan& block, Candidate* candidates) {
+  Output<float> errors(block.errors, block.stream);
+  const float unsent_factor = block.unsent_factor;
+  const auto below = static_cast<int32_t>(block.bound - 1);
+  size_t kept = 0;
+  for (size_t begin = 0; begin < block.n; begin += kTile) {
+    const size_t count = std::min(kTile, block.n - begin);
+    const float* gradient = block.gradient + begin;
+    const float* residual = offset(block.residual, begin);
+    float* error = errors.tile(begin);
+    const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
+      const hn::RebindToSigned<decltype(d)> di;
+      auto p = hn::LoadU(d, gradient + i);
+      if constexpr (has_residual) p = hn::Add(p, hn::LoadU(d, residual + i));
+      if (error != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, unsent_factor)), d, error + i);
+      return bits_of(di, hn::Gt(abs_bits(d, p), hn::Set(di, below)));
+    };
+    const auto keep = [&](size_t first, uint64_t bits) HWY_ATTR {
+      const auto keep_lowest = [&] {
+        const size_t i = first + static_cast<size_t>(std::countr_zero(bits)) % 64;
+        const float p = has_residual ? gradient[i] + residual[i] : gradient[i];
+        candidates[kept] = {block.index + static_cast<uint32_t>(begin + i), p};
+        kept += bits != 0;
+        bits &= bits - 1;
+      };
+      // Most words have no more than two: so far without a branch, since nobody could predict it.
+      keep_lowest();
+      keep_lowest();
+      while (bits != 0) keep_lowest();
+    };
+    for_words(count, is_candidate, keep);
+    errors.finish_tile(begin, count);
+  }
+  errors.finish();
+  return kept;
+}
+
+size_t scan_block(const TopkScan& block, Candidate* candidates) {
+  return block.residual == nullptr ? scan<false>(block, candidates) : scan<true>(block, candidates);
+}
+
+void add_block(const float* gradient, const float* residual, float factor, float* errors,
+               size_t n) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    auto p = hn::LoadU(d, gradient + i);
+    if (residual != nullptr) p = hn::Add(p, hn::LoadU(d, residual + i));
+    hn::StoreU(hn::Add(hn::LoadU(d, errors + i), hn::Mul(p, hn::Set(d, factor))), d, errors + i);
+  });
+}
+
+void stream_block(const float* from, float* to, size_t n) {
+  stream(from, to, n * sizeof(float));
+  hwy::FlushStream();
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gradtune::compress {
+
+HWY_EXPORT(scan_block);
+HWY_EXPORT(add_block);
+HWY_EXPORT(stream_block);
+
+size_t scan_topk(const TopkScan& block, Candidate* candidates) {
+  return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
+}
+
+void add_errors(const float* gradient, const float* residual, float factor, float* errors,
+                size_t n) {
+  HWY_DYNAMIC_DISPATCH(add_block)(gradient, residual, factor, errors, n);
+}
+
+void stream_floats(const float* from, float* to, size_t n) {
+  HWY_DYNAMIC_DISPATCH(stream_block)(from, to, n);
+}
+
+}  // namespace gradtune::compress
+#endif

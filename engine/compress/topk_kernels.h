@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of `topk`, over one block. Internal to engine/compress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gradtune::compress {
+
+// An element that may be among the largest: its position in the bucket, and p there.
+struct Candidate {
+  uint32_t index;
+  float value;
+};
+
+// Blocks leave room for this many more: the scan writes a little ahead of what it keeps.
+inline constexpr size_t kCandidateSlack = 2;
+
+struct TopkScan {
+  const float* gradient;
+  const float* residual;  // or null: p = gradient
+  size_t n;
+  uint32_t index;  // of the first element
+  uint32_t bound;  // keeps elements whose bits of |p| are >= bound
+  float* errors;   // or null; otherwise unsent_factor * p is written there
+  float unsent_factor;
+  bool stream;
+};
+
+// Returns how many candidates it wrote, in ascending order. There may be n of them, plus slack.
+size_t scan_topk(const TopkScan& block, Candidate* candidates);
+
+// errors += factor * p
+void add_errors(const float* gradient, const float* residual, float factor, float* errors,
+                size_t n);
+
+// Copies past the caches.
+void stream_floats(const float* from, float* to, size_t n);
+
+}  // namespace gradtune::compress

@@ -1,0 +1,64 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The exact selection of `topk`: the k elements of the largest |p|, of equal ones those with the lower index, ascending.
+// The same result for every number of threads. Internal to engine/compress.
+//
+// One pass over memory, where all goes well. A bound that a little more than k elements should reach is guessed from a
+// sample; the pass writes the error of every element as if none were sent, and puts aside those that reach the bound. All
+// else (threshold by histograms of |p|, counts, payload, zero errors of what was sent) touches candidates only. When the
+// guess was wrong, or too many elements are equal, blocks are scanned again instead: slower, the same result.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+
+#include "engine/compress/compressor.h"
+#include "engine/compress/shared.h"
+#include "engine/compress/topk_kernels.h"
+
+namespace gradtune::compress {
+
+class TopkSelection {
+ public:
+  static int64_t scratch_bytes(int64_t n, int64_t k);
+
+  // 0 < k <= n.
+  TopkSelection(const Encode& job, int64_t k, Queue& queue);
+
+  // Writes the next residual, and the k indices and values. False when a value or an error is not finite.
+  bool run(uint32_t* indices, float* values);
+
+ private:
+  struct Block;
+
+  int64_t blocks() const { return (n_ + kBlockElements - 1) / kBlockElements; }
+  TopkScan scan_of(int64_t block, uint32_t bound) const;
+  bool pooled(uint32_t bound) const;
+  std::span<Candidate> candidates(int64_t block, uint32_t bound, Candidate* buffer) const;
+
+  uint32_t guess_bound() const;
+  void collect();
+  uint32_t find_threshold() const;
+  void count_bins(uint32_t low, uint32_t high, int shift) const;
+  void divide(uint32_t threshold);
+  void send(int64_t block, uint32_t threshold, uint32_t* indices, float* values) const;
+  void add_unsent(int64_t block, const uint32_t* indices) const;
+
+  const Encode& job_;
+  Queue& queue_;
+  int64_t n_, k_;
+  float unsent_factor_;
+
+  // Scratch.
+  std::span<Candidate> pool_;  // in runs, one for each block
+  Block* blocks_;
+  std::span<uint32_t> bins_;
+
+  uint32_t bound_ = 1;              // that candidates reach, as bits of |p|
+  std::atomic<int64_t> found_ = 0;  // candidates; the pool is of use when they all fitted
+  Largest largest_;                 // among them
+};
+
+}  // namespace gradtune::compress

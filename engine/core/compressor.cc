@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/compressor.h"
+
+#include <charconv>
+#include <cmath>
+
+namespace gradtune::core {
+namespace {
+
+// The shortest form that reads back to the same double.
+std::string print(double value) {
+  char digits[32];
+  return std::string(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+}  // namespace
+
+std::string_view to_string(Fidelity fidelity) {
+  switch (fidelity) {
+    case Fidelity::exact:
+      return "exact";
+    case Fidelity::half:
+      return "half";
+    case Fidelity::lossy:
+      return "lossy";
+  }
+  return "unknown";
+}
+
+Result<Fidelity> parse_fidelity(std::string_view text) {
+  for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
+    if (text == to_string(fidelity)) return fidelity;
+  }
+  return Error{Error::Code::invalid, "fidelity \"" + std::string(text) +
+                                         "\" is unknown; known are exact, half and lossy"};
+}
+
+std::string to_string(const CompressorSpec& spec) {
+  if (spec.parameter == 0) return spec.name;
+  return spec.name + ":" + print(spec.parameter);
+}
+
+Status check_parameter(const CompressorTraits& traits, double parameter) {
+  const bool in_range = parameter >= traits.parameter_min && parameter <= traits.parameter_max;
+  if (in_range && (traits.parameter_step == 0 || std::fmod(parameter, traits.parameter_step) == 0))
+    return {};
+  const std::string name(traits.name);
+  if (traits.parameter_name.empty()) {
+    return Error{Error::Code::invalid, "compressor " + name + " takes no parameter"};
+  }
+  std::string allowed =
+      "from " + print(traits.parameter_min) + " to " + print(traits.parameter_max);
+  if (traits.parameter_step > 0) allowed += ", a multiple of " + print(traits.parameter_step);
+  return Error{Error::Code::invalid, "compressor " + name + ": " +
+                                         std::string(traits.parameter_name) + " is " +
+                                         print(parameter) + "; allowed is a number " + allowed};
+}
+
+}  // namespace gradtune::core

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/option.h"
+
+#include <charconv>
+#include <optional>
+
+namespace gradtune::core {
+namespace {
+
+using Kind = Step::Kind;
+constexpr Kind kKinds[] = {Kind::encode, Kind::decode, Kind::all_reduce, Kind::all_to_all, Kind::all_gather};
+
+Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    size_t end = text.find(separator);
+    if (end != 0) parts.push_back(text.substr(0, end));
+    if (end == std::string_view::npos) break;
+    text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+std::string print(const Step& step) {
+  std::string text(to_string(step.kind));
+  if (is_collective(step.kind)) return text;
+  text += '@';
+  text += to_string(step.place);
+  if (step.codec != 0) text += '#' + std::to_string(step.codec);
+  return text;
+}
+
+// One word of a printed program, such as "decode@host#1".
+Result<Step> parse_step(std::string_view word, size_t codecs) {
+  const std::string_view name = word.substr(0, word.find('@'));
+  std::optional<Step> step;
+  for (Kind kind : kKinds) {
+    if (name == to_string(kind)) step = Step{.kind = kind};
+  }
+  if (!step) {
+    return invalid("step \"" + std::string(word) +
+                   "\" is unknown; known are encode, decode, all_reduce, all_to_all and all_gather");
+  }
+  if (is_collective(step->kind)) {
+    if (name != word) return invalid("step \"" + std::string(word) + "\": a collective has no place");
+    return *step;
+  }
+  std::string_view place = word.substr(name.size());
+  if (const size_t hash = place.find('#'); hash != std::string_view::npos) {
+    const std::string_view digits = place.substr(hash + 1);
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), step->codec);
+    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) {
+      return invalid("step \"" + std::string(word) + "\": after # stands the position of a codec");
+    }
+    place = place.substr(0, hash);
+  }
+  if (place == "@device") {
+    step->place = Place::device;
+  } else if (place == "@host") {
+    step->place = Place::host;
+  } else {
+    return invalid("step \"" + std::string(word) + "\": the place is @device or @host");
+  }
+  if (step->codec >= codecs) {
+    return invalid("step \"" + std::string(word) + "\" names codec " + std::to_string(step->codec) +
+                   ", the program has " + std::to_string(codecs));
+  }
+  return *step;
+}
+
+Option program(std::vector<CompressorSpec> codecs, std::initializer_list<Kind> kinds, Place place) {
+  Option option{.codecs = std::move(codecs), .steps = {}};
+  for (Kind kind : kinds) {
+    option.steps.push_back({.kind = kind, .place = is_collective(kind) ? Place::device : place});
+  }
+  return option;
+}
+
+}  // namespace
+
+std::string_view to_string(Place place) { return place == Place::device ? "device" : "host"; }
+
+std::string_view to_string(Step::Kind kind) {
+  switch (kind) {
+    case Kind::encode: return "encode";
+    case Kind::decode: return "decode";
+    case Kind::all_reduce: return "all_reduce";
+    case Kind::all_to_all: return "all_to_all";
+    case Kind::all_gather: return "all_gather";
+  }
+  return "unknown";
+}
+
+std::string to_string(const Option& option) {
+  std::string text;
+  for (const CompressorSpec& codec : option.codecs) {
+    text += (text.empty() ? "" : ",") + to_string(codec);
+  }
+  if (!text.empty()) text += ": ";
+  for (size_t i = 0; i < option.steps.size(); ++i) text += (i > 0 ? " " : "") + print(option.steps[i]);
+  return text;
+}
+
+Result<CompressorSpec> parse_compressor(std::string_view text,
+                                        const std::vector<CompressorTraits>& known) {
+  const std::string_view name = text.substr(0, text.find(':'));
+  std::string names;
+  for (const CompressorTraits& traits : known) {
+    names += (names.empty() ? "" : ", ") + std::string(traits.name);
+    if (traits.name != name) continue;
+    CompressorSpec spec{std::string(name), traits.parameter_default};
+    if (name.size() == text.size()) return spec;
+    const std::string_view digits = text.substr(name.size() + 1);
+    if (traits.parameter_name.empty()) {
+      return invalid("compressor \"" + std::string(text) + "\": " + std::string(name) + " takes no parameter");
+    }
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), spec.parameter);
+    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) {
+      return invalid("compressor \"" + std::string(text) + "\": " + std::string(traits.parameter_name) +
+                     " is not a number");
+    }
+    if (Status status = check_parameter(traits, spec.parameter); !status) return status.error();
+    return spec;
+  }
+  return invalid("compressor \"" + std::string(text) + "\" is unknown; known are " + names);
+}
+
+Result<Option> parse_option(std::string_view text, const std::vector<CompressorTraits>& known) {
+  Option option;
+  const size_t colon = text.find(": ");
+  if (colon != std::string_view::npos) {
+    for (std::string_view codec : split(text.substr(0, colon), ',')) {
+      Result<CompressorSpec> spec = parse_compressor(codec, known);
+      if (!spec) return spec.error();
+      option.codecs.push_back(spec.value());
+    }
+    text = text.substr(colon + 2);
+  }
+  for (std::string_view word : split(text, ' ')) {
+    Result<Step> step = parse_step(word, option.codecs.size());
+    if (!step) return step.error();
+    option.steps.push_back(step.value());
+  }
+  if (option.steps.empty()) return invalid("an option has at least one step");
+  return option;
+}
+
+Option plain_all_reduce() { return program({}, {Kind::all_reduce}, Place::device); }
+
+Option encoded_all_reduce(const CompressorSpec& codec, Place place) {
+  return program({codec}, {Kind::encode, Kind::all_reduce, Kind::decode}, place);
+}
+
+Option two_step(const CompressorSpec& codec, Place place) {
+  return program({codec},
+                 {Kind::encode, Kind::all_to_all, Kind::decode, Kind::encode, Kind::all_gather, Kind::decode},
+                 place);
+}
+
+Option gather_payloads(const CompressorSpec& codec, Place place) {
+  return program({codec}, {Kind::encode, Kind::all_gather, Kind::decode}, place);
+}
+
+}  // namespace gradtune::core

@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/strategy.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/core/hash.h"
+
+namespace gradtune::core {
+namespace {
+
+Error mismatch(std::string message) { return {Error::Code::mismatch, std::move(message)}; }
+
+std::string name_bucket(size_t bucket) { return "bucket " + std::to_string(bucket); }
+
+// Walks all slices and sees that each dtype's tensors are covered from first to last without gap.
+Status validate_cover(const Strategy& strategy, const GradientTable& table) {
+  struct Next {
+    size_t tensor = 0;
+    int64_t offset = 0;
+  };
+  std::array<Next, 3> next;  // per dtype
+  const auto skip_done = [&](DType dtype) {
+    Next& at = next[static_cast<size_t>(dtype)];
+    while (at.tensor < table.tensors.size() && (table.tensors[at.tensor].dtype != dtype ||
+                                                at.offset == table.tensors[at.tensor].numel)) {
+      at = {at.tensor + 1, 0};
+    }
+  };
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) skip_done(dtype);
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const Bucket& bucket = strategy.buckets[b];
+    if (bucket.slices.empty()) return mismatch(name_bucket(b) + " has no slices");
+    DType dtype{};
+    for (size_t s = 0; s < bucket.slices.size(); ++s) {
+      const Slice& slice = bucket.slices[s];
+      if (slice.tensor < 0 || static_cast<size_t>(slice.tensor) >= table.tensors.size()) {
+        return mismatch(name_bucket(b) + " names tensor " + std::to_string(slice.tensor) + " of " +
+                        std::to_string(table.tensors.size()));
+      }
+      const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
+      if (s == 0) dtype = tensor.dtype;
+      if (tensor.dtype != dtype) return mismatch(name_bucket(b) + " mixes dtypes at " + tensor.name);
+      Next& at = next[static_cast<size_t>(dtype)];
+      if (static_cast<size_t>(slice.tensor) != at.tensor || slice.offset != at.offset || slice.length <= 0 ||
+          slice.length > tensor.numel - slice.offset) {
+        return mismatch(name_bucket(b) + ": slice [" + std::to_string(slice.offset) + ", +" +
+                        std::to_string(slice.length) + ") of " + tensor.name +
+                        " does not follow the slice before it, or leaves the tensor of " +
+                        std::to_string(tensor.numel) + " elements");
+      }
+      at.offset += slice.length;
+      skip_done(dtype);
+    }
+  }
+  for (const Next& at : next) {
+    if (at.tensor < table.tensors.size()) {
+      return mismatch("no bucket holds element " + std::to_string(at.offset) + " of " + table.tensors[at.tensor].name);
+    }
+  }
+  return {};
+}
+
+Status validate_order(const Strategy& strategy) {
+  std::vector<int32_t> last(strategy.buckets.size(), -1);
+  size_t collectives = 0;
+  for (const Bucket& bucket : strategy.buckets) {
+    for (const Step& step : bucket.option.steps) collectives += is_collective(step.kind);
+  }
+  for (const Issue& issue : strategy.order) {
+    if (issue.bucket < 0 || static_cast<size_t>(issue.bucket) >= strategy.buckets.size()) {
+      return mismatch("the order names bucket " + std::to_string(issue.bucket) + " of " +
+                      std::to_string(strategy.buckets.size()));
+    }
+    const std::vector<Step>& steps = strategy.buckets[static_cast<size_t>(issue.bucket)].option.steps;
+    int32_t& at = last[static_cast<size_t>(issue.bucket)];
+    if (issue.step <= at || static_cast<size_t>(issue.step) >= steps.size() ||
+        !is_collective(steps[static_cast<size_t>(issue.step)].kind)) {
+      return mismatch("the order issues step " + std::to_string(issue.step) + " of bucket " +
+                      std::to_string(issue.bucket) + ", which is not its next collective");
+    }
+    at = issue.step;
+  }
+  if (collectives != strategy.order.size()) {
+    return mismatch("the order has " + std::to_string(strategy.order.size()) + " of " +
+                    std::to_string(collectives) + " collectives");
+  }
+  return {};
+}
+
+}  // namespace
+
+int64_t numel(const Bucket& bucket) {
+  int64_t sum = 0;
+  for (const Slice& slice : bucket.slices) sum += slice.length;
+  return sum;
+}
+
+uint64_t hash(const Strategy& strategy) {
+  Hasher hasher;
+  hasher.add(strategy.buckets.size());
+  for (const Bucket& bucket : strategy.buckets) {
+    hasher.add(bucket.slices.size());
+    for (const Slice& slice : bucket.slices) {
+      hasher.add(static_cast<uint64_t>(slice.tensor));
+      hasher.add(static_cast<uint64_t>(slice.offset));
+      hasher.add(static_cast<uint64_t>(slice.length));
+    }
+    hasher.add(to_string(bucket.option));
+  }
+  for (const Issue& issue : strategy.order) {
+    hasher.add(static_cast<uint64_t>(issue.bucket));
+    hasher.add(static_cast<uint64_t>(issue.step));
+  }
+  hasher.add(static_cast<uint64_t>(strategy.in_flight));
+  return hasher.value();
+}
+
+Status validate(const Strategy& strategy, const GradientTable& table) {
+  if (strategy.in_flight < 1) return mismatch("in_flight is " + std::to_string(strategy.in_flight) + ", at least 1 is needed");
+  if (Status cover = validate_cover(strategy, table); !cover) return cover;
+  return validate_order(strategy);
+}
+
+std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag) {
+  struct Timed {
+    int slot;  // a bucket's k-th collective goes out with the first one of the bucket k * lag places behind
+    int depth;
+    Issue issue;
+  };
+  std::vector<Timed> all;
+  for (size_t b = 0; b < buckets.size(); ++b) {
+    int depth = 0;
+    const std::vector<Step>& steps = buckets[b].option.steps;
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (!is_collective(steps[s].kind)) continue;
+      all.push_back({static_cast<int>(b) + depth * lag, depth, {static_cast<int32_t>(b), static_cast<int32_t>(s)}});
+      ++depth;
+    }
+  }
+  std::stable_sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) {
+    return a.slot != b.slot ? a.slot < b.slot : a.depth < b.depth;
+  });
+  std::vector<Issue> order;
+  for (const Timed& timed : all) order.push_back(timed.issue);
+  return order;
+}
+
+std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_bytes, int64_t bytes, bool split) {
+  std::vector<std::vector<Slice>> buckets;
+  struct Open {
+    std::vector<Slice> slices;
+    int64_t bytes = 0;
+  };
+  std::array<Open, 3> open;  // one growing bucket per dtype
+  const auto limit = [&] { return buckets.empty() ? first_bytes : bytes; };
+  const auto close = [&](Open& bucket) {
+    if (!bucket.slices.empty()) buckets.push_back(std::move(bucket.slices));
+    bucket = {};
+  };
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    const TensorInfo& tensor = table.tensors[t];
+    const int64_t width = bytes_per_element(tensor.dtype);
+    Open& bucket = open[static_cast<size_t>(tensor.dtype)];
+    for (int64_t offset = 0; offset < tensor.numel;) {
+      const int64_t room = (limit() - bucket.bytes) / width;
+      int64_t length = tensor.numel - offset;
+      if (split) length = std::min(length, std::max<int64_t>(room, 1));
+      bucket.slices.push_back({static_cast<int32_t>(t), offset, length});
+      bucket.bytes += length * width;
+      offset += length;
+      if (bucket.bytes + width > limit()) close(bucket);
+    }
+  }
+  for (Open& bucket : open) close(bucket);
+  return buckets;
+}
+
+Strategy uniform(std::vector<std::vector<Slice>> buckets, const Option& option, int in_flight) {
+  Strategy strategy{.buckets = {}, .order = {}, .in_flight = in_flight};
+  for (std::vector<Slice>& slices : buckets) strategy.buckets.push_back({std::move(slices), option});
+  strategy.order = staggered_order(strategy.buckets);
+  return strategy;
+}
+
+std::string describe(const Strategy& strategy, const GradientTable& table) {
+  std::string text = std::to_string(strategy.buckets.size()) + " buckets, " + std::to_string(strategy.in_flight) +
+                     " collectives in flight\n";
+  for (size_t first = 0; first < strategy.buckets.size();) {
+    const Option& option = strategy.buckets[first].option;
+    size_t last = first;
+    int64_t elements = 0;
+    while (last < strategy.buckets.size() && strategy.buckets[last].option == option) {
+      elements += numel(strategy.buckets[last++]);
+    }
+    const std::vector<Slice>& begin = strategy.buckets[first].slices;
+    const std::vector<Slice>& end = strategy.buckets[last - 1].slices;
+    text += "  " + std::to_string(first) + (last - first > 1 ? "-" + std::to_string(last - 1) : "") + ": " +
+            table.tensors[static_cast<size_t>(begin.front().tensor)].name + " .. " +
+            table.tensors[static_cast<size_t>(end.back().tensor)].name + ", " + std::to_string(elements) +
+            " elements: " + to_string(option) + "\n";
+    first = last;
+  }
+  return text;
+}
+
+}  // namespace gradtune::core

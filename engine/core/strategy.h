@@ -1,0 +1,72 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A strategy says how a job's gradients travel: the buckets, an option for each, and the one order in which their
+// collectives are issued. Plain data: comparable, hashable, printable. All ranks hold the same one in every step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core/gradient_table.h"
+#include "engine/core/option.h"
+#include "engine/core/result.h"
+
+namespace gradtune::core {
+
+struct Slice {
+  int32_t tensor;  // position in the gradient table
+  int64_t offset;  // elements
+  int64_t length;  // elements, > 0 unless the tensor is empty
+
+  bool operator==(const Slice&) const = default;
+};
+
+// A run of gradient elements in backward order, of one dtype, that is compressed and sent as one.
+struct Bucket {
+  std::vector<Slice> slices;
+  Option option;
+
+  bool operator==(const Bucket&) const = default;
+};
+
+// The collective at position `step` of a bucket's program.
+struct Issue {
+  int32_t bucket;
+  int32_t step;
+
+  bool operator==(const Issue&) const = default;
+};
+
+struct Strategy {
+  std::vector<Bucket> buckets;
+  std::vector<Issue> order;  // every collective of every bucket, once
+  int in_flight = 1;         // collectives that may be under way at once, >= 1
+
+  bool operator==(const Strategy&) const = default;
+};
+
+int64_t numel(const Bucket& bucket);
+
+uint64_t hash(const Strategy& strategy);
+
+// Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once and
+// in its program's order, in_flight >= 1. The error names the first thing that does not hold.
+Status validate(const Strategy& strategy, const GradientTable& table);
+
+// Issues first collectives bucket by bucket, and a bucket's later ones `lag` buckets behind, so that the link has work
+// while a bucket is decoded and encoded again. The default order of planners.
+std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag = 1);
+
+// Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting tensors
+// where `split` is set; without it a bucket ends with the tensor that fills it, as in PyTorch DDP, and may be larger.
+std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_bytes, int64_t bytes, bool split);
+
+// One option for all the buckets, in staggered order.
+Strategy uniform(std::vector<std::vector<Slice>> buckets, const Option& option, int in_flight);
+
+// For people: one line per run of alike buckets.
+std::string describe(const Strategy& strategy, const GradientTable& table);
+
+}  // namespace gradtune::core

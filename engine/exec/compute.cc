@@ -1,0 +1,143 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/compute.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+
+#include "engine/core/float16.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+
+// 16-bit gradients go through these few loops only, so plain code that compilers vectorise is enough.
+float widen(uint16_t bits, DType dtype) { return dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits); }
+uint16_t narrow(float value, DType dtype) {
+  return dtype == DType::bf16 ? core::narrow_bf16(value) : core::narrow_f16(value);
+}
+
+constexpr int64_t kBlock = 16384;
+
+// Applies body to blocks of [0, n); returns whether every block said that its values are finite.
+template <typename Body>
+bool all_blocks_finite(int64_t n, compress::Queue& queue, Body body) {
+  std::atomic<bool> finite = true;
+  compress::for_blocks(queue, (n + kBlock - 1) / kBlock, [&](int64_t block) {
+    const int64_t begin = block * kBlock;
+    if (!body(begin, std::min(n, begin + kBlock))) finite.store(false, std::memory_order_relaxed);
+  });
+  return finite;
+}
+
+bool scale(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+  const float factor = 1.0F / static_cast<float>(memory.size);
+  if (bucket.dtype == DType::f32) {
+    auto* values = reinterpret_cast<float*>(memory.gradient);
+    return all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
+      uint32_t worst = 0;  // the largest exponent tells a NaN or Inf without a branch per element
+      for (int64_t i = begin; i < end; ++i) {
+        values[i] *= factor;
+        worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
+      }
+      return worst != 0x7f800000U;
+    });
+  }
+  auto* values = reinterpret_cast<uint16_t*>(memory.gradient);
+  const uint32_t exponent = bucket.dtype == DType::bf16 ? 0x7f80U : 0x7c00U;
+  return all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
+    uint32_t worst = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      values[i] = narrow(widen(values[i], bucket.dtype) * factor, bucket.dtype);
+      worst = std::max(worst, values[i] & exponent);
+    }
+    return worst != exponent;
+  });
+}
+
+void load(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+  const auto* from = reinterpret_cast<const uint16_t*>(memory.gradient);
+  auto* to = reinterpret_cast<float*>(memory.pool + bucket.staging);
+  all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = widen(from[i], bucket.dtype);
+    return true;
+  });
+}
+
+void store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+  const auto* from = reinterpret_cast<const float*>(memory.pool + bucket.staging);
+  auto* to = reinterpret_cast<uint16_t*>(memory.gradient);
+  all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) to[i] = narrow(from[i], bucket.dtype);
+    return true;
+  });
+}
+
+float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
+  return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
+}
+
+bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+  const bool feedback = op.codec->traits().error_feedback && memory.residual_next != nullptr;
+  const auto size = static_cast<float>(memory.size);
+  bool finite = true;
+  for (const Payload& payload : op.payloads) {
+    const compress::Encode job{
+        .gradient = {dense(bucket, memory) + payload.range.begin, static_cast<size_t>(payload.range.length)},
+        .residual = feedback && !op.reencode ? memory.residual + payload.range.begin : nullptr,
+        .residual_next = feedback ? memory.residual_next + payload.range.begin : nullptr,
+        .add_to_residual_next = op.reencode,
+        .scale = op.reencode ? 1.0F : 1.0F / size,
+        .error_scale = size,
+        .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
+        .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
+    finite = op.codec->encode(job, queue) && finite;
+  }
+  return finite;
+}
+
+// Payloads of one range stand next to each other: they are added up in one pass.
+core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+  constexpr size_t kAtOnce = 64;
+  std::array<std::span<const std::byte>, kAtOnce> spans;
+  for (size_t first = 0; first < op.payloads.size();) {
+    const Range range = op.payloads[first].range;
+    const std::span<float> out{dense(bucket, memory) + range.begin, static_cast<size_t>(range.length)};
+    size_t next = first;
+    bool accumulate = false;
+    while (next < op.payloads.size() && op.payloads[next].range.begin == range.begin &&
+           op.payloads[next].range.length == range.length) {
+      size_t count = 0;
+      while (count < kAtOnce && next < op.payloads.size() && op.payloads[next].range.begin == range.begin &&
+             op.payloads[next].range.length == range.length) {
+        const Payload& payload = op.payloads[next++];
+        spans[count++] = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)};
+      }
+      core::Status status = op.codec->decode({spans.data(), count}, out, accumulate, queue);
+      if (!status) return status;
+      accumulate = true;
+    }
+    first = next;
+  }
+  return {};
+}
+
+}  // namespace
+
+ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+  switch (op.kind) {
+    case Op::Kind::scale: return {.finite = scale(bucket, memory, queue), .status = {}};
+    case Op::Kind::load: load(bucket, memory, queue); return {};
+    case Op::Kind::store: store(bucket, memory, queue); return {};
+    case Op::Kind::encode: return {.finite = encode(bucket, op, memory, queue), .status = {}};
+    case Op::Kind::decode: return {.finite = true, .status = decode(bucket, op, memory, queue)};
+    case Op::Kind::collective: break;
+  }
+  core::check(false, "a collective is not run as computation");
+  return {};
+}
+
+}  // namespace gradtune::exec

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs one operation of a bucket on the calling thread's queue: everything but collectives.
+#pragma once
+
+#include "engine/compress/queue.h"
+#include "engine/core/result.h"
+#include "engine/exec/memory.h"
+#include "engine/exec/program.h"
+
+namespace gradtune::exec {
+
+struct BucketMemory {
+  std::byte* pool;
+  std::byte* gradient;           // first element of the bucket in its arena
+  const float* residual;         // null where none is kept
+  float* residual_next;
+  int size;                      // ranks
+};
+
+// Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.
+struct ComputeResult {
+  bool finite = true;
+  core::Status status;
+};
+ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue);
+
+}  // namespace gradtune::exec

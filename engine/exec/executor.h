@@ -1,0 +1,161 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Runs strategies on one rank, with real threads: the core of core.h, pumped by one communication thread that issues all
+// collectives, by the thread that runs backward (placement `device`), and by a host thread that does one operation after the
+// other on all the workers of a oneTBB arena (placement `host`).
+//
+// Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from another
+// one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that thread.
+//
+// Errors are final: after the first one both communicators are aborted, and every later call returns that error.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/compress/queue.h"
+#include "engine/core/clock.h"
+#include "engine/core/gradient_table.h"
+#include "engine/core/strategy.h"
+#include "engine/exec/compute.h"
+#include "engine/exec/core.h"
+#include "engine/exec/event_ring.h"
+#include "engine/exec/memory.h"
+
+namespace gradtune::exec {
+
+struct ExecutorOptions {
+  int host_threads = 0;               // 0: placement `host` is refused
+  int64_t timeout_ms = 300'000;       // of every collective
+  int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool
+  // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that wait for
+  // the dead rank itself.
+  std::function<core::Status()> alarm = {};
+};
+
+// Where the thread that runs backward spent this step's time on gradtune's behalf.
+struct StepTimes {
+  double encode_ms = 0;  // scale, load, encode on the device
+  double decode_ms = 0;  // decode, store on the device
+  double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
+};
+
+class Executor final : private comm::CompletionSink {
+ public:
+  // Called on the communication thread once per step, after the last encode: returns this rank's control word, which is then
+  // reduced in place by maximum.
+  using ControlWord = std::function<std::span<double>(bool finite)>;
+
+  Executor(comm::Communicator& data, comm::Communicator& control, const core::Clock& clock,
+           const ExecutorOptions& options, ControlWord control_word);
+  ~Executor() override;
+
+  // Ends the threads; within a step it aborts both communicators. What is under way completes into the executor, so between
+  // this call and its end the communicators have to be destroyed, and after them the memory that they work on.
+  void stop();
+
+  // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed times.
+  void set_gradients(const core::GradientTable& table, const Arenas& arenas);
+
+  // Between steps. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
+  core::Status prepare(int32_t slot, const core::Strategy& strategy);
+  void drop(int32_t slot);
+  void run(int32_t slot);
+
+  // A step: begin, each tensor ready once, finish. After finish the gradients are averages; what became of residuals is
+  // decided by settle, once the reduced word told whether all ranks were finite. When they were not, every gradient becomes
+  // NaN, so that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be decoded
+  // is what becomes of values that are not finite; it is an error when all ranks were.
+  void begin_step();
+  void tensor_ready(int32_t tensor);
+  core::Status finish_step();
+  core::Status settle(bool finite);
+
+  const StepTimes& times() const { return times_; }
+  Residuals& residuals() { return residuals_; }
+  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes(); }
+  const core::Strategy& strategy() const { return program_->strategy; }
+  // Whether a part of that tensor travels with error feedback under the strategy in force.
+  bool keeps_residual(int32_t tensor) const;
+
+ private:
+  struct Event {
+    enum class Kind : uint8_t { begin, bucket_ready, op_done, control_done, stop } kind;
+    int32_t bucket = -1;
+    int32_t op = -1;
+  };
+
+  void start_threads(size_t most_events);
+  void end_threads();
+
+  void complete(uint64_t token, core::Status status) override;
+  void post(const Event& event);
+  void fail(core::Error error);
+  core::Status failure();
+  void abort_communicators();
+
+  void communicate();   // the communication thread
+  void work_on_host();  // the host thread
+  bool handle(const Event& event);
+  void act(const Action& action);
+  void start_collective(int32_t bucket, int32_t op);
+  void start_control();
+
+  void run_bucket_op(int32_t bucket, int32_t op, compress::Queue& queue);
+  void run_on_device(int32_t bucket, int32_t op);
+  bool drain_device_ops();
+  BucketMemory memory_of(int32_t bucket) const;
+  const Program* find(int32_t slot) const;
+  core::Status self_test(const Program& program) const;
+  core::Status reserve(const Program& program);
+
+  comm::Communicator& data_;
+  comm::Communicator& control_;
+  const core::Clock& clock_;
+  const ExecutorOptions options_;
+  const ControlWord control_word_;
+
+  core::GradientTable table_;
+  Arenas arenas_{};
+  std::map<int32_t, std::unique_ptr<Program>> slots_;
+  const Program* program_ = nullptr;  // in force
+  AlignedBytes pool_;
+  Residuals residuals_;
+
+  // Of the thread that runs backward.
+  std::vector<int32_t> missing_tensors_;  // per bucket
+  std::unique_ptr<compress::Queue> device_queue_;
+  StepTimes times_;
+
+  // Of the communication thread.
+  Core core_;
+  std::vector<Action> actions_;
+
+  // Of the host thread, null without one.
+  std::unique_ptr<compress::Queue> host_queue_;
+
+  std::unique_ptr<EventRing<Event>> events_;       // to the communication thread
+  std::unique_ptr<EventRing<Event>> device_ops_;   // to the thread that runs backward
+  std::unique_ptr<EventRing<Event>> host_ops_;     // to the host thread
+  Doorbell communication_bell_, device_bell_, host_bell_;
+  std::atomic<bool> finite_ = true;
+  std::atomic<bool> finished_ = true;
+  std::atomic<bool> failed_ = false;
+  std::atomic<int64_t> progress_ = 0;         // events that the communication thread has handled
+  std::mutex error_mutex_;
+  core::Error error_{};
+  std::optional<core::Error> undecodable_;    // until settle knows whether it matters
+  std::thread communication_thread_, host_thread_;
+};
+
+}  // namespace gradtune::exec

@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The memory that an executor works on: gradient arenas (the caller's), residual arenas with the same indexing, and one pool
+// for payloads, scratch and staging that all strategies share, since only one of them runs in a step.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "engine/core/gradient_table.h"
+#include "engine/exec/program.h"
+
+namespace gradtune::exec {
+
+// Bytes aligned for SIMD and not touched before use.
+class AlignedBytes {
+ public:
+  explicit AlignedBytes(int64_t bytes = 0);
+  std::byte* data() const { return data_.get(); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const;
+  };
+  std::unique_ptr<std::byte[], Free> data_;
+  int64_t bytes_;
+};
+
+// The gradients of one dtype, in backward order, without gaps.
+struct Arena {
+  std::byte* data = nullptr;
+  int64_t numel = 0;
+};
+using Arenas = std::array<Arena, 3>;  // indexed by DType
+
+// fp32 residuals of every element, in units of the unscaled gradient, kept twice: a step reads one copy and writes the other,
+// and is undone by not swapping (I6). Which copy is current is known per bucket of the program in force; between programs it
+// is always the first.
+class Residuals {
+ public:
+  // Allocates (zeros) on first use.
+  void allocate(const Arenas& arenas);
+  bool allocated() const { return allocated_; }
+  int64_t bytes() const;
+
+  void enter(const Program& program);
+  void leave(const Program& program);  // copies what is current back to the first copy
+
+  const float* current(const BucketProgram& bucket, size_t index) const { return at(bucket, second_is_current_[index]); }
+  float* next(const BucketProgram& bucket, size_t index) const { return at(bucket, !second_is_current_[index]); }
+
+  // The step counts: what was written becomes current.
+  void swap(const Program& program);
+
+  // All residuals of a dtype, in arena order; only between programs.
+  std::span<float> all(core::DType dtype);
+
+ private:
+  float* at(const BucketProgram& bucket, bool second) const;
+
+  struct Pair {
+    AlignedBytes copies[2];
+    int64_t numel = 0;
+  };
+  std::array<Pair, 3> arenas_;
+  std::vector<bool> second_is_current_;
+  bool allocated_ = false;
+};
+
+}  // namespace gradtune::exec

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes joined by a switch: one network namespace each, a veth pair from its eth0 to a bridge, and
+token buckets.
+
+Every node's egress is shaped with a burst of 1 ms of the rate: an idle link then gives away at most
+1 ms, and the rate holds while the machine computes. Where more than two nodes can meet at one
+receiver its ingress is shaped too, on the switch's port, with twice the burst, so that the sender's
+bucket stays the one that is felt. Bandwidth only: delay and loss are not emulated.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import subprocess
+
+from cluster_net.namespaces import (
+    Unavailable,
+    enter_new_network_namespace,
+    inside,
+    network_namespace,
+)
+
+MTU_BYTES = 1500
+FRAME_BYTES = MTU_BYTES + 14  # what a bucket counts: Ethernet header included
+PAYLOAD_BYTES = MTU_BYTES - 52  # IP and TCP headers, with time stamps
+# TCP keeps no more than its window in flight (tcp_rmem: some 6 MB a connection), so a queue of this
+# length never drops on the way out, and on the way in only what a dozen full windows exceed.
+QUEUE_LIMIT_BYTES = 64 << 20
+MAX_NODES = 64
+INTERFACE = "eth0"
+
+_UNIT_BITS = {"mbit": 1e6, "gbit": 1e9}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rate:
+    """A link's speed as tc writes it."""
+
+    text: str
+    bytes_per_s: float
+
+    @staticmethod
+    def parse(text):
+        """The rate, or None for "none"; ValueError says what is allowed."""
+        if text == "none":
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(mbit|gbit)", text)
+        if not match or float(match[1]) < 1:
+            raise ValueError(
+                f"'{text}' is no rate: expected 1mbit or more, such as 200mbit or 2.5gbit, or none"
+            )
+        return Rate(text, float(match[1]) * _UNIT_BITS[match[2]] / 8)
+
+    @property
+    def burst_bytes(self):
+        """1 ms of the rate, but at least a frame: a smaller bucket would let none pass."""
+        return max(round(self.bytes_per_s / 1000), FRAME_BYTES)
+
+    @property
+    def payload_bytes_per_s(self):
+        return self.bytes_per_s * PAYLOAD_BYTES / FRAME_BYTES
+
+    def seconds(self, payload_bytes):
+        """How long one message takes on an idle link."""
+        return (payload_bytes * FRAME_BYTES / PAYLOAD_BYTES - self.burst_bytes) / self.bytes_per_s
+
+
+@dataclasses.dataclass
+class Counters:
+    """What crossed one node's interface."""
+
+    tx_bytes: int = 0
+    rx_bytes: int = 0
+    dropped: int = 0
+
+    def since(self, earlier):
+        return Counters(
+            self.tx_bytes - earlier.tx_bytes,
+            self.rx_bytes - earlier.rx_bytes,
+            self.dropped - earlier.dropped,
+        )
+
+
+def require_tools():
+    """Debian keeps ip and tc where only root's PATH looks."""
+    os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    for tool in ("ip", "tc"):
+        if shutil.which(tool) is None:
+            raise Unavailable(f"'{tool}' is not installed (package iproute2)")
+
+
+class Network:
+    """Builds the network around the calling process, which must be alone in a fresh network
+    namespace: the switch.
+
+    It is never taken down: the kernel removes it with the last process inside.
+    """
+
+    def __init__(self, nodes, rate):
+        self.rate = rate
+        self.addresses = [f"198.18.0.{node + 1}" for node in range(nodes)]
+        self._switch = network_namespace()
+        self._nodes = [enter_new_network_namespace() for _ in range(nodes)]
+        with inside(self._switch, self._switch):
+            self._join()
+            if rate and nodes > 2:
+                for node in range(nodes):
+                    self._shape(f"port{node}", 2 * rate.burst_bytes)
+        for node in range(nodes):
+            with self.inside(node):
+                _run("ip link set lo up")
+                _run(f"ip address add {self.addresses[node]}/15 dev {INTERFACE}")
+                _run(f"ip link set {INTERFACE} up")
+                if rate:
+                    self._shape(INTERFACE, rate.burst_bytes)
+
+    @contextlib.contextmanager
+    def inside(self, node):
+        """What the block starts or opens belongs to the node."""
+        with inside(self._nodes[node], self._switch):
+            yield
+
+    def counters(self):
+        """Bytes on every node's interface, and what buckets on either side dropped."""
+        result = []
+        for node in range(len(self._nodes)):
+            with self.inside(node):
+                (link,) = json.loads(_run(f"ip -json -statistics link show {INTERFACE}"))
+                dropped = _drops(INTERFACE)
+            dropped += _drops(f"port{node}")
+            tx, rx = link["stats64"]["tx"], link["stats64"]["rx"]
+            dropped += tx["dropped"] + rx["dropped"]
+            result.append(Counters(tx["bytes"], rx["bytes"], dropped))
+        return result
+
+    def _join(self):
+        _run("ip link add switch type bridge stp_state 0 mcast_snooping 0")
+        _run("ip link set switch up")
+        for node, namespace in enumerate(self._nodes):
+            peer = f"name {INTERFACE} mtu {MTU_BYTES} netns /proc/self/fd/{namespace}"
+            _run(f"ip link add port{node} mtu {MTU_BYTES} type veth peer {peer}", [namespace])
+            _run(f"ip link set port{node} master switch up")
+
+    def _shape(self, interface, burst_bytes):
+        bucket = f"rate {self.rate.text} burst {burst_bytes} limit {QUEUE_LIMIT_BYTES}"
+        _run(f"tc qdisc add dev {interface} root tbf {bucket}")
+
+
+def _drops(interface):
+    qdiscs = json.loads(_run(f"tc -json -statistics qdisc show dev {interface}"))
+    return sum(qdisc["drops"] for qdisc in qdiscs)
+
+
+def _run(line, pass_fds=()):
+    command = line.split()
+    done = subprocess.run(command, capture_output=True, text=True, pass_fds=pass_fds, check=False)
+    if done.returncode != 0:
+        needed = {"tc": "tbf (module sch_tbf)", "ip": "veth and bridge"}[command[0]]
+        raise Unavailable(
+            f"'{line}' failed: {done.stderr.strip()}. The kernel must offer {needed} "
+            "in namespaces of this user"
+        )
+    return done.stdout

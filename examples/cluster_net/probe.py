@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks before a run that the network is as slow as it claims, for long transfers and for a
+message after idling.
+
+A shaper that is too generous (a large bucket gives whole messages for nothing) or too slow (a
+machine without time to serve it) would falsify every comparison made on it, and neither shows in a
+job's own figures. Arrival times are the kernel's (SO_TIMESTAMPNS), so a receiver that waits for a
+core on a busy machine is not mistaken for a slow network.
+"""
+
+import contextlib
+import dataclasses
+import select
+import socket
+import statistics
+import struct
+import time
+
+SUSTAINED = 0  # in place of a message's size
+SUSTAINED_S = 0.3
+REPETITIONS = {SUSTAINED: 1, 256 << 10: 3, 1 << 20: 3, 4 << 20: 1}  # of each size; medians count
+REPETITIONS_OF_DOUBTFUL = 3
+IDLE_S = 0.3
+LONGEST_MESSAGE_S = 1.0  # larger messages are left out, but not the smallest
+ATTEMPTS = 3
+START_S = 0.00015  # for TCP to get going; it counts where a whole message takes a millisecond
+STUCK_S = 10
+SO_TIMESTAMPNS = 35
+
+
+class Refused(Exception):
+    """The network is not what was asked for; the message says what was measured and expected."""
+
+
+@dataclasses.dataclass
+class Link:
+    """A connection over which one direction between two nodes is measured."""
+
+    name: str
+    sender: socket.socket
+    receiver: socket.socket
+    idle_since: float = 0.0
+    buffer: bytearray = dataclasses.field(default_factory=lambda: bytearray(1 << 20), repr=False)
+
+    def send(self, size_bytes):
+        """After idling: seconds until all arrived, and the bytes/s of all but the first tenth."""
+        message = memoryview(bytes(size_bytes))
+        arrivals = []  # seconds, bytes so far
+        received = 0
+        time.sleep(max(0.0, self.idle_since + IDLE_S - time.monotonic()))
+        start = time.time()
+        while received < size_bytes:
+            writers = [self.sender] if message else []
+            readable, writable, _ = select.select([self.receiver], writers, [], STUCK_S)
+            if not readable and not writable:
+                raise Refused(f"{self.name}: nothing moved for {STUCK_S} s")
+            if writable:
+                message = message[self.sender.send(message) :]
+            if readable:
+                arrived_s, count = self._receive()
+                received += count
+                arrivals.append((arrived_s, received))
+        self.idle_since = time.monotonic()
+        early_s, early_bytes = next(seen for seen in arrivals if seen[1] >= size_bytes / 10)
+        end_s, end_bytes = arrivals[-1]
+        return end_s - start, (end_bytes - early_bytes) / max(end_s - early_s, 1e-9)
+
+    def _receive(self):
+        """When the last of the bytes at hand arrived, and their number."""
+        count, ancillary, _, _ = self.receiver.recvmsg_into([self.buffer], socket.CMSG_SPACE(16))
+        if not ancillary:  # a busy kernel takes a moment to start with its time stamps
+            return time.time(), count
+        seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+        return seconds + nanoseconds * 1e-9, count
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """A measurement of one link and size: a message's seconds, or the sustained bytes/s."""
+
+    link: Link
+    size_bytes: int
+    measured: float
+    expected: float
+
+    @property
+    def ratio(self):
+        """Of times: above 1 is too slow."""
+        if self.size_bytes == SUSTAINED:
+            return self.expected / self.measured
+        return self.measured / self.expected
+
+    @property
+    def accepted(self):
+        if self.size_bytes == SUSTAINED:
+            return 0.95 <= self.ratio <= 1.05
+        tolerance = 0.05 if self.size_bytes >= 1 << 20 else 0.10
+        return 1 - tolerance <= self.ratio <= 1 + tolerance + START_S / self.expected
+
+    @property
+    def what(self):
+        if self.size_bytes == SUSTAINED:
+            return "sustained"
+        return f"{self.size_bytes >> 10} KiB after idling"
+
+    def __str__(self):
+        scale, unit = (8e-6, "Mbit/s of payload") if self.size_bytes == SUSTAINED else (1e3, "ms")
+        measured = f"{self.measured * scale:.2f} {unit}, expected {self.expected * scale:.2f}"
+        return f"{self.link.name}, {self.what}: {measured}"
+
+
+def check(network):
+    """Returns a finding for every link and size, or none for an unshaped network; raises Refused.
+
+    What is off is measured again, since other work on the machine disturbs single figures.
+    """
+    if network.rate is None:
+        return []
+    findings = []
+    with contextlib.ExitStack() as stack:
+        links = [_connect(network, stack, *pair) for pair in _neighbours(len(network.addresses))]
+        pending = {size_bytes: links for size_bytes in _sizes(network.rate)}
+        for attempt in range(ATTEMPTS):
+            latest = []
+            for size_bytes, some in pending.items():
+                repetitions = REPETITIONS_OF_DOUBTFUL if attempt else REPETITIONS[size_bytes]
+                latest += _measure(network.rate, size_bytes, some, repetitions)
+            findings += [finding for finding in latest if finding.accepted]
+            off = [finding for finding in latest if not finding.accepted]
+            if not off:
+                return findings
+            pending = {
+                size_bytes: [finding.link for finding in off if finding.size_bytes == size_bytes]
+                for size_bytes in pending
+            }
+    raise Refused(
+        f"the network is not what --rate {network.rate.text} promises, {ATTEMPTS} times over "
+        "(5 % are allowed, 10 % below 1 MiB): " + "; ".join(map(str, off))
+    )
+
+
+def summary(findings):
+    """For each size the ratio of measured to expected time that is furthest from 1."""
+    worst = {}
+    for finding in findings:
+        ratios = worst.get(finding.what, 1.0), finding.ratio
+        worst[finding.what] = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return ", ".join(f"{what} {ratio:.3f}" for what, ratio in worst.items())
+
+
+def _sizes(rate):
+    smallest = min(filter(None, REPETITIONS))
+    return [
+        size
+        for size in REPETITIONS
+        if size == SUSTAINED
+        or START_S < rate.seconds(size)  # else the burst swallows the message
+        and (rate.seconds(size) <= LONGEST_MESSAGE_S or size == smallest)
+    ]
+
+
+def _neighbours(nodes):
+    """Both directions between each node and the next, around the ring."""
+    pairs = {(node, (node + 1) % nodes) for node in range(nodes)}
+    return sorted(pairs | {(there, here) for here, there in pairs})
+
+
+def _connect(network, stack, here, there):
+    with network.inside(there):
+        listener = stack.enter_context(socket.create_server((network.addresses[there], 0)))
+    with network.inside(here):
+        sender = stack.enter_context(socket.create_connection(listener.getsockname(), STUCK_S))
+    receiver = stack.enter_context(listener.accept()[0])
+    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    sender.setblocking(False)
+    return Link(f"node {here} to {there}", sender, receiver)
+
+
+def _measure(rate, size_bytes, links, repetitions):
+    sustained = size_bytes == SUSTAINED
+    expected = rate.payload_bytes_per_s if sustained else rate.seconds(size_bytes)
+    sent_bytes = round(expected * SUSTAINED_S) if sustained else size_bytes
+    results = [
+        [link.send(sent_bytes)[1 if sustained else 0] for link in links] for _ in range(repetitions)
+    ]
+    return [
+        Finding(link, size_bytes, statistics.median(measured), expected)
+        for link, measured in zip(links, zip(*results))
+    ]

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trains on Fashion-MNIST with gradtune, or without it for comparison. What a user adds to a LibTorch program is in train():
+// init_process_group, wrap, and the same three calls as ever.
+#include <torch/torch.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include "examples/train_fashion_mnist/data.h"
+#include "examples/train_fashion_mnist/flags.h"
+#include "examples/train_fashion_mnist/models.h"
+#include "examples/train_fashion_mnist/record.h"
+#include "gradtune/gradtune.h"
+
+namespace {
+
+gradtune::Options options_of(const Flags& flags) {
+  gradtune::Options options;
+  if (!flags.fidelity.empty()) options.fidelity = flags.fidelity;
+  if (!flags.compressors.empty()) options.compressors = flags.compressors;
+  if (!flags.policy.empty()) options.policy = flags.policy;
+  if (!flags.strategy.empty()) options.strategy = flags.strategy;
+  if (!flags.journal.empty()) options.journal = flags.journal;
+  return options;
+}
+
+// What one does without gradtune: average all gradients in one message after backward.
+void merged_all_reduce(const std::vector<torch::Tensor>& parameters, c10d::ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> gradients;
+  for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad().flatten());
+  std::vector<torch::Tensor> flat{torch::cat(gradients).div_(group.getSize())};
+  group.allreduce(flat)->wait();
+  int64_t at = 0;
+  for (const torch::Tensor& parameter : parameters) {
+    parameter.grad().copy_(flat[0].slice(0, at, at + parameter.numel()).view_as(parameter));
+    at += parameter.numel();
+  }
+}
+
+double accuracy_percent(torch::nn::Sequential& model, const Dataset& test) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  int64_t right = 0;
+  const int64_t n = test.images.size(0);
+  for (int64_t at = 0; at < n; at += 500) {
+    const Batch batch = make_batch(test, torch::arange(at, std::min(n, at + 500)));
+    right += model->forward(batch.images).argmax(1).eq(batch.labels).sum().item<int64_t>();
+  }
+  model->train();
+  return 100.0 * static_cast<double>(right) / static_cast<double>(n);
+}
+
+void train(const Flags& flags) {
+  const auto group = gradtune::init_process_group();
+  const bool speaks = group->getRank() == 0;
+  const Dataset data = load_fashion_mnist(flags.data, "train");
+  Batches batches(data, flags.batch, group->getRank(), group->getSize(), flags.seed);
+
+  torch::manual_seed(flags.seed);
+  torch::nn::Sequential model = make_model(flags.model);
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
+  std::optional<gradtune::Optimizer> optimizer;
+  if (!flags.no_gradtune) optimizer = gradtune::wrap(sgd, *model, group, options_of(flags));
+
+  Record record(group->getSize());
+  for (int64_t step = 0; step < flags.steps; ++step) {
+    const Batch batch = batches.next();
+    optimizer ? optimizer->zero_grad() : sgd.zero_grad();
+    const torch::Tensor loss = torch::nn::functional::cross_entropy(model->forward(batch.images), batch.labels);
+    loss.backward();
+    if (optimizer) {
+      optimizer->step();
+    } else {
+      merged_all_reduce(model->parameters(), *group);
+      sgd.step();
+    }
+    record.add_step(loss.item<double>(), optimizer ? &*optimizer : nullptr);
+    if (speaks && (step + 1) % 50 == 0) std::printf("step %ld: loss %.4f\n", static_cast<long>(step + 1), record.mean_loss(50));
+  }
+
+  if (!speaks) return;
+  if (!flags.no_eval) {
+    record.accuracy = accuracy_percent(model, load_fashion_mnist(flags.data, "t10k"));
+    std::printf("accuracy %.2f %% after %ld steps\n", *record.accuracy, static_cast<long>(flags.steps));
+  }
+  if (optimizer) std::fputs(record.where_time_went().c_str(), stdout);
+  if (optimizer && !flags.export_file.empty()) optimizer->export_strategy(flags.export_file);
+  if (!flags.report.empty()) record.write(flags.report, optimizer ? &*optimizer : nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Flags flags = parse_flags(argc, argv);
+  try {
+    if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
+    train(flags);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_fashion_mnist: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,13 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The models of the example. Both are plain LibTorch: nothing in them knows of gradtune.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <string>
+
+// "vgg": two convolutions and three linear layers, 8.55 M parameters of which 75 % are one layer: much to gain.
+// "mlp-small": 50 k parameters, nothing to gain. Throws std::runtime_error for another name.
+torch::nn::Sequential make_model(const std::string& name);

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "examples/train_fashion_mnist/record.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+void Record::add_step(double loss, const gradtune::Optimizer* optimizer) {
+  const auto now = std::chrono::steady_clock::now();
+  Step step{.ms = std::chrono::duration<double, std::milli>(now - last_).count(), .loss = loss, .progress = {}};
+  if (optimizer != nullptr) step.progress = optimizer->progress();
+  steps_.push_back(std::move(step));
+  last_ = now;
+}
+
+double Record::mean_loss(size_t last_steps) const {
+  const size_t count = std::min(last_steps, steps_.size());
+  double sum = 0;
+  for (size_t i = steps_.size() - count; i < steps_.size(); ++i) sum += steps_[i].loss;
+  return count > 0 ? sum / static_cast<double>(count) : 0;
+}
+
+bool Record::is_before(const Step& step) { return step.progress.stage == "observe" && step.progress.step > 1; }
+bool Record::is_after(const Step& step) { return step.progress.stage == "watch"; }
+
+std::optional<Record::Parts> Record::medians(bool (*wanted)(const Step&)) const {
+  std::vector<double> total, encode, decode, wait;
+  for (const Step& step : steps_) {
+    if (!wanted(step)) continue;
+    total.push_back(step.ms);
+    encode.push_back(step.progress.encode_ms);
+    decode.push_back(step.progress.decode_ms);
+    wait.push_back(step.progress.wait_ms);
+  }
+  if (total.empty()) return std::nullopt;
+  Parts parts{.total = median(total), .compute = 0, .encode = median(encode), .decode = median(decode), .wait = median(wait)};
+  parts.compute = parts.total - parts.encode - parts.decode - parts.wait;
+  return parts;
+}
+
+std::string Record::where_time_went() const {
+  const auto before = medians(is_before), after = medians(is_after);
+  if (!before || !after) return "";
+  std::string text = "where a step's time went on rank 0 (median ms)  before    after\n";
+  const auto row = [&](const char* name, double Parts::* part) {
+    char line[96];
+    std::snprintf(line, sizeof line, "  %-43s %8.1f %8.1f\n", name, (*before).*part, (*after).*part);
+    text += line;
+  };
+  row("model, optimizer and data", &Parts::compute);
+  row("encoding (scaling, compression)", &Parts::encode);
+  row("decoding", &Parts::decode);
+  row("waiting for communication", &Parts::wait);
+  row("step", &Parts::total);
+  return text;
+}
+
+void Record::write(const std::string& path, const gradtune::Optimizer* optimizer) const {
+  using nlohmann::ordered_json;
+  const char* network = std::getenv("GRADTUNE_NETWORK");
+  ordered_json json{{"schema", "gradtune.report/1"}, {"world_size", world_size_}, {"network", network != nullptr ? network : "none"}};
+  json["steps"] = ordered_json::array();
+  for (const Step& step : steps_) {
+    json["steps"].push_back({{"ms", step.ms}, {"loss", step.loss}, {"epoch", step.progress.epoch}, {"stage", step.progress.stage}});
+  }
+  json["accuracy"] = accuracy ? ordered_json(*accuracy) : ordered_json(nullptr);
+  if (optimizer != nullptr) {
+    const gradtune::Optimizer::Result result = optimizer->result();
+    json["fidelity"] = result.fidelity;
+    json["baseline_ms"] = result.baseline_ms;
+    json["committed_ms"] = result.committed_ms ? ordered_json(*result.committed_ms) : ordered_json(nullptr);
+    json["gain"] = result.committed ? ordered_json(result.gain) : ordered_json(nullptr);
+    json["interval"] = result.committed ? ordered_json({result.gain_low, result.gain_high}) : ordered_json(nullptr);
+    json["tuning"] = {{"steps", result.steps}, {"cost_ms", result.cost_ms}};
+    json["strategy"] = {{"label", result.strategy}, {"description", result.description}};
+  }
+  struct Period {
+    const char* name;
+    bool (*wanted)(const Step&);
+  };
+  for (const auto& [name, wanted] : {Period{"before", is_before}, Period{"after", is_after}}) {
+    if (const auto parts = medians(wanted)) {
+      json["profile"][name] = {{"step_ms", parts->total}, {"compute_ms", parts->compute}, {"encode_ms", parts->encode},
+                               {"decode_ms", parts->decode}, {"wait_ms", parts->wait}};
+    }
+  }
+  std::ofstream file(path);
+  file << json.dump(1) << "\n";
+  if (!file.flush()) throw std::runtime_error("can not write the report " + path);
+}

@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What one run showed, for people (a table of where a step's time went) and as a JSON file (schema gradtune.report/1).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gradtune/gradtune.h"
+
+class Record {
+ public:
+  explicit Record(int world_size) : world_size_(world_size), last_(std::chrono::steady_clock::now()) {}
+
+  // At the end of each step; the optimizer is null when gradtune is not used.
+  void add_step(double loss, const gradtune::Optimizer* optimizer);
+
+  double mean_loss(size_t last_steps) const;
+
+  // Medians before (baseline in force) and after the decision, in ms: compute, encode, decode, exposed communication.
+  std::string where_time_went() const;
+
+  void write(const std::string& path, const gradtune::Optimizer* optimizer) const;
+
+  std::optional<double> accuracy;  // percent
+
+ private:
+  struct Step {
+    double ms = 0;
+    double loss = 0;
+    gradtune::Optimizer::Progress progress;
+  };
+  struct Parts {
+    double total = 0, compute = 0, encode = 0, decode = 0, wait = 0;
+  };
+  std::optional<Parts> medians(bool (*wanted)(const Step&)) const;
+  static bool is_before(const Step& step);
+  static bool is_after(const Step& step);
+
+  const int world_size_;
+  std::chrono::steady_clock::time_point last_;
+  std::vector<Step> steps_;
+};

@@ -1,0 +1,167 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/c10d_communicator.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+namespace gradtune {
+namespace {
+
+using comm::Collective;
+
+c10::ScalarType scalar_type(comm::WireType type) {
+  switch (type) {
+    case comm::WireType::u8: return at::kByte;
+    case comm::WireType::f32: return at::kFloat;
+    case comm::WireType::f64: return at::kDouble;
+    case comm::WireType::bf16: return at::kBFloat16;
+    case comm::WireType::f16: return at::kHalf;
+  }
+  return at::kByte;
+}
+
+// c10d keeps errors as exception pointers; ours are values.
+core::Error error_of(const std::exception_ptr& exception) {
+  std::string message = "unknown failure";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::exception& caught) {
+    message = caught.what();
+  } catch (...) {
+  }
+  message = message.substr(0, message.find('\n'));
+  const bool timeout = message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
+  return {timeout ? core::Error::Code::timeout : core::Error::Code::lost, message};
+}
+
+class C10dCommunicator final : public comm::Communicator {
+ public:
+  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+
+  ~C10dCommunicator() override {
+    backend_.reset();  // ends its threads, which tell the last completions
+    for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
+  }
+
+  int rank() const override { return backend_->getRank(); }
+  int size() const override { return backend_->getSize(); }
+
+  void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
+    if (aborted_) {
+      sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
+      return;
+    }
+    try {
+      ++pending_;
+      const c10::intrusive_ptr<c10d::Work> work = launch(collective);
+      work->getFuture()->addCallback([this, &sink, token](c10::ivalue::Future& future) {
+        sink.complete(token, future.hasError() ? core::Status(error_of(future.exception_ptr())) : core::Status());
+        if (--pending_ == 0) pending_.notify_all();
+      });
+    } catch (...) {
+      --pending_;
+      sink.complete(token, error_of(std::current_exception()));
+    }
+  }
+
+  void abort() override {
+    if (aborted_.exchange(true)) return;
+    try {
+      backend_->abort();
+    } catch (const std::exception&) {
+      // Some backends can not abort: what is under way then ends by its deadline.
+    }
+  }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> launch(const Collective& what) {
+    const std::chrono::milliseconds timeout(what.timeout_ms);
+    switch (what.kind) {
+      case Collective::Kind::all_reduce: {
+        c10d::AllreduceOptions options;
+        options.reduceOp = what.reduction == Collective::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->allreduce(tensors, options);
+      }
+      case Collective::Kind::all_gather: return all_gather(what, timeout);
+      case Collective::Kind::all_to_all: {
+        at::Tensor in = view(what.in, what.count * size(), what.type);
+        at::Tensor out = view(what.out, what.count * size(), what.type);
+        std::vector<int64_t> even_out, even_in;
+        c10d::AllToAllOptions options;
+        options.timeout = timeout;
+        return backend_->alltoall_base(out, in, even_out, even_in, options);
+      }
+      case Collective::Kind::broadcast: {
+        c10d::BroadcastOptions options;
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->broadcast(tensors, options);
+      }
+    }
+    throw std::logic_error("unknown collective");
+  }
+
+  c10::intrusive_ptr<c10d::Work> all_gather(const Collective& what, std::chrono::milliseconds timeout) {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    if (size() != 2) {
+      c10d::AllgatherOptions options;
+      options.timeout = timeout;
+      at::Tensor in = view(what.in, what.count, what.type);
+      at::Tensor out = view(what.out, what.count * size(), what.type);
+      return backend_->_allgather_base(out, in, options);
+    }
+    // Between two ranks it is one exchange, which all-to-all does without the copies of Gloo's all-gather.
+    const int me = rank();
+    std::byte* own = what.out + me * bytes;
+    if (what.in != own) std::memcpy(own, what.in, static_cast<size_t>(bytes));
+    at::Tensor in = view(own, what.count, what.type);
+    at::Tensor out = view(what.out + (1 - me) * bytes, what.count, what.type);
+    std::vector<int64_t> received(2, 0);
+    received[static_cast<size_t>(1 - me)] = what.count;
+    std::vector<int64_t> sent = received;  // an object of its own: the call moves from both
+    c10d::AllToAllOptions options;
+    options.timeout = timeout;
+    return backend_->alltoall_base(out, in, received, sent, options);
+  }
+
+  static at::Tensor view(const std::byte* data, int64_t count, comm::WireType type) {
+    return at::from_blob(const_cast<std::byte*>(data), {count}, at::TensorOptions(scalar_type(type)));
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  std::atomic<bool> aborted_ = false;
+  std::atomic<int64_t> pending_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend) {
+  return std::make_unique<C10dCommunicator>(std::move(backend));
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    int64_t timeout_ms, int threads) {
+  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+    const std::string first(interface);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(first.substr(0, first.find(','))));
+  } else {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  options->threads = threads;
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
+                                                     options);
+}
+
+}  // namespace gradtune

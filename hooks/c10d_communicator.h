@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A Communicator over a c10d backend (Gloo). One file that knows c10d's collectives, their option structs and their version
+// differences.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <memory>
+#include <string>
+
+#include "engine/comm/communicator.h"
+
+namespace gradtune {
+
+std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend);
+
+// A Gloo backend of its own over a prefix of the store (two groups on one prefix would collide). The interface is
+// GLOO_SOCKET_IFNAME's, or the one that the host name resolves to.
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    int64_t timeout_ms, int threads);
+
+}  // namespace gradtune

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# Finds the CPU side of LibTorch, in a wheel or in the C++ archive, and defines LibTorch::LibTorch.
+#
+# find_package(Torch) is not used: for a LibTorch built with CUDA it fails on a machine without the CUDA toolkit, though
+# nothing here needs one. So libtorch_cpu and libc10 are imported directly. They export their own copy of Gloo, whose headers no
+# wheel ships: any system's Gloo headers (Debian: libgloo-dev) serve, but its library must never be linked beside them.
+#
+# Looked for in this order: GRADTUNE_LIBTORCH, Torch_DIR, CMAKE_PREFIX_PATH (each as a variable, the last two also from the
+# environment), then `.venv` of the source tree. The folder is the one with include/ and lib/; share/cmake/Torch in it will do too.
+#
+# Sets LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT.
+
+include(FindPackageHandleStandardArgs)
+
+function(_libtorch_root_of folder result)
+  foreach(root "${folder}" "${folder}/torch" "${folder}/../.." "${folder}/../../..")
+    if(EXISTS "${root}/include/torch/csrc/api/include/torch/torch.h")
+      get_filename_component(root "${root}" REALPATH)
+      set(${result} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+function(_libtorch_search result)
+  # These two name a LibTorch and nothing else: when there is none, going on to another would hide the mistake.
+  set(named "${GRADTUNE_LIBTORCH}" "${Torch_DIR}" "$ENV{Torch_DIR}")
+  foreach(folder IN LISTS named)
+    if(folder AND NOT folder MATCHES "-NOTFOUND$")
+      _libtorch_root_of("${folder}" root)
+      if(NOT root)
+        message(FATAL_ERROR "GRADTUNE_LIBTORCH or Torch_DIR is '${folder}', but no LibTorch is there")
+      endif()
+      set(${result} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" prefixes)
+  file(GLOB virtual_environment "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  foreach(folder IN LISTS CMAKE_PREFIX_PATH prefixes virtual_environment)
+    _libtorch_root_of("${folder}" root)
+    if(root)
+      set(${result} "${root}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${result} "" PARENT_SCOPE)
+endfunction()
+
+_libtorch_search(LibTorch_ROOT)
+if(LibTorch_ROOT)
+  set(_lib "${LibTorch_ROOT}/lib")
+  find_library(LibTorch_CPU_LIBRARY torch_cpu PATHS "${_lib}" NO_DEFAULT_PATH NO_CACHE)
+  find_library(LibTorch_C10_LIBRARY c10 PATHS "${_lib}" NO_DEFAULT_PATH NO_CACHE)
+  find_path(LibTorch_GLOO_INCLUDE_DIR gloo/algorithm.h HINTS "${LibTorch_ROOT}/include" NO_CACHE)
+  foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    if(NOT LibTorch_VERSION AND EXISTS "${LibTorch_ROOT}/include/${_header}")
+      file(READ "${LibTorch_ROOT}/include/${_header}" _text)
+      if(_text MATCHES "TORCH_VERSION_MAJOR ([0-9]+)")
+        set(LibTorch_VERSION "${CMAKE_MATCH_1}")
+        string(REGEX MATCH "TORCH_VERSION_MINOR ([0-9]+)" _ "${_text}")
+        string(APPEND LibTorch_VERSION ".${CMAKE_MATCH_1}")
+        string(REGEX MATCH "TORCH_VERSION_PATCH ([0-9]+)" _ "${_text}")
+        string(APPEND LibTorch_VERSION ".${CMAKE_MATCH_1}")
+      endif()
+    endif()
+  endforeach()
+endif()
+
+find_package_handle_standard_args(LibTorch
+  REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_GLOO_INCLUDE_DIR
+  VERSION_VAR LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "LibTorch needs Torch_DIR, CMAKE_PREFIX_PATH or .venv, and the headers of Gloo (Debian: libgloo-dev)")
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  # NDEBUG is part of LibTorch's ABI: at::RecordFunction has one more member without it.
+  set(_definitions NDEBUG USE_DISTRIBUTED USE_C10D_GLOO)
+  file(STRINGS "${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake" _abi REGEX "_GLIBCXX_USE_CXX11_ABI=[01]")
+  if(_abi MATCHES "(_GLIBCXX_USE_CXX11_ABI=[01])")
+    list(APPEND _definitions "${CMAKE_MATCH_1}")  # older wheels; newer ones have the compiler's default and do not say so
+  endif()
+
+  add_library(LibTorch::c10 SHARED IMPORTED)
+  set_target_properties(LibTorch::c10 PROPERTIES IMPORTED_LOCATION "${LibTorch_C10_LIBRARY}")
+  add_library(LibTorch::LibTorch SHARED IMPORTED)
+  set_target_properties(LibTorch::LibTorch PROPERTIES
+    IMPORTED_LOCATION "${LibTorch_CPU_LIBRARY}"
+    INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include;${LibTorch_ROOT}/include/torch/csrc/api/include;${LibTorch_GLOO_INCLUDE_DIR}"
+    INTERFACE_COMPILE_DEFINITIONS "${_definitions}"
+    INTERFACE_LINK_LIBRARIES LibTorch::c10)
+  # The wheel's libtorch_cpu needs libraries of CUDA that lie beside it and that it finds itself at run time; the linker must be told.
+  file(GLOB _nvidia LIST_DIRECTORIES true "${LibTorch_ROOT}/../nvidia/*/lib")
+  foreach(_folder IN LISTS _nvidia)
+    target_link_options(LibTorch::LibTorch INTERFACE "LINKER:-rpath-link,${_folder}")
+  endforeach()
+endif()

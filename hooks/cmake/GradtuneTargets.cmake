@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+#
+# How this project declares a target: gradtune_library for the folders' libraries, gradtune_executable for programs.
+
+# gradtune_common(TARGET): the language and the warnings of everything here.
+function(gradtune_common target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
+    $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)  # false alarms, GCC bug 105651
+endfunction()
+
+# gradtune_library(NAME SOURCES file... [PUBLIC target...] [PRIVATE target...] [DEFINES name=value...])
+# One static library of one folder. PUBLIC are targets whose headers its own headers include; PRIVATE are used by its .cc files
+# alone. Every gradtune target named must exist already: folders are added from the bottom up, so a dependency that points up fails here.
+function(gradtune_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PUBLIC;PRIVATE;DEFINES")
+  foreach(dependency IN LISTS arg_PUBLIC arg_PRIVATE)
+    if(dependency MATCHES "^gradtune" AND NOT TARGET ${dependency})
+      message(FATAL_ERROR "${name} depends on ${dependency}, which lies above it or does not exist")
+    endif()
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY gradtune_libraries ${name})
+  if(arg_SOURCES)
+    add_library(${name} STATIC ${arg_SOURCES})
+    gradtune_common(${name})
+    target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE ${arg_PRIVATE})
+    target_compile_definitions(${name} PRIVATE ${arg_DEFINES})
+    set(scope PUBLIC)
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${arg_PUBLIC})
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${name} ${scope} "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>")
+  if(IS_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}/include")  # public headers
+    target_include_directories(${name} ${scope}
+      "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+  endif()
+endfunction()
+
+# gradtune_executable(NAME SOURCES file... [LIBS target...] [DEFINES name=value...])
+function(gradtune_executable name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS;DEFINES")
+  add_executable(${name} ${arg_SOURCES})
+  gradtune_common(${name})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_LIBS})
+  target_compile_definitions(${name} PRIVATE ${arg_DEFINES})
+endfunction()

@@ -1,0 +1,79 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gradients of a module in arenas, one per dtype, in an order that can be laid anew; and the hooks that tell when
+// backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
+// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/core/gradient_table.h"
+#include "engine/core/result.h"
+#include "engine/exec/memory.h"
+
+namespace gradtune {
+
+class Gradients {
+ public:
+  // Collects the module's parameters that require gradients, in the reverse of their registration (what backward is likely
+  // to do). Throws for what can not be trained with: see wrap().
+  Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+  ~Gradients();
+  Gradients(const Gradients&) = delete;
+  Gradients& operator=(const Gradients&) = delete;
+
+  // `position` is that of the table.
+  const core::GradientTable& table() const { return table_; }
+  exec::Arenas arenas() const;
+
+  // Lays the arenas in another order: new position p holds what was at old position order[p]. Gradients that are defined
+  // keep their values.
+  void lay(const std::vector<int32_t>& order);
+
+  // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated.
+  void on_ready(std::function<void(int32_t position)> ready);
+
+  // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot when
+  // there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
+  bool adopt(int32_t position);
+
+  // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
+  void forget(int32_t position);
+
+  // Drops all gradients, as the optimizers' zero_grad does.
+  void drop_all();
+
+  // Throws, with the parameter's name, when parameters were added to the module, or moved or converted, since wrap: hooks and
+  // arenas then are not theirs.
+  void check_unchanged() const;
+
+ private:
+  struct Parameter {
+    torch::Tensor tensor;
+    torch::Tensor slot;  // the gradient, over the arena
+    const void* storage = nullptr;
+    std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
+    uintptr_t hook = 0;
+  };
+  void allocate();
+
+  torch::nn::Module& module_;
+  size_t module_parameters_ = 0;
+  core::GradientTable table_;
+  std::vector<Parameter> parameters_;  // by position
+  std::vector<int32_t> position_of_;   // by order of registration, which hooks know
+  std::array<exec::AlignedBytes, 3> arenas_;
+  std::array<int64_t, 3> arena_numel_{};
+  std::function<void(int32_t)> ready_;
+};
+
+}  // namespace gradtune

@@ -1,0 +1,103 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/launcher.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace gradtune {
+namespace {
+
+// What each launcher calls the same things; asked in this order. Inside torchrun under Slurm both are set: torchrun's hold.
+struct Launcher {
+  const char* name;
+  const char* rank;
+  const char* size;
+};
+constexpr Launcher kLaunchers[] = {
+    {"torchrun", "RANK", "WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"mpirun", "PMI_RANK", "PMI_SIZE"},
+    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
+};
+
+core::Error invalid(std::string message) { return {core::Error::Code::invalid, std::move(message)}; }
+
+core::Result<int> number(const char* name, const std::string& text, int low, int high) {
+  int value = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < low || value > high) {
+    return invalid(std::string(name) + " is \"" + text + "\"; allowed is a number from " + std::to_string(low) + " to " +
+                   std::to_string(high));
+  }
+  return value;
+}
+
+core::Status find_master(const Environment& environment, LaunchInfo& info) {
+  if (const auto address = environment("MASTER_ADDR")) {
+    info.master_address = *address;
+  } else if (info.launcher == "Slurm" && environment("SLURM_STEP_NODELIST")) {
+    info.master_address = first_host(*environment("SLURM_STEP_NODELIST"));
+  } else if (info.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE") == std::to_string(info.world_size)) {
+    info.master_address = "127.0.0.1";  // all ranks on this machine
+  } else {
+    return invalid("MASTER_ADDR is not set; it names the host of rank 0 (launcher: " + info.launcher + ")");
+  }
+  if (const auto port = environment("MASTER_PORT")) {
+    auto value = number("MASTER_PORT", *port, 1, 65535);
+    if (!value) return value.error();
+    info.master_port = value.value();
+    return {};
+  }
+  if (info.launcher == "Slurm" && environment("SLURM_JOB_ID")) {
+    auto job = number("SLURM_JOB_ID", *environment("SLURM_JOB_ID"), 0, INT32_MAX);
+    if (!job) return job.error();
+    info.master_port = 20000 + job.value() % 20000;  // the same for all ranks of a job, apart for neighbours
+    return {};
+  }
+  return invalid("MASTER_PORT is not set; it is a free port on " + info.master_address);
+}
+
+}  // namespace
+
+std::optional<std::string> environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+std::string first_host(const std::string& node_list) {
+  const size_t end = node_list.find_first_of("[,");
+  std::string host = node_list.substr(0, end);
+  if (end != std::string::npos && node_list[end] == '[') {
+    const size_t stop = node_list.find_first_of(",-]", end + 1);
+    host += node_list.substr(end + 1, stop == std::string::npos ? stop : stop - end - 1);
+  }
+  return host;
+}
+
+core::Result<LaunchInfo> launch_info(const Environment& environment) {
+  LaunchInfo info;
+  for (const Launcher& launcher : kLaunchers) {
+    const auto rank = environment(launcher.rank), size = environment(launcher.size);
+    if (!rank && !size) continue;
+    if (!rank || !size) {
+      return invalid(std::string(rank ? launcher.size : launcher.rank) + " is not set, but " +
+                     (rank ? launcher.rank : launcher.size) + " is; a launcher sets both");
+    }
+    auto world_size = number(launcher.size, *size, 1, 1 << 20);
+    if (!world_size) return world_size.error();
+    auto own = number(launcher.rank, *rank, 0, world_size.value() - 1);
+    if (!own) return own.error();
+    info.launcher = launcher.name;
+    info.rank = own.value();
+    info.world_size = world_size.value();
+    if (info.world_size == 1 && !environment("MASTER_ADDR")) return info;
+    if (core::Status status = find_master(environment, info); !status) return status.error();
+    info.agent_store = environment("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    return info;
+  }
+  return info;
+}
+
+}  // namespace gradtune

@@ -1,0 +1,256 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/options.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "engine/compress/compressor.h"
+#include "policies/policy.h"
+#include "tuner/strategy_file.h"
+
+namespace gradtune {
+namespace {
+
+using core::Error;
+using core::Status;
+
+Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
+
+template <typename T>
+Status parse_number(std::string_view text, T low, T high, T& value) {
+  T parsed_value{};
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), parsed_value);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || !(parsed_value >= low && parsed_value <= high)) {
+    return invalid("allowed is a number from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  value = parsed_value;
+  return {};
+}
+
+Status parse_bool(std::string_view text, bool& value) {
+  if (text != "true" && text != "false" && text != "1" && text != "0") return invalid("allowed are true and false");
+  value = text == "true" || text == "1";
+  return {};
+}
+
+std::string join(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ",") + item;
+  return text;
+}
+
+// What is collected before anything that depends on two options can be checked.
+struct Draft {
+  Settings settings;
+  std::optional<std::string> compressors;
+};
+
+Status parse_policy(std::string_view text, Draft& draft) {
+  auto policy = policies::make_policy(text, {});
+  if (!policy) return policy.error();
+  draft.settings.policy = text;
+  return {};
+}
+
+Status parse_timeout(std::string_view text, Draft& draft) {
+  double seconds = 0;
+  if (Status status = parse_number(text, 0.01, 1e6, seconds); !status) return status;
+  draft.settings.timeout_ms = std::llround(seconds * 1000);
+  return {};
+}
+
+std::optional<std::string> number_text(const std::optional<int64_t>& value) {
+  return value ? std::optional(std::to_string(*value)) : std::nullopt;
+}
+std::optional<std::string> real_text(const std::optional<double>& value) {
+  return value ? std::optional(nlohmann::json(*value).dump()) : std::nullopt;
+}
+
+// The table of options: name, the argument as text, and how text is parsed. GRADTUNE_<NAME> is its variable.
+struct Row {
+  const char* name;
+  std::optional<std::string> (*argument)(const Options&);
+  Status (*parse)(std::string_view, Draft&);
+};
+constexpr int64_t kMost = int64_t{1} << 40;
+const Row kRows[] = {
+    {"fidelity", [](const Options& o) { return o.fidelity; },
+     [](std::string_view text, Draft& d) -> Status {
+       auto fidelity = core::parse_fidelity(text);
+       if (!fidelity) return fidelity.error();
+       d.settings.fidelity = fidelity.value();
+       return {};
+     }},
+    {"compressors",
+     [](const Options& o) { return o.compressors ? std::optional(join(*o.compressors)) : std::nullopt; },
+     [](std::string_view text, Draft& d) -> Status { d.compressors = text; return {}; }},
+    {"lossy_after", [](const Options& o) { return number_text(o.lossy_after); },
+     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after); }},
+    {"policy", [](const Options& o) { return o.policy; }, parse_policy},
+    {"strategy", [](const Options& o) { return o.strategy; },
+     [](std::string_view text, Draft& d) -> Status { d.settings.strategy = text; return {}; }},
+    {"tuning_budget", [](const Options& o) { return number_text(o.tuning_budget); },
+     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.tuning_budget); }},
+    {"tuning_share", [](const Options& o) { return real_text(o.tuning_share); },
+     [](std::string_view text, Draft& d) { return parse_number(text, 0.0, 1.0, d.settings.tuning_share); }},
+    {"memory_budget", [](const Options& o) { return number_text(o.memory_budget); },
+     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.memory_budget); }},
+    {"host_threads", [](const Options& o) { return number_text(o.host_threads); },
+     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, 1024, d.settings.host_threads); }},
+    {"timeout", [](const Options& o) { return real_text(o.timeout); }, parse_timeout},
+    {"journal", [](const Options& o) { return o.journal; },
+     [](std::string_view text, Draft& d) -> Status { d.settings.journal = text; return {}; }},
+    {"seed", [](const Options& o) { return number_text(o.seed); },
+     [](std::string_view text, Draft& d) { return parse_number<uint64_t>(text, 0, UINT64_MAX, d.settings.seed); }},
+    {"quiet", [](const Options& o) { return o.quiet ? std::optional<std::string>(*o.quiet ? "true" : "false") : std::nullopt; },
+     [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
+};
+
+std::string variable_of(const char* name) {
+  std::string text = "GRADTUNE_";
+  for (const char* c = name; *c != '\0'; ++c) text += static_cast<char>(std::toupper(static_cast<unsigned char>(*c)));
+  return text;
+}
+
+std::string known_names() {
+  std::string names;
+  for (const Row& row : kRows) names += std::string(names.empty() ? "" : ", ") + row.name;
+  return names;
+}
+
+// Values by option name, each with the place that it came from, for errors.
+struct Found {
+  std::string text, origin;
+};
+
+Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found, std::string& config) {
+  // Not options of wrap: the file of options, and what launchers of emulated networks tell (examples/cluster).
+  const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_PACING_MBIT"};
+  for (const std::string& variable : variables) {
+    const std::string name = variable.substr(0, variable.find('='));
+    const std::string value = variable.substr(name.size() + 1);
+    if (value.empty()) continue;
+    if (name == others[0]) config = value;
+    if (std::find(std::begin(others), std::end(others), name) != std::end(others)) continue;
+    const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
+    if (row == std::end(kRows)) {
+      return invalid("variable " + name + " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, PACING_MBIT, " + known_names() +
+                     " in capitals");
+    }
+    found[row->name] = {value, "variable " + name};
+  }
+  return {};
+}
+
+Status read_config(const std::string& path, std::map<std::string, Found>& found) {
+  auto text = tuner::read_file(path, 1 << 20);
+  if (!text) return text.error();
+  const auto json = nlohmann::json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return invalid("file " + path + " (GRADTUNE_CONFIG) is not a JSON object");
+  for (const auto& [key, value] : json.items()) {
+    const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return key == r.name; });
+    if (row == std::end(kRows)) return invalid("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
+    std::string as_text;
+    if (value.is_array()) {
+      for (const auto& item : value) as_text += (as_text.empty() ? "" : ",") + (item.is_string() ? item.get<std::string>() : item.dump());
+    } else {
+      as_text = value.is_string() ? value.get<std::string>() : value.dump();
+    }
+    found.try_emplace(key, Found{as_text, "file " + path});
+  }
+  return {};
+}
+
+// The codecs that fidelity and allow-list admit.
+Status choose_codecs(Draft& draft) {
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  Settings& settings = draft.settings;
+  settings.codecs = {core::parse_compressor("none", known).value()};
+  if (!draft.compressors) {
+    for (const core::CompressorTraits& traits : known) {
+      if (traits.in_default_list && traits.fidelity <= settings.fidelity && traits.name != "none") {
+        settings.codecs.push_back({std::string(traits.name), traits.parameter_default});
+      }
+    }
+    return {};
+  }
+  std::string_view rest = *draft.compressors;
+  while (!rest.empty()) {
+    const std::string_view word = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+    auto spec = core::parse_compressor(word, known);
+    if (!spec) return spec.error();
+    const auto traits = std::find_if(known.begin(), known.end(), [&](const auto& t) { return t.name == spec.value().name; });
+    if (traits->fidelity > settings.fidelity) {
+      return invalid("compressor \"" + std::string(word) + "\" needs fidelity " + std::string(core::to_string(traits->fidelity)) +
+                     ", allowed is " + std::string(core::to_string(settings.fidelity)));
+    }
+    if (std::find(settings.codecs.begin(), settings.codecs.end(), spec.value()) == settings.codecs.end()) {
+      settings.codecs.push_back(spec.value());
+    }
+  }
+  return {};
+}
+
+// The thread that trains keeps a core; the rest of this process's share of the machine may compress.
+int64_t spare_cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 0;
+  int64_t ranks = 1;
+  if (const auto text = environment_variable("LOCAL_WORLD_SIZE")) {
+    if (!parse_number<int64_t>(*text, 1, 1 << 20, ranks)) ranks = 1;
+  }
+  const bool shared = CPU_COUNT(&cores) == sysconf(_SC_NPROCESSORS_ONLN);  // not pinned: all ranks see all cores
+  return std::max<int64_t>(0, CPU_COUNT(&cores) / (shared ? ranks : 1) - 1);
+}
+
+}  // namespace
+
+std::vector<std::string> gradtune_variables() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("GRADTUNE_")) variables.emplace_back(*variable);
+  }
+  return variables;
+}
+
+tuner::TunerOptions tuner_options(const Settings& settings) {
+  return {.seed = settings.seed,
+          .budget_steps = static_cast<int>(std::min<int64_t>(settings.tuning_budget, INT32_MAX)),
+          .budget_share = settings.tuning_share,
+          .lossy_after = static_cast<int>(std::min<int64_t>(settings.lossy_after, INT32_MAX))};
+}
+
+core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables) {
+  std::map<std::string, Found> found;
+  std::string config;
+  if (Status status = read_variables(variables, found, config); !status) return status.error();
+  if (!config.empty()) {
+    if (Status status = read_config(config, found); !status) return status.error();
+  }
+  Draft draft;
+  draft.settings.host_threads = spare_cores();
+  for (const Row& row : kRows) {
+    if (const auto argument = row.argument(options)) found[row.name] = {*argument, "argument"};
+    const auto value = found.find(row.name);
+    if (value == found.end()) continue;
+    if (Status status = row.parse(value->second.text, draft); !status) {
+      return invalid(std::string("option ") + row.name + " (" + value->second.origin + ") is \"" + value->second.text +
+                     "\": " + status.error().message);
+    }
+  }
+  if (Status status = choose_codecs(draft); !status) {
+    const auto origin = found.find("compressors");
+    return invalid("option compressors (" + (origin == found.end() ? "default" : origin->second.origin) + "): " + status.error().message);
+  }
+  return draft.settings;
+}
+
+}  // namespace gradtune

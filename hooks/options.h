@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Options as a user gives them (argument, variable, file) turned into what the rest works with. One table names them all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/result.h"
+#include "gradtune/gradtune.h"
+#include "hooks/launcher.h"
+#include "tuner/tuner.h"
+
+namespace gradtune {
+
+struct Settings {
+  core::Fidelity fidelity = core::Fidelity::half;
+  std::vector<core::CompressorSpec> codecs;  // admitted, "none" first
+  int64_t lossy_after = 0;
+  std::string policy = "auto";
+  std::string strategy;  // file; empty: none
+  int64_t tuning_budget = 400;
+  double tuning_share = 0.25;
+  int64_t memory_budget = INT64_MAX;
+  int64_t host_threads = 0;
+  int64_t timeout_ms = 300'000;
+  std::string journal;
+  uint64_t seed = 0;
+  bool quiet = false;
+};
+
+// Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the option,
+// where it came from, its value and what is allowed; an unknown GRADTUNE_ variable or key is an error too.
+// `variables`: all that start with GRADTUNE_, as name=value.
+core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables);
+
+// The part of them that the tuner takes.
+tuner::TunerOptions tuner_options(const Settings& settings);
+
+// All variables of this process whose names start with GRADTUNE_.
+std::vector<std::string> gradtune_variables();
+
+}  // namespace gradtune

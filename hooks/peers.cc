@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/peers.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include <algorithm>
+#include <charconv>
+
+#include "engine/core/hash.h"
+#include "hooks/c10d_communicator.h"
+#include "hooks/launcher.h"
+#include "hooks/roll_call.h"
+
+namespace gradtune {
+namespace {
+
+using comm::Collective;
+
+c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  auto store = group->getStore();
+  // The n-th wrap of this rank is the n-th of all: each has its own keys.
+  const int64_t wraps = store->add("gradtune/wraps/" + std::to_string(group->getRank()), 1);
+  return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(wraps), store);
+}
+
+double mbit_per_second(const std::string& text) {
+  double rate = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), rate);
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || !(rate > 0)) {
+    throw core::Exception({core::Error::Code::invalid,
+                           "gradtune: GRADTUNE_PACING_MBIT is \"" + text + "\"; allowed is a number above 0, in Mbit/s"});
+  }
+  return rate;
+}
+
+void must(core::Status status, const std::string& what) {
+  if (!status) throw core::Exception({status.error().code, what + ": " + status.error().message});
+}
+
+}  // namespace
+
+Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
+             const core::Clock& clock)
+    : rank_(group->getRank()), size_(group->getSize()), timeout_ms_(timeout_ms), store_(own_store(group)) {
+  network_ = environment_variable("GRADTUNE_NETWORK").value_or("none");
+  if (const auto rate = environment_variable("GRADTUNE_PACING_MBIT")) {
+    link_ = comm::make_paced_link({.bytes_per_second = mbit_per_second(*rate) * 125e3}, clock);
+    network_ = "pacing,rate=" + *rate + "mbit";
+  }
+  await_all(store_, "wrap", rank_, size_, timeout_ms).value();
+  data_ = make(options, "data", /*threads=*/4);
+  control_ = make(options, "control", /*threads=*/1);
+}
+
+Peers::~Peers() { close(/*failed=*/true); }
+
+std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const std::string& name, int threads) {
+  auto backend = options.make_group ? options.make_group(name)->getBackend(c10::DeviceType::CPU)
+                                    : make_gloo_backend(name, store_, rank_, size_, timeout_ms_, threads);
+  auto communicator = make_c10d_communicator(std::move(backend));
+  return link_ ? comm::make_paced(std::move(communicator), link_) : std::move(communicator);
+}
+
+void Peers::broadcast(std::byte* data, int64_t bytes) {
+  must(comm::run(*control_, {.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
+       "broadcast from rank 0");
+}
+
+std::string Peers::broadcast_text(const std::string& text) {
+  uint64_t bytes = text.size();
+  broadcast(reinterpret_cast<std::byte*>(&bytes), sizeof bytes);
+  core::check(bytes <= uint64_t{1} << 30, "rank 0 broadcast a text of impossible length");
+  std::string received = text;
+  received.resize(bytes);
+  if (bytes > 0) broadcast(reinterpret_cast<std::byte*>(received.data()), static_cast<int64_t>(bytes));
+  return received;
+}
+
+std::vector<uint64_t> Peers::gather(uint64_t value) {
+  std::vector<uint64_t> values(static_cast<size_t>(size_));
+  must(comm::run(*control_, {.kind = Collective::Kind::all_gather,
+                             .in = reinterpret_cast<const std::byte*>(&value),
+                             .out = reinterpret_cast<std::byte*>(values.data()),
+                             .count = sizeof value,
+                             .timeout_ms = timeout_ms_}),
+       "comparison of ranks");
+  return values;
+}
+
+void Peers::max(std::vector<uint8_t>& values) {
+  must(comm::run(*control_, {.kind = Collective::Kind::all_reduce,
+                             .reduction = Collective::Reduction::max,
+                             .out = reinterpret_cast<std::byte*>(values.data()),
+                             .count = static_cast<int64_t>(values.size()),
+                             .timeout_ms = timeout_ms_}),
+       "comparison of ranks");
+}
+
+void Peers::must_agree(const std::string& what, const std::string& text) {
+  core::Hasher hasher;
+  hasher.add(text);
+  const std::vector<uint64_t> hashes = gather(hasher.value());
+  std::string differing;
+  for (int r = 1; r < size_; ++r) {
+    if (hashes[static_cast<size_t>(r)] != hashes[0]) differing += (differing.empty() ? "" : ", ") + std::to_string(r);
+  }
+  if (differing.empty()) return;
+  // Lines of rank 0 and of this rank, so that a person sees the first place where they part.
+  const std::string first = broadcast_text(text);
+  const auto parted = std::mismatch(text.begin(), text.end(), first.begin(), first.end());
+  const auto line = [](const std::string& of, std::string::const_iterator at) {
+    const auto begin = std::find(std::make_reverse_iterator(at), of.rend(), '\n').base();
+    return std::string(begin, std::find(at, of.end(), '\n'));
+  };
+  std::string detail;
+  if (text != first) detail = "; rank 0 has \"" + line(first, parted.second) + "\", rank " + std::to_string(rank_) + " has \"" + line(text, parted.first) + "\"";
+  throw core::Exception({core::Error::Code::mismatch, "gradtune: rank " + std::to_string(rank_) + ": " + what +
+                                                          " of rank(s) " + differing + " differ from rank 0's" + detail});
+}
+
+std::string Peers::explain(const core::Error& error, int64_t step) {
+  const std::string at = " at step " + std::to_string(step);
+  sign_off(store_, rank_, "failed" + at);
+  raise_alarm(store_, "rank " + std::to_string(rank_) + at);
+  std::string message = "gradtune: rank " + std::to_string(rank_) + at + ": " + error.message;
+  if (error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout) {
+    message += "; " + suspects(store_, rank_, size_, std::min<int64_t>(timeout_ms_ / 2, 3000));
+  }
+  return message;
+}
+
+core::Status Peers::alarm() {
+  const std::string why = first_failure(store_);
+  if (why.empty()) return {};
+  return core::Error{core::Error::Code::lost, "waited for a collective when another rank told that it had failed (" + why + ")"};
+}
+
+void Peers::leave(int64_t step) { sign_off(store_, rank_, "left after step " + std::to_string(step)); }
+
+void Peers::close(bool failed) {
+  if (failed && data_) data_->abort();
+  if (failed && control_) control_->abort();
+  data_.reset();
+  control_.reset();
+}
+
+}  // namespace gradtune

@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The other ranks of a job, as gradtune talks to them: two communicators of its own (gradients; control), the store, and
+// how failures are put into words that name ranks. The group of the user is not used for collectives: they would interleave
+// with the user's own in an order that differs between ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/comm/pacing.h"
+#include "engine/core/clock.h"
+#include "gradtune/gradtune.h"
+
+namespace gradtune {
+
+class Peers {
+ public:
+  Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
+        const core::Clock& clock);
+  ~Peers();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  comm::Communicator& data() { return *data_; }
+  comm::Communicator& control() { return *control_; }
+
+  // Over the control communicator, by all ranks; throws core::Exception.
+  void broadcast(std::byte* data, int64_t bytes);
+  std::string broadcast_text(const std::string& text);  // rank 0's
+  std::vector<uint64_t> gather(uint64_t value);
+  void max(std::vector<uint8_t>& values);
+
+  // Ends with an error on all ranks, naming those that differ from rank 0, unless all give the same text.
+  void must_agree(const std::string& what, const std::string& text);
+
+  // The network that reports state: GRADTUNE_NETWORK (examples/cluster), "pacing,..." or "none".
+  const std::string& network() const { return network_; }
+
+  // The message for an error of this rank at that step, with the peer that is suspected. Tells the others that this rank
+  // failed; waits for theirs for a part of the time limit.
+  std::string explain(const core::Error& error, int64_t step);
+  void leave(int64_t step);
+
+  // An error when another rank has told that it failed.
+  core::Status alarm();
+
+  // Ends both communicators, at once when something failed. The executor has to be stopped before.
+  void close(bool failed);
+
+ private:
+  std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int threads);
+
+  const int rank_, size_;
+  const int64_t timeout_ms_;
+  c10::intrusive_ptr<c10d::Store> store_;  // with a prefix of this wrap
+  std::string network_;
+  std::shared_ptr<comm::PacedLink> link_;  // where GRADTUNE_PACING_MBIT asks for one
+  std::unique_ptr<comm::Communicator> data_, control_;
+};
+
+}  // namespace gradtune

@@ -1,0 +1,145 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/pilot.h"
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+#include "engine/compress/compressor.h"
+
+namespace gradtune {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+}  // namespace
+
+Pilot::Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock)
+    : settings_(settings), world_size_(world_size), network_(network) {
+  if (settings.quiet) return;
+  progress_.emplace(tuner::Progress::on_standard_error(clock));
+  progress_->start(settings.fidelity, settings.codecs, settings.policy);
+}
+
+void Pilot::start(const core::GradientTable& table, std::vector<policies::Candidate> baselines,
+                  std::optional<policies::Candidate> imported) {
+  table_ = table;
+  ready_sum_us_.assign(table.tensors.size(), 0);
+  ready_count_.assign(table.tensors.size(), 0);
+  policies::PolicyOptions options{.seed = settings_.seed};
+  if (imported) options.fixed = {*imported};
+  policies::Knowledge knowledge{.table = table,
+                                .world_size = world_size_,
+                                .fidelity = settings_.fidelity,
+                                .codecs = settings_.codecs,
+                                .traits = compress::known_traits(),
+                                .host_threads = static_cast<int>(settings_.host_threads)};
+  if (!settings_.journal.empty()) open_journal();
+  baseline_label_ = baselines.front().label;
+  tuner_ = std::make_unique<tuner::Tuner>(tuner_options(settings_), policies::make_policy(settings_.policy, options).value(),
+                                          std::move(knowledge), std::move(baselines), std::move(imported));
+}
+
+void Pilot::saw_ready(int32_t position, double ready_us) {
+  const auto p = static_cast<size_t>(position);
+  if (!tuner_ || tuner_->stage() != tuner::Stage::observe) return;
+  ready_sum_us_[p] += ready_us;
+  ++ready_count_[p];
+}
+
+tuner::Action Pilot::on_step(const core::StepReport& report) {
+  const tuner::Stage stage = tuner_->stage();
+  if (settings_.tuning_budget == 0) {  // pinned by the user: what runs goes on, unconfirmed
+    if (journal_) write(tuner::journal_line(report, stage));
+    return {};
+  }
+  if (stage == tuner::Stage::observe) {
+    for (size_t p = 0; p < table_.tensors.size(); ++p) {
+      if (ready_count_[p] > 0) table_.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
+    }
+    tuner_->learn_table(table_);
+  }
+  tuner::Action action = tuner_->on_step(report);
+  if (journal_) write(tuner::journal_line(report, stage));
+  for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
+  if (progress_) {
+    progress_->step(tuner_->stage(), tuner_->progress(), report.step, report.step_ms, tuner_->in_force().label);
+  }
+  return action;
+}
+
+void Pilot::planned(int64_t step, const tuner::Action& action, const std::string& strategy_file) {
+  if (!journal_) return;
+  write(tuner::journal_plan_line(step, action.command.slot, core::hash(action.candidate->strategy), strategy_file));
+}
+
+void Pilot::note(const tuner::Decision& decision) {
+  if (decision.what == "baseline") baseline_label_ = decision.label;
+  if (decision.what == "keep baseline") why_baseline_ = decision.label;
+  if (journal_) write(tuner::journal_line(decision));
+}
+
+void Pilot::open_journal() {
+  auto journal = tuner::Journal::open(settings_.journal, {.world_size = world_size_,
+                                                          .fidelity = settings_.fidelity,
+                                                          .seed = settings_.seed,
+                                                          .model = table_.fingerprint(),
+                                                          .policy = settings_.policy,
+                                                          .network = network_});
+  journal_ = std::move(journal.value());
+}
+
+// A full disk must not end a training job: the journal ends, and says so once.
+void Pilot::write(const std::string& journal_line) {
+  if (const core::Status status = journal_->write(journal_line); !status) {
+    std::fprintf(stderr, "gradtune: the journal ends here: %s\n", status.error().message.c_str());
+    journal_.reset();
+  }
+}
+
+void Pilot::finish() {
+  if (!tuner_) return;
+  if (progress_) progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
+  if (!journal_) return;
+  if (const core::Status status = journal_->flush(); !status) {
+    std::fprintf(stderr, "gradtune: the journal is incomplete: %s\n", status.error().message.c_str());
+  }
+}
+
+std::string Pilot::stage() const { return tuner_ ? std::string(tuner::to_string(tuner_->stage())) : "observe"; }
+
+std::optional<tuner::Evidence> Pilot::evidence() const {
+  const tuner::Outcome& outcome = tuner_->outcome();
+  if (!outcome.committed) return std::nullopt;
+  return tuner::Evidence{.baseline_ms = outcome.baseline_ms,
+                         .committed_ms = outcome.committed_ms.value_or(0),
+                         .gain = outcome.gain,
+                         .interval_low = outcome.gain_low,
+                         .interval_high = outcome.gain_high,
+                         .steps = outcome.steps,
+                         .date = today()};
+}
+
+Optimizer::Result Pilot::result() const {
+  if (!tuner_) return {};
+  const tuner::Outcome& outcome = tuner_->outcome();
+  Optimizer::Result result;
+  result.decided = tuner_->stage() == tuner::Stage::watch;
+  result.committed = outcome.committed;
+  result.baseline_ms = outcome.baseline_ms;
+  result.committed_ms = outcome.committed_ms;
+  result.gain = outcome.gain;
+  result.gain_low = outcome.gain_low;
+  result.gain_high = outcome.gain_high;
+  result.steps = outcome.steps;
+  result.cost_ms = outcome.cost_ms;
+  return result;
+}
+
+}  // namespace gradtune

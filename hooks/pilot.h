@@ -1,0 +1,63 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rank 0 does beyond the other ranks: feeds the tuner, and tells people what it does (journal, progress lines).
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/clock.h"
+#include "engine/exec/executor.h"
+#include "gradtune/gradtune.h"
+#include "hooks/options.h"
+#include "tuner/journal.h"
+#include "tuner/progress.h"
+#include "tuner/strategy_file.h"
+#include "tuner/tuner.h"
+
+namespace gradtune {
+
+class Pilot {
+ public:
+  Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock);
+
+  // A tuner for gradients in this order.
+  void start(const core::GradientTable& table, std::vector<policies::Candidate> baselines,
+             std::optional<policies::Candidate> imported);
+
+  // When a gradient was ready, since the first one of the same backward pass.
+  void saw_ready(int32_t position, double ready_us);
+  // A step reduced over ranks; what to announce next.
+  tuner::Action on_step(const core::StepReport& report);
+  // What a prepare command sends, for the journal.
+  void planned(int64_t step, const tuner::Action& action, const std::string& strategy_file);
+
+  // The last line for people, and the rest of the journal.
+  void finish();
+
+  std::string stage() const;
+  const policies::Candidate& in_force() const { return tuner_->in_force(); }
+  std::optional<tuner::Evidence> evidence() const;
+  Optimizer::Result result() const;
+
+ private:
+  void open_journal();
+  void write(const std::string& journal_line);
+  void note(const tuner::Decision& decision);
+
+  const Settings settings_;
+  const int world_size_;
+  const std::string network_;
+  core::GradientTable table_;
+  std::vector<double> ready_sum_us_;
+  std::vector<int> ready_count_;
+  std::unique_ptr<tuner::Tuner> tuner_;
+  std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
+  std::optional<tuner::Progress> progress_;  // none when quiet
+  std::string baseline_label_, why_baseline_;
+};
+
+}  // namespace gradtune

@@ -1,0 +1,390 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/session.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "policies/baseline.h"
+
+namespace gradtune {
+namespace {
+
+exec::ExecutorOptions executor_options(const Settings& settings, Peers& peers) {
+  return {.host_threads = static_cast<int>(settings.host_threads),
+          .timeout_ms = settings.timeout_ms,
+          .memory_budget_bytes = settings.memory_budget,
+          .alarm = [&peers] { return peers.alarm(); }};
+}
+
+// What has to be the same on all ranks, a line for each thing.
+std::string agreed_text(const core::GradientTable& table, const Settings& settings) {
+  std::string text = "fidelity " + std::string(core::to_string(settings.fidelity)) + ", compressors";
+  for (const core::CompressorSpec& codec : settings.codecs) text += " " + core::to_string(codec);
+  for (const core::TensorInfo& tensor : table.tensors) {
+    text += "\n" + tensor.name + " " + c10::str(tensor.shape) + " " + std::string(core::to_string(tensor.dtype));
+  }
+  return text;
+}
+
+torch::optim::Optimizer& check_optimizer(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw core::Exception({core::Error::Code::invalid,
+                           "gradtune: LBFGS evaluates its closure several times and decides by the loss of one rank; "
+                           "allowed are optimizers that use the gradients of one backward pass"});
+  }
+  return optimizer;
+}
+
+double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
+
+}  // namespace
+
+// --- set-up --------------------------------------------------------------------------------------------------------------
+
+Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
+                 c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options)
+    : optimizer_(check_optimizer(optimizer)),
+      module_(module),
+      settings_(resolve(options, gradtune_variables()).value()),
+      gradients_(module, optimizer),
+      peers_(group, options, settings_.timeout_ms, clock_),
+      executor_(peers_.data(), peers_.control(), clock_, executor_options(settings_, peers_),
+                [this](bool finite) { return control_word(finite); }) {
+  peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
+  broadcast_module();
+  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.size(), peers_.network(), clock_);
+  take_imported();
+  start_tuning();
+  gradients_.on_ready([this](int32_t position) { on_ready(position); });
+  step_began_ns_ = clock_.now_ns();
+}
+
+Session::~Session() {
+  if (!failure_) peers_.leave(step_);
+  if (pilot_ && !failure_) pilot_->finish();
+  executor_.stop();
+  peers_.close(failure_.has_value());
+}
+
+void Session::broadcast_module() {
+  const torch::NoGradGuard no_grad;
+  const auto broadcast = [&](const torch::Tensor& tensor) {
+    if (tensor.numel() == 0) return;
+    torch::Tensor flat = tensor.detach().contiguous();
+    peers_.broadcast(static_cast<std::byte*>(flat.data_ptr()), static_cast<int64_t>(flat.nbytes()));
+    if (peers_.rank() != 0 && !flat.is_same(tensor)) tensor.detach().copy_(flat);
+  };
+  for (const torch::Tensor& parameter : module_.parameters()) broadcast(parameter);
+  for (const torch::Tensor& buffer : module_.buffers()) broadcast(buffer);
+}
+
+// A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
+void Session::take_imported() {
+  if (settings_.strategy.empty()) return;
+  // An error of rank 0 travels as text that no file can be, so that all ranks end with it.
+  const std::string kError = "!";
+  std::string text;
+  if (peers_.rank() == 0) {
+    auto read = tuner::read_file(settings_.strategy, 1 << 20);
+    text = read ? read.value() : kError + read.error().message;
+  }
+  text = peers_.broadcast_text(text);
+  if (text.starts_with(kError)) throw core::Exception({core::Error::Code::io, "gradtune: " + text.substr(1)});
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const auto refuse = [&](const core::Error& error) {
+    throw core::Exception({error.code, "gradtune: strategy file " + settings_.strategy + ": " + error.message});
+  };
+  auto file = tuner::parse_strategy(text, known);
+  if (!file) refuse(file.error());
+  auto table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
+  if (!table) refuse(table.error());
+  std::vector<int32_t> order;
+  for (const core::TensorInfo& tensor : table.value().tensors) {
+    const auto& tensors = gradients_.table().tensors;
+    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == tensor.name; });
+    order.push_back(static_cast<int32_t>(found - tensors.begin()));
+  }
+  gradients_.lay(order);
+  order_learned_ = true;
+  imported_ = std::move(file.value());
+}
+
+// (Again) after the arena was laid: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for this table.
+void Session::start_tuning() {
+  const core::GradientTable& table = gradients_.table();
+  executor_.set_gradients(table, gradients_.arenas());
+  ready_.assign(table.tensors.size(), false);
+  used_.assign(table.tensors.size(), 1);
+  std::vector<policies::Candidate> baselines = policies::baselines(table, settings_.fidelity);
+  std::optional<policies::Candidate> imported;
+  if (imported_) imported = policies::Candidate{imported_->strategy, imported_->label};
+  std::map<int32_t, const policies::Candidate*> ready_slots;
+  for (size_t b = 0; b < baselines.size(); ++b) ready_slots[static_cast<int32_t>(b)] = &baselines[b];
+  if (imported) ready_slots[tuner::kImportedSlot] = &*imported;
+
+  const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
+  agreement_.emplace(first, core::hash(ready_slots.at(first)->strategy));
+  slot_labels_.clear();
+  for (const auto& [slot, candidate] : ready_slots) {
+    executor_.prepare(slot, candidate->strategy).value();
+    slot_labels_[slot] = candidate->label;
+    if (slot != first) agreement_->prepared(slot, core::hash(candidate->strategy));
+  }
+  executor_.run(first);
+  announced_ = {};
+  local_ = {};
+  if (pilot_ && order_learned_) pilot_->start(table, std::move(baselines), std::move(imported));
+}
+
+// After the first step: the arena is laid in the order in which rank 0's gradients were ready.
+void Session::learn_order() {
+  std::vector<int32_t> order = ready_order_;
+  for (size_t p = 0; p < ready_.size(); ++p) {
+    if (!ready_[p]) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
+  }
+  peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
+  gradients_.lay(order);
+  order_learned_ = true;
+  excluded_ = true;
+  start_tuning();
+}
+
+// What fails between ranks is told with the step and the suspected peer.
+template <typename Body>
+void Session::explained(Body body) {
+  try {
+    body();
+  } catch (const core::Exception& error) {
+    if (failure_ || (error.code() != core::Error::Code::lost && error.code() != core::Error::Code::timeout)) throw;
+    fail({error.code(), error.what()});
+  }
+}
+
+// --- backward ------------------------------------------------------------------------------------------------------------
+
+void Session::on_ready(int32_t position) {
+  if (no_sync_ > 0) return;
+  check_usable();
+  if (!in_backward_) begin_backward();
+  const auto p = static_cast<size_t>(position);
+  if (ready_[p]) {
+    fail({core::Error::Code::invalid, "the gradient of " + gradients_.table().tensors[p].name +
+                                          " was accumulated twice in one backward pass (checkpointing that runs backward "
+                                          "inside backward?); each parameter may be reached once"});
+  }
+  const int64_t now_ns = clock_.now_ns();
+  if (ready_order_.empty()) first_ready_ns_ = now_ns;
+  ready_[p] = true;
+  ready_order_.push_back(position);
+  if (pilot_) pilot_->saw_ready(position, ms_between(first_ready_ns_, now_ns) * 1e3);
+  gradients_.adopt(position);
+  executor_.tensor_ready(position);
+}
+
+void Session::begin_backward() {
+  in_backward_ = true;
+  std::fill(ready_.begin(), ready_.end(), false);
+  ready_order_.clear();
+  word_.back() = 0;
+  executor_.begin_step();
+  torch::autograd::Engine::get_default_engine().queue_callback([this] { explained([this] { finish_backward(); }); });
+}
+
+// The last thing of a backward pass, on the thread that called it.
+void Session::finish_backward() {
+  in_backward_ = false;
+  if (ready_order_.size() < ready_.size()) {
+    // What this rank did not use takes part all the same, with what was accumulated before or with zeros.
+    for (size_t p = 0; p < ready_.size(); ++p) {
+      used_[p] = ready_[p] || gradients_.adopt(static_cast<int32_t>(p)) ? 1 : 0;
+      if (used_[p] == 0) word_.back() = 1;
+    }
+    for (size_t p = 0; p < ready_.size(); ++p) {
+      if (!ready_[p]) executor_.tensor_ready(static_cast<int32_t>(p));
+    }
+  }
+  if (core::Status status = executor_.finish_step(); !status) fail(status.error());
+  last_times_ = executor_.times();
+  tuner::ControlWord reduced;
+  std::copy_n(word_.begin(), reduced.size(), reduced.begin());
+  auto verdict = agreement_->receive(local_, reduced);
+  if (!verdict) {
+    std::string who;
+    const std::vector<uint64_t> identities = peers_.gather(agreement_->identity());
+    for (int r = 1; r < peers_.size(); ++r) {
+      if (identities[static_cast<size_t>(r)] != identities[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
+    }
+    fail({verdict.error().code, verdict.error().message + " (differs from rank 0: " + who + ")"});
+  }
+  if (core::Status status = executor_.settle(verdict.value().finite); !status) fail(status.error());
+  if (!verdict.value().finite) ++nonfinite_steps_;
+  if (word_.back() != 0) forget_unused();
+  carry_out(verdict.value().command);
+  if (pilot_ && order_learned_) {
+    tuner::Action action = pilot_->on_step(verdict.value().report);
+    announced_ = action.command;
+    if (announced_.kind == tuner::Command::Kind::prepare) {
+      announced_text_ = file_text(*action.candidate, /*evidence=*/false);
+      announced_.bytes = static_cast<int64_t>(announced_text_.size());
+      pilot_->planned(step_, action, announced_text_);
+    }
+  }
+  synchronised_ = true;
+}
+
+// Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone.
+// Not in buckets that keep residuals: there the average holds what earlier steps still owe.
+void Session::forget_unused() {
+  if (ready_order_.size() == ready_.size()) std::fill(used_.begin(), used_.end(), 1);
+  peers_.max(used_);
+  for (size_t p = 0; p < used_.size(); ++p) {
+    if (used_[p] == 0 && !executor_.keeps_residual(static_cast<int32_t>(p))) gradients_.forget(static_cast<int32_t>(p));
+  }
+}
+
+// On the communication thread, while finish_backward waits.
+std::span<double> Session::control_word(bool finite) {
+  local_.finite = finite;
+  const tuner::ControlWord word = agreement_->contribute(local_, announced_);
+  std::copy(word.begin(), word.end(), word_.begin());
+  return word_;
+}
+
+void Session::carry_out(const tuner::Command& command) {
+  switch (command.kind) {
+    case tuner::Command::Kind::keep: return;
+    case tuner::Command::Kind::prepare: prepare_received(command.slot, command.bytes); return;
+    case tuner::Command::Kind::run:
+    case tuner::Command::Kind::commit: executor_.run(command.slot); return;
+    case tuner::Command::Kind::drop:
+      executor_.drop(command.slot);
+      slot_labels_.erase(command.slot);
+      return;
+  }
+}
+
+void Session::prepare_received(int32_t slot, int64_t bytes) {
+  excluded_ = true;  // the time of this step holds the preparation
+  std::string text = peers_.rank() == 0 ? announced_text_ : std::string();
+  text.resize(static_cast<size_t>(bytes));
+  peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), bytes);
+  std::optional<uint64_t> hash;
+  auto file = tuner::parse_strategy(text, compress::known_traits());
+  if (file && executor_.prepare(slot, file.value().strategy)) {
+    hash = core::hash(file.value().strategy);
+    slot_labels_[slot] = file.value().label;
+  }
+  agreement_->prepared(slot, hash);
+}
+
+// --- between backward passes ---------------------------------------------------------------------------------------------
+
+void Session::zero_grad() {
+  check_usable();
+  gradients_.drop_all();
+}
+
+torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
+  check_usable();
+  torch::Tensor loss;
+  if (closure) {
+    const torch::AutoGradMode enable(true);
+    loss = closure();
+  }
+  gradients_.check_unchanged();
+  optimizer_.step();
+  if (!synchronised_) excluded_ = true;  // an update without a backward pass that communicated
+  if (synchronised_) {
+    explained([this] {
+      broadcast_buffers();
+      if (!order_learned_) learn_order();
+    });
+  }
+  const int64_t now_ns = clock_.now_ns();
+  last_step_ms_ = ms_between(step_began_ns_, now_ns);
+  step_began_ns_ = now_ns;
+  local_ = {.step = step_,
+            .step_ms = last_step_ms_,
+            .compute_ms = last_step_ms_ - last_times_.encode_ms - last_times_.decode_ms - last_times_.wait_ms,
+            .finite = true,
+            .excluded = excluded_};
+  excluded_ = false;
+  synchronised_ = false;
+  ++step_;
+  return loss;
+}
+
+void Session::load(torch::serialize::InputArchive& archive) {
+  optimizer_.load(archive);
+  excluded_ = true;
+}
+
+// Running statistics and the like: rank 0's hold everywhere, as with DDP.
+void Session::broadcast_buffers() {
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& buffer : module_.buffers()) {
+    if (buffer.numel() == 0) continue;
+    torch::Tensor flat = buffer.detach().contiguous();
+    peers_.broadcast(static_cast<std::byte*>(flat.data_ptr()), static_cast<int64_t>(flat.nbytes()));
+    if (!flat.is_same(buffer)) buffer.detach().copy_(flat);
+  }
+}
+
+void Session::check_usable() const {
+  if (failure_) throw core::Exception(*failure_);
+}
+
+void Session::fail(const core::Error& error) {
+  failure_ = core::Error{error.code, peers_.explain(error, step_)};
+  throw core::Exception(*failure_);
+}
+
+// --- what users ask ------------------------------------------------------------------------------------------------------
+
+std::string Session::file_text(const policies::Candidate& candidate, bool evidence) const {
+  tuner::StrategyFile file{.model = gradients_.table().fingerprint(),
+                           .world_size = peers_.size(),
+                           .fidelity = settings_.fidelity,
+                           .label = candidate.label,
+                           .strategy = candidate.strategy};
+  for (const core::TensorInfo& tensor : gradients_.table().tensors) file.tensors.push_back(tensor.name);
+  if (evidence) file.evidence = pilot_->evidence();
+  return tuner::to_json(file);
+}
+
+void Session::export_strategy(const std::string& path) const {
+  if (!pilot_) return;
+  if (!order_learned_) {
+    throw core::Exception({core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
+  }
+  tuner::write_file_atomically(path, file_text(pilot_->in_force(), /*evidence=*/true)).value();
+}
+
+Optimizer::Progress Session::progress() const {
+  return {.step = step_,
+          .epoch = agreement_->epoch(),
+          .stage = pilot_ ? pilot_->stage() : "follow",
+          .strategy = slot_labels_.at(agreement_->slot()),
+          .nonfinite_steps = nonfinite_steps_,
+          .step_ms = last_step_ms_,
+          .encode_ms = last_times_.encode_ms,
+          .decode_ms = last_times_.decode_ms,
+          .wait_ms = last_times_.wait_ms};
+}
+
+Optimizer::Result Session::result() const {
+  Optimizer::Result result;
+  if (pilot_) result = pilot_->result();
+  result.fidelity = core::to_string(settings_.fidelity);
+  result.strategy = slot_labels_.at(agreement_->slot());
+  result.description = core::describe(executor_.strategy(), gradients_.table());
+  return result;
+}
+
+}  // namespace gradtune

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policy `fixed`: the strategies that it was given go to the race at once. Those that do not fit the table, or use what the
+// job does not admit, are left out; with none left the baseline stays.
+#include "policies/forms.h"
+
+namespace gradtune::policies {
+namespace {
+
+class Fixed final : public Policy {
+ public:
+  explicit Fixed(const PolicyOptions& options) : options_(options) {}
+
+  std::string_view name() const override { return "fixed"; }
+
+  Proposal propose(const Knowledge& knowledge) override {
+    Proposal proposal{.candidates = {}, .final = true};
+    for (const Candidate& candidate : options_.fixed) {
+      if (static_cast<int>(proposal.candidates.size()) == options_.most_finalists) break;
+      if (admitted(candidate.strategy, knowledge)) proposal.candidates.push_back(candidate);
+    }
+    return proposal;
+  }
+
+  void learn(const core::Measurement&) override {}
+
+ private:
+  const PolicyOptions options_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_fixed(const PolicyOptions& options) {
+  return std::make_unique<Fixed>(options);
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The options that a job admits: each compressor in each program that it can run, with what that sends and how far it
+// changes what is trained. Private to policies/; which of them are worth a measurement is for a policy to say.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "policies/partition.h"
+#include "policies/policy.h"
+
+namespace gradtune::policies {
+
+struct Form {
+  core::Option option;
+  std::string label;                                // "bf16 two_step host"
+  core::Fidelity fidelity = core::Fidelity::exact;  // the least that admits it
+  size_t codec = 0;  // position in Knowledge::codecs; the plain all_reduce counts as its "none"
+  core::Place place = core::Place::device;
+  bool summable = true;
+  double sent = 0;  // bytes per rank, over bytes of the gradient
+};
+
+// All of them, compressor by compressor in the order of Knowledge::codecs, on the device first. Per compressor:
+//   none      all_reduce in place, gather, two_step
+//   summable  gather, two_step (both sum in fp32), all_reduce of payloads
+//   opaque    gather, two_step
+std::vector<Form> admitted_forms(const Knowledge& knowledge);
+
+// The form on every bucket, and the plain all_reduce instead on those whose gradient the compressor would not shrink, such
+// as 16-bit gradients for a 16-bit compressor. In flight are the collectives of two buckets: one that is on the wire, and
+// one that gets ready.
+Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge);
+
+// Whether the strategy fits the table and uses nothing but admitted compressors.
+bool admitted(const core::Strategy& strategy, const Knowledge& knowledge);
+
+}  // namespace gradtune::policies

@@ -1,0 +1,326 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policy `mergecomp` (after MergeComp, arXiv 2103.15195): how many buckets, and with which option, from measured step times
+// alone. It asks for one measurement at a time, in four phases:
+//
+//   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of those
+//           compressors that came near the best
+//   place   the best of them on the host, where the job has threads for it
+//   walk    y = 1, 2, 3, 4, 6, ... buckets (nested partitions, partition.h) for the best one or two, from the screened y
+//           upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row: step time
+//           is not unimodal in y
+//   done    the best different points go to the race
+//
+// What was measured is all the state there is: a phase is a function of the step times so far that names the next point, or
+// nothing when it is over. MergeComp's search of split positions by bisection is left out: it compares neighbours that
+// differ by less than the noise, which costs up to 10 % (reference on schedulers, section 2.5).
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "policies/forms.h"
+#include "policies/partition.h"
+
+namespace gradtune::policies {
+namespace {
+
+constexpr size_t kMostProbes = 16;
+constexpr std::array kBuckets = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
+
+// Where screening starts: payloads near the gradient's size in pieces of about 4 MiB, so that encoding, transfer and
+// decoding overlap; small payloads in two buckets, what is ready early and the rest.
+constexpr int64_t kScreenedBytes = 4 << 20;
+constexpr int kMostScreenedBuckets = 16;
+constexpr int kFewBuckets = 2;
+
+constexpr double kHopeless =
+    1.3;  // of the best: no other program of this compressor makes up for it
+constexpr double kWorthWalking =
+    1.15;  // of the best screened; the number of buckets is worth about as much
+constexpr size_t kMostWalks = 2;
+constexpr double kWorthMore =
+    0.985;  // a step in y has to gain 1.5 %, beyond the noise of a measurement
+constexpr int kMostMisses = 2;
+constexpr double kWorthRacing = 1.10;  // of the best
+constexpr size_t kMostPerForm = 2;
+constexpr double kNotSlower = 1.03;  // than the baseline, or it is not worth a race
+
+struct Point {
+  size_t form, rung;
+  auto operator<=>(const Point&) const = default;
+};
+
+int rounds(const core::Option& option) {
+  int sum = 0;
+  for (const core::Step& step : option.steps) {
+    if (core::is_collective(step.kind)) sum += step.kind == core::Step::Kind::all_reduce ? 2 : 1;
+  }
+  return sum;
+}
+
+bool sums_payloads(const Form& form) {
+  return !form.option.codecs.empty() &&
+         std::any_of(
+             form.option.steps.begin(), form.option.steps.end(),
+             [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
+}
+
+core::Option on_host(core::Option option) {
+  for (core::Step& step : option.steps) {
+    if (!core::is_collective(step.kind)) step.place = core::Place::host;
+  }
+  return option;
+}
+
+// Whether `form` can not win against `other`, a program of the same compressor, by arithmetic:
+//   - the other sends no more, in no more rounds, with less work, and does not sum in 16 bits: all_reduce against two_step of
+//     "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
+//   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's bytes.
+bool outclassed(const Form& form, const Form& other) {
+  if (form.codec != other.codec || form.place != other.place) return false;
+  if (form.summable && form.sent > 2 * other.sent) return true;
+  return other.sent <= form.sent && rounds(other.option) <= rounds(form.option) &&
+         other.option.steps.size() < form.option.steps.size() && !sums_payloads(other);
+}
+
+class MergeComp final : public Policy {
+ public:
+  explicit MergeComp(const PolicyOptions& options)
+      : most_finalists_(std::max(options.most_finalists, 0)) {}
+
+  std::string_view name() const override { return "mergecomp"; }
+
+  Proposal propose(const Knowledge& knowledge) override {
+    if (!planned_) plan(knowledge);
+    planned_ = true;
+    if (asked_)
+      step_ms_.try_emplace(*asked_, std::numeric_limits<double>::infinity());  // it could not run
+    asked_ = next_point();
+    if (!asked_) return {finalists(knowledge), true};
+    Proposal proposal{{candidate(*asked_, knowledge)}, false};
+    asked_hash_ = core::hash(proposal.candidates[0].strategy);
+    return proposal;
+  }
+
+  void learn(const core::Measurement& measurement) override {
+    if (asked_ && measurement.strategy_hash == asked_hash_) step_ms_[*asked_] = measurement.step_ms;
+  }
+
+ private:
+  // The search space: programs that could win, and partitions.
+  void plan(const Knowledge& knowledge) {
+    if (knowledge.world_size < 2) return;  // nothing to communicate
+    for (Partition& partition : nested_partitions(knowledge.table, kBuckets.back())) {
+      const auto buckets = static_cast<int>(partition.size());
+      if (rungs_.empty() ||
+          std::find(kBuckets.begin(), kBuckets.end(), buckets) != kBuckets.end()) {
+        rungs_.push_back(std::move(partition));
+      }
+    }
+    if (rungs_.empty()) return;
+    const std::vector<Form> all = admitted_forms(knowledge);
+    std::set<uint64_t>
+        different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
+    for (const Form& form : all) {
+      const auto beats = [&](const Form& other) { return outclassed(form, other); };
+      if (std::any_of(all.begin(), all.end(), beats)) continue;
+      if (different.insert(core::hash(apply(form, rungs_[0], knowledge).strategy)).second)
+        forms_.push_back(form);
+    }
+    drop_useless_codecs();
+    std::stable_sort(forms_.begin(), forms_.end(),
+                     [](const Form& a, const Form& b) { return a.sent < b.sent; });
+    const int64_t pieces = knowledge.table.bytes() / kScreenedBytes;
+    dense_rung_ =
+        rung_of(static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets)));
+    small_rung_ = rung_of(kFewBuckets);
+  }
+
+  // A compressor is of no use beside an earlier one that sends no more and, being summable, is as cheap as any: fp16 beside
+  // bf16, 16 bits for gradients that have 16 already, top-k of half the elements.
+  void drop_useless_codecs() {
+    std::map<size_t, double> least_sent;
+    for (const Form& form : forms_) {
+      const auto [at, is_new] = least_sent.try_emplace(form.codec, form.sent);
+      if (!is_new) at->second = std::min(at->second, form.sent);
+    }
+    std::vector<Form> kept;
+    for (const Form& form : forms_) {
+      const auto beats = [&](const Form& other) {
+        return other.summable && other.codec < form.codec &&
+               least_sent[other.codec] <= least_sent[form.codec];
+      };
+      if (std::none_of(forms_.begin(), forms_.end(), beats)) kept.push_back(form);
+    }
+    forms_ = std::move(kept);
+  }
+
+  size_t rung_of(int buckets) const {
+    size_t rung = 0;
+    while (rung + 1 < rungs_.size() && static_cast<int>(rungs_[rung + 1].size()) <= buckets) ++rung;
+    return rung;
+  }
+
+  Point screened(size_t form) const {
+    return {form, forms_[form].summable ? dense_rung_ : small_rung_};
+  }
+  bool is_known(const Point& point) const { return step_ms_.contains(point); }
+  double step_ms(const Point& point) const {
+    const auto at = step_ms_.find(point);
+    return at == step_ms_.end() ? std::numeric_limits<double>::infinity() : at->second;
+  }
+
+  std::optional<Point> next_point() const {
+    if (step_ms_.size() >= kMostProbes) return {};
+    if (auto point = next_screened()) return point;
+    if (auto point = next_placed()) return point;
+    return next_walked();
+  }
+
+  std::optional<Point> next_screened() const {
+    double best_ms = std::numeric_limits<double>::infinity();
+    std::map<size_t, double> first_ms;  // of each compressor
+    bool dense_is_hopeless = false;
+    for (size_t f = 0; f < forms_.size(); ++f) {
+      const Form& form = forms_[f];
+      if (form.place == core::Place::host || first_ms.contains(form.codec)) continue;
+      // Summable payloads cost least to make. When one is far behind something that sends less, bytes decide, and what sends
+      // still more is farther behind.
+      if (form.summable && dense_is_hopeless) continue;
+      const Point point = screened(f);
+      if (!is_known(point)) return point;
+      if (!std::isfinite(step_ms(point)))
+        continue;  // it could not run; another program of this compressor may
+      first_ms[form.codec] = step_ms(point);
+      if (form.summable && step_ms(point) > kHopeless * best_ms) dense_is_hopeless = true;
+      best_ms = std::min(best_ms, step_ms(point));
+    }
+    for (size_t f = 0; f < forms_.size(); ++f) {
+      const auto first = first_ms.find(forms_[f].codec);
+      if (forms_[f].place == core::Place::host || first == first_ms.end() ||
+          first->second > kHopeless * best_ms)
+        continue;
+      if (!is_known(screened(f))) return screened(f);
+    }
+    return {};
+  }
+
+  // The forms that were screened, best first.
+  std::vector<size_t> screened_forms() const {
+    std::vector<size_t> forms;
+    for (size_t f = 0; f < forms_.size(); ++f) {
+      if (std::isfinite(step_ms(screened(f)))) forms.push_back(f);
+    }
+    std::stable_sort(forms.begin(), forms.end(), [&](size_t a, size_t b) {
+      return step_ms(screened(a)) < step_ms(screened(b));
+    });
+    return forms;
+  }
+
+  // The best of those on the device, on the host.
+  std::optional<Point> next_placed() const {
+    const std::vector<size_t> forms = screened_forms();
+    const auto best = std::find_if(forms.begin(), forms.end(), [&](size_t form) {
+      return forms_[form].place == core::Place::device;
+    });
+    if (best == forms.end()) return {};
+    const auto twin = std::find_if(
+        forms_.begin(), forms_.end(), [option = on_host(forms_[*best].option)](const Form& form) {
+          return form.place == core::Place::host && form.option == option;
+        });
+    if (twin == forms_.end()) return {};
+    const Point point = screened(static_cast<size_t>(twin - forms_.begin()));
+    return is_known(point) ? std::nullopt : std::optional(point);
+  }
+
+  std::optional<Point> next_walked() const {
+    const std::vector<size_t> forms = screened_forms();
+    std::optional<size_t> start;
+    for (size_t i = 0; i < std::min(forms.size(), kMostWalks); ++i) {
+      if (step_ms(screened(forms[i])) > kWorthWalking * step_ms(screened(forms[0]))) break;
+      // The second walk starts where the first one ended.
+      const Walk walked = walk(forms[i], start.value_or(screened(forms[i]).rung));
+      if (walked.next) return walked.next;
+      start = walked.best_rung;
+    }
+    return {};
+  }
+
+  struct Walk {
+    std::optional<Point> next;
+    size_t best_rung;
+  };
+  Walk walk(size_t form, size_t start) const {
+    Walk walk{{}, start};
+    if (!is_known({form, start})) return {Point{form, start}, start};
+    for (const bool up : {true, false}) {
+      size_t rung = start;
+      for (int misses = 0; misses < kMostMisses;) {
+        if (rung == (up ? rungs_.size() - 1 : 0)) break;
+        rung = up ? rung + 1 : rung - 1;
+        const Point point{form, rung};
+        if (!is_known(point)) return {point, walk.best_rung};
+        const bool pays = step_ms(point) < kWorthMore * step_ms({form, walk.best_rung});
+        if (pays) walk.best_rung = rung;
+        misses = pays ? 0 : misses + 1;
+      }
+      if (walk.best_rung != start) break;  // more buckets paid, so fewer will not
+    }
+    return walk;
+  }
+
+  Candidate candidate(const Point& point, const Knowledge& knowledge) const {
+    return apply(forms_[point.form], rungs_[point.rung], knowledge);
+  }
+
+  // The best, the best of each other fidelity, so that the tuner may prefer the less lossy of two that tie, and then the
+  // best of the rest; all within reach of the best and not slower than the baseline.
+  std::vector<Candidate> finalists(const Knowledge& knowledge) const {
+    using Ranked = std::pair<double, Point>;
+    std::vector<Ranked> ranked;
+    for (const auto& [point, ms] : step_ms_) ranked.push_back({ms, point});
+    std::sort(ranked.begin(), ranked.end());
+    const auto reaches = [&](double ms) {
+      return std::isfinite(ms) && ms <= kWorthRacing * ranked[0].first &&
+             (knowledge.baseline_ms <= 0 || ms <= kNotSlower * knowledge.baseline_ms);
+    };
+    std::vector<Ranked> best_of_fidelity, rest;
+    std::map<core::Fidelity, int> of_fidelity;
+    std::map<size_t, size_t> of_form;
+    for (const Ranked& entry : ranked) {
+      const size_t form = entry.second.form;
+      if (!reaches(entry.first) || ++of_form[form] > kMostPerForm) continue;
+      (++of_fidelity[forms_[form].fidelity] == 1 ? best_of_fidelity : rest).push_back(entry);
+    }
+    std::vector<Ranked> chosen = std::move(best_of_fidelity);
+    chosen.insert(chosen.end(), rest.begin(), rest.end());
+    chosen.resize(std::min(chosen.size(), most_finalists_));
+    std::sort(chosen.begin(), chosen.end());
+    std::vector<Candidate> candidates;
+    for (const Ranked& entry : chosen) candidates.push_back(candidate(entry.second, knowledge));
+    return candidates;
+  }
+
+  const size_t most_finalists_;
+  bool planned_ = false;
+  std::vector<Form> forms_;       // fewest bytes first
+  std::vector<Partition> rungs_;  // fewest buckets first
+  size_t dense_rung_ = 0, small_rung_ = 0;
+
+  std::optional<Point> asked_;
+  uint64_t asked_hash_ = 0;
+  std::map<Point, double> step_ms_;  // of all that was asked; infinity where it could not run
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options) {
+  return std::make_unique<MergeComp>(options);
+}
+
+}  // namespace gradtune::policies

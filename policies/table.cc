@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "policies/policy.h"
+
+namespace gradtune::policies {
+
+// One factory per row, in the source of that name.
+std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options);
+std::unique_ptr<Policy> make_fixed(const PolicyOptions& options);
+std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
+
+std::span<const PolicyRow> policy_table() {
+  static constexpr PolicyRow kTable[] = {
+      {"auto", "the best policy there is for the job: mergecomp", make_mergecomp},
+      {"mergecomp", "partitions and compressors from measured step times, as few buckets as pay",
+       make_mergecomp},
+      {"fixed", "the strategies given, nothing else", make_fixed},
+      {"exhaustive", "every option on every partition; for small models and for tests",
+       make_exhaustive},
+  };
+  return kTable;
+}
+
+core::Result<std::unique_ptr<Policy>> make_policy(std::string_view name,
+                                                  const PolicyOptions& options) {
+  std::string known;
+  for (const PolicyRow& row : policy_table()) {
+    if (row.name == name) return row.make(options);
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return core::Error{core::Error::Code::invalid,
+                     "policy \"" + std::string(name) + "\" is unknown; known are " + known};
+}
+
+}  // namespace gradtune::policies

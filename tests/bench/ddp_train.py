@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The anchor of the benchmarks: what PyTorch's DistributedDataParallel needs for the job of
+examples/train_fashion_mnist.
+
+Same data, models, seeds and order of samples as the example; a launcher's variables say which rank
+this is. The report has the example's form as far as DDP has something to say: {world_size, network,
+steps: [{ms, loss}], accuracy}.
+"""
+
+import argparse
+import datetime
+import gzip
+import json
+import os
+import pathlib
+import time
+
+import torch
+from torch import distributed, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
+MEAN, DEVIATION = 0.2860, 0.3530
+ONE_BUCKET_MB = 1 << 16
+# DDP gathers gradients anew after the first step, in the order in which they came, and PowerSGD's
+# memory is per bucket.
+FIRST_POWERSGD_STEP = 2
+
+
+def vgg():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 2048),
+        nn.ReLU(),
+        nn.Linear(2048, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 10),
+    )
+
+
+def mlp_small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def powersgd(rank, wrap=lambda hook: hook):
+    def register(model):
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=rank,
+            start_powerSGD_iter=FIRST_POWERSGD_STEP,
+        )
+        model.register_comm_hook(state, wrap(powerSGD_hook.powerSGD_hook))
+
+    return register
+
+
+MODELS = {"vgg": vgg, "mlp-small": mlp_small}
+
+HOOKS = {
+    "none": lambda model: None,
+    "fp16": lambda model: model.register_comm_hook(None, default_hooks.fp16_compress_hook),
+    "bf16": lambda model: model.register_comm_hook(None, default_hooks.bf16_compress_hook),
+    "powersgd1": powersgd(1),
+    "powersgd4": powersgd(4),
+    "powersgd4_fp16": powersgd(4, default_hooks.fp16_compress_wrapper),
+    "local": None,  # compute alone: nothing is sent, and ranks drift apart
+}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=MODELS, default="vgg")
+    parser.add_argument("--batch", type=int, default=64, help="per rank")
+    parser.add_argument(
+        "--steps", type=int, default=468, help="default 468, one epoch of two ranks"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--hook", choices=HOOKS, default="none")
+    parser.add_argument(
+        "--bucket-cap-mb",
+        type=float,
+        default=None,
+        help="default: DDP's own; PowerSGD always has one bucket",
+    )
+    parser.add_argument("--report", type=pathlib.Path, help="file for the figures of rank 0")
+    parser.add_argument("--eval", action="store_true", help="report the accuracy on the test set")
+    return parser.parse_args()
+
+
+def load(split):
+    """Images as bytes [n, 1, 28, 28] and labels [n]."""
+
+    def read(name, header_bytes):
+        with gzip.open(DATA / f"{split}-{name}-ubyte.gz") as file:
+            return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8, offset=header_bytes)
+
+    return read("images-idx3", 16).view(-1, 1, 28, 28), read("labels-idx1", 8).long()
+
+
+def normalise(images):
+    return (images.float() / 255 - MEAN) / DEVIATION
+
+
+def batches(images, labels, options, rank, world_size):
+    """Endless: each epoch is a permutation, dealt to the ranks; what fills no batch is dropped."""
+    epoch = 0
+    while True:
+        generator = torch.Generator().manual_seed(options.seed + epoch)
+        own = torch.randperm(len(labels), generator=generator)[rank::world_size]
+        for start in range(0, len(own) - options.batch + 1, options.batch):
+            chosen = own[start : start + options.batch]
+            yield normalise(images[chosen]), labels[chosen]
+        epoch += 1
+
+
+def distribute(model, options):
+    if options.hook == "local":
+        return model
+    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    cap_mb = ONE_BUCKET_MB if options.hook.startswith("powersgd") else options.bucket_cap_mb
+    wrapped = nn.parallel.DistributedDataParallel(
+        model, gradient_as_bucket_view=True, bucket_cap_mb=cap_mb
+    )
+    HOOKS[options.hook](wrapped)
+    return wrapped
+
+
+def train(model, options, rank, world_size):
+    """Milliseconds between the ends of successive steps, and the loss of each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    data = batches(*load("train"), options, rank, world_size)
+    steps = []
+    last = time.perf_counter()
+    for number in range(options.steps):
+        images, labels = next(data)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        now = time.perf_counter()
+        steps.append({"ms": (now - last) * 1e3, "loss": loss.item()})
+        last = now
+        if rank == 0 and number % 50 == 0:
+            print(
+                f"step {number}: loss {steps[-1]['loss']:.4f}, {steps[-1]['ms']:.1f} ms", flush=True
+            )
+    return steps
+
+
+@torch.no_grad()
+def accuracy_percent(model):
+    images, labels = load("t10k")
+    model.eval()
+    correct = sum(
+        (model(normalise(part)).argmax(1) == truth).sum().item()
+        for part, truth in zip(images.split(1000), labels.split(1000))
+    )
+    return 100 * correct / len(labels)
+
+
+def main():
+    options = parse_arguments()
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.manual_seed(options.seed)
+    module = MODELS[options.model]()
+    model = distribute(module, options)
+    report = {
+        "world_size": world_size,
+        "network": os.environ.get("GRADTUNE_NETWORK", "none"),
+        "steps": train(model, options, rank, world_size),
+        "accuracy": None,
+    }
+    if rank == 0 and options.eval:
+        report["accuracy"] = accuracy_percent(module)
+        print(f"accuracy {report['accuracy']:.2f} %")
+    if rank == 0 and options.report:
+        options.report.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is special about `efsignsgd`: its payload, its equality, its signs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/suites/compressor_harness.h"
+
+namespace gradtune::suites {
+namespace {
+
+size_t section(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+float word_of(const Payload& payload, size_t at) {
+  float value;
+  std::memcpy(&value, payload.data() + at, sizeof value);
+  return value;
+}
+
+TEST(EfSignSgd, sends_a_bit_for_each_element_and_a_scale_for_each_block) {
+  const auto compressor = make("efsignsgd:8");
+  const Encoded encoded = encode(
+      *compressor,
+      {.gradient = {1, -2, 3, -4, 5, -6, 7, -8, -1, -1, 4}, .scale = 0.5F, .error_scale = 2});
+  ASSERT_EQ(encoded.payload.size(), 16U + 16 + 16);
+  EXPECT_EQ(word_of(encoded.payload, 16), 2.25F);
+  EXPECT_EQ(word_of(encoded.payload, 20), 1.0F);
+  EXPECT_EQ(encoded.payload[32], 0b10101010);
+  EXPECT_EQ(encoded.payload[33], 0b011);
+  EXPECT_EQ(decode(*compressor, {.payloads = {encoded.payload}, .n = 11}).value(),
+            (std::vector<float>{2.25, -2.25, 2.25, -2.25, 2.25, -2.25, 2.25, -2.25, -1, -1, 1}));
+  EXPECT_EQ(encoded.residual_next,
+            (std::vector<float>{-3.5, 2.5, -1.5, 0.5, 0.5, -1.5, 2.5, -3.5, 1, 1, 2}));
+}
+
+TEST(EfSignSgd, payload_size_follows_the_block) {
+  for (size_t block : {8, 24, 64, 4096, 65536}) {
+    const auto compressor = make("efsignsgd:" + std::to_string(block));
+    for (size_t n : {0, 1, 8, 100, 100000}) {
+      const size_t blocks = (n + block - 1) / block;
+      EXPECT_EQ(compressor->payload_bytes(static_cast<int64_t>(n)),
+                static_cast<int64_t>(16 + section(4 * blocks) + section((n + 7) / 8)));
+    }
+  }
+}
+
+// For each block, ||p - C(p)||^2 = ||p||^2 - ||p||_1^2 / size.
+TEST(EfSignSgd, keeps_its_equality_in_every_block) {
+  for (size_t block : {8, 24, 64, 1000, 8192, 65536}) {
+    const auto compressor = make("efsignsgd:" + std::to_string(block));
+    const std::vector<float> p = make_data(Data::layered, 100001);
+    const Encoded encoded = encode(*compressor, {.gradient = p});
+    for (size_t begin = 0; begin < p.size(); begin += block) {
+      const size_t end = std::min(p.size(), begin + block);
+      double norm = 0, sum = 0, missed = 0;
+      for (size_t i = begin; i < end; ++i) {
+        norm += double{p[i]} * p[i];
+        sum += std::abs(double{p[i]});
+        missed += double{encoded.residual_next[i]} * encoded.residual_next[i];
+      }
+      EXPECT_NEAR(missed, norm - sum * sum / static_cast<double>(end - begin), 1e-6 * norm);
+    }
+  }
+}
+
+TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
+  const auto compressor = make("efsignsgd:8");
+  const Encoded encoded = encode(*compressor, {.gradient = {-0.0F, 0.0F, 8, 8, 8, 8, 8, 8}});
+  EXPECT_EQ(encoded.payload[32], 0b01);
+  const std::vector<float> decoded =
+      decode(*compressor, {.payloads = {encoded.payload}, .n = 8}).value();
+  EXPECT_EQ(decoded, (std::vector<float>{-6, 6, 6, 6, 6, 6, 6, 6}));
+  EXPECT_EQ(encoded.residual_next, (std::vector<float>{6, -6, 2, 2, 2, 2, 2, 2}));
+}
+
+TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
+  const auto compressor = make("efsignsgd:8");
+  const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, 30)}).payload;
+  for (float scale : {-1.0F, -0.0F, HUGE_VALF, -HUGE_VALF, NAN}) {
+    Payload payload = good;
+    std::memcpy(payload.data() + 16 + 8, &scale, sizeof scale);
+    const auto result = decode(*compressor, {.payloads = {good, payload}, .n = 30});
+    ASSERT_FALSE(result.ok());
+    EXPECT_THAT(result.error().message, testing::StartsWith("payload 1 of 2: scale 2 is "));
+  }
+}
+
+TEST(EfSignSgd, a_sum_that_overflows_is_not_finite) {
+  EXPECT_FALSE(encode(*make("efsignsgd"), {.gradient = std::vector<float>(64, 3e38F)}).finite);
+}
+
+TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
+  const auto compressor = make("efsignsgd:8");
+  Payload payload = encode(*compressor, {.gradient = std::vector<float>(11, -1)}).payload;
+  const auto before = decode(*compressor, {.payloads = {payload}, .n = 11}).value();
+  EXPECT_EQ(payload[33], 0b111);  // and no bits of elements that are not there
+  payload[33] |= 0b11111000;
+  for (size_t i : {24, 25, 26, 27, 28, 29, 30, 31, 34, 35, 40, 47}) {
+    EXPECT_EQ(payload[i], 0);
+    payload[i] = 0xff;
+  }
+  EXPECT_EQ(decode(*compressor, {.payloads = {payload}, .n = 11}).value(), before);
+}
+
+}  // namespace
+}  // namespace gradtune::suites

@@ -1,0 +1,159 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/option.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/rng.h"
+
+namespace gradtune::core {
+namespace {
+
+using testing::HasSubstr;
+
+int64_t no_bytes(const CompressorSpec& /*spec*/, int64_t /*n*/) { return 0; }
+
+const std::vector<CompressorTraits>& known() {
+  static const std::vector<CompressorTraits> traits = {
+      {.name = "half",
+       .summary = "",
+       .fidelity = Fidelity::half,
+       .in_default_list = true,
+       .summable = true,
+       .error_feedback = false,
+       .parameter_name = "",
+       .payload_bytes = no_bytes},
+      {.name = "sparse",
+       .summary = "",
+       .fidelity = Fidelity::lossy,
+       .in_default_list = true,
+       .summable = false,
+       .error_feedback = true,
+       .parameter_name = "density",
+       .parameter_default = 0.01,
+       .parameter_min = 1e-6,
+       .parameter_max = 1,
+       .payload_bytes = no_bytes},
+      {.name = "blocks",
+       .summary = "",
+       .fidelity = Fidelity::lossy,
+       .in_default_list = false,
+       .summable = false,
+       .error_feedback = true,
+       .parameter_name = "block",
+       .parameter_default = 64,
+       .parameter_min = 8,
+       .parameter_max = 1024,
+       .parameter_step = 8,
+       .payload_bytes = no_bytes},
+  };
+  return traits;
+}
+
+std::string error_of(std::string_view text) {
+  const Result<Option> option = parse_option(text, known());
+  if (option.ok()) return "";
+  EXPECT_EQ(option.error().code, Error::Code::invalid);
+  return option.error().message;
+}
+
+TEST(Fidelity, is_printed_and_parsed) {
+  for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
+    EXPECT_EQ(parse_fidelity(to_string(fidelity)).value(), fidelity);
+  }
+  EXPECT_EQ(parse_fidelity("best").error().message,
+            "fidelity \"best\" is unknown; known are exact, half and lossy");
+  EXPECT_LT(Fidelity::exact, Fidelity::half);
+  EXPECT_LT(Fidelity::half, Fidelity::lossy);
+}
+
+TEST(Compressor, is_printed_as_users_write_it) {
+  EXPECT_EQ(to_string(CompressorSpec{"half", 0}), "half");
+  EXPECT_EQ(to_string(CompressorSpec{"sparse", 0.01}), "sparse:0.01");
+  EXPECT_EQ(to_string(CompressorSpec{"blocks", 64}), "blocks:64");
+}
+
+TEST(Compressor, is_parsed_with_its_default) {
+  EXPECT_EQ(parse_compressor("half", known()).value(), (CompressorSpec{"half", 0}));
+  EXPECT_EQ(parse_compressor("sparse", known()).value(), (CompressorSpec{"sparse", 0.01}));
+  EXPECT_EQ(parse_compressor("sparse:0.5", known()).value(), (CompressorSpec{"sparse", 0.5}));
+  EXPECT_EQ(parse_compressor("blocks:1024", known()).value(), (CompressorSpec{"blocks", 1024}));
+}
+
+TEST(Compressor, any_parameter_survives_printing) {
+  Rng rng(1);
+  for (int i = 0; i < 1000; ++i) {
+    const CompressorSpec spec{"sparse", std::max(1e-6, rng.uniform())};
+    EXPECT_EQ(parse_compressor(to_string(spec), known()).value(), spec);
+  }
+}
+
+TEST(Compressor, errors_say_what_is_allowed) {
+  const auto error = [](std::string_view text) {
+    return parse_compressor(text, known()).error().message;
+  };
+  EXPECT_EQ(error("zip"), "compressor \"zip\" is unknown; known are half, sparse, blocks");
+  EXPECT_THAT(error(""), HasSubstr("known are half, sparse, blocks"));
+  EXPECT_THAT(error("half:3"), HasSubstr("half takes no parameter"));
+  for (const char* text : {"sparse:", "sparse:x", "sparse:0.1x", "sparse: 0.1", "sparse:0.1:2"}) {
+    EXPECT_THAT(error(text), HasSubstr("density is not a number")) << text;
+  }
+  for (const char* text : {"sparse:0", "sparse:1.01", "sparse:-1", "sparse:nan", "sparse:inf"}) {
+    EXPECT_THAT(error(text), HasSubstr("a number from 1e-06 to 1")) << text;
+  }
+  for (const char* text : {"blocks:0", "blocks:12", "blocks:1032", "blocks:8.5"}) {
+    EXPECT_THAT(error(text), HasSubstr("a number from 8 to 1024, a multiple of 8")) << text;
+  }
+}
+
+TEST(Option, families_print_as_documented) {
+  const CompressorSpec sparse{"sparse", 0.01}, half{"half", 0};
+  EXPECT_EQ(to_string(plain_all_reduce()), "all_reduce");
+  EXPECT_EQ(to_string(encoded_all_reduce(half, Place::device)),
+            "half: encode@device all_reduce decode@device");
+  EXPECT_EQ(to_string(gather_payloads(sparse, Place::host)),
+            "sparse:0.01: encode@host all_gather decode@host");
+  EXPECT_EQ(to_string(two_step(half, Place::device)),
+            "half: encode@device all_to_all decode@device encode@device all_gather decode@device");
+}
+
+TEST(Option, printing_and_parsing_are_inverse) {
+  const CompressorSpec sparse{"sparse", 0.003}, half{"half", 0};
+  for (Place place : {Place::device, Place::host}) {
+    for (const Option& option : {plain_all_reduce(), encoded_all_reduce(half, place),
+                                 gather_payloads(sparse, place), two_step(sparse, place)}) {
+      EXPECT_EQ(parse_option(to_string(option), known()).value(), option);
+    }
+  }
+  Option two_codecs = two_step(sparse, Place::host);
+  two_codecs.codecs.push_back(half);
+  two_codecs.steps[3].codec = two_codecs.steps[5].codec = 1;
+  EXPECT_EQ(to_string(two_codecs),
+            "sparse:0.003,half: encode@host all_to_all decode@host encode@host#1 all_gather "
+            "decode@host#1");
+  EXPECT_EQ(parse_option(to_string(two_codecs), known()).value(), two_codecs);
+}
+
+TEST(Option, errors_name_the_word_and_what_is_allowed) {
+  EXPECT_THAT(error_of(""), HasSubstr("at least one step"));
+  EXPECT_THAT(error_of("half: "), HasSubstr("at least one step"));
+  EXPECT_THAT(error_of("zip: encode@host"), HasSubstr("known are half, sparse, blocks"));
+  EXPECT_EQ(error_of("all_reduce brodcast"),
+            "step \"brodcast\" is unknown; known are encode, decode, all_reduce, all_to_all and "
+            "all_gather");
+  EXPECT_THAT(error_of("all_reduce@host"),
+              HasSubstr("\"all_reduce@host\": a collective has no place"));
+  EXPECT_THAT(error_of("half: encode all_reduce"),
+              HasSubstr("\"encode\": the place is @device or @host"));
+  EXPECT_THAT(error_of("half: encode@gpu"),
+              HasSubstr("\"encode@gpu\": the place is @device or @host"));
+  EXPECT_THAT(error_of("half: encode@host#1"), HasSubstr("names codec 1, the program has 1"));
+  EXPECT_THAT(error_of("half: encode@host#x"), HasSubstr("after # stands the position of a codec"));
+  EXPECT_THAT(error_of("half: encode@host#-1"),
+              HasSubstr("after # stands the position of a codec"));
+  EXPECT_THAT(error_of("encode@host"), HasSubstr("names codec 0, the program has 0"));
+}
+
+}  // namespace
+}  // namespace gradtune::core

@@ -1,0 +1,417 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/executor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/engine/exec/fleet.h"
+#include "tests/suites/communicator_ranks.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+using core::Error;
+using core::Place;
+using testing::HasSubstr;
+
+#ifdef __SANITIZE_THREAD__  // which cannot see how the workers of a oneTBB that was built without it synchronise
+constexpr int kHostThreads = 1;
+#else
+constexpr int kHostThreads = 2;
+#endif
+const ExecutorOptions kWithHost{.host_threads = kHostThreads, .timeout_ms = 60'000};
+
+DType dtype_at(const core::GradientTable& table, size_t flat) {
+  for (const core::TensorInfo& tensor : table.tensors) {
+    if (flat < static_cast<size_t>(tensor.numel)) return tensor.dtype;
+    flat -= static_cast<size_t>(tensor.numel);
+  }
+  return DType::f32;
+}
+
+double unit_roundoff(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+
+bool has_feedback(const std::string& option) {
+  return option.find("topk") != std::string::npos || option.find("efsignsgd") != std::string::npos;
+}
+
+double wire_roundoff(const std::string& option, DType dtype) {
+  if (option.starts_with("bf16")) return unit_roundoff(DType::bf16);
+  if (option.starts_with("fp16")) return unit_roundoff(DType::f16);
+  return option == "all_reduce" ? unit_roundoff(dtype) : unit_roundoff(DType::f32);
+}
+
+void expect_ok(const std::vector<core::Status>& statuses) {
+  for (const core::Status& status : statuses) ASSERT_TRUE(status.ok()) << status.error().message;
+}
+
+std::vector<Values> random_gradients(const core::GradientTable& table, int size, core::Rng& rng) {
+  std::vector<Values> gradients;
+  for (int r = 0; r < size; ++r) gradients.push_back(random_gradient(table, rng));
+  return gradients;
+}
+
+// --- Averages and residuals ------------------------------------------------------------------------------------------------
+
+// The ledger of one step, in fp64: over all ranks, what was applied and what is kept is what was there before.
+struct Step {
+  const core::GradientTable& table;
+  std::string option;
+  std::vector<Values> gradients, before, after;
+  Values average;
+
+  double size() const { return static_cast<double>(gradients.size()); }
+  static double sum(const std::vector<Values>& ranks, size_t i) {
+    double total = 0;
+    for (const Values& values : ranks) total += static_cast<double>(values[i]);
+    return total;
+  }
+
+  // Per dtype, since 16-bit gradients are rounded once more when the average is stored.
+  void check_ledger() const {
+    std::array<double, 3> error{}, total{}, stored{};
+    for (size_t i = 0; i < average.size(); ++i) {
+      const auto d = static_cast<size_t>(dtype_of[i]);
+      const double given = sum(gradients, i) + sum(before, i);
+      const double found = size() * static_cast<double>(average[i]) + sum(after, i);
+      error[d] += (found - given) * (found - given);
+      total[d] += given * given;
+      stored[d] += size() * static_cast<double>(average[i]) * size() * static_cast<double>(average[i]);
+    }
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+      const auto d = static_cast<size_t>(dtype);
+      const double rounding = dtype == DType::f32 ? 0 : unit_roundoff(dtype) * std::sqrt(stored[d]);
+      EXPECT_LE(std::sqrt(error[d]), 1e-6 * std::sqrt(total[d]) + rounding) << option << ", " << core::to_string(dtype);
+    }
+  }
+
+  // Without error feedback: the average within the rounding that the program does, and no residual touched.
+  void check_average() const {
+    int wrong = 0;
+    for (size_t i = 0; i < average.size(); ++i) {
+      double magnitude = 0;
+      for (const Values& values : gradients) magnitude += std::abs(static_cast<double>(values[i])) / size();
+      const double roundoff = std::max(wire_roundoff(option, dtype_of[i]), unit_roundoff(dtype_of[i]));
+      const double allowed = (size() + 2) * roundoff * magnitude + 0x1p-24;  // the smallest float16 is 2^-24
+      if (!(std::abs(static_cast<double>(average[i]) - sum(gradients, i) / size()) <= allowed)) ++wrong;
+    }
+    EXPECT_EQ(wrong, 0) << option;
+    EXPECT_EQ(before, after) << option;
+  }
+
+  std::vector<DType> dtype_of;
+};
+
+class ExecutorRanks : public testing::TestWithParam<int> {
+ protected:
+  // Runs a step on random gradients, checks it, and that all ranks got the same bits.
+  void step(Fleet& fleet, const std::string& option) {
+    Step step{.table = table_, .option = option, .gradients = random_gradients(table_, fleet.size(), rng_), .before = fleet.residuals(),
+              .after = {}, .average = {}, .dtype_of = dtype_of_};
+    for (int r = 0; r < fleet.size(); ++r) rng_.shuffle(fleet.rank(r).ready_order);
+    expect_ok(fleet.step(step.gradients));
+    step.after = fleet.residuals();
+    step.average = fleet.rank(0).average();
+    for (int r = 1; r < fleet.size(); ++r) EXPECT_EQ(fleet.rank(r).average(), step.average) << option;
+    has_feedback(option) ? step.check_ledger() : step.check_average();
+  }
+
+  const core::GradientTable table_ = mixed_table();
+  const std::vector<DType> dtype_of_ = [this] {
+    std::vector<DType> dtypes;
+    for (int64_t i = 0; i < table_.numel(); ++i) dtypes.push_back(dtype_at(table_, static_cast<size_t>(i)));
+    return dtypes;
+  }();
+  core::Rng rng_{17};
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, ExecutorRanks, testing::Values(1, 2, 3, 4));
+
+TEST_P(ExecutorRanks, EveryProgramAveragesUnderEveryPartitionAtEveryPlace) {
+  Fleet fleet(GetParam(), table_, kWithHost, {.threads = 2});
+  for (const Place place : {Place::device, Place::host}) {
+    for (const std::string& option : all_options(place)) {
+      int in_flight = 1;
+      for (const int64_t bytes : {int64_t{1} << 30, int64_t{10'000}, int64_t{1'500}}) {
+        fleet.run(make_strategy(table_, option, bytes, in_flight++));
+        for (int i = 0; i < 2; ++i) step(fleet, option);
+      }
+    }
+  }
+}
+
+TEST_P(ExecutorRanks, NothingIsLostAcrossSwitchesOfStrategyAndPartition) {
+  Fleet fleet(GetParam(), table_, kWithHost, {.threads = 2});
+  std::vector<std::string> options = all_options(Place::device);
+  for (std::string& option : all_options(Place::host)) options.push_back(std::move(option));
+  for (int change = 0; change < 12; ++change) {
+    const std::string& option = options[rng_.below(options.size())];
+    fleet.run(make_strategy(table_, option, 1'000 + static_cast<int64_t>(rng_.below(40'000)), 1 + static_cast<int>(rng_.below(4))));
+    for (int i = 0; i < 7; ++i) step(fleet, option);
+  }
+}
+
+TEST(Executor, AStepWithoutGradientsIsAStep) {
+  Fleet fleet(2, make_table({{0, DType::f32}}));
+  fleet.run(core::Strategy{});
+  for (int i = 0; i < 3; ++i) expect_ok(fleet.step({{}, {}}));
+}
+
+TEST(Executor, ResidualsStayWithATableThatOnlyChangedTimesAndGoWithAnyOther) {
+  const core::GradientTable table = make_table({{400, DType::f32}, {400, DType::f32}});
+  Fleet fleet(1, table);
+  Rank& rank = fleet.rank(0);
+  const core::Strategy strategy = make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1);
+  fleet.run(strategy);
+  core::Rng rng(1);
+  for (int i = 0; i < 3; ++i) expect_ok(fleet.step({random_gradient(table, rng)}));
+  const Values residual = rank.residual();
+  EXPECT_NE(residual, Values(800, 0));
+
+  core::GradientTable timed = table;
+  timed.tensors[1].ready_us = 12;
+  rank.executor().set_gradients(timed, rank.arenas());
+  fleet.run(strategy);
+  EXPECT_EQ(rank.residual(), residual);
+
+  core::GradientTable other = table;
+  std::swap(other.tensors[0], other.tensors[1]);
+  rank.executor().set_gradients(other, rank.arenas());
+  fleet.run(strategy);
+  EXPECT_EQ(rank.residual(), Values(800, 0));
+}
+
+// --- Steps that are not finite ---------------------------------------------------------------------------------------------
+
+class NonFinite : public testing::TestWithParam<float> {};
+INSTANTIATE_TEST_SUITE_P(Values, NonFinite, testing::Values(NAN, INFINITY, -INFINITY));
+
+TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTrace) {
+  const core::GradientTable table = mixed_table();
+  constexpr int kSize = 3;
+  std::vector<std::string> options = all_options(Place::device);
+  options.push_back("efsignsgd:64: encode@host all_to_all decode@host encode@host all_gather decode@host");
+  for (const std::string& option : options) {
+    Fleet fleet(kSize, table, kWithHost), undisturbed(kSize, table, kWithHost);
+    core::Rng rng(3);
+    for (Fleet* each : {&fleet, &undisturbed}) each->run(make_strategy(table, option, 10'000, 2));
+    for (const size_t poisoned : {size_t{0}, size_t{1234}, static_cast<size_t>(table.numel() - 1)}) {
+      const std::vector<Values> gradients = random_gradients(table, kSize, rng);
+      for (Fleet* each : {&fleet, &undisturbed}) expect_ok(each->step(gradients));
+      const std::vector<Values> before = fleet.residuals();
+
+      std::vector<Values> bad = random_gradients(table, kSize, rng);
+      bad[poisoned % kSize][poisoned] = GetParam();
+      expect_ok(fleet.step(bad));
+      for (int r = 0; r < kSize; ++r) {
+        EXPECT_FALSE(fleet.rank(r).finite());
+        const Values average = fleet.rank(r).average();
+        EXPECT_TRUE(std::all_of(average.begin(), average.end(), [](float value) { return std::isnan(value); })) << option;
+      }
+      EXPECT_EQ(fleet.residuals(), before) << option;
+    }
+    const std::vector<Values> gradients = random_gradients(table, kSize, rng);
+    for (Fleet* each : {&fleet, &undisturbed}) expect_ok(each->step(gradients));
+    EXPECT_EQ(fleet.rank(0).average(), undisturbed.rank(0).average()) << option;
+    EXPECT_EQ(fleet.residuals(), undisturbed.residuals()) << option;
+  }
+}
+
+// --- Refusals --------------------------------------------------------------------------------------------------------------
+
+const char* const kTopk = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";
+
+TEST(ExecutorPrepare, AnErrorLeavesAllAsItWas) {
+  const core::GradientTable table = mixed_table();
+  const core::Strategy good = make_strategy(table, kTopk, 10'000, 2);
+  core::Strategy gap = good;
+  gap.buckets.pop_back();
+  core::Strategy idle = good;
+  idle.in_flight = 0;
+  const struct {
+    core::Strategy strategy;
+    const char* message;
+  } refused[] = {
+      {gap, "no bucket holds"},
+      {idle, "in_flight is 0"},
+      {make_strategy(table, "bf16: encode@device all_gather", 10'000, 1), "does not end in the average"},
+      {make_strategy(table, "bf16: encode@host all_reduce decode@host", 10'000, 1), "host thread"},
+  };
+  Fleet fleet(2, table), undisturbed(2, table);
+  core::Rng rng(5);
+  for (Fleet* each : {&fleet, &undisturbed}) each->run(good);
+  for (const auto& [strategy, message] : refused) {
+    const std::vector<Values> gradients = random_gradients(table, 2, rng);
+    for (Fleet* each : {&fleet, &undisturbed}) expect_ok(each->step(gradients));
+    for (int r = 0; r < 2; ++r) {
+      Executor& executor = fleet.rank(r).executor();
+      const int64_t bytes = executor.memory_bytes();
+      const core::Status status = executor.prepare(7, strategy);
+      ASSERT_FALSE(status.ok());
+      EXPECT_THAT(status.error().message, HasSubstr(message));
+      EXPECT_EQ(executor.memory_bytes(), bytes);
+      EXPECT_EQ(executor.strategy(), good);
+      EXPECT_THROW(executor.run(7), core::ProgramError);
+    }
+  }
+  EXPECT_EQ(fleet.rank(1).average(), undisturbed.rank(1).average());
+  EXPECT_EQ(fleet.residuals(), undisturbed.residuals());
+}
+
+TEST(ExecutorPrepare, KeepsTheMemoryBudgetToTheByte) {
+  const core::GradientTable table = mixed_table();
+  const core::Strategy strategy = make_strategy(table, kTopk, 10'000, 2);
+  Fleet free(1, table);
+  free.run(strategy);
+  const int64_t bytes = free.rank(0).executor().memory_bytes();
+  EXPECT_GE(bytes, table.numel() * 8);
+
+  Fleet enough(1, table, {.memory_budget_bytes = bytes});
+  EXPECT_TRUE(enough.rank(0).executor().prepare(0, strategy).ok());
+  EXPECT_EQ(enough.rank(0).executor().memory_bytes(), bytes);
+
+  Fleet short_of_one(1, table, {.memory_budget_bytes = bytes - 1});
+  const core::Status status = short_of_one.rank(0).executor().prepare(0, strategy);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Error::Code::invalid);
+  EXPECT_THAT(status.error().message, HasSubstr("memory_budget allows " + std::to_string(bytes - 1)));
+  EXPECT_EQ(short_of_one.rank(0).executor().memory_bytes(), 0);
+}
+
+TEST(ExecutorPrepare, TheStrategyInForceIsNeitherReplacedNorDropped) {
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  Fleet fleet(1, table);
+  fleet.run(make_strategy(table, "all_reduce", 1'000, 1));
+  Executor& executor = fleet.rank(0).executor();
+  EXPECT_THROW((void)executor.prepare(0, executor.strategy()), core::ProgramError);
+  EXPECT_THROW(executor.drop(0), core::ProgramError);
+}
+
+// --- Failures --------------------------------------------------------------------------------------------------------------
+
+const ExecutorOptions kImpatient{.host_threads = 1, .timeout_ms = 1000};
+
+// Steps until a rank's error, which must be final: returns the errors of all.
+std::vector<Error> step_until_failure(Fleet& fleet, const core::GradientTable& table) {
+  core::Rng rng(7);
+  for (int i = 0; i < 100; ++i) {
+    const std::vector<core::Status> statuses = fleet.step(random_gradients(table, fleet.size(), rng));
+    if (statuses[0].ok()) continue;
+    std::vector<Error> errors;
+    for (int r = 0; r < fleet.size(); ++r) {
+      EXPECT_FALSE(statuses[static_cast<size_t>(r)].ok());
+      errors.push_back(statuses[static_cast<size_t>(r)].error());
+      const core::Status later[] = {fleet.rank(r).step(random_gradient(table, rng)), fleet.rank(r).settle(),
+                                    fleet.rank(r).executor().prepare(9, fleet.rank(r).executor().strategy())};
+      for (const core::Status& status : later) EXPECT_EQ(status.error().message, errors.back().message);
+    }
+    return errors;
+  }
+  ADD_FAILURE() << "no failure in 100 steps";
+  return std::vector<Error>(static_cast<size_t>(fleet.size()));
+}
+
+core::Strategy two_step_strategy(const core::GradientTable& table, const std::string& place) {
+  const std::string coding = "@" + place + " ";
+  return make_strategy(table, "efsignsgd:64: encode" + coding + "all_to_all decode" + coding + "encode" + coding +
+                                  "all_gather decode@" + place, 10'000, 2);
+}
+
+TEST(ExecutorFailure, ASilentRankEndsAllOthersByTheDeadlineWithANamedError) {
+  const core::GradientTable table = mixed_table();
+  for (const auto& [place, call] : std::vector<std::pair<std::string, int64_t>>{{"device", 0}, {"device", 37}, {"host", 6}}) {
+    Fleet fleet(3, table, kImpatient, {.falls_silent = [call = call](int rank, int64_t c) { return rank == 1 && c >= call; }});
+    fleet.run(two_step_strategy(table, place));
+    for (const Error& error : step_until_failure(fleet, table)) {
+      EXPECT_THAT(error.message, HasSubstr("a collective of bucket"));
+      EXPECT_THAT(error.message, HasSubstr("waiting for rank 1"));
+    }
+  }
+  Fleet fleet(3, table, kImpatient, {}, {.falls_silent = [](int rank, int64_t c) { return rank == 2 && c >= 1; }});
+  fleet.run(two_step_strategy(table, "device"));
+  for (const Error& error : step_until_failure(fleet, table)) {
+    EXPECT_THAT(error.message, HasSubstr("the control collective"));
+    EXPECT_THAT(error.message, HasSubstr("waiting for rank 2"));
+  }
+}
+
+TEST(ExecutorFailure, ARankThatEndsIsLostForTheOthers) {
+  const core::GradientTable table = mixed_table();
+  Fleet fleet(3, table, kWithHost);
+  fleet.run(make_strategy(table, kTopk, 10'000, 2));
+  core::Rng rng(9);
+  const std::vector<Values> gradients = random_gradients(table, 3, rng);
+  expect_ok(fleet.step(gradients));
+  suites::on_every_rank(3, [&](int r) {
+    if (r == 1) return fleet.rank(r).close();
+    const core::Status status = fleet.rank(r).step(gradients[static_cast<size_t>(r)]);
+    ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, Error::Code::lost);
+    EXPECT_THAT(status.error().message, HasSubstr("rank 1 is lost"));
+  });
+  EXPECT_THAT(fleet.rank(1).step(gradients[1]).error().message, HasSubstr("stopped"));
+}
+
+TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
+  const core::GradientTable table = mixed_table();
+  for (int tensors = 0; tensors < static_cast<int>(table.tensors.size()); ++tensors) {
+    Fleet fleet(2, table, kWithHost);
+    fleet.run(make_strategy(table, "topk:0.1: encode@host all_gather decode@host", 1'500, 4));
+    suites::on_every_rank(2, [&](int r) {
+      core::Rng rng(static_cast<uint64_t>(r));
+      fleet.rank(r).load(random_gradient(table, rng));
+      fleet.rank(r).executor().begin_step();
+      for (int t = 0; t < tensors; ++t) fleet.rank(r).executor().tensor_ready(t);
+      fleet.rank(r).close();
+    });
+  }
+}
+
+// Breaks the first byte of what every all-gather brings, as no network should.
+class Corrupting final : public comm::Communicator, private comm::CompletionSink {
+ public:
+  explicit Corrupting(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void abort() override { inner_->abort(); }
+  void start(const comm::Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
+    sink_ = &sink;
+    target_ = collective.kind == comm::Collective::Kind::all_gather ? collective.out : nullptr;
+    inner_->start(collective, *this, token);
+  }
+
+ private:
+  void complete(uint64_t token, core::Status status) override {
+    if (target_ != nullptr) target_[0] ^= std::byte{1};
+    sink_->complete(token, std::move(status));
+  }
+  std::unique_ptr<comm::Communicator> inner_;
+  comm::CompletionSink* sink_ = nullptr;
+  std::byte* target_ = nullptr;
+};
+
+TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFinite) {
+  const core::GradientTable table = make_table({{1000, DType::f32}});
+  auto group = comm::make_thread_group(1);
+  Rank rank(table, std::make_unique<Corrupting>(std::move(group[0])), std::move(comm::make_thread_group(1)[0]), kWithHost);
+  ASSERT_TRUE(rank.executor().prepare(0, make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1)).ok());
+  rank.executor().run(0);
+  core::Rng rng(11);
+  Values gradient = random_gradient(table, rng);
+  gradient[3] = NAN;
+  EXPECT_TRUE(rank.step(gradient).ok());
+  EXPECT_FALSE(rank.finite());
+
+  gradient[3] = 0;
+  const core::Status status = rank.step(gradient);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, Error::Code::corrupt);
+  EXPECT_THAT(status.error().message, HasSubstr("bucket 0: payload"));
+  EXPECT_EQ(rank.step(gradient).error().message, status.error().message);
+}
+
+}  // namespace
+}  // namespace gradtune::exec

@@ -1,0 +1,221 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/program.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/engine/exec/fleet.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+using core::Place;
+using testing::HasSubstr;
+
+// "encode@host all-gather 100u8 decode@host": kind and place, collectives with count and type.
+std::string print(const BucketProgram& bucket) {
+  std::string text;
+  for (const Op& op : bucket.ops) {
+    const std::string place = "@" + std::string(core::to_string(op.place));
+    text += text.empty() ? "" : " ";
+    switch (op.kind) {
+      case Op::Kind::scale: text += "scale" + place; break;
+      case Op::Kind::load: text += "load" + place; break;
+      case Op::Kind::store: text += "store" + place; break;
+      case Op::Kind::encode: text += (op.reencode ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size()); break;
+      case Op::Kind::decode: text += "decode" + place + "x" + std::to_string(op.payloads.size()); break;
+      case Op::Kind::collective: {
+        constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
+        text += std::string(comm::to_string(op.collective)) + " " + std::to_string(op.count) + kTypes[static_cast<size_t>(op.wire)];
+        break;
+      }
+    }
+  }
+  return text;
+}
+
+std::unique_ptr<Program> compile_one(const std::string& option, DType dtype, int64_t numel, int rank, int size) {
+  const core::GradientTable table = make_table({{numel, dtype}});
+  return std::move(compile(make_strategy(table, option, 1 << 30, 1), table, rank, size)).value();
+}
+
+std::string compiled(const std::string& option, DType dtype, int rank = 0, int size = 3) {
+  return print(compile_one(option, dtype, 100, rank, size)->buckets[0]);
+}
+
+const char* const kTwoStep = ": encode@device all_to_all decode@device encode@device all_gather decode@device";
+
+TEST(Compile, GivesEachFamilyItsOperations) {
+  EXPECT_EQ(compiled("all_reduce", DType::f32), "scale@device all-reduce 100f32");
+  EXPECT_EQ(compiled("all_reduce", DType::bf16), "scale@device all-reduce 100bf16");
+  EXPECT_EQ(compiled("all_reduce", DType::f16), "scale@device all-reduce 100f16");
+
+  EXPECT_EQ(compiled("bf16: encode@host all_reduce decode@host", DType::f32),
+            "encode@hostx1 all-reduce 100bf16 decode@hostx1");
+  EXPECT_EQ(compiled("none: encode@device all_reduce decode@device", DType::f16),
+            "load@device encode@devicex1 all-reduce 100f32 decode@devicex1 store@device");
+
+  // Three shards of 48, 48 and 4 elements: parts have the size of the largest.
+  EXPECT_EQ(compiled(std::string("bf16") + kTwoStep, DType::f32),
+            "encode@devicex3 all-to-all 96u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
+  EXPECT_EQ(compiled("fp16: encode@host all_to_all decode@host encode@host all_gather decode@host", DType::bf16, 2),
+            "load@host encode@hostx3 all-to-all 96u8 decode@hostx3 encode-again@hostx1 all-gather 96u8 decode@hostx3 store@host");
+
+  // 100 of 2 bytes are 200, which is rounded up so that every payload is aligned.
+  EXPECT_EQ(compiled("fp16: encode@device all_gather decode@device", DType::f32),
+            "encode@devicex1 all-gather 208u8 decode@devicex3");
+  // 10 of 100 elements: header, indices and values, each at a multiple of 16.
+  EXPECT_EQ(compiled("topk:0.1: encode@device all_gather decode@device", DType::f32),
+            "encode@devicex1 all-gather 112u8 decode@devicex3");
+  // Two codecs, one for each direction.
+  EXPECT_EQ(compiled("topk:0.1,bf16: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1", DType::f32),
+            "encode@devicex3 all-to-all 80u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
+}
+
+TEST(Compile, OneRankIsAGroupToo) {
+  EXPECT_EQ(compiled("all_reduce", DType::f32, 0, 1), "scale@device all-reduce 100f32");
+  EXPECT_EQ(compiled(std::string("none") + kTwoStep, DType::f32, 0, 1),
+            "encode@devicex1 all-to-all 400u8 decode@devicex1 encode-again@devicex1 all-gather 400u8 decode@devicex1");
+}
+
+TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
+  const struct {
+    const char* option;
+    const char* message;
+  } refused[] = {
+      {"topk:0.1: encode@device all_reduce decode@device", "step 1: topk payloads can not be summed"},
+      {"bf16: encode@device all_gather", "does not end in the average"},
+      {"bf16: encode@device all_reduce", "does not end in the average"},
+      {"bf16: encode@device all_to_all decode@device", "does not end in the average"},
+      {"bf16: encode@device decode@device", "step 1: decode before any exchange"},
+      {"bf16: decode@device", "step 0: decode needs payloads"},
+      {"bf16: encode@device encode@device all_reduce decode@device", "step 1: encode needs a gradient"},
+      {"all_reduce all_reduce", "step 1: all_reduce needs a whole bucket"},
+      {"bf16: all_reduce encode@device all_gather decode@device", "step 1: encode after the whole bucket was reduced"},
+      {"all_gather", "step 0: all_gather needs a payload"},
+      {"all_to_all", "step 0: all_to_all needs a whole encoded bucket"},
+      {"bf16: encode@device all_gather all_gather decode@device", "step 2: all_gather needs a payload"},
+      {"bf16: encode@device all_to_all all_gather decode@device", "step 2: all_gather needs a payload"},
+      {"bf16,fp16: encode@device all_reduce decode@device#1", "step 2: decode names another codec"},
+      {"bf16,topk:0.1: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1",
+       "step 3: a shard that is encoded again with error feedback"},
+  };
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  for (const auto& [option, message] : refused) {
+    const auto program = compile(make_strategy(table, option, 1 << 20, 1), table, 0, 2);
+    ASSERT_FALSE(program.ok()) << option;
+    EXPECT_EQ(program.error().code, core::Error::Code::invalid);
+    EXPECT_THAT(program.error().message, HasSubstr(message));
+    EXPECT_THAT(program.error().message, HasSubstr("program \"" + std::string(option) + "\""));
+  }
+  core::Strategy strategy = make_strategy(table, "bf16: encode@device all_reduce decode@device", 1 << 20, 1);
+  strategy.buckets[0].option.steps[0].codec = 1;
+  EXPECT_THAT(compile(strategy, table, 0, 2).error().message, HasSubstr("it names codec 1 of 1"));
+  strategy.buckets[0].option.codecs[0].name = "gzip";
+  EXPECT_THAT(compile(strategy, table, 0, 2).error().message, HasSubstr("compressor \"gzip\" is unknown"));
+}
+
+TEST(Shard, PartsCoverEveryElementOnceInAlignedShardsOfEqualLength) {
+  for (const int size : {1, 2, 3, 5, 8}) {
+    for (const int64_t n : {0, 1, 15, 16, 17, 100, 4096, 65'537}) {
+      int64_t end = 0;
+      const int64_t length = shard(n, 0, size).length;
+      for (int rank = 0; rank < size; ++rank) {
+        const Range range = shard(n, rank, size);
+        EXPECT_EQ(range.begin, end);
+        EXPECT_LE(range.length, length);
+        EXPECT_TRUE(range.length == 0 || range.begin % 16 == 0);
+        end += range.length;
+      }
+      EXPECT_EQ(end, n);
+    }
+  }
+}
+
+// A piece of the pool, and who put it there.
+struct Piece {
+  int64_t begin, end;
+  size_t bucket, op;
+};
+
+// What each operation writes: no two of one step overlap, but for what is meant to be one buffer.
+std::vector<Piece> pieces(const Program& program) {
+  std::vector<Piece> all;
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const BucketProgram& bucket = program.buckets[b];
+    if (bucket.staging >= 0) all.push_back({bucket.staging, bucket.staging + bucket.numel * 4, b, 0});
+    for (size_t o = 0; o < bucket.ops.size(); ++o) {
+      const Op& op = bucket.ops[o];
+      if (op.kind != Op::Kind::encode) continue;
+      for (const Payload& payload : op.payloads) all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
+      all.push_back({op.scratch, op.scratch + op.scratch_bytes, b, o});
+    }
+  }
+  std::erase_if(all, [](const Piece& piece) { return piece.begin == piece.end; });
+  std::sort(all.begin(), all.end(), [](const Piece& x, const Piece& y) { return x.begin < y.begin; });
+  return all;
+}
+
+class Layout : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Layout, testing::Values(1, 2, 3, 5));
+
+TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
+  const core::GradientTable table = mixed_table();
+  for (const std::string& option : all_options(Place::device)) {
+    for (int rank = 0; rank < GetParam(); ++rank) {
+      const auto program = compile(make_strategy(table, option, 5'000, 1), table, rank, GetParam());
+      const std::vector<Piece> all = pieces(*program.value());
+      for (size_t i = 0; i < all.size(); ++i) {
+        EXPECT_EQ(all[i].begin % 16, 0) << option;
+        EXPECT_LE(all[i].end, program.value()->pool_bytes) << option;
+        EXPECT_TRUE(i == 0 || all[i - 1].end <= all[i].begin) << option;
+      }
+      for (const BucketProgram& bucket : program.value()->buckets) {
+        for (const Op& op : bucket.ops) {
+          for (const Payload& payload : op.payloads) EXPECT_EQ(payload.offset % 16, 0) << option;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Layout, AGatherWorksInPlaceAndWhatItBringsIsWhatIsDecoded) {
+  for (const std::string& option : all_options(Place::device)) {
+    for (int rank = 0; rank < GetParam(); ++rank) {
+      const auto program = compile_one(option, DType::f32, 1'001, rank, GetParam());
+      const std::vector<Op>& ops = program->buckets[0].ops;
+      for (size_t o = 0; o + 1 < ops.size(); ++o) {
+        if (ops[o].kind != Op::Kind::collective || ops[o].collective != comm::Collective::Kind::all_gather) continue;
+        EXPECT_EQ(ops[o].input, ops[o].output + rank * ops[o].count) << option;
+        EXPECT_EQ(ops[o - 1].payloads[0].offset, ops[o].input) << option;
+        ASSERT_EQ(ops[o + 1].payloads.size(), static_cast<size_t>(GetParam()));
+        for (int r = 0; r < GetParam(); ++r) {
+          const Payload& payload = ops[o + 1].payloads[static_cast<size_t>(r)];
+          EXPECT_EQ(payload.offset, ops[o].output + r * ops[o].count) << option;
+          EXPECT_LE(payload.bytes, ops[o].count) << option;
+        }
+      }
+    }
+  }
+}
+
+TEST(Compile, PutsBucketsWhereTheirElementsLieInTheArenaOfTheirType) {
+  const core::GradientTable table = mixed_table();
+  const auto program = compile(make_strategy(table, "all_reduce", 3'000, 1), table, 0, 2);
+  std::array<int64_t, 3> end{};
+  for (const BucketProgram& bucket : program.value()->buckets) {
+    int64_t& next = end[static_cast<size_t>(bucket.dtype)];
+    EXPECT_EQ(bucket.arena_begin, next);
+    next += bucket.numel;
+  }
+  std::array<int64_t, 3> numel{};
+  for (const core::TensorInfo& tensor : table.tensors) numel[static_cast<size_t>(tensor.dtype)] += tensor.numel;
+  EXPECT_EQ(end, numel);
+}
+
+}  // namespace
+}  // namespace gradtune::exec

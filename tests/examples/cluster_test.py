@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""examples/cluster: what ranks are told, honest shaping, how jobs end, and nothing left behind."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+CLUSTER = [sys.executable, str(EXAMPLES / "cluster")]
+UNAVAILABLE = 4
+WAIT_S = 20  # far more than anything here takes
+
+PRINT_PLACE = """
+import json, os
+names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK",
+         "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME",
+         "OMP_NUM_THREADS", "GRADTUNE_NETWORK"]
+place = {name: os.environ[name] for name in names}
+print(json.dumps({**place, "cores": sorted(os.sched_getaffinity(0))}))
+"""
+
+# Rank 1 sends; rank 0 prints the rate in bytes/s of all but the first tenth, which an idle link's
+# burst speeds up.
+TRANSFER = """
+import os, socket, sys, time
+address, size = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
+if os.environ["RANK"] == "0":
+    arrivals, received = [], 0
+    with socket.create_server(address) as listener, listener.accept()[0] as connection:
+        while chunk := connection.recv(1 << 20):
+            received += len(chunk)
+            arrivals.append((time.monotonic(), received))
+    early = next(arrival for arrival in arrivals if arrival[1] >= size / 10)
+    print((received - early[1]) / (arrivals[-1][0] - early[0]))
+else:
+    while True:
+        try:
+            connection = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    connection.sendall(bytes(size))
+"""
+
+# A network shaped at one rate and claimed to be another; a short probe will do.
+WRONG_CLAIM = """
+import sys
+sys.dont_write_bytecode = True
+sys.path.insert(0, sys.argv[1])
+from cluster_net import namespaces, probe
+from cluster_net.network import Network, Rate, require_tools
+def body():
+    network = Network(2, Rate.parse("400mbit"))
+    network.rate = Rate.parse(sys.argv[2])
+    probe.REPETITIONS = {probe.SUSTAINED: 1, 256 << 10: 1}
+    try:
+        probe.check(network)
+    except probe.Refused as error:
+        print(error)
+        return 3
+    return 0
+require_tools()
+sys.exit(namespaces.run_isolated(body))
+"""
+
+
+def run_cluster(options, *command, variables=None):
+    return run(
+        *CLUSTER, *options.split(), *(["--"] if command else []), *command, variables=variables
+    )
+
+
+def run(*command, variables=None):
+    environment = {**os.environ, **(variables or {})}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_S + 30, check=False, env=environment
+    )
+
+
+def setUpModule():
+    done = run_cluster("--rate none", "true")
+    if done.returncode == UNAVAILABLE:
+        raise unittest.SkipTest(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+
+
+class Variables(unittest.TestCase):
+    def test_every_rank_is_told_its_place(self):
+        done = run_cluster(
+            "--nodes 2 --ranks-per-node 2 --rate none",
+            *(sys.executable, "-c", PRINT_PLACE),
+            variables={"OMP_NUM_THREADS": "3"},
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        marked = re.findall(r"^\[rank (\d)\] (.*)$", done.stderr, re.M)
+        lines = {"0": done.stdout, **dict(marked)}
+        self.assertEqual(sorted(lines), ["0", "1", "2", "3"])
+        cores = sorted(os.sched_getaffinity(0))
+        share = len(cores) // 4
+        for rank in range(4):
+            place = json.loads(lines[str(rank)])
+            own_cores = cores[rank * share : (rank + 1) * share] if share else cores
+            self.assertEqual(place.pop("cores"), own_cores)
+            self.assertEqual(
+                place,
+                {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "4",
+                    "LOCAL_RANK": str(rank % 2),
+                    "LOCAL_WORLD_SIZE": "2",
+                    "NODE_RANK": str(rank // 2),
+                    "GROUP_RANK": str(rank // 2),
+                    "MASTER_ADDR": "198.18.0.1",
+                    "MASTER_PORT": "29500",
+                    "GLOO_SOCKET_IFNAME": "eth0",
+                    "NCCL_SOCKET_IFNAME": "eth0",
+                    "OMP_NUM_THREADS": "3",
+                    "GRADTUNE_NETWORK": "netns,rate=none,burst=none,mtu=1500,nodes=2,ranks=4,"
+                    f"cores={len(cores)}",
+                },
+            )
+
+    def test_threads_default_to_the_cores_of_a_rank(self):
+        unset = ("env", "--unset=OMP_NUM_THREADS")
+        done = run(*unset, *CLUSTER, "--rate", "none", "--", "sh", "-c", "echo $OMP_NUM_THREADS")
+        self.assertEqual(done.stdout.strip(), str(max(1, len(os.sched_getaffinity(0)) // 2)))
+
+
+class Shaping(unittest.TestCase):
+    def test_transfer_takes_the_links_rate_and_is_counted(self):
+        size_bytes, rate_bytes_per_s = 8_000_000, 200e6 / 8 * 1448 / 1514
+        done = run_cluster("--rate 200mbit", sys.executable, "-c", TRANSFER, str(size_bytes))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("burst=25000,", done.stderr)
+        ratio = float(done.stdout) / rate_bytes_per_s
+        self.assertLess(ratio, 1.05, "the link gave more than it has")
+        self.assertGreater(ratio, 0.75, "the link gave far less than it has")  # a busy machine may
+        counted = re.search(
+            r"node 0 sent \d+ received (\d+) dropped 0; node 1 sent (\d+) received \d+ dropped 0",
+            done.stderr,
+        )
+        self.assertIsNotNone(counted, done.stderr)
+        for counted_bytes in map(int, counted.groups()):
+            self.assertAlmostEqual(counted_bytes / (size_bytes * 1514 / 1448), 1, delta=0.03)
+
+    def test_probe_refuses_a_network_that_is_slower_or_faster_than_claimed(self):
+        for claim in ("200mbit", "800mbit"):
+            with self.subTest(claim=claim):
+                done = run(sys.executable, "-c", WRONG_CLAIM, str(EXAMPLES), claim)
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertRegex(
+                    done.stdout,
+                    rf"not what --rate {claim} promises.*node 0 to 1, sustained: "
+                    r"[\d.]+ Mbit/s of payload, expected [\d.]+",
+                )
+
+
+class ExitStatus(unittest.TestCase):
+    def test_first_failure_of_a_rank(self):
+        done = run_cluster("--rate none", "sh", "-c", "exit $((RANK * 7))")
+        self.assertEqual(done.returncode, 7, done.stderr)
+        self.assertIn("rank 1 ended with exit code 7", done.stderr)
+
+    def test_killed_rank_counts_and_others_have_time_to_end(self):
+        script = "[ $RANK = 1 ] && exec sleep 60; sleep 1.5; echo ended; exit 5"
+        done = run_cluster("--rate none --kill 1@0.2", "sh", "-c", script)
+        self.assertEqual(done.returncode, 128 + signal.SIGKILL, done.stderr)
+        self.assertEqual(done.stdout, "ended\n")
+        self.assertIn("rank 1 ended with exit code 137 (SIGKILL)", done.stderr)
+
+    def test_ranks_that_do_not_end_in_time_are_ended(self):
+        script = "[ $RANK = 1 ] && exit 5; exec sleep 600"
+        done = run_cluster("--rate none --grace 0.2", "sh", "-c", script)
+        self.assertEqual(done.returncode, 5, done.stderr)
+        self.assertIn("ranks [0] still run 0.2 s later: ended", done.stderr)
+
+    def test_unknown_command(self):
+        done = run_cluster("--rate none", "/no/such/program")
+        self.assertEqual(done.returncode, 127)
+        self.assertIn("cannot start /no/such/program: No such file or directory", done.stderr)
+
+    def test_wrong_arguments_say_what_is_allowed(self):
+        for options, message in (
+            ("", "required: --rate"),
+            ("--rate 5", "'5' is no rate: expected 1mbit or more"),
+            ("--rate none --nodes 1", "--nodes 1: expected 2 to 64"),
+            ("--rate none --ranks-per-node 0", "--ranks-per-node 0: expected 1 or more"),
+            ("--rate none --kill 2@1", "expected RANK@SECONDS with a rank below 2"),
+            ("--rate none --kill 1@soon", "--kill: 'soon' is no number of seconds"),
+        ):
+            with self.subTest(options=options):
+                done = run_cluster(options, "true")
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(message, done.stderr)
+
+    def test_missing_command(self):
+        done = run_cluster("--rate none")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no command: it follows '--'", done.stderr)
+
+
+class NothingLeftBehind(unittest.TestCase):
+    """Ranks leave a child behind in a session of its own, the hardest kind to find again."""
+
+    def setUp(self):
+        self.marker = f"{self.id()}-{os.getpid()}-{time.monotonic_ns()}"
+        self.machine = self.named_objects()
+        self.addCleanup(self.check_nothing_is_left)
+
+    @staticmethod
+    def named_objects():
+        """Links and namespaces that anyone can see."""
+        folders = map(pathlib.Path, ("/sys/class/net", "/run/netns"))
+        return [sorted(os.listdir(folder)) for folder in folders if folder.exists()]
+
+    def command(self, end):
+        sleeper = [sys.executable, "-c", "import time; time.sleep(600)", self.marker]
+        return ["sh", "-c", f'setsid "$@" & {end}', "sh", *sleeper]
+
+    def processes(self):
+        """Numbers of all processes of this test: launcher, ranks and what these started."""
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if self.marker.encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+            except OSError:
+                continue  # it ended meanwhile
+        return found
+
+    def wait_for_processes(self, enough):
+        deadline = time.monotonic() + WAIT_S
+        while not enough(len(self.processes())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self.processes()
+
+    def check_nothing_is_left(self):
+        self.assertEqual(self.wait_for_processes(lambda count: count == 0), [])
+        self.assertEqual(self.named_objects(), self.machine)
+
+    def start(self):
+        """A launcher whose ranks run and would go on."""
+        launcher = subprocess.Popen(
+            CLUSTER + ["--rate", "none", "--", *self.command('exec "$@"')],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(launcher.wait)
+        self.addCleanup(launcher.kill)
+        expected = 2 + 4  # launcher and first process, two ranks with a child each
+        self.assertEqual(len(self.wait_for_processes(lambda count: count == expected)), expected)
+        return launcher
+
+    def test_after_success(self):
+        done = run_cluster("--rate none", *self.command("exit 0"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_after_failure(self):
+        command = self.command('[ $RANK = 0 ] && exit 9; exec "$@"')
+        done = run_cluster("--rate none --grace 0", *command)
+        self.assertEqual(done.returncode, 9, done.stderr)
+
+    def test_after_sigint(self):
+        launcher = self.start()
+        launcher.send_signal(signal.SIGINT)
+        self.assertEqual(launcher.wait(WAIT_S), 128 + signal.SIGINT)
+
+    def test_after_sigterm(self):
+        launcher = self.start()
+        launcher.terminate()
+        self.assertEqual(launcher.wait(WAIT_S), 128 + signal.SIGTERM)
+
+    def test_after_sigkill(self):
+        launcher = self.start()
+        launcher.kill()
+        self.assertEqual(launcher.wait(WAIT_S), -signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

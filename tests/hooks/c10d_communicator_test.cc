@@ -1,0 +1,26 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/c10d_communicator.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tests/suites/communicator_conformance.h"
+
+namespace gradtune::test {
+namespace {
+
+void conform(int size) {
+  run_ranks(size, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator = make_c10d_communicator(make_gloo_backend("conformance", group->getStore(), rank.rank, rank.size, 20'000, 2));
+    suites::run_communicator_conformance(*communicator);
+  });
+}
+
+TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
+TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+
+}  // namespace
+}  // namespace gradtune::test

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A rank that dies, never comes, or leaves early: every other rank ends within twice the time limit, with an error that names
+// the rank that reports, the one suspected, and the step.
+#include <gmock/gmock.h>
+
+#include <cstdio>
+
+#include "engine/core/rng.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kTimeoutS = 3;
+
+int trials() {
+  const char* text = std::getenv("KILL_TRIALS");
+  return text == nullptr ? 5 : std::atoi(text);
+}
+
+// Trains until it is killed or fails; says when it races and each time the strategy is switched.
+void train_until_killed(const Rank& rank) {
+  auto group = make_group();
+  auto model = make_mlp(1, 512);
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_budget = 100000, .tuning_share = 1.0, .timeout = kTimeoutS}));
+  try {
+    int64_t epoch = 1;
+    for (int64_t step = 0; step < 100000; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step % 16)).backward();
+      optimizer.step();
+      if (step == 8) std::printf("training\n");
+      if (optimizer.progress().epoch != epoch) std::printf("switched %ld\n", static_cast<long>(epoch = optimizer.progress().epoch));
+      if (optimizer.progress().stage == "race") std::printf("racing\n");
+      std::fflush(stdout);
+    }
+    FAIL() << "the job came to its end";
+  } catch (const std::exception& error) {
+    std::printf("ERROR %s\n", error.what());
+    std::fflush(stdout);
+    _exit(7);
+  }
+}
+
+// Kills a random rank a random short time after its output held `line`.
+void kill_and_expect_named_errors(const char* line, double most_delay_s, const std::map<std::string, std::string>& environment = {}) {
+  core::Rng rng = core::Rng(7).fork(line);
+  for (int trial = 0; trial < trials(); ++trial) {
+    const int size = 2 + static_cast<int>(rng.below(2));
+    const int victim = static_cast<int>(rng.below(static_cast<uint64_t>(size)));
+    const auto ends = start_ranks(size, train_until_killed,
+                                  {.time_limit_s = 60,
+                                   .environment = environment,
+                                   .kill_rank = victim,
+                                   .kill_after_s = rng.uniform() * most_delay_s,
+                                   .kill_after_line = line});
+    if (!ends) return;  // a copy; it does not come back from the body in fact
+    for (int rank = 0; rank < size; ++rank) {
+      const RankEnd& end = (*ends)[static_cast<size_t>(rank)];
+      const std::string what = std::string(line) + ", trial " + std::to_string(trial) + ", rank " + std::to_string(rank) + " of " +
+                               std::to_string(size) + ", killed " + std::to_string(victim) + ":\n" +
+                               end.output.substr(end.output.size() > 1500 ? end.output.size() - 1500 : 0);
+      if (rank == victim) {
+        EXPECT_EQ(end.exit_code, 128 + 9) << what;
+        continue;
+      }
+      EXPECT_TRUE(end.in_time) << what;
+      EXPECT_EQ(end.exit_code, 7) << what;
+      EXPECT_LE(end.seconds, 2 * kTimeoutS) << what;
+      const size_t at = end.output.find("ERROR ");
+      ASSERT_NE(at, std::string::npos) << what;
+      const std::string message = end.output.substr(at);
+      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " at step ")) << what;
+      EXPECT_THAT(message, HasSubstr("suspected: rank " + std::to_string(victim))) << what;
+    }
+  }
+}
+
+TEST(Failure, RankKilledWhileTraining) { kill_and_expect_named_errors("training", 0.2); }
+TEST(Failure, RankKilledWhileSwitching) { kill_and_expect_named_errors("switched 3", 0.02); }
+// On a slow link there is something to race for.
+TEST(Failure, RankKilledWhileRacing) { kill_and_expect_named_errors("racing", 0.2, {{"GRADTUNE_PACING_MBIT", "200"}}); }
+
+TEST(Failure, RankThatNeverComesIsNamed) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    if (rank.rank == 1) return;
+    try {
+      init_process_group(/*timeout_s=*/1);
+      FAIL() << "rank 1 did not come";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("rank 0"), HasSubstr("rank 1 of 2 did not come")));
+    }
+  });
+  if (!ends) return;
+  EXPECT_EQ((*ends)[0].exit_code, 0) << (*ends)[0].output;
+}
+
+TEST(Failure, UnevenInputsAreNamed) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.01);
+    auto optimizer = wrap(sgd, *model, group, quiet({.timeout = kTimeoutS}));
+    const int steps = rank.rank == 0 ? 8 : 5;
+    try {
+      for (int step = 0; step < steps; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, make_data(rank.rank, step)).backward();
+        optimizer.step();
+      }
+      EXPECT_EQ(rank.rank, 1);
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("suspected: rank 1 left after step 5"));
+    }
+  });
+  if (!ends) return;
+  for (const RankEnd& end : *ends) EXPECT_EQ(end.exit_code, 0) << end.output;
+}
+
+}  // namespace
+}  // namespace gradtune::test

@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small training jobs for tests with several ranks.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string>
+
+#include "gradtune/gradtune.h"
+
+namespace gradtune::test {
+
+// A process group between the processes of run_ranks, with a short time limit.
+inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(double timeout_s = 20) { return init_process_group(timeout_s); }
+
+inline torch::nn::Sequential make_mlp(int64_t seed, int64_t width = 64) {
+  torch::manual_seed(seed);
+  return torch::nn::Sequential(torch::nn::Linear(20, width), torch::nn::ReLU(), torch::nn::Linear(width, width),
+                               torch::nn::ReLU(), torch::nn::Linear(width, 5));
+}
+
+struct Data {
+  torch::Tensor inputs, targets;
+};
+
+// The batch of a rank in a step: every rank can also make those of the others, to know what the average has to be.
+inline Data make_data(int rank, int64_t step, int64_t batch = 8, torch::ScalarType type = torch::kFloat) {
+  torch::manual_seed(1000 * step + rank);
+  return {torch::randn({batch, 20}).to(type), torch::randint(0, 5, {batch})};
+}
+
+inline torch::Tensor loss_of(torch::nn::Sequential& model, const Data& data) {
+  return torch::nn::functional::cross_entropy(model->forward(data.inputs), data.targets);
+}
+
+inline Options quiet(Options options = {}) {
+  options.quiet = true;
+  if (!options.timeout) options.timeout = 20;
+  return options;
+}
+
+// Largest absolute difference between this rank's tensor and rank 0's.
+inline double difference_from_rank0(const torch::Tensor& tensor, c10d::ProcessGroup& group) {
+  std::vector<torch::Tensor> first{tensor.detach().clone().contiguous()};
+  group.broadcast(first)->wait();
+  return tensor.numel() == 0 ? 0 : (first[0].to(torch::kDouble) - tensor.detach().to(torch::kDouble)).abs().max().item<double>();
+}
+
+}  // namespace gradtune::test

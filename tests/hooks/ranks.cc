@@ -1,0 +1,158 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/hooks/ranks.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+extern char** environ;
+
+namespace gradtune::test {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// A port that was free a moment ago.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  close(fd);
+  return bound ? ntohs(address.sin_port) : 29500;
+}
+
+struct Child {
+  pid_t pid = 0;
+  int output = -1;
+  bool ended = false;
+  RankEnd end;
+};
+
+Child spawn(int rank, int size, int port, const RankOptions& options) {
+  std::map<std::string, std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text(*variable);
+    variables[text.substr(0, text.find('='))] = text.substr(text.find('=') + 1);
+  }
+  variables["RANK"] = std::to_string(rank);
+  variables["WORLD_SIZE"] = std::to_string(size);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(size);
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  variables["MASTER_PORT"] = std::to_string(port);
+  variables["GLOO_SOCKET_IFNAME"] = "lo";
+  variables["OMP_NUM_THREADS"] = "1";
+  variables["RANKS_TEST_COPY"] = "1";
+  for (const auto& [name, value] : options.environment) variables[name] = value;
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : variables) lines.push_back(name + "=" + value);
+  std::vector<char*> environment;
+  for (std::string& line : lines) environment.push_back(line.data());
+  environment.push_back(nullptr);
+
+  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+  std::string filter = std::string("--gtest_filter=") + info->test_suite_name() + "." + info->name();
+  std::string program = "/proc/self/exe";
+  char* arguments[] = {program.data(), filter.data(), nullptr};
+
+  int pipe_ends[2];
+  EXPECT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, pipe_ends[1], STDERR_FILENO);
+  Child child;
+  EXPECT_EQ(posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments, environment.data()), 0);
+  posix_spawn_file_actions_destroy(&actions);
+  close(pipe_ends[1]);
+  fcntl(pipe_ends[0], F_SETFL, O_NONBLOCK);
+  child.output = pipe_ends[0];
+  return child;
+}
+
+void read_output(Child& child) {
+  char buffer[4096];
+  for (ssize_t got = 0; (got = read(child.output, buffer, sizeof buffer)) > 0;) {
+    child.end.output.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+}  // namespace
+
+std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<void(const Rank&)>& body,
+                                                const RankOptions& options) {
+  if (std::getenv("RANKS_TEST_COPY") != nullptr) {
+    body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
+    return std::nullopt;
+  }
+  const int port = free_port();
+  const auto start = Clock::now();
+  std::vector<Child> children;
+  for (int rank = 0; rank < size; ++rank) children.push_back(spawn(rank, size, port, options));
+  auto kill_clock = start;
+  bool kill_armed = options.kill_rank && options.kill_after_line.empty();
+  bool killed = false;
+  for (int open = size; open > 0;) {
+    for (Child& child : children) {
+      if (child.ended) continue;
+      read_output(child);
+      int status = 0;
+      if (waitpid(child.pid, &status, WNOHANG) == child.pid) {
+        read_output(child);
+        close(child.output);
+        child.ended = true;
+        child.end.exit_code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        child.end.seconds = seconds_since(killed ? kill_clock : start);
+        --open;
+      } else if (seconds_since(start) > options.time_limit_s) {
+        child.end.in_time = false;
+        kill(child.pid, SIGKILL);
+      }
+    }
+    if (options.kill_rank && !killed) {
+      Child& victim = children[static_cast<size_t>(*options.kill_rank)];
+      for (const Child& child : children) {
+        if (kill_armed || child.end.output.find(options.kill_after_line) == std::string::npos) continue;
+        kill_armed = true;
+        kill_clock = Clock::now();
+      }
+      if (kill_armed && !victim.ended && seconds_since(kill_clock) >= options.kill_after_s) {
+        kill(victim.pid, SIGKILL);
+        killed = true;
+        kill_clock = Clock::now();
+      }
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  std::vector<RankEnd> ends;
+  for (Child& child : children) ends.push_back(std::move(child.end));
+  return ends;
+}
+
+void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options) {
+  const auto ends = start_ranks(size, body, options);
+  if (!ends) return;
+  for (int rank = 0; rank < size; ++rank) {
+    const RankEnd& end = (*ends)[static_cast<size_t>(rank)];
+    EXPECT_TRUE(end.in_time) << "rank " << rank << " did not end in " << options.time_limit_s << " s:\n" << end.output;
+    EXPECT_EQ(end.exit_code, 0) << "rank " << rank << ":\n" << end.output;
+  }
+}
+
+}  // namespace gradtune::test

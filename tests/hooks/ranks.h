@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tests that need several ranks start as many processes, on loopback, with real Gloo between them.
+//
+//   TEST(Wrap, AveragesGradients) {
+//     run_ranks(2, [](const Rank& rank) { ... EXPECT_EQ(...); });
+//   }
+//
+// In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and waits for
+// them; in a copy it runs the body. A copy whose expectations fail exits with 1 and its output becomes part of the message.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace gradtune::test {
+
+struct Rank {
+  int rank = 0;
+  int size = 1;
+};
+
+// How a copy ended.
+struct RankEnd {
+  int exit_code = 0;        // 128 + signal where it was killed
+  bool in_time = true;
+  double seconds = 0;       // from the moment of `kill`, or from the start
+  std::string output;       // standard output and error together
+};
+
+struct RankOptions {
+  double time_limit_s = 60;
+  std::map<std::string, std::string> environment = {};
+  // Kills this rank (SIGKILL) this long after any rank printed `kill_after_line` (or after the start).
+  std::optional<int> kill_rank = {};
+  double kill_after_s = 0;
+  std::string kill_after_line = {};
+};
+
+// Every copy must end well.
+void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
+
+// For tests of failures: how each copy ended, for the parent to judge; std::nullopt inside a copy, which has then run the body.
+std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<void(const Rank&)>& body,
+                                                const RankOptions& options = {});
+
+}  // namespace gradtune::test

@@ -1,0 +1,386 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::HasSubstr;
+
+// Trains the same job in one process with the batches of all ranks: what data-parallel training has to equal.
+std::vector<torch::Tensor> reference_parameters(int size, int steps, int micro_steps = 1) {
+  auto model = make_mlp(1);
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    sgd.zero_grad();
+    for (int micro = 0; micro < micro_steps; ++micro) {
+      for (int rank = 0; rank < size; ++rank) (loss_of(model, make_data(rank, step * micro_steps + micro)) / size).backward();
+    }
+    sgd.step();
+  }
+  return model->parameters();
+}
+
+void expect_close(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b, double tolerance) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_LE((a[i] - b[i]).abs().max().item<double>(), tolerance) << "parameter " << i;
+  }
+}
+
+std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Wrap, TrainsLikeOneProcessWithAllTheData) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(/*seed=*/1 + rank.rank);  // only rank 0's values count
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (int step = 0; step < 30; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+    }
+    expect_close(model->parameters(), reference_parameters(rank.size, 30), 2e-5);
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  });
+}
+
+TEST(Wrap, GradientsAreAveragesWhenBackwardReturns) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.0);
+    auto optimizer = wrap(sgd, *model, group, quiet());
+    for (int step = 0; step < 3; ++step) {
+      std::vector<torch::Tensor> expected;
+      for (const torch::Tensor& p : model->parameters()) expected.push_back(torch::zeros_like(p));
+      auto twin = make_mlp(1);
+      for (int r = 0; r < rank.size; ++r) {
+        for (const torch::Tensor& p : twin->parameters()) p.mutable_grad().reset();
+        loss_of(twin, make_data(r, step)).backward();
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] += twin->parameters()[i].grad() / rank.size;
+      }
+      // However the user drops gradients: by us, by the inner optimizer, or to zeros.
+      if (step == 0) optimizer.zero_grad();
+      if (step == 1) optimizer.inner().zero_grad();
+      if (step == 2) optimizer.inner().zero_grad(/*set_to_none=*/false);
+      loss_of(model, make_data(rank.rank, step)).backward();
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_LE((model->parameters()[i].grad() - expected[i]).abs().max().item<double>(), 1e-6) << "step " << step;
+      }
+      optimizer.step();
+    }
+  });
+}
+
+TEST(Wrap, NoSyncAccumulates) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (int step = 0; step < 12; ++step) {
+      optimizer.zero_grad();
+      {
+        const auto guard = optimizer.no_sync();
+        for (int micro = 0; micro < 2; ++micro) loss_of(model, make_data(rank.rank, step * 3 + micro)).backward();
+      }
+      loss_of(model, make_data(rank.rank, step * 3 + 2)).backward();
+      optimizer.step();
+    }
+    expect_close(model->parameters(), reference_parameters(rank.size, 12, 3), 2e-5);
+  });
+}
+
+TEST(Wrap, SecondBackwardWithoutNoSyncAveragesTheSum) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (int step = 0; step < 6; ++step) {
+      optimizer.zero_grad();
+      for (int micro = 0; micro < 2; ++micro) loss_of(model, make_data(rank.rank, step * 2 + micro)).backward();
+      optimizer.step();
+    }
+    expect_close(model->parameters(), reference_parameters(rank.size, 6, 2), 2e-5);
+  });
+}
+
+struct ForkImpl : torch::nn::Module {
+  ForkImpl() {
+    shared = register_module("shared", torch::nn::Linear(20, 20));
+    left = register_module("left", torch::nn::Linear(20, 5));
+    right = register_module("right", torch::nn::Linear(20, 5));
+    never = register_module("never", torch::nn::Linear(20, 5));
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool go_left) {
+    const torch::Tensor h = shared->forward(torch::relu(shared->forward(x)));  // one weight, used twice
+    return go_left ? left->forward(h) : right->forward(h);
+  }
+  torch::nn::Linear shared{nullptr}, left{nullptr}, right{nullptr}, never{nullptr};
+};
+TORCH_MODULE(Fork);
+
+TEST(Wrap, UnusedAndSharedParametersAsWithDdp) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(1);
+    Fork model;
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).weight_decay(0.1));
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    const torch::Tensor untouched = model->never->weight.detach().clone();
+    for (int step = 0; step < 5; ++step) {
+      optimizer.zero_grad();
+      const Data data = make_data(rank.rank, step);
+      torch::nn::functional::cross_entropy(model->forward(data.inputs, rank.rank == 0), data.targets).backward();
+      EXPECT_FALSE(model->never->weight.grad().defined()) << "no rank used it";
+      EXPECT_TRUE(model->left->weight.grad().defined() && model->right->weight.grad().defined());
+      EXPECT_EQ(difference_from_rank0(model->left->weight.grad(), *group), 0);
+      EXPECT_GT(model->right->weight.grad().abs().sum().item<double>(), 0) << "the other rank used it";
+      optimizer.step();
+    }
+    EXPECT_TRUE(torch::equal(untouched, model->never->weight)) << "weight decay must not touch what no rank used";
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  });
+}
+
+TEST(Wrap, BuffersAreThoseOfRank0) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(rank.rank);
+    torch::nn::Sequential model(torch::nn::Linear(20, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 5));
+    torch::optim::Adam adam(model->parameters());
+    auto optimizer = wrap(adam, *model, group, quiet());
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+      for (const torch::Tensor& b : model->buffers()) EXPECT_EQ(difference_from_rank0(b, *group), 0);
+    }
+  });
+}
+
+TEST(Wrap, ClippingSchedulersGroupsClosuresAndState) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    const auto parameters = model->parameters();
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(std::vector<torch::Tensor>(parameters.begin(), parameters.begin() + 2));
+    groups.emplace_back(std::vector<torch::Tensor>(parameters.begin() + 2, parameters.end()),
+                        std::make_unique<torch::optim::AdamWOptions>(1e-2));
+    torch::optim::AdamW adam(groups, torch::optim::AdamWOptions(1e-3));
+    auto optimizer = wrap(adam, *model, group, quiet());
+    torch::optim::StepLR scheduler(optimizer.inner(), 2, 0.5);
+    for (int step = 0; step < 6; ++step) {
+      const torch::Tensor loss = optimizer.step([&] {
+        optimizer.zero_grad();
+        torch::Tensor value = loss_of(model, make_data(rank.rank, step));
+        value.backward();
+        torch::nn::utils::clip_grad_norm_(model->parameters(), 0.05);
+        double squares = 0;
+        for (const torch::Tensor& p : model->parameters()) squares += p.grad().pow(2).sum().item<double>();
+        EXPECT_LE(std::sqrt(squares), 0.0501);
+        return value;
+      });
+      EXPECT_TRUE(loss.defined());
+      scheduler.step();
+    }
+    EXPECT_NEAR(static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options()).lr(), 1e-3 / 4, 1e-9);
+    torch::serialize::OutputArchive saved;
+    optimizer.save(saved);
+    std::stringstream stream;
+    saved.save_to(stream);
+    torch::serialize::InputArchive restored;
+    restored.load_from(stream);
+    optimizer.load(restored);
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  });
+}
+
+TEST(Wrap, SixteenBitGradients) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    for (const torch::ScalarType type : {torch::kBFloat16, torch::kHalf}) {
+      torch::manual_seed(1);
+      torch::nn::Sequential model(torch::nn::Linear(20, 8), torch::nn::Linear(8, 5));
+      model->to(type);
+      torch::optim::SGD sgd(model->parameters(), 0.01);
+      auto optimizer = wrap(sgd, *model, group, quiet());
+      for (int step = 0; step < 25; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, make_data(rank.rank, step, 8, type)).backward();
+        for (const torch::Tensor& p : model->parameters()) {
+          EXPECT_EQ(p.grad().scalar_type(), type);
+          EXPECT_EQ(difference_from_rank0(p.grad(), *group), 0);
+        }
+        optimizer.step();
+      }
+    }
+  });
+}
+
+TEST(Wrap, NonFiniteStepIsSeenByAllAndCounted) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .compressors = {{"topk:0.1"}}}));
+    for (int step = 0; step < 40; ++step) {
+      optimizer.zero_grad();
+      torch::Tensor loss = loss_of(model, make_data(rank.rank, step));
+      const bool bad = step % 10 == 9;
+      if (bad && rank.rank == 1) loss = loss * std::numeric_limits<float>::infinity();
+      loss.backward();
+      for (const torch::Tensor& p : model->parameters()) {
+        EXPECT_EQ(torch::isfinite(p.grad()).all().item<bool>(), !bad) << "step " << step << " rank " << rank.rank;
+      }
+      if (!bad) optimizer.step();  // as a gradient scaler does
+    }
+    EXPECT_EQ(optimizer.progress().nonfinite_steps, 4);
+    for (const torch::Tensor& p : model->parameters()) {
+      EXPECT_TRUE(torch::isfinite(p).all().item<bool>());
+      EXPECT_EQ(difference_from_rank0(p, *group), 0);
+    }
+  });
+}
+
+// I1 and I3 on real ranks: the epoch is the same in every step (else an error ends the run), through all stages of tuning.
+TEST(Wrap, TunesToTheEndOnFourRanks) {
+  run_ranks(4, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1, 256);
+    torch::optim::SGD sgd(model->parameters(), 0.05);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_share = 1.0}));
+    std::vector<int64_t> epochs;
+    for (int step = 0; step < 420; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step % 16)).backward();
+      optimizer.step();
+      epochs.push_back(optimizer.progress().epoch);
+    }
+    const torch::Tensor mine = torch::tensor(epochs);
+    EXPECT_EQ(difference_from_rank0(mine, *group), 0);
+    EXPECT_GT(epochs.back(), 5) << "strategies were switched";
+    if (rank.rank == 0) {
+      EXPECT_EQ(optimizer.progress().stage, "watch");
+    }
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  });
+}
+
+TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
+  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_strategy.json").string();
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    std::string first;
+    {
+      auto model = make_mlp(1);
+      torch::optim::SGD sgd(model->parameters(), 0.05);
+      auto optimizer = wrap(sgd, *model, group, quiet());
+      for (int step = 0; step < 20; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, make_data(rank.rank, step)).backward();
+        optimizer.step();
+      }
+      optimizer.export_strategy(file);
+    }
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.05);
+    const auto wrap_again = [&](torch::nn::Sequential& of, torch::optim::SGD& with) {
+      return wrap(with, *of, group, quiet({.strategy = file, .tuning_budget = 0}));
+    };
+    {
+      auto optimizer = wrap_again(model, sgd);
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, make_data(rank.rank, step)).backward();
+        optimizer.step();
+        if (rank.rank == 0) {
+          EXPECT_EQ(optimizer.progress().stage, "imported");
+        }
+      }
+    }
+    auto other = make_mlp(1, /*width=*/32);
+    torch::optim::SGD other_sgd(other->parameters(), 0.05);
+    EXPECT_THAT(message_of([&] { wrap_again(other, other_sgd); }), HasSubstr("model"));
+  });
+  std::filesystem::remove(file);
+}
+
+TEST(Wrap, RefusesByName) {
+  run_ranks(1, [](const Rank&) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    const auto refusal = [&](const Options& options) { return message_of([&] { wrap(sgd, *model, group, options); }); };
+    EXPECT_THAT(refusal({.fidelity = "loss"}), testing::AllOf(HasSubstr("fidelity"), HasSubstr("exact, half and lossy")));
+    EXPECT_THAT(refusal({.compressors = {{"topk:2"}}}), HasSubstr("topk"));
+    EXPECT_THAT(refusal({.compressors = {{"topk:0.01"}}}), HasSubstr("needs fidelity lossy"));
+    EXPECT_THAT(refusal({.compressors = {{"zip"}}}), HasSubstr("known are none"));
+    EXPECT_THAT(refusal({.policy = "guess"}), HasSubstr("mergecomp"));
+    EXPECT_THAT(refusal({.strategy = "/nowhere/strategy.json"}), HasSubstr("/nowhere/strategy.json"));
+    EXPECT_THAT(refusal({.timeout = -1}), HasSubstr("timeout"));
+    setenv("GRADTUNE_FIDELTY", "exact", 1);
+    EXPECT_THAT(refusal({}), testing::AllOf(HasSubstr("GRADTUNE_FIDELTY"), HasSubstr("fidelity")));
+    unsetenv("GRADTUNE_FIDELTY");
+
+    torch::optim::LBFGS lbfgs(model->parameters());
+    EXPECT_THAT(message_of([&] { wrap(lbfgs, *model, group); }), HasSubstr("LBFGS"));
+    auto stranger = torch::zeros({3}, torch::requires_grad());
+    torch::optim::SGD with_stranger({stranger}, 0.1);
+    EXPECT_THAT(message_of([&] { wrap(with_stranger, *model, group); }), HasSubstr("not in the module"));
+    torch::nn::Sequential doubles(torch::nn::Linear(2, 2));
+    doubles->to(torch::kDouble);
+    torch::optim::SGD double_sgd(doubles->parameters(), 0.1);
+    EXPECT_THAT(message_of([&] { wrap(double_sgd, *doubles, group); }), HasSubstr("float32, bfloat16 or float16"));
+
+    auto optimizer = wrap(sgd, *model, group, quiet());
+    const auto step = [&] {
+      optimizer.zero_grad();
+      loss_of(model, make_data(0, 0)).backward();
+      optimizer.step();
+    };
+    step();
+    model->push_back(torch::nn::Linear(5, 5));
+    EXPECT_THAT(message_of(step), HasSubstr("parameters were added"));
+  });
+}
+
+TEST(Wrap, ModelMovedAfterwardsIsRefused) {
+  run_ranks(1, [](const Rank&) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet());
+    model->to(torch::kBFloat16);
+    EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("after the model is where it is trained"));
+  });
+}
+
+TEST(Wrap, RanksThatDifferAreNamed) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1, rank.rank == 2 ? 32 : 64);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    const std::string message = message_of([&] { wrap(sgd, *model, group, quiet()); });
+    EXPECT_THAT(message, testing::AllOf(HasSubstr("rank(s) 2"), HasSubstr("rank " + std::to_string(rank.rank))));
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test

@@ -1,0 +1,104 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/forms.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/policies/jobs.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::DType;
+using core::Fidelity;
+using ::testing::ElementsAre;
+
+Knowledge knowledge(int world_size, Fidelity fidelity,
+                    core::GradientTable table = testing::reference_table()) {
+  return testing::knowledge_of(std::move(table), world_size, fidelity);
+}
+
+std::vector<std::string> labels(const std::vector<Form>& forms) {
+  std::vector<std::string> all;
+  for (const Form& form : forms) all.push_back(form.label);
+  return all;
+}
+
+TEST(Forms, AreEveryProgramOfEveryAdmittedCompressor) {
+  EXPECT_THAT(labels(admitted_forms(knowledge(2, Fidelity::exact))),
+              ElementsAre("all_reduce", "none gather", "none two_step"));
+  EXPECT_THAT(labels(admitted_forms(knowledge(2, Fidelity::lossy))),
+              ElementsAre("all_reduce", "none gather", "none two_step",       //
+                          "bf16 gather", "bf16 two_step", "bf16 all_reduce",  //
+                          "topk:0.01 gather", "topk:0.01 two_step"));
+}
+
+TEST(Forms, AreOnTheHostOnlyWhereItHasThreads) {
+  Knowledge with_host = knowledge(2, Fidelity::exact);
+  with_host.host_threads = 1;
+  EXPECT_THAT(labels(admitted_forms(with_host)),
+              ElementsAre("all_reduce", "none gather", "none two_step", "none gather host",
+                          "none two_step host"));
+}
+
+TEST(Forms, SayWhatARankSends) {
+  const int64_t n = testing::reference_table().numel();
+  for (int ranks : {2, 3, 16}) {
+    for (const Form& form : admitted_forms(knowledge(ranks, Fidelity::lossy))) {
+      const double payload = form.codec == 0   ? 1
+                             : form.codec == 1 ? 0.5
+                                               : (16 + 8 * std::ceil(0.01 * n)) / (4.0 * n);
+      const bool gathers = form.label.find("gather") != std::string::npos;
+      EXPECT_DOUBLE_EQ(form.sent, payload * (gathers ? ranks - 1 : 2.0 * (ranks - 1) / ranks))
+          << form.label;
+    }
+  }
+}
+
+TEST(Forms, CarryTheFidelityThatAdmitsThem) {
+  for (const Form& form : admitted_forms(knowledge(2, Fidelity::lossy))) {
+    EXPECT_EQ(form.fidelity,
+              std::vector({Fidelity::exact, Fidelity::half, Fidelity::lossy})[form.codec])
+        << form.label;
+  }
+}
+
+TEST(Apply, GivesAValidStrategyWithTwoBucketsInFlight) {
+  const Knowledge job = knowledge(2, Fidelity::half);
+  for (const Form& form : admitted_forms(job)) {
+    const Candidate candidate = apply(form, nested_partitions(job.table, 3).back(), job);
+    EXPECT_TRUE(core::validate(candidate.strategy, job.table).ok()) << form.label;
+    EXPECT_EQ(candidate.label, form.label + ", 3 buckets");
+    EXPECT_EQ(candidate.strategy.in_flight,
+              form.label.find("two_step") == std::string::npos ? 2 : 4);
+  }
+}
+
+TEST(Apply, DoesNotCompress16BitGradientsTo16Bits) {
+  const auto table = testing::make_table({testing::tensor("a", 4096, 0, DType::bf16),
+                                          testing::tensor("b", 4096, 1),
+                                          testing::tensor("c", 4096, 2, DType::f16)});
+  const Knowledge job = knowledge(2, Fidelity::lossy, table);
+  for (const Form& form : admitted_forms(job)) {
+    for (const core::Bucket& bucket :
+         apply(form, nested_partitions(table, 3)[0], job).strategy.buckets) {
+      const bool is_fp32 = bucket.slices[0].tensor == 1;
+      const bool is_topk = form.codec == 2;
+      EXPECT_EQ(bucket.option, is_fp32 || is_topk ? form.option : core::plain_all_reduce())
+          << form.label;
+    }
+  }
+}
+
+TEST(Admitted, NeedsAFitAndAdmittedCompressors) {
+  const Knowledge half = knowledge(2, Fidelity::half), lossy = knowledge(2, Fidelity::lossy);
+  Candidate topk = apply(admitted_forms(lossy).back(), nested_partitions(lossy.table, 2)[1], lossy);
+  EXPECT_TRUE(admitted(topk.strategy, lossy));
+  EXPECT_FALSE(admitted(topk.strategy, half));
+  for (core::Bucket& bucket : topk.strategy.buckets) bucket.option.codecs[0].parameter = 0.02;
+  EXPECT_FALSE(admitted(topk.strategy, lossy)) << "the allow-list names topk:0.01";
+  EXPECT_FALSE(admitted(core::Strategy{}, lossy));
+}
+
+}  // namespace
+}  // namespace gradtune::policies

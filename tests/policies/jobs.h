@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models where those are at
+// hand; and the compressors that policies are told of (the real ones live above policies/).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "policies/policy.h"
+
+namespace gradtune::policies::testing {
+
+// none, fp16, bf16, topk, efsignsgd with the payload sizes of the real ones.
+std::vector<core::CompressorTraits> known_traits();
+
+// Those of the default lists: none; none and bf16; none, bf16 and topk:0.01.
+std::vector<core::CompressorSpec> default_codecs(core::Fidelity fidelity);
+
+core::GradientTable make_table(const std::vector<core::TensorInfo>& tensors);
+core::TensorInfo tensor(std::string name, int64_t numel, double ready_us = 0,
+                        core::DType dtype = core::DType::f32);
+
+// The convolutional network of the reference job, 8.55 M parameters of which 75 % are one linear layer; ready times as
+// measured on one core with a batch of 64.
+core::GradientTable reference_table();
+
+Knowledge knowledge_of(core::GradientTable table, int world_size, core::Fidelity fidelity);
+
+// A published trace (GRADTUNE_DATA/traces/NAME.json), or an empty table where there is none.
+core::GradientTable read_trace(std::string_view name);
+
+}  // namespace gradtune::policies::testing

@@ -1,0 +1,203 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the source tree that a machine can keep. Each is a function from a Tree to a list of violations, a line each."""
+
+import re
+from pathlib import Path
+
+FOLDERS = {"engine", "examples", "hooks", "policies", "tests", "tuner"}
+GENERATED = {"build"}  # beside what starts with a dot, such as .git and .venv
+
+# What each folder may include of this project; itself always. The longest matching key counts.
+MAY_INCLUDE = {
+    "engine/core": [],
+    "engine/compress": ["engine/core"],
+    "engine/comm": ["engine/core"],
+    "engine/exec": ["engine/core", "engine/compress", "engine/comm"],
+    "engine/sim": ["engine/core", "engine/comm"],
+    "policies": ["engine/core"],
+    "tuner": ["policies", "engine"],
+    "hooks": ["tuner", "policies", "engine", "gradtune"],
+    "examples": ["gradtune"],
+    "tests": ["engine", "policies", "tuner", "hooks", "gradtune", "examples"],
+}
+
+# Which folders may include a library, by the first part of the include; libraries not named here are for everybody.
+LIBTORCH_FOLDERS = ["hooks", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench"]
+LIBRARIES = {
+    **dict.fromkeys(["torch", "ATen", "c10", "caffe2", "gloo"], LIBTORCH_FOLDERS),
+    **dict.fromkeys(["tbb", "oneapi"], ["engine/compress", "engine/exec", "tests"]),
+    "hwy": ["engine/compress", "tests"],
+    **dict.fromkeys(["gtest", "gmock"], ["tests"]),
+}
+SOURCE_ONLY_LIBRARIES = {"fmt", "nlohmann"}  # their headers are heavy and their ABI is not ours to pass on
+
+# Policies decide and do nothing else.
+IMPURE = """atomic chrono condition_variable cstdio ctime filesystem fstream future iostream mutex ostream semaphore
+    shared_mutex stop_token thread""".split()
+
+LONGEST_FILE_LINES = 600
+LONG_FILE_REASON = "This file is long because"
+
+
+class Tree:
+    """The files of a checkout, as text, by path relative to its root."""
+
+    def __init__(self, root):
+        self.root = Path(root)
+        self.files = {}
+        for top in sorted(self.root.iterdir()):
+            if top.name in GENERATED or (top.name.startswith(".") and top.name != ".ci"):
+                continue
+            for path in [top] if top.is_file() else sorted(top.rglob("*")):
+                if path.is_file() and "__pycache__" not in path.parts:
+                    self.files[path.relative_to(self.root).as_posix()] = path.read_text(errors="replace")
+
+    def cpp(self):
+        return {path: text for path, text in self.files.items() if path.endswith((".h", ".cc", ".cu", ".cuh"))}
+
+
+def includes(text):
+    return re.findall(r'^\s*#\s*include\s+["<]([^">]+)[">]', text, re.M)
+
+
+def within(path, folders):
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+
+
+def layer_of(path):
+    return max((layer for layer in MAY_INCLUDE if within(path, [layer])), key=len, default=None)
+
+
+def top_level_folders(tree):
+    found = {path.split("/")[0] for path in tree.files if "/" in path}
+    return [f"{folder}/: top-level folders are fixed: {sorted(FOLDERS)}" for folder in sorted(found - FOLDERS - {".ci"})]
+
+
+def layering(tree):
+    """Arrows of dependency point down, and an include is written from the repository's root."""
+    violations = []
+    for path, text in tree.cpp().items():
+        layer = layer_of(path)
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.M):
+            if name not in tree.files and f"hooks/include/{name}" not in tree.files:
+                violations.append(f'{path}: "{name}" is no file, seen from the repository\'s root')
+        for name in includes(text):
+            ours = name in tree.files or name.startswith("gradtune/")
+            if ours and layer and not within(name, [layer, *MAY_INCLUDE[layer]]):
+                violations.append(f"{path}: {layer}/ may not include {name}, only {MAY_INCLUDE[layer] or 'itself'}")
+    return violations
+
+
+def libraries(tree):
+    """LibTorch, oneTBB and the others stay in the folders that are made for them."""
+    violations = []
+    for path, text in tree.cpp().items():
+        for name in includes(text):
+            library = name.split("/")[0]
+            if name in tree.files or "/" not in name:
+                continue
+            if library in LIBRARIES and not within(path, LIBRARIES[library]):
+                violations.append(f"{path}: <{name}> belongs in {LIBRARIES[library]} only")
+            if library in SOURCE_ONLY_LIBRARIES and not path.endswith(".cc"):
+                violations.append(f"{path}: <{name}> belongs in .cc files only")
+    return violations
+
+
+def pure_policies(tree):
+    """policies/ has no clock, no thread and no input or output."""
+    return [
+        f"{path}: <{name}>, but policies have no clock, no thread and no I/O"
+        for path, text in tree.cpp().items()
+        if within(path, ["policies"])
+        for name in includes(text)
+        if name in IMPURE
+    ]
+
+
+def spdx_heads(tree):
+    violations = []
+    for path, text in tree.files.items():
+        name = path.split("/")[-1]
+        is_script = text.startswith("#!")
+        is_code = name.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".cmake", ".cmake.in")) or name == "CMakeLists.txt"
+        head = text.splitlines()[:4]
+        spdx = [re.sub(r"^(//|#) ", "", line) for line in head if "SPDX" in line]
+        wanted = ["SPDX-FileCopyrightText: The gradtune authors", "SPDX-License-Identifier: Apache-2.0"]
+        if (is_code or is_script) and spdx != wanted:
+            violations.append(f"{path}: does not start with the two SPDX lines")
+    return violations
+
+
+def header_heads(tree):
+    """A header says what it is, and is included once."""
+    violations = []
+    for path, text in tree.cpp().items():
+        if not path.endswith((".h", ".cuh")):
+            continue
+        if not re.match(r"(// SPDX.*\n){2}//\n// \S", text):
+            violations.append(f"{path}: no paragraph under the SPDX lines says what it is")
+        if "\n#pragma once\n" not in text and not path.endswith("-inl.h"):
+            violations.append(f"{path}: no #pragma once")
+    return violations
+
+
+def registered_sources(tree):
+    """A source that no CMakeLists.txt names is dead."""
+    violations = []
+    for path in tree.cpp():
+        if not path.endswith((".cc", ".cu")) or within(path, ["tests/install"]):
+            continue
+        folder, _, name = path.rpartition("/")
+        lists = [text for file, text in tree.files.items() if file.endswith("CMakeLists.txt") and within(path, [file.rpartition("/")[0]])]
+        if not any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in lists):
+            violations.append(f"{path}: in no CMakeLists.txt of {folder}/ or above")
+    return violations
+
+
+def short_files(tree):
+    violations = []
+    for path, text in tree.files.items():
+        lines = text.count("\n")
+        if lines > LONGEST_FILE_LINES and path.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".cmake")):
+            if LONG_FILE_REASON not in "\n".join(text.splitlines()[:30]):
+                violations.append(f'{path}: {lines} lines; split it, or let its head say "{LONG_FILE_REASON} ..."')
+    return violations
+
+
+def no_machine_paths(tree):
+    """Nothing names a folder of the machine that it was written on."""
+    pattern = re.compile(r"(?<![\w.$}/-])/(home|root|Users|work|mnt)/\w+")
+    return [
+        f"{path}:{number}: {match.group(0)}"
+        for path, text in tree.files.items()
+        if path != "LICENSE" and not within(path, ["tests/structure"])
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in [pattern.search(line)]
+        if match
+    ]
+
+
+def finished(tree):
+    words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+    return [
+        f"{path}:{number}: {words.search(line).group(0)}"
+        for path, text in tree.files.items()
+        if not within(path, ["tests/structure"])
+        for number, line in enumerate(text.splitlines(), 1)
+        if words.search(line)
+    ]
+
+
+RULES = [
+    top_level_folders,
+    layering,
+    libraries,
+    pure_policies,
+    spdx_heads,
+    header_heads,
+    registered_sources,
+    short_files,
+    no_machine_paths,
+    finished,
+]

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The repository keeps every rule, and every rule notices when it is broken."""
+
+import tempfile
+import unittest
+from pathlib import Path
+
+import rules
+
+ROOT = Path(__file__).resolve().parents[2]
+SPDX = "{0} SPDX-FileCopyrightText: The gradtune authors\n{0} SPDX-License-Identifier: Apache-2.0\n"
+CC = SPDX.format("//")
+HEADER = CC + "//\n// What it is.\n#pragma once\n"
+CMAKE = SPDX.format("#")
+
+# For each rule, files that break it once.
+BROKEN = {
+    "top_level_folders": {"docs/guide.md": "Guide\n"},
+    "layering": {"policies/a.h": HEADER + '#include "tuner/b.h"\n', "tuner/b.h": HEADER},
+    "libraries": {"engine/comm/a.h": HEADER + "#include <torch/torch.h>\n"},
+    "pure_policies": {"policies/a.h": HEADER + "#include <chrono>\n"},
+    "spdx_heads": {"tuner/a.py": "print()\n"},
+    "header_heads": {"tuner/a.h": CC + "#pragma once\n"},
+    "registered_sources": {"tuner/a.cc": CC, "tuner/CMakeLists.txt": CMAKE + "gradtune_library(gradtune_tuner SOURCES data.cc)\n"},
+    "short_files": {"tuner/a.h": HEADER + "int a;\n" * 600},
+    "no_machine_paths": {"README.md": "See /home/" + "me/notes.\n"},
+    "finished": {"README.md": "TO" + "DO: more\n"},
+}
+
+# What no rule may object to.
+SOUND = {
+    "README.md": "Hello\n",
+    "engine/core/a.h": HEADER,
+    "hooks/include/gradtune/gradtune.h": HEADER + "#include <torch/types.h>\n",
+    "examples/b.cc": CC + "#include <gradtune/gradtune.h>\n",
+    "examples/CMakeLists.txt": CMAKE + "gradtune_executable(b SOURCES b.cc LIBS gradtune::gradtune)\n",
+    "tuner/c.cc": CC + '#include "engine/core/a.h"\n#include <nlohmann/json.hpp>\n',
+    "tuner/CMakeLists.txt": CMAKE + "gradtune_library(gradtune_tuner SOURCES c.cc)\n",
+    "tuner/d.h": CC + "//\n// This file is long because it is a table.\n#pragma once\n" + "int d;\n" * 600,
+    "run": "#!/bin/sh\n" + CMAKE,
+    "build/generated/e.cc": "TO" + "DO\n",
+}
+
+
+def violations(rule, files):
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in files.items():
+            file = Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return rule(rules.Tree(folder))
+
+
+class Structure(unittest.TestCase):
+    def test_repository_keeps_the_rules(self):
+        tree = rules.Tree(ROOT)
+        self.assertIn("CMakeLists.txt", tree.files)
+        for rule in rules.RULES:
+            with self.subTest(rule.__name__):
+                self.assertEqual([], rule(tree), "\n  ".join(["", *rule(tree)]))
+
+    def test_each_rule_notices(self):
+        self.assertEqual({rule.__name__ for rule in rules.RULES}, set(BROKEN))
+        for rule in rules.RULES:
+            with self.subTest(rule.__name__):
+                self.assertEqual(1, len(violations(rule, BROKEN[rule.__name__])))
+
+    def test_each_rule_lets_sound_files_pass(self):
+        for rule in rules.RULES:
+            with self.subTest(rule.__name__):
+                self.assertEqual([], violations(rule, SOUND))
+
+
+if __name__ == "__main__":
+    unittest.main()

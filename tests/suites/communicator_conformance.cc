@@ -1,0 +1,324 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/suites/communicator_conformance.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "engine/core/float16.h"
+
+namespace gradtune::suites {
+namespace {
+
+using comm::Collective;
+using comm::WireType;
+using core::Error;
+using Kind = Collective::Kind;
+using Reduction = Collective::Reduction;
+
+constexpr int64_t kLongTimeoutMs = 60'000;
+constexpr int64_t kShortTimeoutMs = 100;
+constexpr size_t kGuardBytes = 64;
+constexpr uint8_t kGuard = 0xa5;
+
+// Remembers what completed, and that it did so once.
+class Sink final : public comm::CompletionSink {
+ public:
+  void complete(uint64_t token, core::Status status) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_TRUE(told_.emplace(token, std::move(status)).second) << "token " << token << " completed twice";
+    changed_.notify_all();
+  }
+
+  core::Status wait(uint64_t token, const std::function<void()>& progress) {
+    std::unique_lock lock(mutex_);
+    while (!told_.contains(token)) {
+      if (!progress) {
+        changed_.wait(lock);
+        continue;
+      }
+      lock.unlock();
+      progress();
+      lock.lock();
+    }
+    return told_.at(token);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, core::Status> told_;
+};
+
+// --- Values: small whole numbers, whose sums over a few ranks are exact in every type, repeating with a prime period -------
+
+constexpr int64_t kPeriod = 41;
+int value_at(int rank, int64_t i) { return static_cast<int>((i * 7 + rank * 13) % kPeriod); }
+
+void write(std::byte* data, WireType type, int64_t i, int value) {
+  const auto put = [&](auto typed) { std::memcpy(data + i * static_cast<int64_t>(sizeof typed), &typed, sizeof typed); };
+  switch (type) {
+    case WireType::u8: return put(static_cast<uint8_t>(value));
+    case WireType::f32: return put(static_cast<float>(value));
+    case WireType::f64: return put(static_cast<double>(value));
+    case WireType::bf16: return put(core::narrow_bf16(static_cast<float>(value)));
+    case WireType::f16: return put(core::narrow_f16(static_cast<float>(value)));
+  }
+}
+
+struct Case {
+  Kind kind;
+  Reduction reduction = Reduction::sum;
+  bool in_place = false;
+  bool last_is_root = false;
+  WireType type = WireType::u8;
+  int64_t count = 0;
+
+  std::string name() const {
+    return std::string(comm::to_string(kind)) + (in_place ? " in place" : "") + (last_is_root ? " from the last rank" : "") +
+           (reduction == Reduction::max ? " (max)" : "") + " of " + std::to_string(count) + " elements of type " +
+           std::to_string(static_cast<int>(type));
+  }
+};
+
+constexpr Case kKinds[] = {
+    {.kind = Kind::all_reduce},
+    {.kind = Kind::all_reduce, .reduction = Reduction::max},
+    {.kind = Kind::all_gather},
+    {.kind = Kind::all_gather, .in_place = true},
+    {.kind = Kind::all_to_all},
+    {.kind = Kind::broadcast},
+    {.kind = Kind::broadcast, .last_is_root = true},
+};
+
+std::vector<Case> cases_of(WireType type, int64_t count) {
+  std::vector<Case> cases(std::begin(kKinds), std::end(kKinds));
+  for (Case& what : cases) {
+    what.type = type;
+    what.count = count;
+  }
+  return cases;
+}
+
+// What rank `me` holds at element i of part p before and after. Parts are of `count` elements.
+int before(const Case& what, int me, int part, int64_t i) { return value_at(me, part * what.count + i); }
+
+int after(const Case& what, int size, int me, int part, int64_t i) {
+  switch (what.kind) {
+    case Kind::all_reduce: {
+      int sum = 0, largest = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        sum += before(what, rank, 0, i);
+        largest = std::max(largest, before(what, rank, 0, i));
+      }
+      return what.reduction == Reduction::sum ? sum : largest;
+    }
+    case Kind::all_gather: return before(what, part, what.in_place ? part : 0, i);
+    case Kind::all_to_all: return before(what, part, me, i);
+    case Kind::broadcast: return before(what, what.last_is_root ? size - 1 : 0, 0, i);
+  }
+  return 0;
+}
+
+// A buffer with guards behind it, filled by fill(part, i), which repeats with the period in i.
+class Buffer {
+ public:
+  template <typename Fill>
+  Buffer(WireType type, int parts, int64_t count, Fill fill)
+      : bytes_(static_cast<size_t>(parts * count * comm::bytes_per_element(type)) + kGuardBytes, kGuard) {
+    const int64_t width = comm::bytes_per_element(type);
+    for (int part = 0; part < parts; ++part) {
+      std::byte* begin = data() + part * count * width;
+      int64_t done = std::min(count, kPeriod);
+      for (int64_t i = 0; i < done; ++i) write(begin, type, i, fill(part, i));
+      for (int64_t length; done < count; done += length) {
+        length = std::min(done, count - done);
+        std::memcpy(begin + done * width, begin, static_cast<size_t>(length * width));
+      }
+    }
+  }
+  std::byte* data() { return reinterpret_cast<std::byte*>(bytes_.data()); }
+  bool operator==(const Buffer&) const = default;
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+// One rank's part in one case.
+class Part {
+ public:
+  Part(const Case& what, comm::Communicator& rank)
+      : what_(what),
+        rank_(rank),
+        parts_in_(what.kind == Kind::all_to_all ? rank.size() : 1),
+        parts_out_(what.kind == Kind::all_gather || what.kind == Kind::all_to_all ? rank.size() : 1),
+        in_(what.type, parts_in_, what.count, [&](int part, int64_t i) { return before(what_, me(), part, i); }),
+        out_(what.type, parts_out_, what.count, [&](int part, int64_t i) { return initial(part, i); }) {}
+
+  void start(Sink& sink, uint64_t token) {
+    const int64_t own_bytes = what_.in_place ? me() * what_.count * comm::bytes_per_element(what_.type) : 0;
+    rank_.start({.kind = what_.kind,
+                 .reduction = what_.reduction,
+                 .type = what_.type,
+                 .in = what_.in_place ? out_.data() + own_bytes : in_.data(),
+                 .out = out_.data(),
+                 .count = what_.count,
+                 .root = what_.last_is_root ? rank_.size() - 1 : 0,
+                 .timeout_ms = kLongTimeoutMs},
+                sink, token);
+  }
+
+  void check() {
+    const Buffer in(what_.type, parts_in_, what_.count, [&](int part, int64_t i) { return before(what_, me(), part, i); });
+    const Buffer out(what_.type, parts_out_, what_.count,
+                     [&](int part, int64_t i) { return after(what_, rank_.size(), me(), part, i); });
+    EXPECT_TRUE(in_ == in) << "rank " << me() << ": the input of " << what_.name() << " was written to";
+    EXPECT_TRUE(out_ == out) << "rank " << me() << ": wrong result of " << what_.name();
+  }
+
+ private:
+  int me() const { return rank_.rank(); }
+  // Where a collective reads from `out` stands its input, elsewhere what must be overwritten.
+  int initial(int part, int64_t i) const {
+    const bool reads_out = what_.kind == Kind::all_reduce || what_.kind == Kind::broadcast;
+    return reads_out || (what_.in_place && part == me()) ? before(what_, me(), part, i) : 77;
+  }
+
+  const Case what_;
+  comm::Communicator& rank_;
+  const int parts_in_, parts_out_;
+  Buffer in_, out_;
+};
+
+// Starts all the cases on all the players, then waits for all of them.
+void run_together(const std::vector<Case>& cases, const Players& players) {
+  std::vector<std::unique_ptr<Part>> parts;
+  Sink sink;
+  for (comm::Communicator* rank : players.ranks) {
+    for (const Case& what : cases) {
+      parts.push_back(std::make_unique<Part>(what, *rank));
+      parts.back()->start(sink, parts.size() - 1);
+    }
+  }
+  for (uint64_t token = 0; token < parts.size(); ++token) {
+    const core::Status status = sink.wait(token, players.progress);
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    if (status.ok()) parts[token]->check();
+  }
+}
+
+// --- Failures --------------------------------------------------------------------------------------------------------------
+
+// An all-reduce of one float, for where only the outcome matters.
+void start_any(comm::Communicator& rank, Sink& sink, uint64_t token, float& value, int64_t timeout_ms) {
+  rank.start({.kind = Kind::all_reduce,
+              .type = WireType::f32,
+              .out = reinterpret_cast<std::byte*>(&value),
+              .count = 1,
+              .timeout_ms = timeout_ms},
+             sink, token);
+}
+
+void expect_failure(const core::Status& status, std::initializer_list<Error::Code> allowed) {
+  ASSERT_FALSE(status.ok()) << "a collective succeeded that must not";
+  EXPECT_NE(std::find(allowed.begin(), allowed.end(), status.error().code), allowed.end())
+      << core::to_string(status.error().code) << ": " << status.error().message;
+  EXPECT_FALSE(status.error().message.empty());
+}
+
+bool is_last(const comm::Communicator& rank) { return rank.rank() == rank.size() - 1; }
+
+// Two collectives on each of the players but the last rank, which the last rank never joins.
+class Stuck {
+ public:
+  Stuck(const Players& players, int64_t timeout_ms) : players_(players), values_(players.ranks.size()) {
+    for (size_t p = 0; p < players.ranks.size(); ++p) {
+      if (is_last(*players.ranks[p])) continue;
+      start_any(*players.ranks[p], sink_, 10 * p, values_[p][0], timeout_ms);
+      start_any(*players.ranks[p], sink_, 10 * p + 1, values_[p][1], kLongTimeoutMs);
+    }
+  }
+
+  void expect_end(std::initializer_list<Error::Code> allowed) {
+    for (size_t p = 0; p < players_.ranks.size(); ++p) {
+      if (is_last(*players_.ranks[p])) continue;
+      expect_failure(sink_.wait(10 * p, players_.progress), allowed);
+      expect_failure(sink_.wait(10 * p + 1, players_.progress), allowed);
+    }
+  }
+
+  void expect_dead(bool last_too) {
+    for (size_t p = 0; p < players_.ranks.size(); ++p) {
+      if (is_last(*players_.ranks[p]) && !last_too) continue;
+      start_any(*players_.ranks[p], sink_, 10 * p + 2, values_[p][2], kLongTimeoutMs);
+      expect_failure(sink_.wait(10 * p + 2, players_.progress), {Error::Code::lost, Error::Code::timeout});
+    }
+  }
+
+ private:
+  const Players& players_;
+  std::vector<std::array<float, 3>> values_;
+  Sink sink_;
+};
+
+}  // namespace
+
+void run_communicator_conformance(const Players& players) {
+  const int size = players.ranks.front()->size();
+  ASSERT_LE(size * (kPeriod - 1), 255) << "sums must fit into a byte";
+  for (const int64_t count : {0, 1, 7, 65'537}) {
+    for (const WireType type : {WireType::u8, WireType::f32, WireType::f64, WireType::bf16, WireType::f16}) {
+      run_together(cases_of(type, count), players);
+    }
+  }
+  for (Case what : cases_of(WireType::f32, 1 << 20)) {
+    if (what.kind == Kind::all_gather || what.kind == Kind::all_to_all) what.count /= size;  // of the whole
+    run_together({what}, players);
+  }
+}
+
+void run_communicator_deadline(const Players& players) {
+  Stuck stuck(players, kShortTimeoutMs);
+  stuck.expect_end({Error::Code::timeout, Error::Code::lost});
+  stuck.expect_dead(false);
+}
+
+void run_communicator_abort(const Players& players) {
+  Stuck stuck(players, kLongTimeoutMs);
+  for (comm::Communicator* rank : players.ranks) rank->abort();
+  stuck.expect_end({Error::Code::lost});
+  stuck.expect_dead(true);
+}
+
+void run_communicator_misuse(const Players& players) {
+  Sink sink;
+  std::vector<std::array<float, 2>> values(players.ranks.size());
+  for (size_t p = 0; p < players.ranks.size(); ++p) {
+    comm::Communicator& rank = *players.ranks[p];
+    Collective call{.kind = Kind::all_reduce, .type = WireType::f32, .out = reinterpret_cast<std::byte*>(values[p].data())};
+    for (const int64_t count : {-1, 1}) {
+      Collective illegal = call;
+      illegal.count = count;
+      if (count > 0) illegal.out = nullptr;
+      EXPECT_THROW(rank.start(illegal, sink, 1000), core::ProgramError);
+    }
+    Collective illegal = call;
+    illegal.root = rank.size();
+    EXPECT_THROW(rank.start(illegal, sink, 1000), core::ProgramError);
+    call.count = is_last(rank) ? 2 : 1;
+    rank.start(call, sink, p);
+  }
+  for (size_t p = 0; p < players.ranks.size(); ++p) {
+    expect_failure(sink.wait(p, players.progress), {Error::Code::mismatch});
+  }
+}
+
+}  // namespace gradtune::suites

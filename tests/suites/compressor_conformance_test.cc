@@ -1,0 +1,350 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What every compressor of the table has to do (engine/compress/compressor.h), with its default parameter and at both ends
+// of its range. A new row is tested as soon as it is there; it only needs a reference (reference_compressors.cc).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <tbb/global_control.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "tests/suites/compressor_harness.h"
+#include "tests/suites/reference_compressors.h"
+
+namespace gradtune::suites {
+namespace {
+
+constexpr size_t kSizes[] = {0,    1,    2,    3,     15,    16,    17,
+                             63,   64,   65,   511,   512,   513,   1001,
+                             8191, 8192, 8193, 65535, 65536, 65537, (1 << 20) + 7};
+constexpr size_t kFewSizes[] = {1, 17, 1000, 70001};
+constexpr size_t kMedium = 70001;  // several blocks, not a multiple of anything
+
+std::vector<core::CompressorSpec> specs() {
+  std::vector<core::CompressorSpec> all;
+  for (const compress::TableRow& row : compress::table()) {
+    std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min,
+                                      row.traits.parameter_max};
+    std::sort(parameters.begin(), parameters.end());
+    parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
+    for (double parameter : parameters) all.push_back({std::string(row.traits.name), parameter});
+  }
+  return all;
+}
+
+class CompressorConformance : public testing::TestWithParam<core::CompressorSpec> {
+ protected:
+  const std::unique_ptr<compress::Compressor> compressor_ =
+      std::move(compress::make_compressor(GetParam())).value();
+
+  // A step in the middle of training on three ranks.
+  static EncodeCase usual_case(size_t n, Data kind = Data::layered) {
+    return {.gradient = make_data(kind, n, 11),
+            .residual = make_data(kind, n, 12),
+            .scale = 1.0F / 3,
+            .error_scale = 3};
+  }
+
+  std::vector<float> decode_one(const Payload& payload, size_t n) const {
+    return decode(*compressor_, {.payloads = {payload}, .n = n}).value();
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Table, CompressorConformance, testing::ValuesIn(specs()),
+                         [](const auto& spec) {
+                           std::string name = core::to_string(spec.param);
+                           for (char& c : name)
+                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return name;
+                         });
+
+TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
+  EXPECT_EQ(compressor_->spec(), GetParam());
+  EXPECT_EQ(compressor_->traits().name, GetParam().name);
+  EXPECT_FALSE(compressor_->traits().summary.empty());
+  for (int64_t n : {0, 1, 100, 1 << 20}) {
+    EXPECT_EQ(compressor_->payload_bytes(n), compressor_->traits().payload_bytes(GetParam(), n));
+    if (compressor_->traits().summable) {
+      EXPECT_EQ(compressor_->payload_bytes(n),
+                n * core::bytes_per_element(compressor_->sum_type()));
+    } else {
+      EXPECT_EQ(compressor_->payload_bytes(n) % 16, 0);
+    }
+  }
+}
+
+TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
+  for (size_t n : kSizes) {
+    for (Data kind : kAllData) {
+      if (n > 100000 && kind != Data::layered) continue;
+      SCOPED_TRACE(testing::Message() << n << " elements, data " << static_cast<int>(kind));
+      const EncodeCase job = usual_case(n, kind);
+      const Encoded encoded = encode(*compressor_, job);
+      ASSERT_TRUE(encoded.finite);
+      const std::vector<float> p = corrected(job);
+      const Reference reference = reference_encode(GetParam(), p, job.scale);
+      const std::vector<float> decoded = decode_one(encoded.payload, n);
+      size_t wrong_values = 0, wrong_errors = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const double expected = reference.decoded[i];
+        wrong_values +=
+            !(std::abs(decoded[i] - expected) <= reference.tolerance * std::abs(expected));
+        const double error = job.error_scale * (double{job.scale} * p[i] - decoded[i]);
+        const double largest =
+            job.error_scale * std::max<double>(std::abs(job.scale * p[i]), std::abs(decoded[i]));
+        wrong_errors += !(std::abs(encoded.residual_next[i] - error) <= 3e-7 * largest);
+      }
+      EXPECT_EQ(wrong_values, 0U);
+      EXPECT_EQ(wrong_errors, 0U);
+    }
+  }
+}
+
+TEST_P(CompressorConformance, without_residuals_the_payload_stands_for_the_gradient) {
+  for (size_t n : kFewSizes) {
+    EncodeCase job = usual_case(n);
+    job.gradient = corrected(job);
+    job.residual.clear();
+    job.keep_error = false;
+    const Encoded encoded = encode(*compressor_, job);
+    EXPECT_TRUE(encoded.finite);
+    EXPECT_EQ(encoded.payload, encode(*compressor_, usual_case(n)).payload);
+  }
+}
+
+TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
+  for (size_t n : kSizes) {
+    EncodeCase job = usual_case(n);
+    const Encoded once = encode(*compressor_, job);
+    job.fill = 0x5a;
+    job.misaligned = 6;
+    const Encoded again = encode(*compressor_, job);
+    EXPECT_EQ(once.payload, again.payload) << n;
+    EXPECT_TRUE(same_bytes(once.residual_next, again.residual_next)) << n;
+    const DecodeCase decoding{.payloads = {once.payload}, .n = n, .misaligned = 0};
+    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, n)))
+        << n;
+  }
+}
+
+TEST_P(CompressorConformance, thread_count_does_not_matter) {
+  const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism,
+                                                     4);
+  std::vector<std::unique_ptr<compress::Queue>> queues;
+  for (int threads = 1; threads <= 4; ++threads) {
+    queues.push_back(make_thread_queue(threads));
+#ifndef __SANITIZE_THREAD__  // which cannot see how a oneTBB that was built without it synchronises
+    queues.push_back(compress::make_arena_queue(threads));
+#endif
+  }
+  for (size_t n : {kMedium, size_t{400003}}) {
+    const EncodeCase job = usual_case(n);
+    const Encoded serial = encode(*compressor_, job);
+    const DecodeCase decoding{.payloads = {serial.payload, serial.payload}, .n = n};
+    const std::vector<float> sum = decode(*compressor_, decoding).value();
+    for (const auto& queue : queues) {
+      const Encoded encoded = encode(*compressor_, job, *queue);
+      EXPECT_EQ(encoded.payload, serial.payload) << queue->threads() << " threads";
+      EXPECT_TRUE(same_bytes(encoded.residual_next, serial.residual_next))
+          << queue->threads() << " threads";
+      EXPECT_TRUE(same_bytes(decode(*compressor_, decoding, *queue).value(), sum))
+          << queue->threads() << " threads";
+    }
+  }
+}
+
+TEST_P(CompressorConformance, simd_target_does_not_matter) {
+  for (size_t n : {size_t{31}, kMedium, size_t{300001}}) {
+    for (Data kind : {Data::layered, Data::ties}) {
+      const EncodeCase job = usual_case(n, kind);
+      const Encoded best = encode(*compressor_, job);
+      const DecodeCase decoding{.payloads = {best.payload, best.payload}, .n = n};
+      const std::vector<float> sum = decode(*compressor_, decoding).value();
+      for (int64_t target : simd_targets()) {
+        const ScopedTarget use(target);
+        const Encoded encoded = encode(*compressor_, job);
+        EXPECT_EQ(encoded.payload, best.payload) << target_name(target);
+        EXPECT_TRUE(same_bytes(encoded.residual_next, best.residual_next)) << target_name(target);
+        EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), sum)) << target_name(target);
+      }
+    }
+  }
+}
+
+TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
+  for (size_t n : kFewSizes) {
+    std::vector<Payload> payloads;
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      payloads.push_back(
+          encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
+    }
+    std::vector<float> sum(n), start = make_data(Data::normal, n, 20), accumulated = start;
+    for (const Payload& payload : payloads) {
+      const std::vector<float> one = decode_one(payload, n);
+      for (size_t i = 0; i < n; ++i) sum[i] += one[i], accumulated[i] += one[i];
+    }
+    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n}).value(), sum);
+    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value(),
+              accumulated);
+  }
+}
+
+TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
+  for (size_t n : {size_t{17}, size_t{1000}, kMedium, size_t{300001}}) {
+    // A shard of summed gradients that is encoded again on its owner.
+    EncodeCase job{.gradient = make_data(Data::layered, n, 5), .scale = 1, .error_scale = 3};
+    const Encoded stored = encode(*compressor_, job);
+    job.add_to = make_data(Data::normal, n, 6);
+    const Encoded added = encode(*compressor_, job);
+    EXPECT_EQ(stored.payload, added.payload);
+    std::vector<float> expected = job.add_to;
+    for (size_t i = 0; i < n; ++i) expected[i] += stored.residual_next[i];
+    EXPECT_EQ(added.residual_next, expected);
+  }
+}
+
+// What was sent and what is left add up to what was given, step after step.
+TEST_P(CompressorConformance, error_feedback_loses_nothing) {
+  constexpr int kRanks = 3, kSteps = 20;
+  constexpr size_t n = 5003;
+  std::vector<double> given(n), sent(n), size(n);
+  std::vector<float> residual(n);
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const EncodeCase job{.gradient = make_data(Data::layered, n, step),
+                         .residual = residual,
+                         .scale = 1.0F / kRanks,
+                         .error_scale = kRanks};
+    const Encoded encoded = encode(*compressor_, job);
+    ASSERT_TRUE(encoded.finite);
+    const std::vector<float> decoded = decode_one(encoded.payload, n);
+    for (size_t i = 0; i < n; ++i) {
+      given[i] += job.gradient[i];
+      size[i] += std::abs(double{job.gradient[i]}) + std::abs(double{residual[i]});
+      sent[i] += kRanks * double{decoded[i]};
+    }
+    residual = encoded.residual_next;
+  }
+  double difference = 0, scale = 0;
+  for (size_t i = 0; i < n; ++i) {
+    difference += std::abs(sent[i] + residual[i] - given[i]);
+    scale += size[i];
+  }
+  EXPECT_LE(difference, 1e-6 * scale);
+}
+
+TEST_P(CompressorConformance, zeros_stay_zeros) {
+  for (size_t n : kFewSizes) {
+    const EncodeCase job{.gradient = std::vector<float>(n), .residual = std::vector<float>(n)};
+    const Encoded encoded = encode(*compressor_, job);
+    EXPECT_TRUE(encoded.finite);
+    EXPECT_THAT(encoded.residual_next, testing::Each(0.0F));
+    EXPECT_THAT(decode_one(encoded.payload, n), testing::Each(0.0F));
+  }
+}
+
+TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
+  const float infinity = std::numeric_limits<float>::infinity(),
+              nan = std::numeric_limits<float>::quiet_NaN();
+  for (size_t n : kFewSizes) {
+    for (size_t position : {size_t{0}, n / 2, n - 1}) {
+      for (float value : {nan, -nan, infinity, -infinity}) {
+        EncodeCase job = usual_case(n);
+        job.gradient[position] = value;
+        const Encoded encoded = encode(*compressor_, job);
+        EXPECT_FALSE(encoded.finite) << value << " at " << position << " of " << n;
+        // Peers learn of it by other ways, and until then they decode.
+        EXPECT_TRUE(decode(*compressor_, {.payloads = {encoded.payload}, .n = n}).ok());
+        std::swap(job.gradient, job.residual);
+        EXPECT_FALSE(encode(*compressor_, job).finite)
+            << value << " at " << position << " of " << n;
+      }
+    }
+  }
+}
+
+TEST_P(CompressorConformance, a_product_with_scale_that_overflows_is_seen) {
+  EncodeCase job = usual_case(1000);
+  job.gradient[500] = 3e38F;
+  job.scale = 2;
+  EXPECT_FALSE(encode(*compressor_, job).finite);
+}
+
+TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary) {
+  for (float value : {-0.0F, 0x1p-149F, -0x1p-149F, 0x1p-127F, 0x1p-126F}) {
+    for (size_t position : {0, 500, 999}) {
+      std::vector<float> gradient(1000);
+      gradient[position] = value;
+      const Encoded encoded = encode(*compressor_, {.gradient = gradient});
+      EXPECT_TRUE(encoded.finite);
+      for (float decoded : decode_one(encoded.payload, 1000))
+        EXPECT_LE(std::abs(decoded), std::abs(value));
+    }
+  }
+}
+
+TEST_P(CompressorConformance, a_payload_of_another_size_is_rejected) {
+  constexpr size_t n = 37;
+  const Payload payload = encode(*compressor_, usual_case(n)).payload;
+  for (size_t bytes = 0; bytes <= payload.size() + 16; ++bytes) {
+    if (bytes == payload.size()) continue;
+    Payload other = payload;
+    other.resize(bytes);
+    const auto result = decode(*compressor_, {.payloads = {payload, other}, .n = n});
+    ASSERT_FALSE(result.ok()) << bytes;
+    EXPECT_EQ(result.error().code, core::Error::Code::corrupt);
+    EXPECT_THAT(result.error().message, testing::StartsWith("payload 1 of 2: size is "));
+  }
+}
+
+TEST_P(CompressorConformance, a_flipped_bit_gives_a_value_or_a_named_rejection) {
+  for (size_t n : {1, 37, 100}) {
+    const Payload payload = encode(*compressor_, usual_case(n)).payload;
+    for (size_t bit = 0; bit < payload.size() * 8; ++bit) {
+      Payload flipped = payload;
+      flipped[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
+      const auto result = decode(*compressor_, {.payloads = {payload, payload, flipped}, .n = n});
+      if (result.ok()) continue;
+      EXPECT_EQ(result.error().code, core::Error::Code::corrupt);
+      EXPECT_THAT(result.error().message,
+                  testing::MatchesRegex("payload 2 of 3: [a-z 0-9]+ is .*"));
+    }
+  }
+}
+
+TEST_P(CompressorConformance, random_bytes_give_a_value_or_a_named_rejection) {
+  constexpr size_t n = 100;
+  const Payload good = encode(*compressor_, usual_case(n)).payload;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    const std::vector<float> noise = make_data(Data::layered, good.size() / sizeof(float), seed);
+    Payload payload = good;
+    const size_t header = compressor_->traits().summable ? 0 : 16;
+    std::memcpy(payload.data() + header, noise.data(), payload.size() - header);
+    const auto result = decode(*compressor_, {.payloads = {payload}, .n = n});
+    if (result.ok()) continue;
+    EXPECT_THAT(result.error().message, testing::StartsWith("payload 0 of 1: "));
+  }
+}
+
+TEST_P(CompressorConformance, a_broken_call_is_a_programmers_error) {
+  std::vector<float> gradient(100);
+  Guarded<std::byte> payload(static_cast<size_t>(compressor_->payload_bytes(100)));
+  Guarded<std::byte> scratch(static_cast<size_t>(compressor_->scratch_bytes(100)));
+  const auto queue = compress::make_serial_queue();
+  const compress::Encode good{
+      .gradient = gradient, .payload = payload.span(), .scratch = scratch.span()};
+  EXPECT_TRUE(compressor_->encode(good, *queue));
+  compress::Encode job = good;
+  job.payload = job.payload.first(job.payload.size() - 1);
+  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+  if (scratch.span().empty()) return;
+  job = good;
+  job.scratch = job.scratch.first(job.scratch.size() - 1);
+  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+}
+
+}  // namespace
+}  // namespace gradtune::suites

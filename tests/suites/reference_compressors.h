@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What each compressor of the table has to do, written down in fp64 and without regard for speed: the oracle of the
+// conformance suite. Shares no code with the compressors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/core/compressor.h"
+
+namespace gradtune::suites {
+
+struct Reference {
+  std::vector<double> decoded;  // what the payload stands for
+  double tolerance = 0;         // allowed relative difference of decoded values
+};
+
+// The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.
+Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, float scale);
+
+// The nearest number with so many bits of precision whose unit in the last place is at least 2^min_place, ties to even; infinite
+// above the largest finite number.
+double round_to_format(double value, int precision_bits, int min_place, double largest);
+
+double round_to_fp16(double value);
+double round_to_bf16(double value);
+double value_of_fp16(uint16_t code);
+
+}  // namespace gradtune::suites

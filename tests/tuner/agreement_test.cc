@@ -1,0 +1,236 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/agreement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace gradtune::tuner {
+namespace {
+
+using Kind = Command::Kind;
+constexpr uint64_t kStart = 0x0123456789abcdefULL, kOther = 0xfedcba9876543210ULL;
+
+// Some ranks, step by step; what they receive must be the same.
+class Ranks {
+ public:
+  explicit Ranks(int n, uint64_t last_rank_starts_with = kStart) {
+    for (int r = 0; r < n; ++r) ranks.emplace_back(0, r + 1 == n ? last_rank_starts_with : kStart);
+    locals.resize(static_cast<size_t>(n));
+  }
+
+  std::vector<core::Result<Verdict>> step(const Command& announced = {}) {
+    ControlWord reduced;
+    reduced.fill(-std::numeric_limits<double>::infinity());
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      const ControlWord word = ranks[r].contribute(locals[r], r == 0 ? announced : Command{});
+      for (size_t i = 0; i < word.size(); ++i) reduced[i] = std::max(reduced[i], word[i]);
+    }
+    std::vector<core::Result<Verdict>> verdicts;
+    for (size_t r = 0; r < ranks.size(); ++r) verdicts.push_back(ranks[r].receive(locals[r], reduced));
+    for (LocalStep& local : locals) ++local.step;
+    return verdicts;
+  }
+
+  Verdict agreed_step(const Command& announced = {}) {
+    auto verdicts = step(announced);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      EXPECT_TRUE(verdicts[r].ok()) << verdicts[r].error().message;
+      EXPECT_EQ(verdicts[0].value().report, verdicts[r].value().report);
+      EXPECT_EQ(verdicts[0].value().command, verdicts[r].value().command);
+      EXPECT_EQ(verdicts[0].value().finite, verdicts[r].value().finite);
+      EXPECT_EQ(ranks[0].epoch(), ranks[r].epoch());
+      EXPECT_EQ(ranks[0].slot(), ranks[r].slot());
+      EXPECT_EQ(ranks[0].identity(), ranks[r].identity());
+    }
+    return verdicts[0].value();
+  }
+
+  void expect_error_on_all(core::Error::Code code, const Command& announced = {}) {
+    for (const auto& verdict : step(announced)) {
+      ASSERT_FALSE(verdict.ok());
+      EXPECT_EQ(code, verdict.error().code) << verdict.error().message;
+    }
+  }
+
+  void all_prepared(int32_t slot, uint64_t hash) {
+    for (Agreement& rank : ranks) rank.prepared(slot, hash);
+  }
+
+  std::vector<Agreement> ranks;
+  std::vector<LocalStep> locals;
+};
+
+TEST(Agreement, ReportsTheSlowestRankOfTheStepBefore) {
+  Ranks job(3);
+  job.locals[0] = {.step = 7, .step_ms = 100, .compute_ms = 70};
+  job.locals[1] = {.step = 7, .step_ms = 103, .compute_ms = 60};
+  job.locals[2] = {.step = 7, .step_ms = 101, .compute_ms = 75};
+  job.agreed_step();
+  const core::StepReport report = job.agreed_step().report;
+  EXPECT_EQ(8, report.step);
+  EXPECT_EQ(103, report.step_ms);
+  EXPECT_EQ(75, report.compute_ms_max);
+  EXPECT_EQ(60, report.compute_ms_min);
+  EXPECT_TRUE(report.finite && !report.excluded && report.prepared && !report.failed);
+}
+
+TEST(Agreement, ExcludesWhatHasNoTime) {
+  for (double no_time : {std::nan(""), -1.0, std::numeric_limits<double>::infinity()}) {
+    Ranks job(2);
+    job.agreed_step();
+    job.locals[0] = {.step = 1, .step_ms = 100, .compute_ms = 70};
+    job.locals[1] = {.step = 1, .step_ms = no_time, .compute_ms = no_time};
+    const core::StepReport report = job.agreed_step().report;
+    EXPECT_TRUE(report.excluded);
+    EXPECT_EQ(100, report.step_ms);
+    EXPECT_EQ(70, report.compute_ms_max);
+    EXPECT_EQ(0, report.compute_ms_min);
+  }
+  EXPECT_TRUE(Ranks(2).agreed_step().report.excluded) << "there is no step before the first";
+}
+
+TEST(Agreement, TellsNonFiniteAtOnceAndReportsItWithItsStep) {
+  Ranks job(2);
+  job.agreed_step();
+  job.locals[1].finite = false;
+  Verdict verdict = job.agreed_step();
+  EXPECT_FALSE(verdict.finite);
+  EXPECT_TRUE(verdict.report.finite);
+  job.locals[1].finite = true;
+  verdict = job.agreed_step();
+  EXPECT_TRUE(verdict.finite);
+  EXPECT_FALSE(verdict.report.finite);
+}
+
+TEST(Agreement, OneRanksExclusionCountsForAll) {
+  Ranks job(3);
+  job.agreed_step();
+  job.locals[2].excluded = true;
+  EXPECT_TRUE(job.agreed_step().report.excluded);
+}
+
+TEST(Agreement, CommandsArriveAsAnnounced) {
+  const int64_t kLargest = int64_t{1} << 53;
+  for (const Command& command : {Command{}, Command{Kind::prepare, 5, 123'456}, Command{Kind::prepare, INT32_MAX, kLargest},
+                                 Command{Kind::run, 0, 0}, Command{Kind::drop, 9, 0}, Command{Kind::commit, 0, 0}}) {
+    EXPECT_EQ(command, Ranks(3).agreed_step(command).command);
+  }
+}
+
+TEST(Agreement, WhatIsAnnouncedInAStepIsInForceFromTheNext) {
+  Ranks job(2);
+  job.all_prepared(1, kOther);
+  job.agreed_step();
+  EXPECT_EQ(1, job.ranks[0].epoch());
+  job.agreed_step({Kind::run, 1, 0});
+  EXPECT_EQ(1, job.ranks[0].slot());
+  EXPECT_EQ(2, job.ranks[0].epoch());
+  EXPECT_EQ(0, job.agreed_step({Kind::commit, 1, 0}).report.slot == 1 ? 1 : 0) << "it speaks of the step before";
+  EXPECT_EQ(1, job.agreed_step().report.slot);
+  EXPECT_EQ(3, job.ranks[0].epoch());
+}
+
+TEST(Agreement, ASlotIsReadyOnceAllRanksPreparedIt) {
+  Ranks job(3);
+  EXPECT_FALSE(job.agreed_step({Kind::prepare, 4, 100}).report.prepared);
+  job.ranks[0].prepared(4, kOther);
+  job.ranks[2].prepared(4, kOther);
+  EXPECT_FALSE(job.step()[0].value().report.prepared);
+  job.ranks[1].prepared(4, kOther);
+  EXPECT_TRUE(job.agreed_step().report.prepared);
+  job.agreed_step({Kind::run, 4, 0});
+  EXPECT_EQ(4, job.ranks[1].slot());
+}
+
+TEST(Agreement, AFailureOnOneRankEmptiesTheSlotOnAll) {
+  Ranks job(3);
+  job.agreed_step({Kind::prepare, 4, 100});
+  job.ranks[0].prepared(4, kOther);
+  job.ranks[1].prepared(4, std::nullopt);
+  job.ranks[2].prepared(4, kOther);
+  core::StepReport report = job.agreed_step({Kind::drop, 8, 0}).report;
+  EXPECT_TRUE(report.failed && !report.prepared);
+  report = job.agreed_step({Kind::drop, 4, 0}).report;
+  EXPECT_TRUE(!report.failed && report.prepared);
+  EXPECT_EQ(Command{}, job.agreed_step({Kind::run, 4, 0}).command);
+}
+
+TEST(Agreement, ARunIsCarriedOutOnAllRanksOrOnNone) {
+  for (const bool is_in_time : {true, false}) {
+    Ranks job(2);
+    job.agreed_step({Kind::prepare, 4, 100});
+    job.ranks[0].prepared(4, kOther);
+    if (is_in_time) job.ranks[1].prepared(4, kOther);
+    for (const auto& verdict : job.step({Kind::run, 4, 0})) {
+      EXPECT_EQ(is_in_time ? Kind::run : Kind::keep, verdict.value().command.kind) << "announced together with the answers";
+    }
+    for (const Agreement& rank : job.ranks) {
+      EXPECT_EQ(is_in_time ? 4 : 0, rank.slot());
+      EXPECT_EQ(is_in_time ? 2 : 1, rank.epoch());
+    }
+  }
+}
+
+TEST(Agreement, AnAnswerToWhatWasTakenBackIsIgnored) {
+  for (const bool drops : {true, false}) {
+    Ranks job(2);
+    job.agreed_step({Kind::prepare, 4, 100});
+    job.ranks[0].prepared(4, kOther);
+    if (drops) {
+      EXPECT_TRUE(job.step({Kind::drop, 4, 0})[0].value().report.prepared);
+    }
+    EXPECT_FALSE(job.step({Kind::prepare, 5, 100})[0].value().report.prepared);
+    job.ranks[1].prepared(4, std::nullopt);
+    job.all_prepared(5, kOther);
+    EXPECT_TRUE(job.agreed_step().report.prepared);
+    EXPECT_EQ(Command{}, job.agreed_step({Kind::run, 4, 0}).command);
+  }
+}
+
+TEST(Agreement, RefusesOnAllRanksWhatCanNotBeCarriedOut) {
+  const Command unknown{static_cast<Kind>(9), 0, 0};
+  for (const Command& command : {Command{Kind::drop, 0, 0}, Command{Kind::prepare, 0, 10}, unknown}) {
+    Ranks(2).expect_error_on_all(core::Error::Code::corrupt, command);
+  }
+}
+
+TEST(Agreement, ARankThatDiffersIsFoundByAllInThatStep) {
+  for (int bit = 0; bit < 64; ++bit) Ranks(3, kStart ^ (1ULL << bit)).expect_error_on_all(core::Error::Code::mismatch);
+
+  Ranks job(3);
+  job.agreed_step();
+  job.locals[2].step = 5;
+  job.expect_error_on_all(core::Error::Code::mismatch);
+}
+
+TEST(Agreement, ARankThatReceivedAnotherStrategyIsFoundAsSoonAsTwoHaveAnswered) {
+  Ranks job(3);
+  job.agreed_step({Kind::prepare, 4, 100});
+  job.ranks[2].prepared(4, kOther + 1);
+  EXPECT_TRUE(job.step()[0].ok());
+  job.ranks[0].prepared(4, kOther);
+  EXPECT_NE(job.ranks[0].identity(), job.ranks[2].identity());
+  job.expect_error_on_all(core::Error::Code::mismatch);
+}
+
+TEST(Agreement, RefusesAWordThatIsNotFinite) {
+  Agreement rank(0, kStart);
+  ControlWord word = rank.contribute({}, {});
+  for (size_t i = 0; i < word.size(); ++i) {
+    for (double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
+      ControlWord damaged = word;
+      damaged[i] = bad;
+      const auto verdict = rank.receive({}, damaged);
+      ASSERT_FALSE(verdict.ok());
+      EXPECT_EQ(core::Error::Code::corrupt, verdict.error().code);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

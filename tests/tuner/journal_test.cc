@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/journal.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "engine/compress/compressor.h"
+#include "tuner/strategy_file.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::string_view kStrategyFile =
+    "{\n\"schema\": \"gradtune.strategy/1\",\n\"label\": \"a\\nb\"\n}\n";
+
+JournalHeader header() {
+  return {.world_size = 4,
+          .fidelity = core::Fidelity::lossy,
+          .seed = 7,
+          .model = 0xabc,
+          .policy = "mergecomp",
+          .network = "1 Gbit/s"};
+}
+
+TEST(JournalLine, OfTheHeader) {
+  EXPECT_EQ(
+      journal_line(header()),
+      R"({"schema":"gradtune.journal/1","world_size":4,"fidelity":"lossy","seed":7,"model":"0000000000000abc",)"
+      R"("policy":"mergecomp","network":"1 Gbit/s"})");
+}
+
+TEST(JournalLine, OfAStep) {
+  const core::StepReport report{.step = 12,
+                                .slot = 3,
+                                .step_ms = 104.25,
+                                .compute_ms_max = 80,
+                                .compute_ms_min = 79.5,
+                                .finite = true,
+                                .excluded = false,
+                                .prepared = false};
+  EXPECT_EQ(
+      journal_line(report, Stage::race),
+      R"({"kind":"step","step":12,"stage":"race","slot":3,"step_ms":104.25,"compute_ms_max":80.0,"compute_ms_min":79.5,)"
+      R"("finite":true,"excluded":false,"prepared":false})");
+}
+
+TEST(JournalLine, OfADecision) {
+  EXPECT_EQ(
+      journal_line(Decision{40, Stage::confirm, "commit", "bf16 \"gather\"", 0.125}),
+      R"({"kind":"decision","step":40,"stage":"confirm","what":"commit","label":"bf16 \"gather\"","value":0.125})");
+}
+
+TEST(JournalLine, ANumberThatJsonDoesNotHaveIsNull) {
+  EXPECT_THAT(journal_line(Decision{1, Stage::observe, "x", "", std::nan("")}),
+              HasSubstr("\"value\":null"));
+}
+
+TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
+  const std::string line = journal_plan_line(9, 2, 0x1f, kStrategyFile);
+  EXPECT_EQ(line.find('\n'), line.npos);
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["hash"], "000000000000001f");
+  EXPECT_EQ(json["strategy"], nlohmann::json::parse(kStrategyFile));
+}
+
+TEST(JournalLine, OfAPlanGivesTheStrategyBack) {
+  const core::GradientTable table{{{.name = "a", .shape = {100}, .numel = 100}}};
+  const StrategyFile file{
+      .model = table.fingerprint(),
+      .world_size = 2,
+      .strategy = core::uniform({{{0, 0, 60}}, {{0, 60, 40}}}, core::plain_all_reduce(), 2),
+      .tensors = {"a"}};
+  const auto json =
+      nlohmann::json::parse(journal_plan_line(9, 2, core::hash(file.strategy), to_json(file)));
+  EXPECT_EQ(parse_strategy(json["strategy"].dump(), compress::known_traits()).value(), file);
+}
+
+class JournalFile : public ::testing::Test {
+ protected:
+  void TearDown() override { std::filesystem::remove(path_); }
+  std::string content() const { return read_file(path_, 1 << 20).value(); }
+  const std::string path_ =
+      ::testing::TempDir() + "/gradtune_journal." + std::to_string(::getpid());
+};
+
+TEST_F(JournalFile, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
+  {
+    auto journal = Journal::open(path_, header());
+    ASSERT_TRUE(journal.ok()) << journal.error().message;
+    EXPECT_EQ(content(), journal_line(header()) + "\n")
+        << "at once, so that a job that dies early leaves it";
+    for (int64_t step = 0; step < 100; ++step) {
+      EXPECT_TRUE(journal.value()
+                      ->write(journal_line(Decision{step, Stage::race, "measure", "a", 1}))
+                      .ok());
+    }
+  }
+  std::istringstream lines(content());
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(line, journal_line(header()));
+  for (int64_t step = 0; step < 100; ++step) {
+    ASSERT_TRUE(std::getline(lines, line));
+    EXPECT_EQ(nlohmann::json::parse(line)["step"], step);
+  }
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
+TEST_F(JournalFile, WritesSomeLinesAtATime) {
+  auto journal = std::move(Journal::open(path_, header(), /*flush_lines=*/3)).value();
+  const std::string head = content();
+  ASSERT_TRUE(journal->write("1").ok());
+  ASSERT_TRUE(journal->write("2").ok());
+  EXPECT_EQ(content(), head);
+  ASSERT_TRUE(journal->write("3").ok());
+  EXPECT_EQ(content(), head + "1\n2\n3\n");
+  ASSERT_TRUE(journal->write("4").ok());
+  ASSERT_TRUE(journal->flush().ok());
+  EXPECT_EQ(content(), head + "1\n2\n3\n4\n");
+}
+
+TEST_F(JournalFile, ErrorsNameTheFileAndTheCause) {
+  const auto journal = Journal::open("/no/such/folder/journal", header());
+  ASSERT_FALSE(journal.ok());
+  EXPECT_EQ(journal.error().code, core::Error::Code::io);
+  EXPECT_EQ(journal.error().message,
+            "journal: can not open /no/such/folder/journal: No such file or directory");
+  const auto full = Journal::open("/dev/full", header());
+  ASSERT_FALSE(full.ok());
+  EXPECT_EQ(full.error().message, "journal: can not write /dev/full: No space left on device");
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

@@ -1,0 +1,245 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as in the tuning reference
+// (section 4), and the tuner's commands go through an Agreement for each rank, with the lead that they have in a real job.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "tuner/agreement.h"
+#include "tuner/schedule.h"
+#include "tuner/statistics.h"
+#include "tuner/tuner.h"
+
+namespace gradtune::tuner {
+
+// A strategy that differs from all others of another number; only its compressor means something to the tuner.
+inline policies::Candidate candidate(const std::string& label, int number, const std::string& codec = "",
+                                     size_t buckets = 1) {
+  core::Strategy strategy;
+  strategy.buckets.resize(buckets);
+  for (core::Bucket& bucket : strategy.buckets) {
+    bucket.slices = {{.tensor = 0, .offset = 0, .length = 1}};
+    if (!codec.empty()) bucket.option = core::gather_payloads({.name = codec}, core::Place::device);
+  }
+  strategy.in_flight = number + 1;
+  return {std::move(strategy), label};
+}
+
+inline std::vector<core::CompressorTraits> traits() {
+  const auto row = [](std::string_view name, core::Fidelity fidelity) {
+    core::CompressorTraits traits{};
+    traits.name = name;
+    traits.fidelity = fidelity;
+    return traits;
+  };
+  return {row("none", core::Fidelity::exact), row("bf16", core::Fidelity::half), row("topk", core::Fidelity::lossy)};
+}
+
+// Proposes what it was given, in order; after that it has nothing more to propose.
+class ScriptedPolicy final : public policies::Policy {
+ public:
+  using Learned = std::vector<core::Measurement>;
+  explicit ScriptedPolicy(std::vector<policies::Proposal> script, Learned* learned = nullptr)
+      : script_(std::move(script)), learned_(learned) {}
+
+  std::string_view name() const override { return "scripted"; }
+  policies::Proposal propose(const policies::Knowledge&) override {
+    return next_ < script_.size() ? script_[next_++] : policies::Proposal{.candidates = {}, .final = true};
+  }
+  void learn(const core::Measurement& measurement) override {
+    if (learned_ != nullptr) learned_->push_back(measurement);
+  }
+
+ private:
+  std::vector<policies::Proposal> script_;
+  size_t next_ = 0;
+  Learned* learned_;
+};
+
+struct Noise {
+  double cv = 0;               // log-normal, independent
+  double spikes = 0;           // probability of a step 1.5 to 3 times as long
+  double drift = 0;            // amplitude of an AR(1) process in the logarithm, coefficient 0.98, shared by all strategies
+  double transient = 1;        // factor of the first step after a switch
+};
+constexpr Noise kQuiet{};
+constexpr Noise kReference{.cv = 0.05, .spikes = 0.02, .drift = 0.08, .transient = 2};
+
+// The factor by which each step in turn takes longer or shorter.
+class NoiseProcess {
+ public:
+  NoiseProcess(const Noise& noise, core::Rng rng) : noise_(noise), rng_(rng), drift_(noise.drift * rng_.normal()) {}
+
+  double next(bool is_switch) {
+    constexpr double kMemory = 0.98;
+    drift_ = kMemory * drift_ + noise_.drift * std::sqrt(1 - kMemory * kMemory) * rng_.normal();
+    double factor = std::exp(noise_.cv * rng_.normal() + drift_);
+    if (rng_.uniform() < noise_.spikes) factor *= 1.5 + 1.5 * rng_.uniform();
+    return is_switch ? factor * noise_.transient : factor;
+  }
+
+  // A block of five steps, the first of which is dropped.
+  Score block(int32_t slot, double true_ms) {
+    next(true);
+    std::vector<double> step_ms;
+    for (int i = 0; i < 4; ++i) step_ms.push_back(true_ms * next(false));
+    return {.slot = slot, .step_ms = median(std::move(step_ms)), .steps = 4};
+  }
+
+ private:
+  const Noise noise_;
+  core::Rng rng_;
+  double drift_;
+};
+
+struct JobOptions {
+  int ranks = 2;
+  Noise noise;
+  uint64_t seed = 1;
+  TunerOptions tuner;
+  double preparing_ms = 50;
+  int preparing_steps = 1;                  // until the ranks have answered
+  std::set<std::string> failing;            // labels of what the last rank can not prepare
+  std::function<bool(int64_t)> excluded;    // steps with an evaluation or the like
+  std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
+  std::function<double(int64_t)> slowdown;  // of everything
+};
+
+class SimulatedJob {
+ public:
+  struct Step {
+    int64_t step;
+    std::string label;
+    double ms;
+    Stage stage;
+    core::StepReport report;  // that came in it, and what the tuner answered
+    Command answer;
+
+    bool operator==(const Step&) const = default;
+  };
+
+  // `true_ms` by label.
+  SimulatedJob(JobOptions options, std::map<std::string, double> true_ms, std::vector<policies::Proposal> script,
+               std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported = {})
+      : options_(std::move(options)), true_ms_(std::move(true_ms)), noise_(options_.noise, core::Rng(options_.seed)) {
+    options_.tuner.seed = options_.seed;
+    policies::Knowledge knowledge;
+    knowledge.traits = traits();
+    tuner = std::make_unique<Tuner>(options_.tuner, std::make_unique<ScriptedPolicy>(std::move(script), &learned),
+                                    knowledge, baselines, imported);
+    for (size_t i = 0; i < baselines.size(); ++i) slots_[static_cast<int32_t>(i)] = baselines[i];
+    if (imported) slots_[kImportedSlot] = *imported;
+    for (const auto& [slot, start] : slots_) held.insert(slot);
+    const int32_t first = first_slot(options_.tuner, knowledge.traits, imported);
+    for (int r = 0; r < options_.ranks; ++r) {
+      ranks_.emplace_back(first, core::hash(slots_[first].strategy));
+      for (const auto& [slot, start] : slots_) ranks_.back().prepared(slot, core::hash(start.strategy));
+    }
+  }
+
+  // Until tuning is over and `more` steps after that.
+  void run(int more = 0, int64_t most_steps = 5000) {
+    for (int left = more; left >= 0 && step_ < most_steps && !testing::Test::HasFatalFailure();) {
+      one_step();
+      if (tuner->stage() == Stage::watch) --left;
+    }
+  }
+
+  void one_step() {
+    const int32_t slot = ranks_[0].slot();
+    const std::string& label = slots_.at(slot).label;
+    double ms = true_ms_.at(label) * noise_.next(slot != last_slot_);
+    if (options_.slowdown) ms *= options_.slowdown(step_);
+    last_slot_ = slot;
+
+    local_.finite = !(options_.nonfinite && options_.nonfinite(step_, label));
+    ControlWord reduced = ranks_[0].contribute(local_, announced_);
+    for (int r = 1; r < options_.ranks; ++r) {
+      const ControlWord word = ranks_[static_cast<size_t>(r)].contribute(local_, Command{});
+      for (size_t i = 0; i < word.size(); ++i) reduced[i] = std::max(reduced[i], word[i]);
+    }
+    core::StepReport report;
+    Command command;
+    for (Agreement& rank : ranks_) {
+      auto verdict = rank.receive(local_, reduced);
+      ASSERT_TRUE(verdict.ok()) << verdict.error().message;
+      report = verdict.value().report;
+      command = verdict.value().command;
+    }
+    bool is_excluded = options_.excluded && options_.excluded(step_);
+    if (command.kind == Command::Kind::prepare) {
+      held.insert(command.slot);
+      being_prepared_ = {command.slot, options_.preparing_steps};
+      is_excluded = true;
+      ms += options_.preparing_ms;
+    }
+    if (command.kind == Command::Kind::drop) held.erase(command.slot);
+    answer_preparing();
+    most_held = std::max(most_held, held.size());
+
+    const Action action = tuner->on_step(report);
+    if (action.command.kind == Command::Kind::prepare) slots_[action.command.slot] = *action.candidate;
+    announced_ = action.command;
+    for (Decision& decision : tuner->take_decisions()) decisions.push_back(std::move(decision));
+    local_ = {.step = step_, .step_ms = ms, .compute_ms = 60, .finite = true, .excluded = is_excluded};
+    steps.push_back({step_, label, ms, tuner->stage(), report, action.command});
+    ++step_;
+  }
+
+  const std::string& label_in_force() const { return slots_.at(ranks_[0].slot()).label; }
+  int64_t epoch() const { return ranks_[0].epoch(); }
+  double true_ms(const std::string& label) const { return true_ms_.at(label); }
+  std::vector<std::string> decided(const std::string& what) const {
+    std::vector<std::string> labels;
+    for (const Decision& decision : decisions) {
+      if (decision.what == what) labels.push_back(decision.label);
+    }
+    return labels;
+  }
+
+  std::unique_ptr<Tuner> tuner;
+  ScriptedPolicy::Learned learned;
+  std::vector<Step> steps;
+  std::vector<Decision> decisions;
+  std::set<int32_t> held;  // slots that are prepared, or tried to be
+  size_t most_held = 0;
+
+ private:
+  void answer_preparing() {
+    if (!being_prepared_ || --being_prepared_->second > 0) return;
+    const int32_t slot = being_prepared_->first;
+    const policies::Candidate& prepared = slots_.at(slot);
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      const bool fails = r + 1 == ranks_.size() && options_.failing.contains(prepared.label);
+      ranks_[r].prepared(slot, fails ? std::nullopt : std::optional(core::hash(prepared.strategy)));
+    }
+    being_prepared_.reset();
+  }
+
+  JobOptions options_;
+  std::map<std::string, double> true_ms_;
+  NoiseProcess noise_;
+  std::vector<Agreement> ranks_;
+  std::map<int32_t, policies::Candidate> slots_;
+  int64_t step_ = 0;
+  int32_t last_slot_ = -1;
+  LocalStep local_;
+  Command announced_;
+  std::optional<std::pair<int32_t, int>> being_prepared_;  // slot, steps left
+};
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,355 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/tuner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/tuner/simulated_job.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using Kind = Command::Kind;
+using policies::Candidate;
+using policies::Proposal;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Not;
+
+const Candidate kBaseline = candidate("baseline", 0), kHalf = candidate("bf16 baseline", 1, "bf16");
+
+std::vector<Candidate> arms(int n, const std::string& codec = "") {
+  std::vector<Candidate> arms;
+  for (int i = 0; i < n; ++i) arms.push_back(candidate("arm" + std::to_string(i), 10 + i, codec));
+  return arms;
+}
+
+std::map<std::string, double> times(double baseline, const std::vector<double>& arms_ms) {
+  std::map<std::string, double> ms = {{"baseline", baseline}};
+  for (size_t i = 0; i < arms_ms.size(); ++i) ms["arm" + std::to_string(i)] = arms_ms[i];
+  return ms;
+}
+
+// Measured first, then raced.
+std::vector<Proposal> measured(const std::vector<Candidate>& arms) { return {{arms, false}, {arms, true}}; }
+
+int steps_of(const SimulatedJob& job, const std::string& label) {
+  const auto has_label = [&](const SimulatedJob::Step& step) { return step.label == label; };
+  return static_cast<int>(std::count_if(job.steps.begin(), job.steps.end(), has_label));
+}
+
+bool ends_with_baseline(const SimulatedJob& job, const std::string& why) {
+  return !job.tuner->outcome().committed && job.label_in_force() == "baseline" &&
+         job.decided("keep baseline") == std::vector<std::string>{why};
+}
+
+TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
+  SimulatedJob job({}, times(100, {85, 80, 90, 95}), measured(arms(4)), {kBaseline});
+  job.run(20);
+  const Outcome& outcome = job.tuner->outcome();
+  EXPECT_TRUE(outcome.committed);
+  EXPECT_EQ("arm1", outcome.label);
+  EXPECT_EQ("arm1", job.label_in_force());
+  EXPECT_EQ("arm1", job.tuner->in_force().label);
+  EXPECT_NEAR(100, outcome.baseline_ms, 1e-9);
+  EXPECT_NEAR(80, outcome.committed_ms.value(), 1e-9);
+  EXPECT_NEAR(0.2, outcome.gain, 1e-12);
+  EXPECT_NEAR(0.2, outcome.gain_low, 1e-12);
+  EXPECT_NEAR(0.2, outcome.gain_high, 1e-12);
+  EXPECT_EQ(4, outcome.pairs);
+  EXPECT_LE(outcome.steps, 130);
+  EXPECT_EQ(1.0, job.tuner->progress());
+}
+
+TEST(Tuner, GoesThroughItsStages) {
+  SimulatedJob job({}, times(100, {85, 80}), measured(arms(2)), {kBaseline});
+  std::vector<Stage> stages;
+  while (job.tuner->stage() != Stage::watch) {
+    job.one_step();
+    if (stages.empty() || stages.back() != job.tuner->stage()) stages.push_back(job.tuner->stage());
+    EXPECT_GE(job.tuner->progress(), 0);
+    EXPECT_LE(job.tuner->progress(), 1);
+  }
+  EXPECT_THAT(stages, ElementsAre(Stage::observe, Stage::partition, Stage::race, Stage::confirm, Stage::watch));
+}
+
+TEST(Tuner, TellsThePolicyWhatItMeasured) {
+  SimulatedJob job({}, times(100, {85, 80}), measured(arms(2)), {kBaseline});
+  job.run();
+  const auto hash = [](int i) { return core::hash(arms(2)[static_cast<size_t>(i)].strategy); };
+  EXPECT_THAT(job.learned, ElementsAre(core::Measurement{hash(0), 85, 3}, core::Measurement{hash(1), 80, 3}));
+}
+
+TEST(Tuner, MeasuringACandidateTakesFourStepsInAProposalAndSevenAlone) {
+  const std::vector<Candidate> six = arms(6);
+  const auto steps = [&](const std::vector<Proposal>& script) {
+    SimulatedJob job({}, times(100, {200, 201, 202, 203, 204, 205}), script, {kBaseline});
+    job.run();
+    return job.steps.size();
+  };
+  const std::vector<Candidate> five(six.begin(), six.end() - 1);
+  EXPECT_EQ(4, steps({{six, false}}) - steps({{five, false}}));
+  EXPECT_EQ(7, steps({{five, false}, {{six[5]}, false}}) - steps({{five, false}}));
+}
+
+TEST(Tuner, TheFasterBaselineIsWhatAGainIsMeasuredAgainst) {
+  auto ms = times(365, {190});
+  ms["bf16 baseline"] = 230;
+  SimulatedJob job({}, ms, measured(arms(1)), {kBaseline, kHalf});
+  job.run();
+  EXPECT_THAT(job.decided("baseline"), ElementsAre("bf16 baseline"));
+  EXPECT_NEAR(1 - 190.0 / 230, job.tuner->outcome().gain, 1e-12);
+  EXPECT_LE(steps_of(job, "baseline"), 8);
+}
+
+TEST(Tuner, WithNothingToGainTheBaselineStays) {
+  SimulatedJob job({}, times(100, {100, 103, 99.5, 120}), measured(arms(4)), {kBaseline});
+  job.run(20);
+  EXPECT_TRUE(ends_with_baseline(job, "nothing looks faster"));
+  EXPECT_EQ(100, job.tuner->outcome().baseline_ms);
+  EXPECT_EQ(std::nullopt, job.tuner->outcome().committed_ms);
+  EXPECT_EQ(0, job.tuner->outcome().gain);
+  EXPECT_LE(job.tuner->outcome().steps, 110);
+  EXPECT_THAT(job.held, ElementsAre(0)) << "all else was dropped";
+}
+
+TEST(Tuner, WithNothingProposedItEndsAtOnce) {
+  SimulatedJob job({}, times(100, {}), {{{}, true}}, {kBaseline});
+  job.run();
+  EXPECT_TRUE(ends_with_baseline(job, "nothing looks faster"));
+  EXPECT_LE(job.tuner->outcome().steps, 10);
+}
+
+TEST(Tuner, ABaselineAmongTheFinalistsIsNoCandidate) {
+  SimulatedJob job({}, times(100, {}), {{{kBaseline}, false}, {{kBaseline}, true}}, {kBaseline});
+  job.run();
+  EXPECT_TRUE(ends_with_baseline(job, "nothing looks faster"));
+}
+
+TEST(Tuner, AMuchSlowerBaselineRunsInShortBlocks) {
+  SimulatedJob job({}, times(800, {100, 110}), measured(arms(2)), {kBaseline});
+  job.run();
+  int longest = 0, run = 0;
+  for (const auto& step : job.steps) {
+    run = step.label == "baseline" && step.step > 20 ? run + 1 : 0;
+    longest = std::max(longest, run);
+  }
+  EXPECT_TRUE(job.tuner->outcome().committed);
+  EXPECT_LE(longest, 6) << "three steps, and six where two blocks meet";
+}
+
+TEST(Tuner, ASlowCandidateIsCutShortAndNotRaced) {
+  SimulatedJob job({}, times(100, {80, 1000, 210}), measured(arms(3)), {kBaseline});
+  job.run();
+  EXPECT_EQ(4, steps_of(job, "arm1")) << "its first step holds the preparation of the next, and says nothing";
+  EXPECT_EQ(4, steps_of(job, "arm2"));
+  EXPECT_THAT(job.decided("eliminate"), ElementsAre("arm1", "arm2"));
+  EXPECT_EQ("arm0", job.label_in_force());
+}
+
+TEST(Tuner, ASlowFinalistIsOutAfterARound) {
+  SimulatedJob job({}, times(100, {80, 1000, 170}), {{arms(3), true}}, {kBaseline});
+  job.run();
+  EXPECT_EQ(3, steps_of(job, "arm1")) << "no command comes into force sooner";
+  EXPECT_LE(steps_of(job, "arm2"), 5);
+  EXPECT_EQ("arm0", job.label_in_force());
+}
+
+TEST(Tuner, WhatIsExcludedOrNotFiniteIsNeverScored) {
+  const auto is_bad = [](int64_t step) { return step % 7 == 3; };
+  for (const bool excluded : {true, false}) {
+    JobOptions options;
+    if (excluded) options.excluded = is_bad;
+    if (!excluded) options.nonfinite = [&](int64_t step, const std::string&) { return is_bad(step); };
+    options.slowdown = [&](int64_t step) { return is_bad(step) ? 0.01 : 1.0; };
+    SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+    job.run();
+    EXPECT_TRUE(job.tuner->outcome().committed);
+    EXPECT_NEAR(0.2, job.tuner->outcome().gain, 1e-12);
+    EXPECT_LE(job.tuner->outcome().steps, 150);
+    for (const core::Measurement& measurement : job.learned) EXPECT_GE(measurement.step_ms, 80);
+  }
+}
+
+TEST(Tuner, ThePreparationCostsNoScoredStep) {
+  JobOptions options;
+  options.preparing_ms = 1000;
+  SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+  job.run();
+  EXPECT_NEAR(0.2, job.tuner->outcome().gain, 1e-12);
+  EXPECT_THAT(job.learned, testing::Each(testing::Field(&core::Measurement::steps, 3)));
+  EXPECT_GE(job.tuner->outcome().cost_ms, 2900) << "but it counts as a cost";
+}
+
+TEST(Tuner, WhatCanNotBePreparedIsLeftOut) {
+  for (const int preparing_steps : {1, 3}) {
+    JobOptions options;
+    options.failing = {"arm1", "arm3"};
+    options.preparing_steps = preparing_steps;
+    SimulatedJob job(options, times(100, {85, 1, 90, 1}), measured(arms(4)), {kBaseline});
+    job.run(20);
+    EXPECT_EQ("arm0", job.label_in_force());
+    EXPECT_EQ(2, job.learned.size());
+    EXPECT_THAT(job.decided("prepare failed"), ElementsAre("arm1", "arm3", "arm1", "arm3"));
+    EXPECT_EQ(2, job.held.size()) << "baseline and winner";
+  }
+}
+
+TEST(Tuner, WhatIsNeverPreparedIsGivenUp) {
+  JobOptions options;
+  options.preparing_steps = 100;
+  SimulatedJob job(options, times(100, {85, 80}), {{arms(2), true}}, {kBaseline});
+  job.run(20);
+  EXPECT_TRUE(ends_with_baseline(job, "nothing looks faster"));
+  EXPECT_LE(job.tuner->outcome().steps, 30);
+  EXPECT_THAT(job.held, ElementsAre(0));
+}
+
+TEST(Tuner, ACandidateThatIsNeverFiniteIsLeftOut) {
+  JobOptions options;
+  options.nonfinite = [](int64_t, const std::string& label) { return label == "arm0"; };
+  SimulatedJob job(options, times(100, {50, 80}), measured(arms(2)), {kBaseline});
+  job.run();
+  EXPECT_EQ("arm1", job.label_in_force());
+  EXPECT_EQ(1, job.learned.size());
+}
+
+TEST(Tuner, SlotsAreDroppedInTime) {
+  const std::vector<Candidate> many = arms(20);
+  std::vector<double> ms;
+  for (int i = 0; i < 20; ++i) ms.push_back(80 + i);
+  std::vector<Proposal> script;
+  for (const Candidate& arm : many) script.push_back({{arm}, false});
+  script.push_back({std::vector<Candidate>(many.begin(), many.begin() + 7), true});
+  SimulatedJob job({}, times(100, ms), script, {kBaseline});
+  job.run(20);
+  EXPECT_EQ("arm0", job.label_in_force());
+  EXPECT_LE(job.most_held, 1 + 7 + 2) << "baseline, possible finalists, the one that runs and the one that is prepared";
+  EXPECT_EQ(2, job.held.size());
+}
+
+// --- lossy and imported strategies -------------------------------------------------------------------------------------
+
+TEST(Tuner, NothingLossyRunsBeforeItsTime) {
+  JobOptions options;
+  options.tuner.lossy_after = 1000;
+  options.tuner.budget_steps = 300;
+  std::vector<Candidate> candidates = {candidate("arm0", 10, "bf16"), candidate("arm1", 11, "topk")};
+  SimulatedJob job(options, times(100, {90, 70}), measured(candidates), {kBaseline});
+  job.run();
+  EXPECT_EQ("arm1", job.label_in_force());
+  for (const auto& step : job.steps) {
+    EXPECT_FALSE(step.label == "arm1" && step.step < 1000);
+    EXPECT_FALSE(step.label == "arm0" && step.step > 100 && step.step < 1000) << "what is not confirmed does not stay";
+  }
+  EXPECT_LT(job.tuner->outcome().steps, 200);
+}
+
+TEST(Tuner, AnImportedStrategyRunsFromTheFirstStepAndIsConfirmed) {
+  SimulatedJob job({}, times(100, {80}), {}, {kBaseline}, arms(1)[0]);
+  EXPECT_EQ(Stage::imported, job.tuner->stage());
+  EXPECT_EQ("arm0", job.tuner->in_force().label);
+  job.run(20);
+  EXPECT_EQ("arm0", job.steps[0].label);
+  EXPECT_TRUE(job.tuner->outcome().committed);
+  EXPECT_EQ("arm0", job.label_in_force());
+  EXPECT_NEAR(0.2, job.tuner->outcome().gain, 1e-12);
+  EXPECT_LE(job.tuner->outcome().steps, 100);
+  EXPECT_THAT(job.decisions, Not(Contains(testing::Field(&Decision::stage, Stage::race))));
+}
+
+TEST(Tuner, AnImportedStrategyThatDoesNotHoldIsDroppedAndTuningBegins) {
+  const std::vector<Candidate> two = arms(2);
+  for (const double ms : {95.0, 100.0, 150.0, 500.0}) {
+    JobOptions options;
+    if (ms == 95) options.nonfinite = [](int64_t, const std::string& label) { return label == "arm0"; };
+    SimulatedJob job(options, times(100, {ms, 80}), measured({two[1]}), {kBaseline}, two[0]);
+    job.run(20);
+    EXPECT_EQ(1, job.decided("drop imported").size());
+    EXPECT_EQ("arm1", job.label_in_force());
+    EXPECT_THAT(job.held, Not(Contains(kImportedSlot)));
+  }
+}
+
+TEST(Tuner, ALossyImportedStrategyWaits) {
+  JobOptions options;
+  options.tuner.lossy_after = 500;
+  SimulatedJob job(options, times(100, {80}), {}, {kBaseline}, candidate("arm0", 10, "topk"));
+  job.run();
+  for (const auto& step : job.steps) EXPECT_FALSE(step.label == "arm0" && step.step < 500);
+  EXPECT_EQ("arm0", job.label_in_force());
+  EXPECT_LE(job.tuner->outcome().steps, 100);
+}
+
+// --- budget ------------------------------------------------------------------------------------------------------------
+
+TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
+  for (const int budget_steps : {1, 5, 20, 50, 80}) {
+    JobOptions options;
+    options.tuner.budget_steps = budget_steps;
+    SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+    job.run(20);
+    EXPECT_FALSE(job.tuner->outcome().committed);
+    EXPECT_EQ("baseline", job.label_in_force());
+    EXPECT_LE(job.tuner->outcome().steps, budget_steps);
+    EXPECT_THAT(job.held, ElementsAre(0));
+  }
+}
+
+TEST(Tuner, WhenTheTimeIsSpentTheBaselineStays) {
+  SimulatedJob job({}, times(100, {1000, 1100, 1200, 1300, 1400}), measured(arms(5)), {kBaseline});
+  job.run(20);
+  EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
+  EXPECT_LE(job.tuner->outcome().cost_ms, 0.25 * 200 * 100 + 3 * 1300) << "a quarter of 200 steps, and what was on its way";
+}
+
+TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
+  JobOptions options;
+  options.tuner.budget_steps = 30;
+  SimulatedJob job(options, times(100, {80}), {}, {kBaseline}, arms(1)[0]);
+  job.run(20);
+  EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
+}
+
+// --- determinism (I9) --------------------------------------------------------------------------------------------------
+
+TEST(Tuner, SameReportsGiveTheSameCommands) {
+  JobOptions options;
+  options.noise = kReference;
+  const auto ms = times(100, {85, 80, 90, 82, 110});
+  SimulatedJob job(options, ms, measured(arms(5)), {kBaseline});
+  job.run(20);
+
+  policies::Knowledge knowledge;
+  knowledge.traits = traits();
+  TunerOptions tuner_options;
+  tuner_options.seed = options.seed;
+  Tuner replay(tuner_options, std::make_unique<ScriptedPolicy>(measured(arms(5))), knowledge, {kBaseline}, {});
+  for (const auto& step : job.steps) ASSERT_EQ(step.answer, replay.on_step(step.report).command) << "step " << step.step;
+  EXPECT_EQ(job.tuner->outcome().gain, replay.outcome().gain);
+
+  SimulatedJob again(options, ms, measured(arms(5)), {kBaseline});
+  again.run(20);
+  EXPECT_EQ(job.steps, again.steps);
+}
+
+TEST(Tuner, AnotherSeedShufflesOtherwise) {
+  const auto steps = [](uint64_t seed) {
+    JobOptions options;
+    options.seed = seed;
+    SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+    job.run();
+    return job.steps;
+  };
+  EXPECT_NE(steps(1), steps(2));
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

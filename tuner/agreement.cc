@@ -1,0 +1,209 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/agreement.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "engine/core/hash.h"
+
+namespace gradtune::tuner {
+namespace {
+
+// Positions in the control word. Where a pair is named, the value is followed by its negation.
+enum Position : size_t {
+  kStep = 0,           // pair
+  kAgreedHigh = 2,     // pair: upper and lower 32 bits of what all ranks must hold alike
+  kAgreedLow = 4,      // pair
+  kPreparedHigh = 6,   // pair: of the strategy that this rank has prepared last and others may still be at
+  kPreparedLow = 8,    // pair
+  kUnanswered = 10,    // preparing is under way
+  kFailed = 11,        // preparing failed
+  kNonfinite = 12,
+  kExcluded = 13,
+  kStepMs = 14,
+  kComputeMs = 15,     // pair
+  kCommand = 17,       // kind, slot, bytes
+  kUsed = 20,
+};
+static_assert(kUsed <= kControlWords);
+
+// Below every half of a hash and its negation, so that a rank without a value is no part of the comparison.
+constexpr double kAbsent = -0x1p33;
+constexpr double kMostMs = 1e12;
+constexpr double kMostBytes = 0x1p53;
+
+using core::Error;
+
+void put_pair(ControlWord& word, size_t at, double value) {
+  word[at] = value;
+  word[at + 1] = -value;
+}
+
+// A double holds 53 bits, so a hash travels in two halves.
+void put_hash(ControlWord& word, size_t high, size_t low, uint64_t hash) {
+  put_pair(word, high, static_cast<double>(hash >> 32));
+  put_pair(word, low, static_cast<double>(hash & 0xffffffffULL));
+}
+
+// All ranks that have a value have the same one.
+bool is_common(const ControlWord& reduced, size_t at) {
+  return reduced[at] == kAbsent || reduced[at] == -reduced[at + 1];
+}
+
+bool is_time(double ms) { return ms >= 0 && ms <= kMostMs; }
+
+bool is_integer_in(double value, double least, double most) {
+  return value >= least && value <= most && value == std::floor(value);
+}
+
+core::Result<Command> read_command(const ControlWord& reduced) {
+  const double kind = reduced[kCommand], slot = reduced[kCommand + 1], bytes = reduced[kCommand + 2];
+  if (!is_integer_in(kind, 0, static_cast<double>(Command::Kind::commit)) || !is_integer_in(slot, 0, INT32_MAX) ||
+      !is_integer_in(bytes, 0, kMostBytes)) {
+    return Error{Error::Code::corrupt, "the command in the control word is none: a value is out of its range"};
+  }
+  return Command{.kind = static_cast<Command::Kind>(static_cast<int>(kind)),
+                 .slot = static_cast<int32_t>(slot),
+                 .bytes = static_cast<int64_t>(bytes)};
+}
+
+}  // namespace
+
+Agreement::Agreement(int32_t slot, uint64_t strategy_hash)
+    : slot_(slot), slots_{{slot, strategy_hash}}, last_slot_(slot) {}
+
+uint64_t Agreement::agreed_hash() const {
+  core::Hasher hasher;
+  hasher.add(static_cast<uint64_t>(epoch_));
+  hasher.add(static_cast<uint64_t>(slot_));
+  hasher.add(slots_.size());
+  for (const auto& [slot, hash] : slots_) {
+    hasher.add(static_cast<uint64_t>(slot));
+    hasher.add(hash);
+  }
+  hasher.add(pending_ ? static_cast<uint64_t>(pending_->slot) + 1 : 0);
+  return hasher.value();
+}
+
+uint64_t Agreement::identity() const {
+  core::Hasher hasher;
+  hasher.add(agreed_hash());
+  if (pending_) hasher.add(pending_->hash.value_or(0));
+  return hasher.value();
+}
+
+ControlWord Agreement::contribute(const LocalStep& local, const Command& announced) const {
+  ControlWord word{};
+  put_pair(word, kStep, static_cast<double>(local.step));
+  put_hash(word, kAgreedHigh, kAgreedLow, agreed_hash());
+  std::fill_n(word.begin() + kPreparedHigh, 4, kAbsent);
+  if (pending_) {
+    if (pending_->hash) put_hash(word, kPreparedHigh, kPreparedLow, *pending_->hash);
+    word[kUnanswered] = pending_->answered ? 0 : 1;
+    word[kFailed] = pending_->answered && !pending_->hash ? 1 : 0;
+  }
+  const bool timed = is_time(local.step_ms);
+  word[kNonfinite] = local.finite ? 0 : 1;
+  word[kExcluded] = local.excluded || !timed ? 1 : 0;
+  word[kStepMs] = timed ? local.step_ms : 0;
+  put_pair(word, kComputeMs, is_time(local.compute_ms) ? local.compute_ms : 0);
+  word[kCommand] = static_cast<double>(announced.kind);
+  word[kCommand + 1] = announced.slot;
+  word[kCommand + 2] = static_cast<double>(announced.bytes);
+  return word;
+}
+
+core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWord& reduced) {
+  const std::string where = "in the control word after step " + std::to_string(local.step);
+  if (!std::all_of(reduced.begin(), reduced.end(), [](double value) { return std::isfinite(value); })) {
+    return Error{Error::Code::corrupt, "a value that is not finite stands " + where};
+  }
+  if (!is_common(reduced, kStep)) return Error{Error::Code::mismatch, "ranks are in different steps, seen " + where};
+  if (!is_common(reduced, kAgreedHigh) || !is_common(reduced, kAgreedLow)) {
+    return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " + where +
+                                            "; this rank is in epoch " + std::to_string(epoch_) + ", slot " +
+                                            std::to_string(slot_)};
+  }
+  if (!is_common(reduced, kPreparedHigh) || !is_common(reduced, kPreparedLow)) {
+    return Error{Error::Code::mismatch, "ranks received different strategies for slot " +
+                                            std::to_string(pending_ ? pending_->slot : -1) + ", seen " + where};
+  }
+  core::Result<Command> command = read_command(reduced);
+  if (!command) return command.error();
+
+  Verdict verdict;
+  verdict.report = {.step = local.step,
+                    .slot = last_slot_,
+                    .step_ms = reduced[kStepMs],
+                    .compute_ms_max = reduced[kComputeMs],
+                    .compute_ms_min = -reduced[kComputeMs + 1],
+                    .finite = last_finite_,
+                    .excluded = reduced[kExcluded] > 0 || !begun_};
+  verdict.finite = reduced[kNonfinite] == 0;
+  verdict.command = command.value();
+  begun_ = true;
+  last_slot_ = slot_;
+  last_finite_ = verdict.finite;
+
+  settle_pending(reduced);
+  if (core::Status status = carry_out(verdict.command); !status) return status.error();
+  verdict.report.prepared = !pending_ && !failed_slot_;
+  verdict.report.failed = failed_slot_.has_value();
+  return verdict;
+}
+
+// Once every rank has answered, the slot is ready on all of them or on none.
+void Agreement::settle_pending(const ControlWord& reduced) {
+  if (!pending_ || reduced[kUnanswered] > 0) return;
+  if (reduced[kFailed] > 0) {
+    failed_slot_ = pending_->slot;
+  } else {
+    slots_[pending_->slot] = *pending_->hash;
+  }
+  pending_.reset();
+}
+
+core::Status Agreement::carry_out(Command& command) {
+  const auto refuse = [&](const std::string& why) {
+    return Error{Error::Code::corrupt, "the command announced for slot " + std::to_string(command.slot) + " " + why};
+  };
+  switch (command.kind) {
+    case Command::Kind::keep: return {};
+    case Command::Kind::prepare:
+      if (slots_.contains(command.slot)) return refuse("would prepare it, but it holds a strategy");
+      pending_ = Pending{.slot = command.slot, .answered = false, .hash = {}};
+      failed_slot_.reset();
+      return {};
+    case Command::Kind::run:
+    case Command::Kind::commit:
+      if (!slots_.contains(command.slot)) {
+        command = {};
+        return {};
+      }
+      slot_ = command.slot;
+      ++epoch_;
+      return {};
+    case Command::Kind::drop:
+      if (command.slot == slot_) return refuse("would drop it, but it is in force");
+      slots_.erase(command.slot);
+      if (pending_ && pending_->slot == command.slot) pending_.reset();
+      if (failed_slot_ == command.slot) failed_slot_.reset();
+      return {};
+  }
+  return refuse("is unknown");
+}
+
+void Agreement::prepared(int32_t slot, std::optional<uint64_t> strategy_hash) {
+  if (pending_ && pending_->slot == slot) {
+    pending_->answered = true;
+    pending_->hash = strategy_hash;
+    return;
+  }
+  if (begun_) return;  // taken back meanwhile
+  core::check(strategy_hash.has_value(), "a slot that is ready from the start has a strategy");
+  slots_[slot] = *strategy_hash;
+}
+
+}  // namespace gradtune::tuner

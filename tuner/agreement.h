@@ -1,0 +1,106 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How all ranks run the same strategy in every step: a pure state machine, one per rank, without clock, thread or socket.
+//
+// A strategy lives in a *slot* (a small number). Rank 0 announces at most one command per step inside the control
+// collective, which all ranks complete; what was announced in step s is in force from step s + 1. Every rank also
+// contributes a hash of all that decides its next step (epoch, slot in force, the table of slots), so that a rank that
+// differs is found by all ranks in that step, before any payload of the next one is sent. (A switch announced outside the
+// collectives is unsafe whatever its lead; announced inside one that all ranks complete it is safe: model-checked,
+// reference on tuning, section 7.)
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "engine/core/measurement.h"
+#include "engine/core/result.h"
+
+namespace gradtune::tuner {
+
+struct Command {
+  enum class Kind : uint8_t {
+    keep,     // nothing changes
+    prepare,  // a strategy of `bytes` bytes follows by broadcast from rank 0, for `slot`; takes back one still under way
+    run,      // the strategy in `slot` is in force from the next step; the epoch grows by one. Where some rank has not
+              // prepared it until then, nothing changes on any
+    drop,     // `slot` is not needed any more, whether preparing it succeeded or not; never the slot in force
+    commit,   // as run, and tuning is over: the strategy in `slot` stays, residuals parked for others may drain
+  } kind = Kind::keep;
+  int32_t slot = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const Command&) const = default;
+};
+
+// What one rank knows at the end of a step's backward pass. The end of a step is only seen in the next one: all but `finite`
+// speaks of the step before.
+struct LocalStep {
+  int64_t step = -1;      // that step; -1: there was none
+  double step_ms = 0;
+  double compute_ms = 0;
+  bool finite = true;     // of the step under way
+  bool excluded = false;  // that step is not to be scored
+};
+
+// The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent
+// negated as well. All values are exact in a double; a time that is none counts as 0, and a step without one is excluded.
+constexpr int kControlWords = 24;
+using ControlWord = std::array<double, kControlWords>;
+
+// What the reduced word tells every rank alike.
+struct Verdict {
+  core::StepReport report;  // of the step before; for the tuner on rank 0
+  bool finite = true;       // of this step: no rank met a NaN or Inf
+  Command command;          // to be carried out now, by all ranks; keep in place of a run that can not be
+};
+
+class Agreement {
+ public:
+  // All ranks start in `slot` with the strategy of that hash, epoch 1. Other slots that are ready from the start are told by
+  // prepared() before the first step.
+  Agreement(int32_t slot, uint64_t strategy_hash);
+
+  // `announced` is rank 0's command; other ranks pass a Command{}.
+  ControlWord contribute(const LocalStep& local, const Command& announced) const;
+
+  // An error (mismatch) when ranks differ: all ranks get it in the same step; the caller then names them by a gathering
+  // collective of `identity()`.
+  core::Result<Verdict> receive(const LocalStep& local, const ControlWord& reduced);
+
+  // This rank's outcome of a prepare command: the hash of what it received, or nothing when preparing failed. Reports say
+  // prepared = false until all ranks gave theirs. Then the slot can be run, or, where any rank failed, is empty on all of
+  // them, and reports say failed = true until it is dropped or the next prepare. An answer to what was taken back is
+  // ignored, so slot numbers are not to be used twice.
+  void prepared(int32_t slot, std::optional<uint64_t> strategy_hash);
+
+  int32_t slot() const { return slot_; }        // in force
+  int64_t epoch() const { return epoch_; }
+  uint64_t identity() const;                    // hash of epoch, slot in force, table of slots and what is being prepared
+
+ private:
+  struct Pending {
+    int32_t slot;
+    bool answered = false;
+    std::optional<uint64_t> hash;
+  };
+  uint64_t agreed_hash() const;
+  void settle_pending(const ControlWord& reduced);
+  core::Status carry_out(Command& command);
+
+  int32_t slot_;
+  int64_t epoch_ = 1;
+  std::map<int32_t, uint64_t> slots_;  // those that all ranks can run
+  std::optional<Pending> pending_;
+  std::optional<int32_t> failed_slot_;
+
+  // Of the step before, of which reports speak.
+  bool begun_ = false;
+  int32_t last_slot_;
+  bool last_finite_ = true;
+};
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What tuning cost so far, and whether it may cost more. Leaves open what happens when it may not.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/measurement.h"
+
+namespace gradtune::tuner {
+
+class Budget {
+ public:
+  // Tuning ends after so many steps, or when it has lost this share of the time so far against the baseline.
+  Budget(int most_steps, double most_share) : most_steps_(most_steps), most_share_(most_share) {}
+
+  // A step of tuning. `is_ours`: if it is excluded, then because something was prepared; others are not held against tuning.
+  void count(const core::StepReport& report, bool is_ours);
+
+  // How fast the baseline is at present. Nothing is lost until that is known.
+  void learn_baseline(double baseline_ms);
+
+  bool allows(int more_steps = 0) const;
+  int steps() const { return steps_; }
+  double cost_ms(double baseline_ms) const;  // sum of max(0, step - baseline)
+
+ private:
+  const int most_steps_;
+  const double most_share_;
+  int steps_ = 0;
+  std::vector<double> steps_ms_;
+  double elapsed_ms_ = 0, lost_ms_ = 0, baseline_ms_ = 0;
+};
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The first look at a job: how fast its baselines are, which of them gains are measured against, and how long ranks compute.
+// Leaves open how blocks are run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/measurement.h"
+#include "tuner/schedule.h"
+
+namespace gradtune::tuner {
+
+class Observation {
+ public:
+  // Slots 0 ... baselines - 1, one or two of them.
+  explicit Observation(int baselines) : baselines_(baselines) {}
+
+  // The slots of the next blocks in the order in which they are to run: each baseline once, and where two are close once
+  // more in turns.
+  std::vector<int32_t> next_blocks() const;
+  void record(const core::StepReport& report);
+  void score(const std::vector<Score>& blocks);
+
+  bool is_over() const;
+  int32_t baseline() const;  // the faster one
+  double baseline_ms() const { return step_ms(baseline()); }
+  double compute_max_ms() const;  // medians of the slowest and of the fastest rank
+  double compute_min_ms() const;
+
+ private:
+  double step_ms(int32_t slot) const;
+  size_t wanted() const;
+
+  const int32_t baselines_;
+  std::vector<std::vector<double>> blocks_ms_ = std::vector<std::vector<double>>(static_cast<size_t>(baselines_));
+  std::vector<double> compute_max_ms_, compute_min_ms_;
+};
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/race.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <tuple>
+
+#include "tuner/statistics.h"
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr int kRounds = 4;  // with blocks of 4 scored steps, 16 for each finalist
+constexpr int kFewestRounds = 3;
+constexpr size_t kFinalists = 2;
+constexpr double kAborted = 2.0;  // times the best block of the round
+constexpr double kWorthIt = 0.01;
+
+// An arm that far behind does not come back: beyond all drift between two blocks of a round, or once the noise is known,
+// beyond what it explains.
+constexpr double kHopeless = 0.22;
+constexpr double kStandardErrors = 4;
+
+}  // namespace
+
+double Race::State::mean() const { return moments(logs).mean; }
+
+Race::Race(const Arm& baseline, const std::vector<Arm>& arms, core::Rng rng) : baseline_{baseline, {}}, rng_(rng) {
+  for (const Arm& arm : arms) arms_.push_back({arm, {}});
+}
+
+std::vector<int32_t> Race::next_round() {
+  std::vector<int32_t> slots = {baseline_.arm.slot};
+  for (const State& state : arms_) slots.push_back(state.arm.slot);
+  rng_.shuffle(slots);
+  return slots;
+}
+
+std::vector<Race::Eliminated> Race::score(const std::vector<Score>& round) {
+  std::map<int32_t, double> logs;
+  for (const Score& score : round) {
+    if (score.step_ms) logs[score.slot] = std::log(*score.step_ms);
+  }
+  if (!logs.contains(baseline_.arm.slot)) return {};
+  ++rounds_;
+  baseline_.logs.push_back(logs[baseline_.arm.slot]);
+
+  std::vector<Eliminated> eliminated;
+  std::vector<State> scored;
+  double best = baseline_.mean(), best_block = baseline_.logs.back();
+  for (State& state : arms_) {
+    if (!logs.contains(state.arm.slot)) {
+      eliminated.push_back({state.arm.slot, 0});
+      continue;
+    }
+    state.logs.push_back(logs[state.arm.slot]);
+    best = std::min(best, state.mean());
+    best_block = std::min(best_block, state.logs.back());
+    scored.push_back(std::move(state));
+  }
+  const size_t most = std::max(kFinalists, (arms_.size() + 1) / 2);
+  arms_ = in_order_of_preference(std::move(scored));
+  const double hopeless = std::min(kHopeless, kTie + kStandardErrors * noise() / std::sqrt(rounds_));
+  std::vector<State> kept;
+  for (State& state : arms_) {
+    const double behind = state.mean() - best;
+    if (kept.size() < most && behind <= hopeless && state.logs.back() <= best_block + std::log(kAborted)) {
+      kept.push_back(std::move(state));
+    } else {
+      eliminated.push_back({state.arm.slot, behind});
+    }
+  }
+  arms_ = std::move(kept);
+  return eliminated;
+}
+
+// Those that tie with the best by what they cost otherwise, then the others by speed.
+std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states) {
+  double best = std::numeric_limits<double>::infinity();
+  for (const State& state : states) best = std::min(best, state.mean());
+  const auto key = [&](const State& state) {
+    const bool ties = state.mean() <= best + kTie;
+    return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy, state.mean());
+  };
+  std::stable_sort(states.begin(), states.end(), [&](const State& a, const State& b) { return key(a) < key(b); });
+  return states;
+}
+
+// Of a pair of blocks: what is left of the logarithms when each arm's and each round's own effect is taken out.
+double Race::noise() const {
+  std::vector<const State*> states = {&baseline_};
+  for (const State& state : arms_) states.push_back(&state);
+  const double freedom = static_cast<double>(states.size() - 1) * (rounds_ - 1);
+  if (freedom <= 0) return std::numeric_limits<double>::infinity();
+  double squares = 0;
+  for (size_t round = 0; round < static_cast<size_t>(rounds_); ++round) {
+    std::vector<double> residuals;
+    for (const State* state : states) residuals.push_back(state->logs[round] - state->mean());
+    const Moments of_round = moments(residuals);
+    squares += of_round.sd * of_round.sd * static_cast<double>(states.size() - 1);
+  }
+  return std::sqrt(2 * squares / freedom);
+}
+
+bool Race::is_over() const {
+  return arms_.empty() || rounds_ >= kRounds || (arms_.size() == 1 && rounds_ >= kFewestRounds);
+}
+
+double Race::progress() const { return static_cast<double>(rounds_) / kRounds; }
+
+std::optional<Race::Winner> Race::winner() const {
+  if (rounds_ == 0) return {};
+  const auto effect = [&](const State& state) { return baseline_.mean() - state.mean(); };
+  std::vector<State> worthy;
+  for (const State& state : arms_) {
+    const bool is_lossier = state.arm.fidelity > baseline_.arm.fidelity;
+    if (effect(state) > (is_lossier ? kTie : kWorthIt)) worthy.push_back(state);
+  }
+  if (worthy.empty()) return {};
+  worthy = in_order_of_preference(worthy);
+  State best = worthy[0];
+  for (const State& state : worthy) {
+    const bool is_near = state.arm.fidelity == worthy[0].arm.fidelity && state.mean() <= worthy[0].mean() + kNearTie;
+    if (is_near && state.arm.buckets < best.arm.buckets) best = state;
+  }
+  return Winner{best.arm.slot, effect(best), noise(), rounds_};
+}
+
+}  // namespace gradtune::tuner

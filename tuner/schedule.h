@@ -1,0 +1,83 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which slot runs in which step: blocks of steps one after another, planned ahead because a command takes `lead` steps to
+// come into force, and extended or cut short as their reports come in. Leaves open what the blocks are for.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "engine/core/measurement.h"
+
+namespace gradtune::tuner {
+
+struct Block {
+  int32_t slot = 0;
+  int dropped = 1;  // steps at its beginning that are not scored: the transient after a switch
+  int scored = 4;
+  // Longer steps cut the block short: two of them, or one of more than twice that (more than any spike; the first step of
+  // a block is a sign as well).
+  double limit_ms = std::numeric_limits<double>::infinity();
+  int patience = std::numeric_limits<int>::max();  // steps that it may be extended by for those that can not be scored
+};
+
+// What came out of a block.
+struct Score {
+  int32_t slot = 0;
+  std::optional<double> step_ms;  // median; nothing where less than half of the steps could be scored
+  int steps = 0;
+};
+
+class Schedule {
+ public:
+  Schedule(int lead, int32_t slot);
+
+  // Blocks run in the order in which they were added.
+  void add(const Block& block);
+  // What runs where no block is left.
+  void rest(int32_t slot) { rest_ = slot; }
+  // Forgets the block that was added last, if it is of that slot and has not begun. Returns whether it had been put in force
+  // already, which then did not take place.
+  bool take_back(int32_t slot);
+  // Forgets all blocks; `slot` is put in force by other means.
+  void stop(int32_t slot);
+
+  // The report of each step in turn; afterwards next_slot() says what to put in force in the step that comes `lead` steps
+  // later, if that is a change.
+  void record(const core::StepReport& report);
+  std::optional<int32_t> next_slot();
+
+  int32_t slot() const { return slot_; }                // in force, once all that was said has come into force
+  bool is_done() const { return waiting_.empty() && running_.empty(); }  // all data are in
+  bool is_waiting() const { return !waiting_.empty(); }  // some block was not yet put in force
+  std::vector<Score> take_scores();                      // of the blocks that ended since the last call, in order
+
+ private:
+  struct Running {
+    Block block;
+    int64_t begin;
+    int64_t end = std::numeric_limits<int64_t>::max();  // first step of what follows, once that is known
+    int length;                                         // steps it is to run
+    int seen = 0;
+    int extended = 0;
+    int slow = 0;
+    std::vector<double> step_ms;
+  };
+  void observe(Running& running, const core::StepReport& report) const;
+  void finish_front();
+
+  const int lead_;
+  int64_t step_ = -1;  // of the last report
+  int32_t slot_;
+  int32_t slot_before_;  // the last change
+  int32_t rest_;
+  std::deque<Block> waiting_;
+  std::deque<Running> running_;  // put in force, not all reports in
+  std::vector<Score> scores_;
+};
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,30 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The few statistics that racing and confirming stand on: robust inside a block (median), Student's t over blocks. Leaves
+// open what is compared with what.
+#pragma once
+
+#include <span>
+#include <vector>
+
+namespace gradtune::tuner {
+
+// The mean of the two middle values of an even number. Not empty.
+double median(std::vector<double> values);
+
+struct Moments {
+  double mean = 0;
+  double sd = 0;  // of a sample: over n - 1; 0 for fewer than two values
+};
+Moments moments(std::span<const double> values);
+
+// One-sided 95 % and two-sided 95 % quantiles of Student's t for n values, n >= 2.
+double t_one_sided(int values);
+double t_two_sided(int values);
+
+// Probability that the one-sided 95 % t test of `values` differences finds a mean above 0, for true mean and sd (normal
+// approximation of the noncentral t distribution; within 2 % for 4 values and more).
+double power(int values, double mean, double sd);
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// JSON from strangers: parsed within limits of size, depth and number of entries, duplicate keys refused, and read with
+// errors that say where in the file, what was found and what is allowed. Leaves open what a file means.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/core/result.h"
+
+namespace gradtune::tuner {
+
+struct JsonValue;
+using JsonArray = std::vector<JsonValue>;
+using JsonObject =
+    std::vector<std::pair<std::string, JsonValue>>;  // in the order of the text, keys unique
+
+// Integers beyond int64_t are refused by the parser.
+struct JsonValue {
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, JsonArray, JsonObject> value =
+      nullptr;
+
+  bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
+};
+
+struct JsonLimits {
+  int64_t bytes = 1 << 20;
+  int depth = 16;
+  int64_t entries = 100'000;  // array elements and object members, in all
+  int64_t members = 64;       // of one object
+};
+
+core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits);
+
+// Reads values with range checks. After the first error, which it keeps, it returns defaults; so a caller reads a whole file
+// in a straight line and asks for the error once.
+class JsonReader {
+ public:
+  bool ok() const { return !error_; }
+  const std::optional<core::Error>& error() const { return error_; }
+  void fail(std::string_view where, const std::string& what);
+
+  // An object with exactly these members, whatever their order.
+  const JsonObject& object(const JsonValue& value, std::string_view where,
+                           std::initializer_list<std::string_view> members);
+  const JsonArray& array(const JsonValue& value, std::string_view where);
+
+  // A member of an object that `object` returned. Null for one that is missing after an error.
+  static const JsonValue& member(const JsonObject& object, std::string_view name);
+
+  std::string text(const JsonValue& value, std::string_view where, size_t most_bytes);
+  int64_t integer(const JsonValue& value, std::string_view where, int64_t least, int64_t most);
+  double number(const JsonValue& value, std::string_view where, double least, double most);
+
+ private:
+  std::optional<core::Error> error_;
+};
+
+}  // namespace gradtune::tuner

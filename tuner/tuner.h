@@ -1,0 +1,114 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The tuner: a function of events, without clock, thread or socket. It lives on rank 0, takes one report per step and
+// answers with at most one command; a simulation, a replayed journal and a training job all run this same code. Reports
+// come late: the command answered to the report of step r is in force from step r + kLead.
+//
+// Stages: observe (baseline in force: learn times, choose the faster baseline), partition (measure what the policy
+// proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh pairs against the baseline, as
+// many as fixed beforehand), watch (records; nothing is changed any more). A job that starts from a file begins in
+// `imported` and goes on to confirm. When the budget is spent, or nothing is confirmed, the baseline stays (I4).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/measurement.h"
+#include "engine/core/strategy.h"
+#include "policies/policy.h"
+#include "tuner/agreement.h"
+
+namespace gradtune::tuner {
+
+constexpr int kLead = 3;
+
+enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch };
+std::string_view to_string(Stage stage);
+
+struct TunerOptions {
+  uint64_t seed = 0;
+  int budget_steps = 400;      // tuning ends after that many steps
+  double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
+  int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
+  int block_steps = 5;         // of a race; the first is dropped (see tuning reference, section 4)
+  int watch_steps = 0;         // reserved length of the reference after a commit; 0: 50
+};
+
+// What the evidence says once it is in. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
+struct Outcome {
+  bool committed = false;
+  double baseline_ms = 0;
+  std::optional<double> committed_ms;
+  double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
+  int pairs = 0;
+  int64_t steps = 0;       // until the decision
+  double cost_ms = 0;      // sum of max(0, step - baseline's median) while tuning
+  std::string label;       // of the strategy in force
+};
+
+// One line for the journal: why a command was given. Plain text values; the journal adds step and time.
+//   what                      value
+//   compute slowest, fastest  median of the slowest and the fastest rank's forward and backward, ms
+//   baseline                  step time of the baseline that gains are measured against, ms
+//   prepare failed
+//   measure                   median of a block, ms; 0 when it could not be scored
+//   eliminate                 how far it is behind the best, log-ratio
+//   race won                  its gain as the race saw it, log-ratio
+//   confirm                   pairs
+//   commit                    confirmed gain
+//   not confirmed             lower bound of the gain
+//   drop imported             0; the label says why
+//   keep baseline             its step time, ms; the label says why
+struct Decision {
+  int64_t step = 0;
+  Stage stage = Stage::observe;
+  std::string what;
+  std::string label;  // of the candidate it is about, if any
+  double value = 0;
+};
+
+// A command together with the strategy that a prepare is about.
+struct Action {
+  Command command;  // `bytes` is filled in by the caller, who serialises
+  std::shared_ptr<const policies::Candidate> candidate;
+};
+
+// Where an imported strategy lives.
+constexpr int32_t kImportedSlot = 2;
+
+// The slot that all ranks start in: that of the imported strategy, unless it is lossy and has to wait; otherwise 0.
+int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
+                   const std::optional<policies::Candidate>& imported);
+
+class Tuner {
+ public:
+  // `baselines`: slots 0 (and 1 where there are two), prepared on all ranks before the first step. `imported`: prepared
+  // too. In force is first_slot().
+  Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
+        std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported);
+  ~Tuner();
+
+  Action on_step(const core::StepReport& report);
+
+  // Ready times of the tensors as learned in the first steps; may be told while observing.
+  void learn_table(const core::GradientTable& table);
+
+  Stage stage() const;
+  const Outcome& outcome() const;
+  const policies::Candidate& in_force() const;  // what the last command put, or left, in force
+  double progress() const;                      // of the current stage, 0 to 1, for the live line
+
+  // What was decided since the last call, oldest first.
+  std::vector<Decision> take_decisions();
+
+ private:
+  class Core;
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace gradtune::tuner
