@@ -34,17 +34,16 @@ struct WireBF16 {
   template <class D, class V>
   static HWY_INLINE void store(D d, V v, uint16_t* to) {
     const hn::RebindToSigned<D> di;
+    const hn::RebindToUnsigned<D> du;
     const hn::Rebind<uint16_t, D> d16;
-    const auto bits = hn::BitCast(hn::RebindToUnsigned<D>(), v);
-    const auto high = hn::BitCast(di, hn::ShiftRight<16>(bits));
-    const auto odd = hn::And(high, hn::Set(di, 1));
-    const auto up = hn::Add(hn::BitCast(di, bits), hn::Add(odd, hn::Set(di, 0x7fff)));
-    const auto rounded =
-        hn::BitCast(di, hn::ShiftRight<16>(hn::BitCast(hn::RebindToUnsigned<D>(), up)));
-    const auto nan =
-        hn::Gt(abs_bits(d, v), hn::Set(di, 0x7f800000));  // keeps its sign, becomes quiet
-    const auto code = hn::IfThenElse(nan, hn::Or(high, hn::Set(di, 0x40)), rounded);
-    hn::StoreU(hn::DemoteTo(d16, code), d16, to);
+    const auto bits = hn::BitCast(du, v);
+    const auto high = hn::ShiftRight<16>(bits);
+    const auto odd = hn::And(high, hn::Set(du, 1));
+    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
+    // A NaN keeps its sign and becomes quiet; rounding could carry it over to zero.
+    const auto nan = hn::RebindMask(du, hn::Gt(abs_bits(d, v), hn::Set(di, 0x7f800000)));
+    const auto code = hn::IfThenElse(nan, hn::Or(high, hn::Set(du, 0x40)), rounded);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, code)), d16, to);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const uint16_t* from) {
@@ -86,8 +85,8 @@ struct WireF16 {
     const auto subnormal =
         hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, bits), half)), hn::BitCast(di, half));
     const auto odd = hn::And(high, hn::Set(di, 1));
-    const auto up =
-        hn::Add(bits, hn::Add(odd, hn::Set(di, 0xfff - (112 << 23))));  // exponent bias 127 -> 15
+    // Moves the exponent's bias from 127 to 15, and rounds.
+    const auto up = hn::Add(bits, hn::Add(odd, hn::Set(di, 0xfff - (112 << 23))));
     const auto normal = hn::Min(hn::ShiftRight<13>(up), hn::Set(di, 0x7c00));
     const auto nan = hn::Or(hn::Set(di, 0x7e00), hn::And(high, hn::Set(di, 0x3ff)));
     auto code = hn::IfThenElse(hn::Lt(bits, hn::Set(di, 113 << 23)), subnormal, normal);

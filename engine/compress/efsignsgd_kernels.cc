@@ -55,8 +55,9 @@ HWY_INLINE double sum_block(const float* gradient, const float* residual, size_t
   }
   if (i < n) {
     HWY_ALIGN float rest[64] = {};
-    for (size_t j = i; j < n; ++j)
+    for (size_t j = i; j < n; ++j) {
       rest[j - i] = residual == nullptr ? gradient[j] : gradient[j] + residual[j];
+    }
     sum += double{sum_word(rest, nullptr, &signs)};
     std::memcpy(bits + i / 8, &signs, (n - i + 7) / 8);
   }
@@ -97,25 +98,28 @@ void write_errors(const SignEncode run, size_t begin, size_t end, Output<float>&
 
 bool encode_run(const SignEncode& run) {
   Output<float> errors(run.residual_next, run.stream && !run.add_to_residual_next);
-  bool finite = true;
+  const double weight = double{run.scale} / static_cast<double>(run.block);
+  double total = 0;
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
   const size_t group = std::max(run.block, kTile / run.block * run.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
     for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-      const double sum = sum_block(run.gradient + from, offset(run.residual, from), to - from,
-                                   run.bits + from / 8);
-      const auto scale = static_cast<float>(sum / static_cast<double>(to - from) * run.scale);
-      // The sum bounds every element, and so what is sent and what is kept of it.
-      const auto bound = static_cast<float>(sum);
-      finite &= std::isfinite(scale) && std::isfinite(bound * run.scale) &&
-                std::isfinite(bound * run.unsent_factor);
+      const size_t n = to - from;
+      const double sum =
+          sum_block(run.gradient + from, offset(run.residual, from), n, run.bits + from / 8);
+      const bool whole = n == run.block;
+      const double mean = sum * (whole ? weight : double{run.scale} / static_cast<double>(n));
+      const auto scale = static_cast<float>(mean);
       run.scales[block] = std::isfinite(scale) ? scale : 0;
+      total += sum;
     });
     if (run.residual_next != nullptr) write_errors(run, begin, end, errors);
   }
   errors.finish();
-  return finite;
+  // The sum bounds every element, and so what is sent and what is kept of it.
+  const auto bound = static_cast<float>(total);
+  return std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
 // sums = (old == nullptr ? 0 : old) + the values of part of a block. The part starts at a byte of the sign bits.
@@ -123,14 +127,16 @@ HWY_INLINE void add_part(const std::byte* bits, float scale, const float* old, f
                          size_t n) {
   const hn::CappedTag<float, 32> d;
   const hn::RebindToUnsigned<decltype(d)> du;
-  const auto places = hn::Sub(
-      hn::Set(du, 31), hn::Iota(du, 0));  // moves bit l of lane l to where a float has its sign
+  // Moves bit l to where the float of lane l has its sign.
+  const auto places = hn::Sub(hn::Set(du, 31), hn::Iota(du, 0));
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    uint32_t signs;
-    std::memcpy(&signs, bits + i / 8, sizeof signs);
+    uint32_t word;
+    std::memcpy(&word, bits + i / 8, sizeof word);
+    const auto signs = hn::Set(du, word);
     for (size_t j = 0; j < 32; j += hn::Lanes(d)) {
-      const auto sign = hn::And(hn::Shl(hn::Set(du, signs >> j), places), hn::Set(du, 0x80000000));
+      const auto place = hn::Sub(places, hn::Set(du, static_cast<uint32_t>(j)));
+      const auto sign = hn::And(hn::Shl(signs, place), hn::Set(du, 0x80000000));
       auto sum = hn::Xor(hn::Set(d, scale), hn::BitCast(d, sign));
       if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i + j), sum);
       hn::StoreU(sum, d, sums + i + j);
@@ -150,14 +156,13 @@ void decode_run(const SignDecode& run) {
     float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (const std::span<const std::byte>& payload : run.payloads) {
-      for_parts(begin, begin + count, run.block,
-                [&](size_t block, size_t from, size_t to) HWY_ATTR {
-                  float scale;
-                  std::memcpy(&scale, payload.data() + run.scales_at + block * sizeof scale,
-                              sizeof scale);
-                  add_part(payload.data() + run.bits_at + from / 8, scale,
-                           offset(old, from - begin), tile + (from - begin), to - from);
-                });
+      const auto* scales = reinterpret_cast<const float*>(payload.data() + run.scales_at);
+      const std::byte* bits = payload.data() + run.bits_at;
+      const auto add = [&](size_t block, size_t from, size_t to) HWY_ATTR {
+        const size_t at = from - begin;
+        add_part(bits + from / 8, scales[block], offset(old, at), tile + at, to - from);
+      };
+      for_parts(begin, begin + count, run.block, add);
       old = tile;
     }
     out.finish_tile(begin, count);

@@ -40,16 +40,19 @@ core::Status check_frames(std::span<const std::span<const std::byte>> payloads, 
                 "payloads are 16-byte aligned");
     PayloadHeader header;
     std::memcpy(&header, payloads[i].data(), sizeof header);
-    const auto reject = [&](std::string_view field, uint32_t value, int64_t expected) {
-      return bad_payload(i, payloads.size(),
-                         fmt::format("{} is {:#x}, not {:#x}", field, value, expected));
-    };
-    if (header.magic != kPayloadMagic)
-      return reject("magic or version", header.magic, kPayloadMagic);
-    if (header.compressor != compressor)
-      return reject("compressor id", header.compressor, compressor);
-    if (header.n != n) return reject("number of elements", header.n, n);
-    if (header.count != count) return reject("count", header.count, count);
+    const struct {
+      std::string_view name;
+      uint32_t value;
+      int64_t expected;
+    } fields[] = {{"magic or version", header.magic, kPayloadMagic},
+                  {"compressor id", header.compressor, compressor},
+                  {"number of elements", header.n, n},
+                  {"count", header.count, count}};
+    for (const auto& [name, value, expected] : fields) {
+      if (value == expected) continue;
+      const std::string what = fmt::format("{} is {:#x}, not {:#x}", name, value, expected);
+      return bad_payload(i, payloads.size(), what);
+    }
   }
   return {};
 }

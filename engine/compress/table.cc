@@ -22,8 +22,8 @@ core::Result<std::unique_ptr<Compressor>> make_compressor(const core::Compressor
   std::string names;
   for (const TableRow& row : table()) {
     if (row.traits.name == spec.name) {
-      if (core::Status status = core::check_parameter(row.traits, spec.parameter); !status)
-        return status.error();
+      const core::Status status = core::check_parameter(row.traits, spec.parameter);
+      if (!status.ok()) return status.error();
       return row.make(spec, row.traits);
     }
     names += (names.empty() ? "" : ", ") + std::string(row.traits.name);

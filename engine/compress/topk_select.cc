@@ -237,8 +237,8 @@ void TopkSelection::send(int64_t index, uint32_t threshold, uint32_t* indices,
   uint32_t ties = block.ties;
   uint32_t at = block.sent_at;
   for (size_t i = 0; i < list.size(); ++i) {
-    if (errors != nullptr)
-      hwy::Prefetch(errors + list[std::min(i + kPrefetch, list.size() - 1)].index);
+    const size_t ahead = std::min(i + kPrefetch, list.size() - 1);
+    if (errors != nullptr) hwy::Prefetch(errors + list[ahead].index);
     const uint32_t key = key_of(list[i].value);
     if (key < threshold || (key == threshold && ties == 0)) continue;
     ties -= key == threshold;
