@@ -415,7 +415,7 @@ void Tuner::Core::decide(const char* what, std::string label, double value) {
 // --- the class that others see -----------------------------------------------------------------------------------------
 
 Tuner::Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
-             std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported)
+             const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)
     : core_(std::make_unique<Core>(options, std::move(policy), std::move(knowledge), baselines, imported)) {}
 
 Tuner::~Tuner() = default;

@@ -90,7 +90,7 @@ class Tuner {
   // `baselines`: slots 0 (and 1 where there are two), prepared on all ranks before the first step. `imported`: prepared
   // too. In force is first_slot().
   Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
-        std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported);
+        const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
   ~Tuner();
 
   Action on_step(const core::StepReport& report);
