@@ -7,48 +7,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 
 #include "engine/core/rng.h"
-#include "tests/engine/exec/fleet.h"
+#include "tests/engine/exec/gradient_arenas.h"
 
 namespace gradtune::exec {
 namespace {
 
 using Kind = Action::Kind;
-
-// A legal order of all collectives, drawn at random: each bucket's in their order, buckets mixed.
-std::vector<core::Issue> random_order(const std::vector<core::Bucket>& buckets, core::Rng& rng) {
-  std::vector<int32_t> turns;
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    for (const core::Step& step : buckets[b].option.steps) {
-      if (core::is_collective(step.kind)) turns.push_back(static_cast<int32_t>(b));
-    }
-  }
-  rng.shuffle(turns);
-  std::vector<size_t> next(buckets.size(), 0);
-  std::vector<core::Issue> order;
-  for (const int32_t b : turns) {
-    const std::vector<core::Step>& steps = buckets[static_cast<size_t>(b)].option.steps;
-    size_t& step = next[static_cast<size_t>(b)];
-    while (!core::is_collective(steps[step].kind)) ++step;
-    order.push_back({b, static_cast<int32_t>(step++)});
-  }
-  return order;
-}
-
-core::Strategy random_strategy(const core::GradientTable& table, core::Rng& rng) {
-  std::vector<std::string> options = all_options(core::Place::device);
-  for (std::string& option : all_options(core::Place::host)) options.push_back(std::move(option));
-  core::Strategy strategy{.buckets = {}, .order = {}, .in_flight = 1 + static_cast<int>(rng.below(5))};
-  const auto bytes = 1'000 + static_cast<int64_t>(rng.below(50'000));
-  for (std::vector<core::Slice>& slices : core::cut(table, bytes, bytes, true)) {
-    const std::string& option = options[rng.below(options.size())];
-    strategy.buckets.push_back({std::move(slices), core::parse_option(option, compress::known_traits()).value()});
-  }
-  strategy.order = random_order(strategy.buckets, rng);
-  return strategy;
-}
 
 // Pumps a core through one step: of all that may happen next, one thing does, at random.
 class RandomPump {
@@ -134,11 +100,13 @@ class RandomPump {
 
 TEST(Core, KeepsItsRulesWhateverHappensWhen) {
   const core::GradientTable table = mixed_table();
+  std::vector<std::string> options = all_options(core::Place::device);
+  for (std::string& option : all_options(core::Place::host)) options.push_back(std::move(option));
   Core core;  // one for all steps, as in the executor
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     core::Rng rng(seed);
-    const core::Strategy strategy = random_strategy(table, rng);
+    const core::Strategy strategy = random_strategy(table, options, rng);
     ASSERT_TRUE(core::validate(strategy, table).ok());
     const auto program = compile(strategy, table, static_cast<int>(seed % 3), 3);
     ASSERT_TRUE(program.ok()) << program.error().message;
@@ -150,7 +118,7 @@ TEST(Core, KeepsItsRulesWhateverHappensWhen) {
 TEST(Core, SaysTheSameAgain) {
   const core::GradientTable table = mixed_table();
   core::Rng rng(4);
-  const auto program = compile(random_strategy(table, rng), table, 0, 2);
+  const auto program = compile(random_strategy(table, all_options(core::Place::device), rng), table, 0, 2);
   std::vector<Action> first, second;
   for (std::vector<Action>* all : {&first, &second}) {
     Core core;

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "tests/engine/exec/fleet.h"
+#include "tests/engine/exec/gradient_arenas.h"
 
 namespace gradtune::exec {
 namespace {

@@ -1,0 +1,90 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the executor allocates, seen by a program whose operator new counts: in steady state nothing on the thread that runs
+// backward (I7), and nothing that stays behind a switch of strategy.
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "tests/engine/exec/fleet.h"
+#include "tests/suites/communicator_ranks.h"
+
+namespace {
+thread_local int64_t allocations_of_thread = 0;
+std::atomic<int64_t> live_bytes = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++allocations_of_thread;
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
+  return memory;
+}
+void operator delete(void* memory) noexcept {
+  live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
+  std::free(memory);
+}
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace gradtune::exec {
+namespace {
+
+TEST(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
+  const core::GradientTable table = mixed_table();
+  std::vector<std::string> options = all_options(core::Place::device);
+  options.emplace_back("topk:0.1: encode@host all_to_all decode@host encode@host all_gather decode@host");
+  Fleet fleet(2, table, {.host_threads = 1});
+  core::Rng rng(1);
+  const std::vector<Values> gradients = {random_gradient(table, rng), random_gradient(table, rng)};
+  for (const std::string& option : options) {
+    fleet.run(make_strategy(table, option, 3'000, 3));
+    suites::on_every_rank(2, [&](int r) {
+      const auto steps = [&](int count) {
+        bool ok = true;
+        for (int i = 0; i < count; ++i) {
+          fleet.rank(r).load(gradients[static_cast<size_t>(r)]);
+          ok = fleet.rank(r).backward().ok() && fleet.rank(r).settle().ok() && ok;
+        }
+        return ok;
+      };
+      EXPECT_TRUE(steps(2));
+      const int64_t before = allocations_of_thread;
+      const bool ok = steps(5);
+      const int64_t after = allocations_of_thread;
+      EXPECT_TRUE(ok);
+      EXPECT_EQ(after, before) << option;
+    });
+  }
+}
+
+TEST(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
+  const core::GradientTable table = mixed_table();
+  const core::Strategy strategies[] = {
+      make_strategy(table, "all_reduce", 1 << 20, 1),
+      make_strategy(table, "topk:0.1: encode@host all_to_all decode@host encode@host all_gather decode@host", 3'000, 3),
+      make_strategy(table, "efsignsgd:64: encode@device all_gather decode@device", 10'000, 2)};
+  Fleet fleet(2, table, {.host_threads = 1});
+  core::Rng rng(2);
+  const std::vector<Values> gradients = {random_gradient(table, rng), random_gradient(table, rng)};
+  int64_t live_early = 0, memory_early = 0;
+  for (int change = 0; change <= 1000; ++change) {
+    fleet.run(strategies[change % 3]);
+    if (change % 50 == 0) {
+      for (const core::Status& status : fleet.step(gradients)) ASSERT_TRUE(status.ok());
+    }
+    if (change == 100) {
+      live_early = live_bytes;
+      memory_early = fleet.rank(0).executor().memory_bytes();
+    }
+  }
+  EXPECT_LE(live_bytes, live_early + 4096);  // the threads of the group may still hold what is about to go
+  EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), memory_early);
+}
+
+}  // namespace
+}  // namespace gradtune::exec

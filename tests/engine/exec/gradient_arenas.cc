@@ -1,0 +1,156 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/engine/exec/gradient_arenas.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/compress/compressor.h"
+#include "engine/core/float16.h"
+
+namespace gradtune::exec {
+
+using core::DType;
+
+core::GradientTable make_table(const std::vector<std::pair<int64_t, DType>>& tensors) {
+  core::GradientTable table;
+  for (const auto& [numel, dtype] : tensors) {
+    const std::string name = "tensor" + std::to_string(table.tensors.size());
+    table.tensors.push_back({.name = name, .shape = {numel}, .numel = numel, .dtype = dtype});
+  }
+  return table;
+}
+
+core::GradientTable mixed_table() {
+  return make_table({{1, DType::f32},
+                     {5, DType::bf16},
+                     {1000, DType::f32},
+                     {33, DType::f16},
+                     {0, DType::f32},
+                     {1501, DType::bf16},
+                     {17, DType::f32},
+                     {6011, DType::f32},
+                     {700, DType::f16},
+                     {2048, DType::f32}});
+}
+
+namespace {
+
+// The nearest value of the dtype, in its first bytes.
+std::array<std::byte, 4> bytes_of(DType dtype, float value) {
+  std::array<std::byte, 4> bytes{};
+  const uint16_t bits = dtype == DType::bf16 ? core::narrow_bf16(value) : core::narrow_f16(value);
+  dtype == DType::f32 ? std::memcpy(bytes.data(), &value, 4) : std::memcpy(bytes.data(), &bits, 2);
+  return bytes;
+}
+
+float value_of(DType dtype, const std::byte* bytes) {
+  float value = 0;
+  uint16_t bits = 0;
+  dtype == DType::f32 ? std::memcpy(&value, bytes, 4) : std::memcpy(&bits, bytes, 2);
+  return dtype == DType::f32 ? value : dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits);
+}
+
+}  // namespace
+
+Values random_gradient(const core::GradientTable& table, core::Rng& rng) {
+  Values values;
+  for (const core::TensorInfo& tensor : table.tensors) {
+    for (int64_t i = 0; i < tensor.numel; ++i) {
+      const auto value = static_cast<float>(2 * rng.uniform() - 1);
+      values.push_back(rng.below(10) == 0 ? 0 : value_of(tensor.dtype, bytes_of(tensor.dtype, value).data()));
+    }
+  }
+  return values;
+}
+
+core::Strategy make_strategy(const core::GradientTable& table, const std::string& option, int64_t bytes, int in_flight) {
+  return core::uniform(core::cut(table, bytes, bytes, /*split=*/true),
+                       core::parse_option(option, compress::known_traits()).value(), in_flight);
+}
+
+std::vector<std::string> all_options(core::Place place) {
+  std::vector<core::Option> options;
+  if (place == core::Place::device) options.push_back(core::plain_all_reduce());
+  for (const core::CompressorTraits& traits : compress::known_traits()) {
+    const core::CompressorSpec codec{std::string(traits.name), traits.name == "topk" ? 0.1 : traits.parameter_default};
+    if (traits.summable) options.push_back(core::encoded_all_reduce(codec, place));
+    options.push_back(core::two_step(codec, place));
+    options.push_back(core::gather_payloads(codec, place));
+  }
+  std::vector<std::string> printed;
+  for (const core::Option& option : options) printed.push_back(core::to_string(option));
+  return printed;
+}
+
+core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options, core::Rng& rng) {
+  core::Strategy strategy{.buckets = {}, .order = {}, .in_flight = 1 + static_cast<int>(rng.below(5))};
+  const auto bytes = 500 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(table.bytes())));
+  std::vector<int32_t> turns;
+  for (std::vector<core::Slice>& slices : core::cut(table, bytes, bytes, /*split=*/true)) {
+    const core::Option option = core::parse_option(options[rng.below(options.size())], compress::known_traits()).value();
+    for (const core::Step& step : option.steps) {
+      if (core::is_collective(step.kind)) turns.push_back(static_cast<int32_t>(strategy.buckets.size()));
+    }
+    strategy.buckets.push_back({std::move(slices), option});
+  }
+  rng.shuffle(turns);
+  std::vector<int32_t> next(strategy.buckets.size(), 0);
+  for (const int32_t bucket : turns) {
+    const std::vector<core::Step>& steps = strategy.buckets[static_cast<size_t>(bucket)].option.steps;
+    int32_t& step = next[static_cast<size_t>(bucket)];
+    while (!core::is_collective(steps[static_cast<size_t>(step)].kind)) ++step;
+    strategy.order.push_back({bucket, step++});
+  }
+  return strategy;
+}
+
+GradientArenas::GradientArenas(const core::GradientTable& table) : table_(table) {
+  for (const core::TensorInfo& tensor : table.tensors) arenas_[static_cast<size_t>(tensor.dtype)].numel += tensor.numel;
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    memory_[d] = AlignedBytes(arenas_[d].numel * core::bytes_per_element(static_cast<DType>(d)));
+    arenas_[d].data = memory_[d].data();
+  }
+}
+
+template <typename Visit>
+void GradientArenas::visit(Visit visit) const {
+  std::array<int64_t, 3> next{};
+  size_t flat = 0;
+  for (const core::TensorInfo& tensor : table_.tensors) {
+    for (int64_t i = 0; i < tensor.numel; ++i) visit(flat++, tensor.dtype, next[static_cast<size_t>(tensor.dtype)]++);
+  }
+}
+
+void GradientArenas::write(const Values& gradient) {
+  visit([&](size_t flat, DType dtype, int64_t at) {
+    const auto width = static_cast<size_t>(core::bytes_per_element(dtype));
+    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + static_cast<size_t>(at) * width,
+                bytes_of(dtype, gradient[flat]).data(), width);
+  });
+}
+
+Values GradientArenas::read() const {
+  Values values;
+  values.reserve(static_cast<size_t>(table_.numel()));
+  visit([&](size_t, DType dtype, int64_t at) {
+    values.push_back(value_of(dtype, arenas_[static_cast<size_t>(dtype)].data + at * core::bytes_per_element(dtype)));
+  });
+  return values;
+}
+
+Values GradientArenas::read(const Program& program, const Residuals& residuals) const {
+  Values values(static_cast<size_t>(table_.numel()));
+  if (!residuals.allocated()) return values;
+  std::array<Values, 3> by_dtype;
+  for (size_t d = 0; d < by_dtype.size(); ++d) by_dtype[d].resize(static_cast<size_t>(arenas_[d].numel));
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const BucketProgram& bucket = program.buckets[b];
+    std::copy_n(residuals.current(bucket, b), bucket.numel,
+                by_dtype[static_cast<size_t>(bucket.dtype)].begin() + bucket.arena_begin);
+  }
+  visit([&](size_t flat, DType dtype, int64_t at) { values[flat] = by_dtype[static_cast<size_t>(dtype)][static_cast<size_t>(at)]; });
+  return values;
+}
+
+}  // namespace gradtune::exec

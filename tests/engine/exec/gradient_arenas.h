@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Small models, their gradients and their arenas, and every option there is: what tests of executors work on. Gradients are
+// given and read as flat vectors, tensor after tensor in the table's order, whatever the arenas look like.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/gradient_table.h"
+#include "engine/core/rng.h"
+#include "engine/core/strategy.h"
+#include "engine/exec/memory.h"
+
+namespace gradtune::exec {
+
+using Values = std::vector<float>;
+
+core::GradientTable make_table(const std::vector<std::pair<int64_t, core::DType>>& tensors);
+
+// Of three dtypes in turn, and of sizes that no block, shard or alignment divides.
+core::GradientTable mixed_table();
+
+// Uniform in [-1, 1), exact in each tensor's dtype; about a tenth are zero.
+Values random_gradient(const core::GradientTable& table, core::Rng& rng);
+
+// One strategy from the printed form of its option: buckets of at most `bytes` bytes.
+core::Strategy make_strategy(const core::GradientTable& table, const std::string& option, int64_t bytes, int in_flight);
+
+// Every family of programs with every compressor that it can have, at one place.
+std::vector<std::string> all_options(core::Place place);
+
+// A random strategy of these: partition, an option for each bucket, and any legal order of all collectives.
+core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options, core::Rng& rng);
+
+class GradientArenas {
+ public:
+  explicit GradientArenas(const core::GradientTable& table);
+
+  const core::GradientTable& table() const { return table_; }
+  const Arenas& arenas() const { return arenas_; }
+
+  void write(const Values& gradient);
+  Values read() const;
+
+  // The residuals of that program's strategy, which is in force.
+  Values read(const Program& program, const Residuals& residuals) const;
+
+ private:
+  template <typename Visit>
+  void visit(Visit visit) const;  // (position in the flat vector, dtype, position in its arena)
+
+  const core::GradientTable table_;
+  std::array<AlignedBytes, 3> memory_;
+  Arenas arenas_{};
+};
+
+}  // namespace gradtune::exec
