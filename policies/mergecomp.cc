@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy `mergecomp` (after MergeComp, arXiv 2103.15195): how many buckets, and with which option, from measured step times
-// alone. It asks for one measurement at a time, in four phases:
+// alone, in four phases:
 //
 //   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of those
 //           compressors that came near the best
@@ -13,7 +13,8 @@
 //   done    the best different points go to the race
 //
 // What was measured is all the state there is: a phase is a function of the step times so far that names the next point, or
-// nothing when it is over. MergeComp's search of split positions by bisection is left out: it compares neighbours that
+// nothing when it is over. Points that come next whatever those before them turn out to be are asked for together, since
+// several take fewer steps than one after the other. MergeComp's search of split positions by bisection is left out: it compares neighbours that
 // differ by less than the noise, which costs up to 10 % (reference on schedulers, section 2.5).
 #include <algorithm>
 #include <array>
@@ -30,6 +31,7 @@ namespace gradtune::policies {
 namespace {
 
 constexpr size_t kMostProbes = 16;
+constexpr size_t kMostAtOnce = 3;
 constexpr std::array kBuckets = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
 // Where screening starts: payloads near the gradient's size in pieces of about 4 MiB, so that encoding, transfer and
@@ -98,17 +100,22 @@ class MergeComp final : public Policy {
   Proposal propose(const Knowledge& knowledge) override {
     if (!planned_) plan(knowledge);
     planned_ = true;
-    if (asked_)
-      step_ms_.try_emplace(*asked_, std::numeric_limits<double>::infinity());  // it could not run
-    asked_ = next_point();
-    if (!asked_) return {finalists(knowledge), true};
-    Proposal proposal{{candidate(*asked_, knowledge)}, false};
-    asked_hash_ = core::hash(proposal.candidates[0].strategy);
+    // What could not run is not told.
+    for (const auto& [hash, point] : asked_) step_ms_.try_emplace(point, std::numeric_limits<double>::infinity());
+    asked_.clear();
+    const std::vector<Point> points = next_points();
+    if (points.empty()) return {finalists(knowledge), true};
+    Proposal proposal;
+    for (const Point& point : points) {
+      proposal.candidates.push_back(candidate(point, knowledge));
+      asked_[core::hash(proposal.candidates.back().strategy)] = point;
+    }
     return proposal;
   }
 
   void learn(const core::Measurement& measurement) override {
-    if (asked_ && measurement.strategy_hash == asked_hash_) step_ms_[*asked_] = measurement.step_ms;
+    const auto asked = asked_.find(measurement.strategy_hash);
+    if (asked != asked_.end()) step_ms_[asked->second] = measurement.step_ms;
   }
 
  private:
@@ -173,6 +180,35 @@ class MergeComp final : public Policy {
   double step_ms(const Point& point) const {
     const auto at = step_ms_.find(point);
     return at == step_ms_.end() ? std::numeric_limits<double>::infinity() : at->second;
+  }
+
+  std::vector<Point> next_points() {
+    std::vector<Point> points;
+    while (points.size() < kMostAtOnce) {
+      const std::optional<Point> point = next_point_whatever(points);
+      if (!point) break;
+      points.push_back(*point);
+    }
+    return points;
+  }
+
+  // The point that follows if each of these turns out far slower or far faster than all others, in every combination;
+  // nothing where it depends on that.
+  std::optional<Point> next_point_whatever(const std::vector<Point>& unknown) {
+    const std::map<Point, double> known = step_ms_;
+    constexpr double kSlow = 1e12, kFast = 1e-12;
+    std::optional<Point> next;
+    for (unsigned slow = 0; slow < 1U << unknown.size(); ++slow) {
+      double scale = 1;  // no two are the same
+      for (size_t i = 0; i < unknown.size(); ++i, scale /= 2) {
+        step_ms_[unknown[i]] = scale * ((slow >> i & 1) == 1 ? kSlow : kFast);
+      }
+      const std::optional<Point> point = next_point();
+      if (slow == 0) next = point;
+      if (point != next) next.reset();
+    }
+    step_ms_ = known;
+    return next;
   }
 
   std::optional<Point> next_point() const {
@@ -312,8 +348,7 @@ class MergeComp final : public Policy {
   std::vector<Partition> rungs_;  // fewest buckets first
   size_t dense_rung_ = 0, small_rung_ = 0;
 
-  std::optional<Point> asked_;
-  uint64_t asked_hash_ = 0;
+  std::map<uint64_t, Point> asked_;  // by hash of the strategy
   std::map<Point, double> step_ms_;  // of all that was asked; infinity where it could not run
 };
 

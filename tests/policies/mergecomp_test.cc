@@ -30,6 +30,7 @@ using Time = std::function<double(const core::Strategy&)>;
 
 struct Tuned {
   std::vector<std::string> probes;
+  size_t proposals = 0;
   std::vector<Candidate> finalists;
 };
 
@@ -43,6 +44,7 @@ Tuned tune(const Knowledge& knowledge, const Time& time, int most_finalists = 7)
       tuned.finalists = std::move(proposal.candidates);
       return tuned;
     }
+    ++tuned.proposals;
     for (const Candidate& candidate : proposal.candidates) {
       tuned.probes.push_back(candidate.label);
       policy->learn({core::hash(candidate.strategy), time(candidate.strategy), 5});
@@ -210,6 +212,17 @@ TEST(MergeComp, ScreensOneProgramPerCompressorAndTheOthersOfThoseThatCameNear) {
               ::testing::Not(::testing::Contains(::testing::StartsWith("all_reduce"))));
 }
 
+TEST(MergeComp, AsksTogetherForWhatItNeedsInAnyCase) {
+  const Job job = make_job("", testing::reference_table(), 2, kGigabit, Fidelity::half);
+  const Tuned tuned = tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
+  EXPECT_LE(tuned.proposals, (tuned.probes.size() + 1) / 2);
+  const auto policy = std::move(make_policy("mergecomp", {})).value();
+  std::vector<std::string> first;
+  for (const Candidate& candidate : policy->propose(job.knowledge).candidates) first.push_back(candidate.label);
+  EXPECT_THAT(first, ::testing::ElementsAre("bf16 gather, 8 buckets", "all_reduce, 8 buckets"))
+      << "one program of each compressor; which others are worth a look depends on these";
+}
+
 TEST(MergeComp, DoesNotScreenWhatArithmeticRulesOut) {
   const auto probes = [](int world_size) {
     const Knowledge knowledge =
@@ -282,9 +295,10 @@ TEST(MergeComp, GoesOnWithoutCandidatesThatCouldNotRun) {
   const auto policy = std::move(make_policy("mergecomp", {})).value();
   Proposal proposal = policy->propose(job.knowledge);
   for (; !proposal.final; proposal = policy->propose(job.knowledge)) {
-    const Candidate& candidate = proposal.candidates[0];
-    if (candidate.label.find("gather") != std::string::npos) continue;  // prepared on no rank, say
-    policy->learn({core::hash(candidate.strategy), job.time(candidate.strategy), 5});
+    for (const Candidate& candidate : proposal.candidates) {
+      if (candidate.label.find("gather") != std::string::npos) continue;  // prepared on no rank, say
+      policy->learn({core::hash(candidate.strategy), job.time(candidate.strategy), 5});
+    }
   }
   ASSERT_FALSE(proposal.candidates.empty());
   for (const Candidate& candidate : proposal.candidates)
