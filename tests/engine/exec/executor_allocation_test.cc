@@ -4,32 +4,10 @@
 // What the executor allocates, seen by a program whose operator new counts: in steady state nothing on the thread that runs
 // backward (I7), and nothing that stays behind a switch of strategy.
 #include <gtest/gtest.h>
-#include <malloc.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "tests/engine/exec/counting_new.h"
 #include "tests/engine/exec/fleet.h"
 #include "tests/suites/communicator_ranks.h"
-
-namespace {
-thread_local int64_t allocations_of_thread = 0;
-std::atomic<int64_t> live_bytes = 0;
-}  // namespace
-
-void* operator new(size_t bytes) {
-  ++allocations_of_thread;
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
-  return memory;
-}
-void operator delete(void* memory) noexcept {
-  live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
-  std::free(memory);
-}
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace gradtune::exec {
 namespace {
@@ -53,9 +31,9 @@ TEST(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
         return ok;
       };
       EXPECT_TRUE(steps(2));
-      const int64_t before = allocations_of_thread;
+      const int64_t before = allocations_of_thread();
       const bool ok = steps(5);
-      const int64_t after = allocations_of_thread;
+      const int64_t after = allocations_of_thread();
       EXPECT_TRUE(ok);
       EXPECT_EQ(after, before) << option;
     });
@@ -78,11 +56,11 @@ TEST(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
       for (const core::Status& status : fleet.step(gradients)) ASSERT_TRUE(status.ok());
     }
     if (change == 100) {
-      live_early = live_bytes;
+      live_early = live_bytes();
       memory_early = fleet.rank(0).executor().memory_bytes();
     }
   }
-  EXPECT_LE(live_bytes, live_early + 4096);  // the threads of the group may still hold what is about to go
+  EXPECT_LE(live_bytes(), live_early + 4096);  // the threads of the group may still hold what is about to go
   EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), memory_early);
 }
 
