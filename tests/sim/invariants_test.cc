@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What must always hold (design), over many random jobs.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "engine/exec/program.h"
+#include "tests/sim/ledger.h"
+#include "tests/sim/random_job.h"
+#include "tuner/agreement.h"
+
+namespace gradtune::sim {
+namespace {
+
+using tuner::Command;
+
+constexpr uint64_t kSeeds = 100;
+
+void run_to_the_end(Job& job) {
+  job.run();
+  for (int r = 0; r < job.size(); ++r) {
+    ASSERT_TRUE(job.rank(r).ended()) << "rank " << r << " waits for ever";
+    ASSERT_FALSE(job.rank(r).error()) << job.rank(r).error()->message;
+  }
+}
+
+class RandomJobs : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, RandomJobs, testing::Values(2, 3, 4));
+
+TEST_P(RandomJobs, RunTheSameEpochAndStrategyOnAllRanksInEveryStep) {
+  std::map<Command::Kind, int> commands;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    Job job(random_job(seed, GetParam()));
+    ASSERT_NO_FATAL_FAILURE(run_to_the_end(job)) << "seed " << seed;
+    for (size_t s = 0; s < job.rank(0).steps().size(); ++s) {
+      const StepRecord& first = job.rank(0).steps()[s];
+      ++commands[first.command.kind];
+      for (int r = 1; r < job.size(); ++r) {
+        const StepRecord& record = job.rank(r).steps()[s];
+        const std::string where = "seed " + std::to_string(seed) + ", step " + std::to_string(s) + ", rank " + std::to_string(r);
+        ASSERT_EQ(record.epoch, first.epoch) << where;
+        ASSERT_EQ(core::hash(record.strategy), core::hash(first.strategy)) << where;
+        ASSERT_EQ(record.command, first.command) << where;
+      }
+    }
+  }
+  using enum Command::Kind;
+  for (const Command::Kind kind : {keep, prepare, run, drop, commit}) {
+    EXPECT_GE(commands[kind], 20) << "of kind " << static_cast<int>(kind);
+  }
+}
+
+TEST_P(RandomJobs, LoseNothingAcrossSwitchesAndUndoStepsThatAreNotFinite) {
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    JobOptions options = random_job(seed, GetParam());
+    Ledger ledger(options.rank.table, GetParam());
+    options.rank.on_values = [&](StepValues values) { ledger.add(std::move(values)); };
+    Job job(options);
+    ASSERT_NO_FATAL_FAILURE(run_to_the_end(job)) << "seed " << seed;
+    ASSERT_EQ(ledger.steps(), options.rank.steps);
+    for (int r = 0; r < job.size(); ++r) {
+      for (const StepRecord& record : job.rank(r).steps()) {
+        ASSERT_EQ(record.finite, !poisoned_rank(seed, job.size(), record.step)) << "step " << record.step << ", rank " << r;
+      }
+    }
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+// What the strategies ask for, in their order; after each step's last one the control word, and what its command needs.
+struct Expected {
+  Call call;
+  int most_under_way;
+};
+
+std::vector<Expected> expected_calls(const SimulatedRank& rank, const core::GradientTable& table, int r, int size) {
+  using Kind = comm::Collective::Kind;
+  std::vector<Expected> calls;
+  for (const StepRecord& record : rank.steps()) {
+    const auto program = exec::compile(record.strategy, table, r, size);
+    for (const core::Issue& issue : record.strategy.order) {
+      const std::vector<exec::Op>& ops = program.value()->buckets[static_cast<size_t>(issue.bucket)].ops;
+      const auto op = std::find_if(ops.begin(), ops.end(), [&](const exec::Op& each) {
+        return each.kind == exec::Op::Kind::collective && each.step == issue.step;
+      });
+      calls.push_back({{Call::Group::data, op->collective, op->wire, op->count}, record.strategy.in_flight});
+    }
+    calls.push_back({{Call::Group::control, Kind::all_reduce, comm::WireType::f64, tuner::kControlWords}, 1});
+    if (record.command.kind == Command::Kind::prepare) {
+      calls.push_back({{Call::Group::control, Kind::broadcast, comm::WireType::u8, record.command.bytes}, 1});
+    }
+  }
+  return calls;
+}
+
+TEST_P(RandomJobs, IssueCollectivesInTheStrategysOrderWhateverTheOrderOfCompletion) {
+  int overtaken = 0, most_under_way = 0;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const JobOptions options = random_job(seed, GetParam());
+    Job job(options);
+    ASSERT_NO_FATAL_FAILURE(run_to_the_end(job)) << "seed " << seed;
+    for (int r = 0; r < job.size(); ++r) {
+      const std::vector<Expected> expected = expected_calls(job.rank(r), options.rank.table, r, job.size());
+      const CallLog& calls = job.rank(r).calls();
+      ASSERT_EQ(calls.size(), expected.size()) << "seed " << seed << ", rank " << r;
+      for (size_t i = 0; i < calls.size(); ++i) {
+        ASSERT_EQ(calls[i].call, expected[i].call) << "seed " << seed << ", rank " << r << ", call " << i;
+        ASSERT_EQ(calls[i].call, job.rank(0).calls()[i].call) << "seed " << seed << ", rank " << r << ", call " << i;
+        ASSERT_LE(calls[i].under_way, expected[i].most_under_way) << "seed " << seed << ", rank " << r << ", call " << i;
+        overtaken += calls[i].overtook ? 1 : 0;
+        most_under_way = std::max(most_under_way, calls[i].under_way);
+      }
+    }
+  }
+  EXPECT_GE(overtaken, 1'000);
+  EXPECT_EQ(most_under_way, 5);
+}
+
+}  // namespace
+}  // namespace gradtune::sim

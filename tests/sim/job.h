@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A whole training job on simulated ranks: world, groups and ranks together, run until all that can end has ended.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/sim/world.h"
+#include "tests/sim/simulated_rank.h"
+
+namespace gradtune::sim {
+
+struct Crash {
+  int rank;
+  int64_t time_ns;
+};
+
+struct JobOptions {
+  WorldOptions world;
+  std::vector<double> slowdown = {};  // of each rank's computation; empty: all are equally fast
+  RankOptions rank = {};
+  Leader leader = {};                 // of rank 0
+  std::vector<Crash> crashes = {};
+};
+
+class Job {
+ public:
+  explicit Job(JobOptions options);
+  ~Job();
+
+  // Until every rank has done its steps, failed or crashed, or nothing happens any more.
+  void run();
+
+  int size() const { return world_.size(); }
+  const World& world() const { return world_; }
+  const SimulatedRank& rank(int r) const { return *ranks_[static_cast<size_t>(r)]; }
+
+ private:
+  bool is_over() const;
+
+  const JobOptions options_;
+  World world_;
+  std::vector<std::unique_ptr<SimulatedRank>> ranks_;
+};
+
+}  // namespace gradtune::sim

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/ledger.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/compress/compressor.h"
+
+namespace gradtune::sim {
+namespace {
+
+using core::DType;
+
+// What the rules for an element are.
+struct Rule {
+  DType dtype = DType::f32;
+  bool has_feedback = false;
+  double wire_roundoff = 0;
+};
+
+double unit_roundoff(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
+
+Rule rule_of(const core::Option& option, DType dtype) {
+  Rule rule{.dtype = dtype, .wire_roundoff = unit_roundoff(dtype)};
+  if (option.codecs.empty()) return rule;
+  const std::string& codec = option.codecs[0].name;
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  rule.has_feedback =
+      std::find_if(known.begin(), known.end(), [&](const auto& traits) { return traits.name == codec; })->error_feedback;
+  const DType wire = codec == "bf16" ? DType::bf16 : codec == "fp16" ? DType::f16 : DType::f32;
+  rule.wire_roundoff = std::max(unit_roundoff(wire), unit_roundoff(dtype));
+  return rule;
+}
+
+std::vector<Rule> rules_of(const core::Strategy& strategy, const core::GradientTable& table) {
+  std::vector<int64_t> begins;
+  int64_t begin = 0;
+  for (const core::TensorInfo& tensor : table.tensors) begins.push_back(std::exchange(begin, begin + tensor.numel));
+  std::vector<Rule> rules(static_cast<size_t>(begin));
+  for (const core::Bucket& bucket : strategy.buckets) {
+    for (const core::Slice& slice : bucket.slices) {
+      const auto tensor = static_cast<size_t>(slice.tensor);
+      const Rule rule = rule_of(bucket.option, table.tensors[tensor].dtype);
+      std::fill_n(rules.begin() + begins[tensor] + slice.offset, slice.length, rule);
+    }
+  }
+  return rules;
+}
+
+struct Sum {
+  double value = 0, magnitude = 0;
+  void add(float more) {
+    value += static_cast<double>(more);
+    magnitude += std::abs(static_cast<double>(more));
+  }
+};
+
+// Whether the element is right; the rounding that is allowed follows what the program does to it.
+bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks) {
+  const auto size = static_cast<double>(ranks.size());
+  const auto average = static_cast<double>(ranks[0].average[i]);
+  Sum given, before, after;
+  for (const StepValues& rank : ranks) {
+    given.add(rank.given[i]);
+    before.add(rank.before[i]);
+    after.add(rank.after[i]);
+  }
+  constexpr double kSmallest = 0x1p-24;  // of float16
+  if (!rule.has_feedback) {
+    for (const StepValues& rank : ranks) {
+      if (rank.before[i] != rank.after[i]) return false;  // parked
+    }
+    const double allowed = (size + 2) * rule.wire_roundoff * given.magnitude / size + kSmallest;
+    return std::abs(average - given.value / size) <= allowed;
+  }
+  const double magnitude = given.magnitude + before.magnitude + after.magnitude + size * std::abs(average);
+  const double storing = rule.dtype == DType::f32 ? 0 : size * (unit_roundoff(rule.dtype) * std::abs(average) + kSmallest);
+  return std::abs(size * average + after.value - given.value - before.value) <= 1e-6 * magnitude + storing;
+}
+
+}  // namespace
+
+void Ledger::add(StepValues values) {
+  const int64_t step = values.record.step;
+  const auto rank = static_cast<size_t>(values.rank);
+  if (const auto last = residuals_.find(values.rank); last != residuals_.end()) {
+    EXPECT_EQ(values.before, last->second) << "residuals of rank " << rank << " changed between steps, before step " << step;
+  }
+  residuals_[values.rank] = values.after;
+  auto& ranks = open_[step];
+  ranks.resize(size_);
+  ranks[rank] = std::move(values);
+  if (!std::all_of(ranks.begin(), ranks.end(), [](const auto& each) { return each.has_value(); })) return;
+  std::vector<StepValues> all;
+  for (auto& each : ranks) all.push_back(std::move(*each));
+  open_.erase(step);
+  check(all);
+  ++steps_;
+}
+
+void Ledger::check(const std::vector<StepValues>& ranks) const {
+  if (ranks[0].record.finite) return check_finite(ranks);
+  for (const StepValues& rank : ranks) {
+    EXPECT_EQ(rank.before, rank.after) << "rank " << rank.rank << ", step " << rank.record.step << ", which was not finite";
+    EXPECT_TRUE(std::all_of(rank.average.begin(), rank.average.end(), [](float value) { return std::isnan(value); }));
+  }
+}
+
+void Ledger::check_finite(const std::vector<StepValues>& ranks) const {
+  const std::vector<Rule> rules = rules_of(ranks[0].record.strategy, table_);
+  for (const StepValues& rank : ranks) {
+    EXPECT_EQ(rank.average, ranks[0].average) << "ranks 0 and " << rank.rank << ", step " << rank.record.step;
+  }
+  int64_t wrong = 0;
+  for (size_t i = 0; i < rules.size(); ++i) wrong += balances(rules[i], i, ranks) ? 0 : 1;
+  EXPECT_EQ(wrong, 0) << "elements that do not balance in step " << ranks[0].record.step;
+}
+
+}  // namespace gradtune::sim

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The ledger of a job, in fp64 and element by element (I2, I6): what all ranks were given and had left is what was applied and
+// is left now, in every step and across every switch of strategy; a step that was not finite leaves residuals as they were.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "tests/sim/simulated_rank.h"
+
+namespace gradtune::sim {
+
+class Ledger {
+ public:
+  Ledger(const core::GradientTable& table, int size) : table_(table), size_(static_cast<size_t>(size)) {}
+
+  // Checks the step, by expectations of GoogleTest, once the values of all ranks are there.
+  void add(StepValues values);
+
+  int64_t steps() const { return steps_; }  // that were checked
+
+ private:
+  void check(const std::vector<StepValues>& ranks) const;
+  void check_finite(const std::vector<StepValues>& ranks) const;
+
+  const core::GradientTable table_;
+  const size_t size_;
+  std::map<int64_t, std::vector<std::optional<StepValues>>> open_;  // by step
+  std::map<int, exec::Values> residuals_;                           // of each rank after its last step
+  int64_t steps_ = 0;
+};
+
+}  // namespace gradtune::sim

@@ -1,0 +1,132 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One simulated rank of a training job: what hooks/session.cc does with gradients, control word and commands, on simulated
+// time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What differs from a
+// session: there is no module, so gradients are given, the order of tensors is known from the start, and no step waits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "engine/sim/world.h"
+#include "policies/policy.h"
+#include "tests/sim/recording.h"
+#include "tests/sim/simulated_executor.h"
+#include "tuner/agreement.h"
+#include "tuner/tuner.h"
+
+namespace gradtune::sim {
+
+// What a rank did in a step. `digest` is of the bits of its averages and residuals after the step.
+struct StepRecord {
+  int64_t step = 0, epoch = 0;
+  core::Strategy strategy;
+  bool finite = true;
+  double step_ms = 0;
+  uint64_t digest = 0;
+  tuner::Command command = {};  // carried out at its end
+
+  bool operator==(const StepRecord&) const = default;
+};
+
+// The values behind a record. `before` and `after` are residuals.
+struct StepValues {
+  int rank;
+  StepRecord record;
+  exec::Values given, average, before, after;
+};
+
+struct RankOptions {
+  core::GradientTable table = {};
+  core::Fidelity fidelity = core::Fidelity::lossy;
+  ExecutorModel executor = {};
+  int64_t forward_ns = 2'000'000;
+  int64_t update_ns = 200'000;   // the optimizer's step
+  int64_t prepare_ns = 500'000;  // a strategy
+  double noise = 0;              // the share by which forward and backward take longer or shorter, at most
+  std::vector<policies::Candidate> start = {};  // slots 0, 1, ...; the first one is in force
+  int64_t steps = 10;
+
+  std::function<exec::Values(int rank, int64_t step)> gradient = {};
+  // What arrives at a rank of a strategy that was broadcast; empty: the strategy.
+  std::function<std::string(int rank, const std::string& text)> received = {};
+  std::function<void(StepValues)> on_values = {};  // after every step; without it values are not read out
+};
+
+// Answers to the reports, on rank 0.
+using Leader = std::function<tuner::Action(const core::StepReport&)>;
+
+class SimulatedRank final : private comm::CompletionSink {
+ public:
+  // `options` outlive the rank. Destroyed with something under way, it needs the world to have crashed the rank.
+  SimulatedRank(World& world, std::unique_ptr<comm::Communicator> data, std::unique_ptr<comm::Communicator> control,
+                const RankOptions& options, Leader leader);
+
+  bool ended() const { return error_ || static_cast<int64_t>(steps_.size()) == options_.steps; }
+  const std::optional<core::Error>& error() const { return error_; }
+  int64_t ended_ns() const { return ended_ns_; }
+  int64_t step() const { return static_cast<int64_t>(steps_.size()); }  // under way
+
+  const std::vector<StepRecord>& steps() const { return steps_; }  // that are over
+  const CallLog& calls() const { return calls_; }
+  std::string exported() const;  // the strategy file of what is in force
+
+ private:
+  // A step, one after the other.
+  void begin_step();
+  void begin_backward(double pace);
+  void finish_backward(const core::Status& status);
+  void settle(const tuner::Verdict& verdict);
+  void carry_out(const tuner::Command& command);
+  void receive_strategy(const tuner::Command& command);
+  void lead();
+  void end_step();
+
+  std::span<double> control_word(bool finite);
+  void name_those_who_differ(const core::Error& error);
+  std::string file_text(const policies::Candidate& candidate) const;
+  void fail(const core::Error& error);
+
+  // One collective on the control communicator outside of backward.
+  void start(comm::Collective collective, SimulatedExecutor::Done then);
+  void complete(uint64_t token, core::Status status) override;
+
+  World& world_;
+  const RankOptions& options_;
+  const int rank_, size_;
+  const Leader leader_;
+  core::Rng rng_;
+  exec::GradientArenas gradients_;
+  CallLog calls_;
+  std::unique_ptr<comm::Communicator> data_, control_;
+  SimulatedExecutor executor_;
+  tuner::Agreement agreement_;
+
+  // Of the step under way.
+  StepRecord record_;
+  exec::Values given_, before_;
+  tuner::LocalStep local_;
+  tuner::ControlWord word_{};
+  core::StepReport report_;
+  bool excluded_ = true;  // the first step is
+  int64_t began_ns_ = 0;
+
+  tuner::Command announced_;
+  std::string announced_text_, received_text_;
+  std::vector<uint64_t> identities_;
+  uint64_t identity_ = 0;
+  SimulatedExecutor::Done then_;
+
+  std::vector<StepRecord> steps_;
+  std::optional<core::Error> error_;
+  int64_t ended_ns_ = 0;
+};
+
+}  // namespace gradtune::sim

@@ -1,0 +1,189 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really compressed,
+// moved and averaged.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "policies/baseline.h"
+#include "tests/sim/job.h"
+#include "tuner/statistics.h"
+
+namespace gradtune::sim {
+namespace {
+
+using core::Fidelity;
+
+struct Network {
+  double bytes_per_second;
+  int64_t latency_ns;
+};
+constexpr Network kSlow{8e6, 100'000};  // as slow for this model as 200 Mbit/s are for one of 1 M parameters
+constexpr Network kFast{12.5e9, 5'000};
+
+constexpr int64_t kSteps = 250;
+
+core::GradientTable small_net() {
+  using core::DType;
+  core::GradientTable table = exec::make_table(
+      {{400, DType::f32}, {30'000, DType::f32}, {12'000, DType::f32}, {3'000, DType::f32}});
+  double ready_us = 0;
+  for (core::TensorInfo& tensor : table.tensors) tensor.ready_us = ready_us += 0.17 * static_cast<double>(tensor.numel);
+  return table;
+}
+
+JobOptions training(const Network& network, int size, uint64_t seed) {
+  JobOptions job{.world = {.size = size,
+                           .seed = seed,
+                           .rank = {.bytes_per_second = network.bytes_per_second, .latency_ns = network.latency_ns},
+                           .jitter_ns = 50'000,
+                           .stall_probability = 0.001,
+                           .stall_ns = 5'000'000}};
+  job.slowdown.assign(static_cast<size_t>(size), 1);
+  job.slowdown.back() = 1.05;
+  job.rank.table = small_net();
+  job.rank.executor.backward_ns = 8'000'000;
+  job.rank.forward_ns = 4'000'000;
+  job.rank.noise = 0.03;
+  // What an operation costs beyond its elements is what a bucket more has to bring in.
+  job.rank.executor.device = {.fixed_ns = 100'000, .element_ns = 1.5};
+  job.rank.executor.host = {.fixed_ns = 100'000, .element_ns = 3};
+  core::Rng rng(seed);
+  std::vector<exec::Values> gradients;
+  for (int i = 0; i < 7; ++i) gradients.push_back(exec::random_gradient(job.rank.table, rng));
+  job.rank.gradient = [gradients](int rank, int64_t step) {
+    return gradients[static_cast<size_t>(3 * rank + step) % gradients.size()];
+  };
+  return job;
+}
+
+std::vector<core::CompressorSpec> codecs_of(Fidelity fidelity) {
+  std::vector<core::CompressorSpec> codecs = {{"none"}};
+  if (fidelity >= Fidelity::half) codecs.push_back({"bf16"});
+  if (fidelity >= Fidelity::lossy) codecs.push_back({"topk", 0.01});
+  return codecs;
+}
+
+// A job that tunes to the end, and what was decided in it.
+struct Tuning {
+  Tuning(JobOptions options, Fidelity fidelity, int64_t steps) {
+    policies::Knowledge knowledge{.table = options.rank.table,
+                                  .world_size = options.world.size,
+                                  .fidelity = fidelity,
+                                  .codecs = codecs_of(fidelity),
+                                  .traits = compress::known_traits()};
+    const uint64_t seed = options.world.seed;
+    options.rank.start = policies::baselines(options.rank.table, fidelity);
+    options.rank.fidelity = fidelity;
+    options.rank.steps = steps;
+    tuner = std::make_unique<tuner::Tuner>(tuner::TunerOptions{.seed = seed},
+                                           policies::make_policy("mergecomp", {.seed = seed}).value(), std::move(knowledge),
+                                           options.rank.start, std::nullopt);
+    options.leader = [this](const core::StepReport& report) {
+      tuner::Action action = tuner->on_step(report);
+      believed[report.step + tuner::kLead] = core::hash(tuner->in_force().strategy);
+      for (const tuner::Decision& decision : tuner->take_decisions()) {
+        decisions.push_back(std::to_string(decision.step) + " " + decision.what + " " + decision.label + " " +
+                            std::to_string(decision.value));
+      }
+      return action;
+    };
+    job = std::make_unique<Job>(options);
+    job->run();
+  }
+  const tuner::Outcome& outcome() const { return tuner->outcome(); }
+  const core::Strategy& final_strategy() const { return job->rank(0).steps().back().strategy; }
+
+  std::unique_ptr<tuner::Tuner> tuner;
+  std::vector<std::string> decisions;
+  std::map<int64_t, uint64_t> believed;  // by step: the hash of what the tuner holds to be in force
+  std::unique_ptr<Job> job;
+};
+
+void expect_sound(const Tuning& tuning) {
+  ASSERT_EQ(tuning.tuner->stage(), tuner::Stage::watch) << "tuning was not over in time";
+  for (int r = 0; r < tuning.job->size(); ++r) {
+    ASSERT_FALSE(tuning.job->rank(r).error()) << tuning.job->rank(r).error()->message;
+    EXPECT_EQ(tuning.job->rank(r).exported(), tuning.job->rank(0).exported());
+    for (const StepRecord& record : tuning.job->rank(r).steps()) {
+      const auto believed = tuning.believed.find(record.step);
+      if (believed == tuning.believed.end()) continue;  // before the first report
+      ASSERT_EQ(core::hash(record.strategy), believed->second) << "step " << record.step;
+    }
+  }
+}
+
+// The step time of that strategy alone, in another run of the job: median of the slowest rank's.
+double pinned_ms(JobOptions options, const core::Strategy& strategy) {
+  options.rank.start = {{strategy, "pinned"}};
+  options.rank.steps = 40;
+  Job job(options);
+  job.run();
+  std::vector<double> step_ms;
+  for (size_t s = 1; s < job.rank(0).steps().size(); ++s) {
+    step_ms.push_back(0);
+    for (int r = 0; r < job.size(); ++r) step_ms.back() = std::max(step_ms.back(), job.rank(r).steps()[s].step_ms);
+  }
+  return tuner::median(std::move(step_ms));
+}
+
+class Tunings : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, Tunings, testing::Values(2, 3, 4));
+
+TEST_P(Tunings, OverASlowLinkCommitWhatIsTrulyFasterAndReportItsTrueTime) {
+  for (const Fidelity fidelity : {Fidelity::half, Fidelity::lossy}) {
+    JobOptions options = training(kSlow, GetParam(), 11);
+    const Tuning tuning(options, fidelity, kSteps);
+    ASSERT_NO_FATAL_FAILURE(expect_sound(tuning));
+    ASSERT_TRUE(tuning.outcome().committed) << core::to_string(fidelity);
+    double baseline_ms = 1e9;
+    for (const policies::Candidate& baseline : policies::baselines(options.rank.table, fidelity)) {
+      baseline_ms = std::min(baseline_ms, pinned_ms(options, baseline.strategy));
+    }
+    const double committed_ms = pinned_ms(options, tuning.final_strategy());
+    EXPECT_LT(committed_ms, baseline_ms);
+    EXPECT_NEAR(*tuning.outcome().committed_ms / committed_ms, 1, 0.03) << tuning.outcome().label;
+    EXPECT_NEAR(tuning.outcome().baseline_ms / baseline_ms, 1, 0.03);
+    EXPECT_NEAR(tuning.outcome().gain, 1 - committed_ms / baseline_ms, 0.03);
+  }
+}
+
+TEST_P(Tunings, WithNothingToGainKeepTheBaseline) {
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    for (const Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
+      const JobOptions options = training(kFast, GetParam(), seed);
+      const Tuning tuning(options, fidelity, kSteps);
+      ASSERT_NO_FATAL_FAILURE(expect_sound(tuning));
+      EXPECT_FALSE(tuning.outcome().committed) << tuning.outcome().label << ", seed " << seed;
+      bool is_baseline = false;
+      for (const policies::Candidate& each : policies::baselines(options.rank.table, fidelity)) {
+        is_baseline = is_baseline || each.strategy == tuning.final_strategy();
+      }
+      EXPECT_TRUE(is_baseline);
+    }
+  }
+}
+
+TEST(TuningsAgain, DecideTheSame) {
+  const Tuning once(training(kSlow, 2, 5), Fidelity::lossy, kSteps), again(training(kSlow, 2, 5), Fidelity::lossy, kSteps);
+  EXPECT_EQ(once.decisions, again.decisions);
+  EXPECT_EQ(once.job->world().trace_hash(), again.job->world().trace_hash());
+  for (int r = 0; r < 2; ++r) {
+    EXPECT_EQ(once.job->rank(r).steps(), again.job->rank(r).steps());
+    EXPECT_EQ(once.job->rank(r).exported(), again.job->rank(r).exported());
+  }
+  const Tuning other(training(kSlow, 2, 6), Fidelity::lossy, kSteps);
+  EXPECT_NE(once.decisions, other.decisions);
+}
+
+}  // namespace
+}  // namespace gradtune::sim
