@@ -215,10 +215,15 @@ void Session::finish_backward() {
   std::copy_n(word_.begin(), reduced.size(), reduced.begin());
   auto verdict = agreement_->receive(local_, reduced);
   if (!verdict) {
+    // A rank that knows ends, and may so end the comparison for others; that they differ is known all the same.
     std::string who;
-    const std::vector<uint64_t> identities = peers_.gather(agreement_->identity());
-    for (int r = 1; r < peers_.size(); ++r) {
-      if (identities[static_cast<size_t>(r)] != identities[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
+    try {
+      const std::vector<uint64_t> identities = peers_.gather(agreement_->identity());
+      for (int r = 1; r < peers_.size(); ++r) {
+        if (identities[static_cast<size_t>(r)] != identities[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
+      }
+    } catch (const core::Exception& error) {
+      who = std::string("not known, as comparing all ranks failed: ") + error.what();
     }
     fail({verdict.error().code, verdict.error().message + " (differs from rank 0: " + who + ")"});
   }
