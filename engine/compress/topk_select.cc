@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 
+#include "engine/core/float16.h"
 #include "engine/core/rng.h"
 
 namespace gradtune::compress {
@@ -57,17 +58,18 @@ TopkSelection::TopkSelection(const Encode& job, int64_t k, Queue& queue)
   bins_ = {reinterpret_cast<uint32_t*>(at), kBins};
 }
 
-bool TopkSelection::run(uint32_t* indices, float* values) {
+bool TopkSelection::run(const Sent& sent) {
   collect();
   const uint32_t largest = largest_.get();
-  const bool finite =
-      finite_product(job_.scale, largest) && finite_product(unsent_factor_, largest);
+  const float largest_sent = job_.scale * std::bit_cast<float>(largest);
+  const bool finite = std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) &&
+                      finite_product(unsent_factor_, largest);
   if (!finite) return false;
   const uint32_t threshold = find_threshold();
   divide(threshold);
   for_blocks(queue_, blocks(), [&](int64_t block) {
-    send(block, threshold, indices, values);
-    if (job_.residual_next != nullptr && job_.add_to_residual_next) add_unsent(block, indices);
+    send(block, threshold, sent);
+    if (job_.residual_next != nullptr && job_.add_to_residual_next) add_unsent(block, sent.positions);
   });
   return true;
 }
@@ -227,13 +229,19 @@ void TopkSelection::divide(uint32_t threshold) {
   }
 }
 
-void TopkSelection::send(int64_t index, uint32_t threshold, uint32_t* indices,
-                         float* values) const {
+// What is kept of an element that was sent, in units of p.
+float TopkSelection::rounding_error(float value, uint16_t sent) const {
+  return unsent_factor_ * value - job_.error_scale * core::widen_bf16(sent);
+}
+
+void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) const {
   const Block& block = blocks_[index];
+  sent.starts[index] = block.sent_at;
   Buffer buffer;
   const std::span<const Candidate> list =
       candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
-  float* const errors = job_.add_to_residual_next ? nullptr : job_.residual_next;
+  float* const errors = job_.residual_next;
+  const auto begin = static_cast<uint32_t>(index * kBlockElements);
   uint32_t ties = block.ties;
   uint32_t at = block.sent_at;
   for (size_t i = 0; i < list.size(); ++i) {
@@ -242,25 +250,29 @@ void TopkSelection::send(int64_t index, uint32_t threshold, uint32_t* indices,
     const uint32_t key = key_of(list[i].value);
     if (key < threshold || (key == threshold && ties == 0)) continue;
     ties -= key == threshold;
-    indices[at] = list[i].index;
-    values[at] = job_.scale * list[i].value;
-    if (errors != nullptr) errors[list[i].index] = 0;
+    sent.positions[at] = static_cast<uint16_t>(list[i].index - begin);
+    sent.values[at] = core::narrow_bf16(job_.scale * list[i].value);
+    if (errors != nullptr) {
+      const float error = rounding_error(list[i].value, sent.values[at]);
+      errors[list[i].index] = job_.add_to_residual_next ? errors[list[i].index] + error : error;
+    }
     ++at;
   }
 }
 
-// Adds the error of a block to the next residual: of what lies between its sent elements, whose error is zero.
-void TopkSelection::add_unsent(int64_t index, const uint32_t* indices) const {
+// Adds the error of a block to the next residual: of what lies between its sent elements, which have theirs.
+void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {
     add_errors(job_.gradient.data() + begin, offset(job_.residual, begin), unsent_factor_,
                job_.residual_next + begin, static_cast<size_t>(end - begin));
   };
-  int64_t begin = index * kBlockElements;
-  const int64_t end = std::min(n_, begin + kBlockElements);
+  const int64_t first = index * kBlockElements;
+  const int64_t end = std::min(n_, first + kBlockElements);
+  int64_t begin = first;
   for (uint32_t i = block.sent_at; i < block.sent_at + block.sent_count; ++i) {
-    add(begin, indices[i]);
-    begin = int64_t{indices[i]} + 1;
+    add(begin, first + positions[i]);
+    begin = first + positions[i] + 1;
   }
   add(begin, end);
 }

@@ -27,8 +27,16 @@ class TopkSelection {
   // 0 < k <= n.
   TopkSelection(const Encode& job, int64_t k, Queue& queue);
 
-  // Writes the next residual, and the k indices and values. False when a value or an error is not finite.
-  bool run(uint32_t* indices, float* values);
+  // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it; positions in
+  // their block; and scale * p as bfloat16, whose rounding is part of the error.
+  struct Sent {
+    uint32_t* starts;
+    uint16_t* positions;
+    uint16_t* values;
+  };
+
+  // Writes these and the next residual. False when a value or an error is not finite.
+  bool run(const Sent& sent);
 
  private:
   struct Block;
@@ -43,8 +51,9 @@ class TopkSelection {
   uint32_t find_threshold() const;
   void count_bins(uint32_t low, uint32_t high, int shift) const;
   void divide(uint32_t threshold);
-  void send(int64_t block, uint32_t threshold, uint32_t* indices, float* values) const;
-  void add_unsent(int64_t block, const uint32_t* indices) const;
+  void send(int64_t block, uint32_t threshold, const Sent& sent) const;
+  float rounding_error(float value, uint16_t sent) const;
+  void add_unsent(int64_t block, const uint16_t* positions) const;
 
   const Encode& job_;
   Queue& queue_;

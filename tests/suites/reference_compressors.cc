@@ -28,7 +28,7 @@ Reference largest(std::span<const float> p, float scale, double density) {
   order.resize(
       static_cast<size_t>(std::abs(exact - whole) < 1e-6 && whole > 0 ? whole : std::ceil(exact)));
   Reference reference{.decoded = std::vector<double>(p.size())};
-  for (size_t i : order) reference.decoded[i] = double{scale * p[i]};
+  for (size_t i : order) reference.decoded[i] = round_to_bf16(double{scale * p[i]});
   return reference;
 }
 

@@ -70,10 +70,10 @@ TEST(Compile, GivesEachFamilyItsOperations) {
             "encode@devicex1 all-gather 208u8 decode@devicex3");
   // 10 of 100 elements: header, indices and values, each at a multiple of 16.
   EXPECT_EQ(compiled("topk:0.1: encode@device all_gather decode@device", DType::f32),
-            "encode@devicex1 all-gather 112u8 decode@devicex3");
+            "encode@devicex1 all-gather 96u8 decode@devicex3");
   // Two codecs, one for each direction.
   EXPECT_EQ(compiled("topk:0.1,bf16: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1", DType::f32),
-            "encode@devicex3 all-to-all 80u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
+            "encode@devicex3 all-to-all 64u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
 }
 
 TEST(Compile, OneRankIsAGroupToo) {
