@@ -148,6 +148,7 @@ void Session::learn_order() {
   for (size_t p = 0; p < ready_.size(); ++p) {
     if (!ready_[p]) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
   }
+  order = core::small_last(gradients_.table(), order);
   peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
   gradients_.lay(order);
   order_learned_ = true;

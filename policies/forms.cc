@@ -28,7 +28,43 @@ int64_t payload_bytes(const core::CompressorSpec& codec, const Knowledge& knowle
 double ring_factor(int world_size) { return 2.0 * (world_size - 1) / world_size; }
 double gather_factor(int world_size) { return world_size - 1.0; }
 
+// The partition, and the tensors that it leaves out: buckets for each dtype, behind it.
+Partition completed(const Partition& partition, const core::GradientTable& table) {
+  Partition all = partition;
+  std::vector<bool> is_held(table.tensors.size(), false);
+  for (const auto& bucket : partition) {
+    for (const core::Slice& slice : bucket) is_held[static_cast<size_t>(slice.tensor)] = true;
+  }
+  for (core::DType dtype : {core::DType::f32, core::DType::bf16, core::DType::f16}) {
+    std::vector<core::Slice> rest;
+    for (size_t t = 0; t < is_held.size(); ++t) {
+      const core::TensorInfo& tensor = table.tensors[t];
+      if (is_held[t] || tensor.dtype != dtype || tensor.numel == 0) continue;
+      rest.push_back({static_cast<int32_t>(t), 0, tensor.numel});
+    }
+    if (!rest.empty()) all.push_back(std::move(rest));
+  }
+  return all;
+}
+
+// For tensors that are not worth a loss.
+core::Option lossless(core::DType dtype, const Knowledge& knowledge) {
+  for (const core::CompressorSpec& codec : knowledge.codecs) {
+    const core::CompressorTraits& traits = traits_of(codec, knowledge);
+    if (dtype == core::DType::f32 && traits.summable && traits.fidelity == core::Fidelity::half) {
+      return core::encoded_all_reduce(codec, Place::device);
+    }
+  }
+  return core::plain_all_reduce();
+}
+
 }  // namespace
+
+core::GradientTable compressible(const Form& form, const core::GradientTable& table) {
+  core::GradientTable part = table;
+  if (form.fidelity == core::Fidelity::lossy) part.tensors.resize(table.first_small());
+  return part;
+}
 
 std::vector<Form> admitted_forms(const Knowledge& knowledge) {
   std::vector<Form> forms;
@@ -64,16 +100,22 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
   const auto collectives =
       std::count_if(form.option.steps.begin(), form.option.steps.end(),
                     [](const core::Step& step) { return core::is_collective(step.kind); });
-  Candidate candidate{core::uniform(partition, form.option, static_cast<int>(2 * collectives)),
-                      fmt::format("{}, {} bucket{}", form.label, partition.size(),
-                                  partition.size() == 1 ? "" : "s")};
+  const Partition all = completed(partition, knowledge.table);
+  Candidate candidate{core::uniform(all, form.option, static_cast<int>(2 * collectives)),
+                      fmt::format("{}, {} bucket{}{}", form.label, partition.size(),
+                                  partition.size() == 1 ? "" : "s",
+                                  all.size() > partition.size() ? " + small" : "")};
   core::Strategy& strategy = candidate.strategy;
+  for (size_t b = partition.size(); b < all.size(); ++b) {
+    const auto first = static_cast<size_t>(all[b][0].tensor);
+    strategy.buckets[b].option = lossless(knowledge.table.tensors[first].dtype, knowledge);
+  }
   for (core::Bucket& bucket : strategy.buckets) {
     const core::DType dtype =
         knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
-    if (dtype == core::DType::f32 || form.option.codecs.empty()) continue;
+    if (dtype == core::DType::f32 || bucket.option.codecs.empty()) continue;
     const int64_t n = core::numel(bucket);
-    if (payload_bytes(form.option.codecs[0], knowledge, n) >= n * core::bytes_per_element(dtype)) {
+    if (payload_bytes(bucket.option.codecs[0], knowledge, n) >= n * core::bytes_per_element(dtype)) {
       bucket.option = core::plain_all_reduce();
     }
   }

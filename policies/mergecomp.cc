@@ -122,30 +122,36 @@ class MergeComp final : public Policy {
   // The search space: programs that could win, and partitions.
   void plan(const Knowledge& knowledge) {
     if (knowledge.world_size < 2) return;  // nothing to communicate
-    for (Partition& partition : nested_partitions(knowledge.table, kBuckets.back())) {
-      const auto buckets = static_cast<int>(partition.size());
-      if (rungs_.empty() ||
-          std::find(kBuckets.begin(), kBuckets.end(), buckets) != kBuckets.end()) {
-        rungs_.push_back(std::move(partition));
-      }
-    }
-    if (rungs_.empty()) return;
     const std::vector<Form> all = admitted_forms(knowledge);
     std::set<uint64_t>
         different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
     for (const Form& form : all) {
       const auto beats = [&](const Form& other) { return outclassed(form, other); };
       if (std::any_of(all.begin(), all.end(), beats)) continue;
-      if (different.insert(core::hash(apply(form, rungs_[0], knowledge).strategy)).second)
-        forms_.push_back(form);
+      std::vector<Partition> rungs = rungs_of(compressible(form, knowledge.table));
+      if (rungs.empty()) continue;
+      const uint64_t hash = core::hash(apply(form, rungs[0], knowledge).strategy);
+      if (!different.insert(hash).second) continue;
+      forms_.push_back(form);
+      rungs_[form.fidelity == core::Fidelity::lossy] = std::move(rungs);
     }
     drop_useless_codecs();
     std::stable_sort(forms_.begin(), forms_.end(),
                      [](const Form& a, const Form& b) { return a.sent < b.sent; });
     const int64_t pieces = knowledge.table.bytes() / kScreenedBytes;
-    dense_rung_ =
-        rung_of(static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets)));
-    small_rung_ = rung_of(kFewBuckets);
+    screened_buckets_ =
+        static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets));
+  }
+
+  static std::vector<Partition> rungs_of(const core::GradientTable& table) {
+    std::vector<Partition> rungs;
+    for (Partition& partition : nested_partitions(table, kBuckets.back())) {
+      const auto buckets = static_cast<int>(partition.size());
+      if (rungs.empty() || std::find(kBuckets.begin(), kBuckets.end(), buckets) != kBuckets.end()) {
+        rungs.push_back(std::move(partition));
+      }
+    }
+    return rungs;
   }
 
   // A compressor is of no use beside an earlier one that sends no more and, being summable, is as cheap as any: fp16 beside
@@ -167,14 +173,16 @@ class MergeComp final : public Policy {
     forms_ = std::move(kept);
   }
 
-  size_t rung_of(int buckets) const {
-    size_t rung = 0;
-    while (rung + 1 < rungs_.size() && static_cast<int>(rungs_[rung + 1].size()) <= buckets) ++rung;
-    return rung;
+  const std::vector<Partition>& rungs(size_t form) const {
+    return rungs_.at(forms_[form].fidelity == core::Fidelity::lossy);
   }
 
   Point screened(size_t form) const {
-    return {form, forms_[form].summable ? dense_rung_ : small_rung_};
+    const int buckets = forms_[form].summable ? screened_buckets_ : kFewBuckets;
+    size_t rung = 0;
+    while (rung + 1 < rungs(form).size() && static_cast<int>(rungs(form)[rung + 1].size()) <= buckets)
+      ++rung;
+    return {form, rung};
   }
   bool is_known(const Point& point) const { return step_ms_.contains(point); }
   double step_ms(const Point& point) const {
@@ -280,7 +288,8 @@ class MergeComp final : public Policy {
     for (size_t i = 0; i < std::min(forms.size(), kMostWalks); ++i) {
       if (step_ms(screened(forms[i])) > kWorthWalking * step_ms(screened(forms[0]))) break;
       // The second walk starts where the first one ended.
-      const Walk walked = walk(forms[i], start.value_or(screened(forms[i]).rung));
+      const size_t rung = start.value_or(screened(forms[i]).rung);
+      const Walk walked = walk(forms[i], std::min(rung, rungs(forms[i]).size() - 1));
       if (walked.next) return walked.next;
       start = walked.best_rung;
     }
@@ -297,7 +306,7 @@ class MergeComp final : public Policy {
     for (const bool up : {true, false}) {
       size_t rung = start;
       for (int misses = 0; misses < kMostMisses;) {
-        if (rung == (up ? rungs_.size() - 1 : 0)) break;
+        if (rung == (up ? rungs(form).size() - 1 : 0)) break;
         rung = up ? rung + 1 : rung - 1;
         const Point point{form, rung};
         if (!is_known(point)) return {point, walk.best_rung};
@@ -311,7 +320,7 @@ class MergeComp final : public Policy {
   }
 
   Candidate candidate(const Point& point, const Knowledge& knowledge) const {
-    return apply(forms_[point.form], rungs_[point.rung], knowledge);
+    return apply(forms_[point.form], rungs(point.form)[point.rung], knowledge);
   }
 
   // The best, the best of each other fidelity, so that the tuner may prefer the less lossy of two that tie, and then the
@@ -344,9 +353,10 @@ class MergeComp final : public Policy {
 
   const size_t most_finalists_;
   bool planned_ = false;
-  std::vector<Form> forms_;       // fewest bytes first
-  std::vector<Partition> rungs_;  // fewest buckets first
-  size_t dense_rung_ = 0, small_rung_ = 0;
+  std::vector<Form> forms_;  // fewest bytes first
+  // Partitions, fewest buckets first: for lossy forms those without the small tensors.
+  std::map<bool, std::vector<Partition>> rungs_;
+  int screened_buckets_ = kFewBuckets;
 
   std::map<uint64_t, Point> asked_;  // by hash of the strategy
   std::map<Point, double> step_ms_;  // of all that was asked; infinity where it could not run

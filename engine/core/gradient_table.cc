@@ -29,6 +29,16 @@ int64_t GradientTable::bytes() const {
   return sum;
 }
 
+size_t GradientTable::first_small() const {
+  const double most = kSmallShare * static_cast<double>(numel());
+  size_t first = tensors.size();
+  for (double sum = 0; first > 0; --first) {
+    sum += static_cast<double>(tensors[first - 1].numel);
+    if (sum > most) break;
+  }
+  return first;
+}
+
 uint64_t GradientTable::fingerprint() const {
   std::vector<const TensorInfo*> sorted;
   for (const TensorInfo& tensor : tensors) sorted.push_back(&tensor);
@@ -42,6 +52,24 @@ uint64_t GradientTable::fingerprint() const {
     hasher.add(static_cast<uint64_t>(tensor->dtype));
   }
   return hasher.value();
+}
+
+std::vector<int32_t> small_last(const GradientTable& table, const std::vector<int32_t>& order) {
+  const auto numel = [&](int32_t position) { return table.tensors[static_cast<size_t>(position)].numel; };
+  std::vector<int32_t> by_size = order;
+  std::stable_sort(by_size.begin(), by_size.end(), [&](int32_t a, int32_t b) { return numel(a) < numel(b); });
+  const double most = kSmallShare * static_cast<double>(table.numel());
+  std::vector<bool> is_small(table.tensors.size(), false);
+  double sum = 0;
+  for (const int32_t position : by_size) {
+    sum += static_cast<double>(numel(position));
+    if (sum > most) break;
+    is_small[static_cast<size_t>(position)] = true;
+  }
+  std::vector<int32_t> result = order;
+  std::stable_partition(result.begin(), result.end(),
+                        [&](int32_t position) { return !is_small[static_cast<size_t>(position)]; });
+  return result;
 }
 
 }  // namespace gradtune::core

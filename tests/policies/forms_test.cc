@@ -90,6 +90,34 @@ TEST(Apply, DoesNotCompress16BitGradientsTo16Bits) {
   }
 }
 
+TEST(Apply, SendsWhatThePartitionLeavesOutWithoutLoss) {
+  const auto table = testing::make_table(
+      {testing::tensor("a", 1 << 20), testing::tensor("b", 100, 1), testing::tensor("c", 50, 2, DType::bf16),
+       testing::tensor("d", 0, 3), testing::tensor("e", 200, 4)});
+  for (const Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
+    const Knowledge job = knowledge(2, fidelity, table);
+    for (const Form& form : admitted_forms(job)) {
+      const core::GradientTable part = compressible(form, table);
+      const Candidate candidate = apply(form, nested_partitions(part, 2).back(), job);
+      EXPECT_TRUE(core::validate(candidate.strategy, table).ok()) << form.label;
+      const auto& buckets = candidate.strategy.buckets;
+      if (form.fidelity != Fidelity::lossy) {
+        EXPECT_EQ(part, table) << form.label;
+        continue;
+      }
+      EXPECT_EQ(part.tensors.size(), 1u);
+      EXPECT_EQ(candidate.label, form.label + ", 2 buckets + small");
+      ASSERT_EQ(buckets.size(), 4u) << form.label;
+      EXPECT_EQ(buckets[0].option, form.option);
+      EXPECT_EQ(buckets[1].option, form.option);
+      EXPECT_EQ(buckets[2].slices, (std::vector<core::Slice>{{1, 0, 100}, {4, 0, 200}}));
+      EXPECT_EQ(core::to_string(buckets[2].option), "bf16: encode@device all_reduce decode@device");
+      EXPECT_EQ(buckets[3].slices, (std::vector<core::Slice>{{2, 0, 50}}));
+      EXPECT_EQ(buckets[3].option, core::plain_all_reduce());
+    }
+  }
+}
+
 TEST(Admitted, NeedsAFitAndAdmittedCompressors) {
   const Knowledge half = knowledge(2, Fidelity::half), lossy = knowledge(2, Fidelity::lossy);
   Candidate topk = apply(admitted_forms(lossy).back(), nested_partitions(lossy.table, 2)[1], lossy);

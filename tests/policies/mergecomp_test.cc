@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "engine/core/rng.h"
 #include "policies/baseline.h"
@@ -62,9 +63,9 @@ struct Job {
   // The best of the policy's space: every program on every nested partition.
   double best_ms() const {
     double best = std::numeric_limits<double>::infinity();
-    const auto partitions = nested_partitions(knowledge.table, kMostBuckets);
     for (const Form& form : admitted_forms(knowledge)) {
-      for (const Partition& partition : partitions)
+      const auto table = compressible(form, knowledge.table);
+      for (const Partition& partition : nested_partitions(table, kMostBuckets))
         best = std::min(best, time(apply(form, partition, knowledge).strategy));
     }
     return best;
@@ -105,11 +106,20 @@ std::vector<Job> reference_jobs() {
   return jobs;
 }
 
+// The order that a session lays.
+core::GradientTable laid(const core::GradientTable& table) {
+  std::vector<int32_t> order(table.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  core::GradientTable result;
+  for (const int32_t t : core::small_last(table, order)) result.tensors.push_back(table.tensors[static_cast<size_t>(t)]);
+  return result;
+}
+
 // The traces were taken on a GPU of the V100 class, which encodes some twenty times faster than a core.
 std::vector<Job> trace_jobs() {
   std::vector<Job> jobs;
   for (std::string_view trace : {"vgg16", "resnet50", "bert_base", "gpt2"}) {
-    const core::GradientTable table = testing::read_trace(trace);
+    const core::GradientTable table = laid(testing::read_trace(trace));
     if (table.tensors.empty()) continue;
     for (int world_size : {2, 8}) {
       for (double rate : {kGigabit * 2, kGigabit * 10, kGigabit * 100}) {
@@ -135,8 +145,10 @@ void expect_near_the_best(const std::vector<Job>& jobs) {
   }
 }
 
-// With 1 % of noise on every measurement: nine seeds in ten within 3 %, all within 6 %.
+// With 1 % of noise on every measurement: all within 6 %, and 98 in a hundred within 3 %; of each job at least three in four,
+// since there are some whose partitions differ by as much as noise does.
 void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
+  int all_near = 0;
   for (const Job& job : jobs) {
     const double best_ms = job.best_ms();
     int near = 0;
@@ -149,8 +161,10 @@ void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
       EXPECT_LE(job.ends_with_ms(tuned), 1.06 * best_ms) << job.name << ", seed " << seed;
       EXPECT_LE(tuned.probes.size(), kMostProbes) << job.name << ", seed " << seed;
     }
-    EXPECT_GE(near, seeds * 9 / 10) << job.name;
+    EXPECT_GE(near, seeds * 3 / 4) << job.name;
+    all_near += near;
   }
+  EXPECT_GE(all_near, static_cast<int>(jobs.size()) * seeds * 98 / 100);
 }
 
 TEST(MergeComp, EndsNearTheBestOfItsSpace) { expect_near_the_best(reference_jobs()); }
@@ -169,7 +183,7 @@ TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpaceUnderNoise) {
   const std::vector<Job> jobs = trace_jobs();
   if (jobs.empty())
     GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
-  expect_near_the_best_under_noise(jobs, 6);
+  expect_near_the_best_under_noise(jobs, 20);
 }
 
 // A wider space than its own: all groupings of the ten tensors, and its nested partitions, for the programs it knows.
@@ -198,7 +212,7 @@ TEST(MergeComp, ScreensOneProgramPerCompressorAndTheOthersOfThoseThatCameNear) {
   // All alike: everything that arithmetic does not rule out is screened, fewest bytes first.
   const Tuned alike = tune(knowledge, [](const auto&) { return 100.0; });
   EXPECT_THAT(std::vector(alike.probes.begin(), alike.probes.begin() + 5),
-              ::testing::ElementsAre("topk:0.01 gather, 2 buckets", "bf16 gather, 8 buckets",
+              ::testing::ElementsAre("topk:0.01 gather, 2 buckets + small", "bf16 gather, 8 buckets",
                                      "all_reduce, 8 buckets", "bf16 all_reduce, 8 buckets",
                                      "none gather, 8 buckets"));
   // Where bytes decide, 16 bits are tried once and 32 never.

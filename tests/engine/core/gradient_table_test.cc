@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/core/rng.h"
+
 namespace gradtune::core {
 namespace {
 
@@ -47,6 +49,64 @@ TEST(GradientTable, fingerprint_depends_on_names_shapes_and_dtypes) {
   expect_new([](auto& tensors) { tensors[1].shape = {200}; });
   expect_new([](auto& tensors) { tensors[2].dtype = DType::f32; });
   expect_new([](auto& tensors) { tensors.pop_back(); });
+}
+
+GradientTable of_sizes(const std::vector<int64_t>& sizes) {
+  GradientTable table;
+  for (const int64_t numel : sizes) table.tensors.push_back({.name = std::to_string(numel), .shape = {numel}, .numel = numel});
+  return table;
+}
+
+TEST(GradientTable, small_tensors_are_the_end_that_holds_half_a_percent) {
+  EXPECT_EQ(of_sizes({}).first_small(), 0u);
+  EXPECT_EQ(of_sizes({5, 5}).first_small(), 2u);
+  EXPECT_EQ(of_sizes({10, 9950, 30, 10}).first_small(), 2u);
+  EXPECT_EQ(of_sizes({10, 9940, 40, 10}).first_small(), 2u) << "just half a percent";
+  EXPECT_EQ(of_sizes({10, 9930, 50, 10}).first_small(), 3u);
+  EXPECT_EQ(of_sizes({10000, 0, 0}).first_small(), 1u);
+}
+
+TEST(GradientTable, small_tensors_are_laid_last) {
+  const GradientTable table = of_sizes({10, 5000, 20, 4900, 30, 15, 60});
+  EXPECT_EQ(small_last(table, {0, 1, 2, 3, 4, 5, 6}), (std::vector<int32_t>{1, 3, 4, 6, 0, 2, 5}));
+  EXPECT_EQ(small_last(table, {6, 5, 4, 3, 2, 1, 0}), (std::vector<int32_t>{6, 4, 3, 1, 5, 2, 0}));
+  EXPECT_EQ(small_last(of_sizes({7, 7, 7}), {2, 0, 1}), (std::vector<int32_t>{2, 0, 1})) << "none is small";
+  EXPECT_TRUE(small_last({}, {}).empty());
+}
+
+// What small_last lays at the end is what first_small finds there.
+TEST(GradientTable, the_two_agree) {
+  Rng rng(3);
+  for (int round = 0; round < 500; ++round) {
+    std::vector<int64_t> sizes;
+    std::vector<int32_t> order;
+    const auto count = static_cast<int>(rng.below(40));
+    for (int i = 0; i < count; ++i) {
+      sizes.push_back(static_cast<int64_t>(rng.below(rng.below(2) == 0 ? 50 : 20'000)));
+      order.push_back(i);
+    }
+    const GradientTable table = of_sizes(sizes);
+    rng.shuffle(order);
+    order = small_last(table, order);
+    GradientTable laid;
+    for (const int32_t position : order) laid.tensors.push_back(table.tensors[static_cast<size_t>(position)]);
+    const size_t first = laid.first_small();
+    int64_t smallest_large = INT64_MAX, largest_small = 0, sum = 0;
+    for (size_t t = 0; t < laid.tensors.size(); ++t) {
+      const int64_t numel = laid.tensors[t].numel;
+      if (t < first) {
+        smallest_large = std::min(smallest_large, numel);
+      } else {
+        largest_small = std::max(largest_small, numel);
+        sum += numel;
+      }
+    }
+    EXPECT_LE(largest_small, smallest_large) << "round " << round;
+    EXPECT_LE(static_cast<double>(sum), kSmallShare * static_cast<double>(laid.numel()));
+    if (first > 0) {
+      EXPECT_GT(static_cast<double>(sum + smallest_large), kSmallShare * static_cast<double>(laid.numel()));
+    }
+  }
 }
 
 TEST(DType, names_and_widths) {
