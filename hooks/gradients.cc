@@ -11,6 +11,7 @@
 #include <cstring>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace gradtune {
 namespace {
@@ -189,6 +190,20 @@ bool Gradients::adopt(int32_t position) {
   }
   gradient = parameter.slot;
   return true;
+}
+
+torch::Tensor Gradients::adopt_later(int32_t position) {
+  const Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+  const bool lies_alike = gradient.defined() && gradient.layout() == torch::kStrided && gradient.device().is_cpu() &&
+                          gradient.scalar_type() == parameter.slot.scalar_type() &&
+                          gradient.sizes() == parameter.slot.sizes() && gradient.strides() == parameter.slot.strides() &&
+                          gradient.data_ptr() != parameter.slot.data_ptr();
+  if (!lies_alike) {
+    adopt(position);
+    return {};
+  }
+  return std::exchange(gradient, parameter.slot);
 }
 
 void Gradients::forget(int32_t position) { parameters_[static_cast<size_t>(position)].tensor.mutable_grad().reset(); }

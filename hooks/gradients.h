@@ -46,6 +46,10 @@ class Gradients {
   // there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
   bool adopt(int32_t position);
 
+  // The same, but for the copy where the gradient's values lie as those of the slot do: then returns that gradient, and the
+  // caller has to bring them there.
+  torch::Tensor adopt_later(int32_t position);
+
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
 

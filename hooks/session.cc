@@ -184,8 +184,8 @@ void Session::on_ready(int32_t position) {
   ready_[p] = true;
   ready_order_.push_back(position);
   if (pilot_) pilot_->saw_ready(position, ms_between(first_ready_ns_, now_ns) * 1e3);
-  gradients_.adopt(position);
-  executor_.tensor_ready(position);
+  const torch::Tensor elsewhere = gradients_.adopt_later(position);
+  executor_.tensor_ready(position, elsewhere.defined() ? static_cast<const std::byte*>(elsewhere.data_ptr()) : nullptr);
 }
 
 void Session::begin_backward() {

@@ -177,9 +177,10 @@ void Executor::run(int32_t slot) {
 }
 
 bool Executor::keeps_residual(int32_t tensor) const {
-  const std::vector<int32_t>& buckets = program_->buckets_of_tensor[static_cast<size_t>(tensor)];
-  return std::any_of(buckets.begin(), buckets.end(),
-                     [&](int32_t b) { return program_->buckets[static_cast<size_t>(b)].keeps_residual; });
+  const std::vector<Piece>& pieces = program_->pieces_of_tensor[static_cast<size_t>(tensor)];
+  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+    return program_->buckets[static_cast<size_t>(piece.bucket)].keeps_residual;
+  });
 }
 
 // --- a step, on the thread that runs backward ----------------------------------------------------------------------------
@@ -196,15 +197,26 @@ void Executor::begin_step() {
   post({.kind = Event::Kind::begin});
 }
 
-void Executor::tensor_ready(int32_t tensor) {
-  for (const int32_t bucket : program_->buckets_of_tensor[static_cast<size_t>(tensor)]) {
+void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
+  for (const Piece& piece : program_->pieces_of_tensor[static_cast<size_t>(tensor)]) {
     if (failed_) return;
+    if (values != nullptr) bring(piece, values);
+    const int32_t bucket = piece.bucket;
     if (--missing_tensors_[static_cast<size_t>(bucket)] > 0) continue;
     const int32_t leading = leading_device_ops(program_->buckets[static_cast<size_t>(bucket)]);
     for (int32_t op = 0; op < leading; ++op) run_on_device(bucket, op);
     post({.kind = Event::Kind::bucket_ready, .bucket = bucket, .op = leading});
   }
   drain_device_ops();
+}
+
+void Executor::bring(const Piece& piece, const std::byte* values) {
+  const int64_t start_ns = clock_.now_ns();
+  const core::DType dtype = program_->buckets[static_cast<size_t>(piece.bucket)].dtype;
+  const int64_t width = bytes_per_element(dtype);
+  std::memcpy(arenas_[static_cast<size_t>(dtype)].data + piece.arena_begin * width, values + piece.tensor_begin * width,
+              static_cast<size_t>(piece.length * width));
+  times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
 }
 
 core::Status Executor::finish_step() {

@@ -45,7 +45,7 @@ struct ExecutorOptions {
 
 // Where the thread that runs backward spent this step's time on gradtune's behalf.
 struct StepTimes {
-  double encode_ms = 0;  // scale, load, encode on the device
+  double encode_ms = 0;  // copy, scale, load, encode on the device
   double decode_ms = 0;  // decode, store on the device
   double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
 };
@@ -77,7 +77,10 @@ class Executor final : private comm::CompletionSink {
   // NaN, so that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be decoded
   // is what becomes of values that are not finite; it is an error when all ranks were.
   void begin_step();
-  void tensor_ready(int32_t tensor);
+  //
+  // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is copied piece
+  // by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait for all of it.
+  void tensor_ready(int32_t tensor, const std::byte* values = nullptr);
   core::Status finish_step();
   core::Status settle(bool finite);
 
@@ -111,6 +114,7 @@ class Executor final : private comm::CompletionSink {
   void start_collective(int32_t bucket, int32_t op);
   void start_control();
 
+  void bring(const Piece& piece, const std::byte* values);
   void run_bucket_op(int32_t bucket, int32_t op, compress::Queue& queue);
   void run_on_device(int32_t bucket, int32_t op);
   bool drain_device_ops();

@@ -222,7 +222,7 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
   auto program = std::make_unique<Program>();
   program->strategy = strategy;
   program->hash = core::hash(strategy);
-  program->buckets_of_tensor.resize(table.tensors.size());
+  program->pieces_of_tensor.resize(table.tensors.size());
   std::array<int64_t, 3> arena_end{};
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
@@ -238,10 +238,11 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     compiled.numel = core::numel(bucket);
     int64_t& end = arena_end[static_cast<size_t>(compiled.dtype)];
     compiled.arena_begin = end;
-    end += compiled.numel;
     compiled.tensors = static_cast<int32_t>(bucket.slices.size());
     for (const core::Slice& slice : bucket.slices) {
-      program->buckets_of_tensor[static_cast<size_t>(slice.tensor)].push_back(static_cast<int32_t>(b));
+      program->pieces_of_tensor[static_cast<size_t>(slice.tensor)].push_back(
+          {.bucket = static_cast<int32_t>(b), .tensor_begin = slice.offset, .arena_begin = end, .length = slice.length});
+      end += slice.length;
     }
     BucketCompiler compiler(bucket.option, codecs, rank, size, program->pool_bytes);
     if (core::Status status = compiler.compile(compiled); !status) return status.error();

@@ -64,11 +64,19 @@ struct BucketProgram {
   int32_t tensors = 0;      // slices of this many tensors have to be ready
 };
 
+// A slice of a tensor: in which bucket, and where in the tensor and in the arena. Elements.
+struct Piece {
+  int32_t bucket = 0;
+  int64_t tensor_begin = 0;
+  int64_t arena_begin = 0;
+  int64_t length = 0;
+};
+
 struct Program {
   core::Strategy strategy;
   uint64_t hash = 0;
   std::vector<BucketProgram> buckets;
-  std::vector<std::vector<int32_t>> buckets_of_tensor;
+  std::vector<std::vector<Piece>> pieces_of_tensor;
   int64_t pool_bytes = 0;
   bool keeps_residual = false;
   std::vector<std::unique_ptr<compress::Compressor>> codecs;

@@ -13,6 +13,7 @@ namespace {
 using exec::Action;
 using exec::BucketProgram;
 using exec::Op;
+using exec::Piece;
 using exec::Program;
 
 constexpr uint64_t kControlToken = ~uint64_t{0};
@@ -115,9 +116,9 @@ void SimulatedExecutor::next_tensor() {
 
 // One bucket after the other, each told to the core when its leading operations are done.
 void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_bucket) {
-  const std::vector<int32_t>& buckets = program_->buckets_of_tensor[static_cast<size_t>(tensor)];
-  for (size_t i = first_bucket; i < buckets.size(); ++i) {
-    const int32_t bucket = buckets[i];
+  const std::vector<Piece>& pieces = program_->pieces_of_tensor[static_cast<size_t>(tensor)];
+  for (size_t i = first_bucket; i < pieces.size(); ++i) {
+    const int32_t bucket = pieces[i].bucket;
     if (--missing_tensors_[static_cast<size_t>(bucket)] > 0) continue;
     const int32_t leading = exec::leading_device_ops(program_->buckets[static_cast<size_t>(bucket)]);
     int64_t work_ns = 0;

@@ -370,6 +370,39 @@ TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
   }
 }
 
+// What tensor_ready brings piece by piece gives, bit for bit, what lies in the arena already.
+TEST(ExecutorGradients, MayLieElsewhere) {
+  const core::GradientTable table = mixed_table();
+  for (const std::string& option : all_options(core::Place::device)) {
+    core::Rng rng(5);
+    const std::vector<Values> gradients = random_gradients(table, 2, rng);
+    std::vector<Values> results[2];
+    for (const bool elsewhere : {false, true}) {
+      Fleet fleet(2, table, kWithHost);
+      fleet.run(make_strategy(table, option, 3'000, 3));
+      suites::on_every_rank(2, [&](int r) {
+        Rank& rank = fleet.rank(r);
+        GradientArenas source(table);
+        source.write(gradients[static_cast<size_t>(r)]);
+        rank.load(elsewhere ? Values(gradients[0].size(), 7) : gradients[static_cast<size_t>(r)]);
+        rank.executor().begin_step();
+        std::array<int64_t, 3> next{};
+        for (size_t t = 0; t < table.tensors.size(); ++t) {
+          const auto d = static_cast<size_t>(table.tensors[t].dtype);
+          const std::byte* values = source.arenas()[d].data + next[d];
+          next[d] += table.tensors[t].numel * core::bytes_per_element(table.tensors[t].dtype);
+          rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? values : nullptr);
+        }
+        EXPECT_TRUE(rank.executor().finish_step().ok());
+        EXPECT_TRUE(rank.settle().ok());
+      });
+      results[elsewhere] = fleet.residuals();
+      for (int r = 0; r < 2; ++r) results[elsewhere].push_back(fleet.rank(r).average());
+    }
+    EXPECT_EQ(results[true], results[false]) << option;
+  }
+}
+
 // Breaks the first byte of what every all-gather brings, as no network should.
 class Corrupting final : public comm::Communicator, private comm::CompletionSink {
  public:
