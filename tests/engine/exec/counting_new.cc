@@ -14,6 +14,7 @@ std::atomic<int64_t> bytes_in_use = 0;
 }  // namespace
 
 // In a file of their own: seen by its callers, a compiler takes the pair for a mistake.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(size_t bytes) {
   ++allocations;
   void* memory = std::malloc(bytes);
@@ -26,6 +27,7 @@ void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+#endif
 
 namespace gradtune::exec {
 

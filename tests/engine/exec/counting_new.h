@@ -1,12 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that links counting_new.cc counts what it allocates.
+// A program that links counting_new.cc counts what it allocates, but not under a sanitizer that has an allocator of its own.
 #pragma once
 
 #include <cstdint>
 
 namespace gradtune::exec {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kCountsAllocations = false;
+#else
+constexpr bool kCountsAllocations = true;
+#endif
 
 int64_t allocations_of_thread();  // calls of operator new, so far
 int64_t live_bytes();             // of all threads, as the system's allocator rounds them
