@@ -13,10 +13,8 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -27,10 +25,9 @@
 #include "engine/core/clock.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/strategy.h"
-#include "engine/exec/compute.h"
 #include "engine/exec/core.h"
 #include "engine/exec/event_ring.h"
-#include "engine/exec/memory.h"
+#include "engine/exec/workspace.h"
 
 namespace gradtune::exec {
 
@@ -64,18 +61,16 @@ class Executor final : private comm::CompletionSink {
   // this call and its end the communicators have to be destroyed, and after them the memory that they work on.
   void stop();
 
-  // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed times.
+  // As in Workspace.
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
   // Between steps. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
-  void drop(int32_t slot);
+  void drop(int32_t slot) { workspace_.drop(slot); }
   void run(int32_t slot);
 
   // A step: begin, each tensor ready once, finish. After finish the gradients are averages; what became of residuals is
-  // decided by settle, once the reduced word told whether all ranks were finite. When they were not, every gradient becomes
-  // NaN, so that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be decoded
-  // is what becomes of values that are not finite; it is an error when all ranks were.
+  // decided by settle, once the reduced word told whether all ranks were finite (Workspace::settle).
   void begin_step();
   //
   // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is copied piece
@@ -85,9 +80,9 @@ class Executor final : private comm::CompletionSink {
   core::Status settle(bool finite);
 
   const StepTimes& times() const { return times_; }
-  Residuals& residuals() { return residuals_; }
-  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes(); }
-  const core::Strategy& strategy() const { return program_->strategy; }
+  Residuals& residuals() { return workspace_.residuals(); }
+  int64_t memory_bytes() const { return workspace_.memory_bytes(); }
+  const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
 
@@ -111,17 +106,10 @@ class Executor final : private comm::CompletionSink {
   void work_on_host();  // the host thread
   bool handle(const Event& event);
   void act(const Action& action);
-  void start_collective(int32_t bucket, int32_t op);
-  void start_control();
 
-  void bring(const Piece& piece, const std::byte* values);
-  void run_bucket_op(int32_t bucket, int32_t op, compress::Queue& queue);
   void run_on_device(int32_t bucket, int32_t op);
   bool drain_device_ops();
-  BucketMemory memory_of(int32_t bucket) const;
-  const Program* find(int32_t slot) const;
   core::Status self_test(const Program& program) const;
-  core::Status reserve(const Program& program);
 
   comm::Communicator& data_;
   comm::Communicator& control_;
@@ -129,15 +117,9 @@ class Executor final : private comm::CompletionSink {
   const ExecutorOptions options_;
   const ControlWord control_word_;
 
-  core::GradientTable table_;
-  Arenas arenas_{};
-  std::map<int32_t, std::unique_ptr<Program>> slots_;
-  const Program* program_ = nullptr;  // in force
-  AlignedBytes pool_;
-  Residuals residuals_;
+  Workspace workspace_;
 
   // Of the thread that runs backward.
-  std::vector<int32_t> missing_tensors_;  // per bucket
   std::unique_ptr<compress::Queue> device_queue_;
   StepTimes times_;
 
@@ -152,13 +134,11 @@ class Executor final : private comm::CompletionSink {
   std::unique_ptr<EventRing<Event>> device_ops_;   // to the thread that runs backward
   std::unique_ptr<EventRing<Event>> host_ops_;     // to the host thread
   Doorbell communication_bell_, device_bell_, host_bell_;
-  std::atomic<bool> finite_ = true;
   std::atomic<bool> finished_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<int64_t> progress_ = 0;         // events that the communication thread has handled
   std::mutex error_mutex_;
   core::Error error_{};
-  std::optional<core::Error> undecodable_;    // until settle knows whether it matters
   std::thread communication_thread_, host_thread_;
 };
 

@@ -3,22 +3,13 @@
 #include "tests/sim/simulated_executor.h"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
 #include <utility>
 
 namespace gradtune::sim {
-namespace {
 
 using exec::Action;
-using exec::BucketProgram;
 using exec::Op;
 using exec::Piece;
-using exec::Program;
-
-constexpr uint64_t kControlToken = ~uint64_t{0};
-
-}  // namespace
 
 SimulatedExecutor::SimulatedExecutor(World& world, comm::Communicator& data, comm::Communicator& control,
                                      const exec::GradientArenas& gradients, const ExecutorModel& model,
@@ -30,55 +21,16 @@ SimulatedExecutor::SimulatedExecutor(World& world, comm::Communicator& data, com
       model_(model),
       control_word_(std::move(control_word)),
       rank_(data.rank()),
+      workspace_(rank_, data.size()),
       device_(world, rank_, [this] { next_tensor(); }),
-      host_(world, rank_, [] {}) {}
-
-// --- between steps -------------------------------------------------------------------------------------------------------
+      host_(world, rank_, [] {}) {
+  workspace_.set_gradients(gradients.table(), gradients.arenas());
+}
 
 core::Status SimulatedExecutor::prepare(int32_t slot, const core::Strategy& strategy) {
-  core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be replaced");
-  if (core::Status status = core::validate(strategy, gradients_.table()); !status) return status;
-  auto compiled = exec::compile(strategy, gradients_.table(), rank_, data_.size());
+  auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
-  std::unique_ptr<Program> program = std::move(compiled.value());
-  if (program->pool_bytes > pool_.bytes()) pool_ = exec::AlignedBytes(program->pool_bytes);
-  if (program->keeps_residual) residuals_.allocate(gradients_.arenas());
-  slots_[slot] = std::move(program);
-  return {};
-}
-
-const Program* SimulatedExecutor::find(int32_t slot) const {
-  const auto found = slots_.find(slot);
-  return found == slots_.end() ? nullptr : found->second.get();
-}
-
-void SimulatedExecutor::drop(int32_t slot) {
-  core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be dropped");
-  slots_.erase(slot);
-}
-
-void SimulatedExecutor::run(int32_t slot) {
-  const Program* next = find(slot);
-  core::check(next != nullptr, "a slot must be prepared before it is run");
-  if (next == program_) return;
-  if (program_ != nullptr) residuals_.leave(*program_);
-  program_ = next;
-  residuals_.enter(*program_);
-}
-
-core::Status SimulatedExecutor::settle(bool finite) {
-  const std::optional<core::Error> undecodable = std::exchange(undecodable_, std::nullopt);
-  if (finite) {
-    if (undecodable) return *undecodable;
-    residuals_.swap(*program_);
-    return {};
-  }
-  for (size_t d = 0; d < gradients_.arenas().size(); ++d) {
-    const auto& [data, numel] = gradients_.arenas()[d];
-    // The same pattern of bits, all ones, is a NaN in every dtype.
-    if (numel > 0) std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
-  }
-  return {};
+  return workspace_.add(slot, std::move(compiled.value()), INT64_MAX);
 }
 
 // --- the thread that runs backward ---------------------------------------------------------------------------------------
@@ -87,13 +39,11 @@ void SimulatedExecutor::backward(double pace, Done done) {
   pace_ = pace;
   done_ = std::move(done);
   next_tensor_ = 0;
-  missing_tensors_.clear();
-  for (const BucketProgram& bucket : program_->buckets) missing_tensors_.push_back(bucket.tensors);
   waiting_since_ns_.reset();
   late_ops_ms_ = 0;
   times_ = {};
-  finite_ = true;
-  core_.begin(*program_);
+  workspace_.begin();
+  core_.begin(*workspace_.program());
   std::vector<Action> actions;
   core_.start(actions);
   act(std::move(actions));
@@ -115,12 +65,12 @@ void SimulatedExecutor::next_tensor() {
 }
 
 // One bucket after the other, each told to the core when its leading operations are done.
-void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_bucket) {
-  const std::vector<Piece>& pieces = program_->pieces_of_tensor[static_cast<size_t>(tensor)];
-  for (size_t i = first_bucket; i < pieces.size(); ++i) {
+void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
+  const std::vector<Piece>& pieces = workspace_.pieces(tensor);
+  for (size_t i = first_piece; i < pieces.size(); ++i) {
     const int32_t bucket = pieces[i].bucket;
-    if (--missing_tensors_[static_cast<size_t>(bucket)] > 0) continue;
-    const int32_t leading = exec::leading_device_ops(program_->buckets[static_cast<size_t>(bucket)]);
+    if (!workspace_.arrived(pieces[i], nullptr)) continue;
+    const int32_t leading = exec::leading_device_ops(workspace_.bucket(bucket));
     int64_t work_ns = 0;
     for (int32_t op = 0; op < leading; ++op) work_ns += cost_ns(bucket, op);
     device_.add_first(work_ns, [this, tensor, bucket, leading, next = i + 1] {
@@ -145,8 +95,14 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
       act(std::move(next));
     };
     switch (action.kind) {
-      case Action::Kind::start: start_collective(action.bucket, action.op); break;
-      case Action::Kind::control: start_control(); break;
+      case Action::Kind::start:
+        data_.start(workspace_.collective(action.bucket, action.op, model_.timeout_ms), *this,
+                    exec::token_of(action.bucket, action.op));
+        break;
+      case Action::Kind::control:
+        control_.start(exec::control_collective(control_word_(workspace_.finite()), model_.timeout_ms), *this,
+                       exec::kControlToken);
+        break;
       case Action::Kind::run_device: device_.add(cost_ns(action.bucket, action.op), run); break;
       case Action::Kind::run_host: host_.add(cost_ns(action.bucket, action.op), run); break;
       case Action::Kind::finished: finish({}); break;
@@ -154,37 +110,9 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
   }
 }
 
-void SimulatedExecutor::start_collective(int32_t bucket, int32_t op) {
-  const Op& what = program_->buckets[static_cast<size_t>(bucket)].ops[static_cast<size_t>(op)];
-  const exec::BucketMemory memory = memory_of(bucket);
-  data_.start({.kind = what.collective,
-               .type = what.wire,
-               .in = what.on_gradient ? memory.gradient : memory.pool + what.input,
-               .out = what.on_gradient ? memory.gradient : memory.pool + what.output,
-               .count = what.count,
-               .timeout_ms = model_.timeout_ms},
-              *this, static_cast<uint64_t>(bucket) << 32 | static_cast<uint64_t>(op));
-}
-
-void SimulatedExecutor::start_control() {
-  const std::span<double> word = control_word_(finite_);
-  control_.start({.kind = comm::Collective::Kind::all_reduce,
-                  .reduction = comm::Collective::Reduction::max,
-                  .type = comm::WireType::f64,
-                  .out = reinterpret_cast<std::byte*>(word.data()),
-                  .count = static_cast<int64_t>(word.size()),
-                  .timeout_ms = model_.timeout_ms},
-                 *this, kControlToken);
-}
-
 void SimulatedExecutor::compute(int32_t bucket, int32_t op) {
-  const BucketProgram& program = program_->buckets[static_cast<size_t>(bucket)];
-  const Op& what = program.ops[static_cast<size_t>(op)];
-  const exec::ComputeResult result = exec::run_op(program, what, memory_of(bucket), *queue_);
-  finite_ = finite_ && result.finite;
-  if (!result.status) {
-    undecodable_ = {result.status.error().code, "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
-  }
+  workspace_.compute(bucket, op, *queue_);
+  const Op& what = workspace_.op(bucket, op);
   if (what.place == core::Place::host) return;
   const bool decodes = what.kind == Op::Kind::decode || what.kind == Op::Kind::store;
   const double ms = static_cast<double>(world_.work_ns(rank_, cost_ns(bucket, op))) * 1e-6;
@@ -193,23 +121,11 @@ void SimulatedExecutor::compute(int32_t bucket, int32_t op) {
 }
 
 int64_t SimulatedExecutor::cost_ns(int32_t bucket, int32_t op) const {
-  const BucketProgram& program = program_->buckets[static_cast<size_t>(bucket)];
-  const Op& what = program.ops[static_cast<size_t>(op)];
+  const Op& what = workspace_.op(bucket, op);
   const Cost& cost = what.place == core::Place::device ? model_.device : model_.host;
-  int64_t elements = what.payloads.empty() ? program.numel : 0;
+  int64_t elements = what.payloads.empty() ? workspace_.bucket(bucket).numel : 0;
   for (const exec::Payload& payload : what.payloads) elements += payload.range.length;
   return cost.fixed_ns + static_cast<int64_t>(cost.element_ns * static_cast<double>(elements));
-}
-
-exec::BucketMemory SimulatedExecutor::memory_of(int32_t bucket) const {
-  const auto index = static_cast<size_t>(bucket);
-  const BucketProgram& program = program_->buckets[index];
-  std::byte* arena = gradients_.arenas()[static_cast<size_t>(program.dtype)].data;
-  return {.pool = pool_.data(),
-          .gradient = arena + program.arena_begin * core::bytes_per_element(program.dtype),
-          .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
-          .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
-          .size = data_.size()};
 }
 
 // --- completions ---------------------------------------------------------------------------------------------------------
@@ -221,17 +137,14 @@ void SimulatedExecutor::complete(uint64_t token, core::Status status) {
 
 void SimulatedExecutor::completed(uint64_t token, const core::Status& status) {
   if (!done_) return;  // the step has failed
-  const auto bucket = static_cast<int32_t>(token >> 32);
   if (!status) {
-    const bool is_control = token == kControlToken;
-    const std::string what = is_control ? "the control collective" : "a collective of bucket " + std::to_string(bucket);
     for (Lane* lane : {&device_, &host_}) lane->stop();
     for (comm::Communicator* each : {&data_, &control_}) each->abort();
-    return finish(core::Error{status.error().code, what + " failed: " + status.error().message});
+    return finish(exec::named(token, status.error()));
   }
   std::vector<Action> actions;
-  token == kControlToken ? core_.control_done(actions)
-                         : core_.op_done(bucket, static_cast<int32_t>(token & 0xffffffffU), actions);
+  token == exec::kControlToken ? core_.control_done(actions)
+                               : core_.op_done(exec::bucket_of(token), exec::op_of(token), actions);
   act(std::move(actions));
 }
 

@@ -1,15 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor of one simulated rank: the real core (engine/exec/core.h) and the real operations on real memory, pumped by
-// events of a simulated world in place of the threads of exec::Executor, which it mirrors. What differs: operations take the
-// time that a model says; backward is one call that does not return but tells when it is over; and there is neither a memory
-// budget nor a self-test.
+// The executor of one simulated rank: the real core (engine/exec/core.h) and workspace (engine/exec/workspace.h), pumped by
+// events of a simulated world in place of the threads of exec::Executor. What differs: operations take the time that a model
+// says; backward is one call that does not return but tells when it is over; and there is neither a memory budget nor a
+// self-test.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,7 +18,7 @@
 #include "engine/compress/queue.h"
 #include "engine/exec/core.h"
 #include "engine/exec/executor.h"
-#include "engine/exec/memory.h"
+#include "engine/exec/workspace.h"
 #include "engine/sim/world.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/sim/lane.h"
@@ -49,29 +48,25 @@ class SimulatedExecutor final : private comm::CompletionSink {
 
   // Between steps, as with exec::Executor.
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
-  void drop(int32_t slot);
-  void run(int32_t slot);
+  void drop(int32_t slot) { workspace_.drop(slot); }
+  void run(int32_t slot) { workspace_.run(slot); }
 
   // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's order.
   // `done` is told when the averages and the control word are there, or of the first error, after which the communicators
   // are aborted and nothing more happens here.
   void backward(double pace, Done done);
-  core::Status settle(bool finite);
+  core::Status settle(bool finite) { return workspace_.settle(finite); }
 
   const exec::StepTimes& times() const { return times_; }
-  const core::Strategy& strategy() const { return program_->strategy; }
-  exec::Values residual() const { return gradients_.read(*program_, residuals_); }
+  const core::Strategy& strategy() const { return workspace_.program()->strategy; }
+  exec::Values residual() const { return gradients_.read(*workspace_.program(), workspace_.residuals()); }
 
  private:
   void next_tensor();
-  void tensor_ready(int32_t tensor, size_t first_bucket);
+  void tensor_ready(int32_t tensor, size_t first_piece);
   void act(std::vector<exec::Action> actions);
-  void start_collective(int32_t bucket, int32_t op);
-  void start_control();
   void compute(int32_t bucket, int32_t op);
   int64_t cost_ns(int32_t bucket, int32_t op) const;
-  exec::BucketMemory memory_of(int32_t bucket) const;
-  const exec::Program* find(int32_t slot) const;
 
   void complete(uint64_t token, core::Status status) override;
   void completed(uint64_t token, const core::Status& status);
@@ -86,10 +81,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   const int rank_;
   const std::unique_ptr<compress::Queue> queue_ = compress::make_serial_queue();
 
-  std::map<int32_t, std::unique_ptr<exec::Program>> slots_;
-  const exec::Program* program_ = nullptr;  // in force
-  exec::AlignedBytes pool_;
-  exec::Residuals residuals_;
+  exec::Workspace workspace_;
 
   // The step under way.
   exec::Core core_;
@@ -97,12 +89,9 @@ class SimulatedExecutor final : private comm::CompletionSink {
   Done done_;
   double pace_ = 1;
   int32_t next_tensor_ = 0;
-  std::vector<int32_t> missing_tensors_;  // per bucket
   std::optional<int64_t> waiting_since_ns_;  // since the last tensor was ready and nothing was left to do at once
   double late_ops_ms_ = 0;                   // that were done since then
   exec::StepTimes times_;
-  bool finite_ = true;
-  std::optional<core::Error> undecodable_;  // until settle knows whether it matters
 };
 
 }  // namespace gradtune::sim

@@ -1,0 +1,169 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/workspace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+namespace gradtune::exec {
+namespace {
+
+bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
+  return std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const core::TensorInfo& x, const core::TensorInfo& y) {
+                      return x.name == y.name && x.shape == y.shape && x.numel == y.numel && x.dtype == y.dtype;
+                    });
+}
+
+}  // namespace
+
+// --- between steps -------------------------------------------------------------------------------------------------------
+
+void Workspace::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
+  if (program_ != nullptr) residuals_.leave(*program_);
+  program_ = nullptr;
+  slots_.clear();
+  if (!same_elements(table_, table)) residuals_ = {};
+  table_ = table;
+  arenas_ = arenas;
+}
+
+core::Result<std::unique_ptr<Program>> Workspace::compile(int32_t slot, const core::Strategy& strategy) const {
+  core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be replaced");
+  if (core::Status status = core::validate(strategy, table_); !status) return status.error();
+  return exec::compile(strategy, table_, rank_, size_);
+}
+
+core::Status Workspace::add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes) {
+  if (core::Status status = reserve(*program, memory_budget_bytes); !status) return status;
+  slots_[slot] = std::move(program);
+  return {};
+}
+
+core::Status Workspace::reserve(const Program& program, int64_t memory_budget_bytes) {
+  int64_t residual_bytes = residuals_.bytes();
+  if (program.keeps_residual && !residuals_.allocated()) {
+    for (const Arena& arena : arenas_) residual_bytes += arena.numel * 8;
+  }
+  const int64_t pool_bytes = std::max(pool_.bytes(), program.pool_bytes);
+  const std::string needs = "the strategy needs " + std::to_string(pool_bytes + residual_bytes) +
+                            " bytes of residual and payload memory, ";
+  if (pool_bytes + residual_bytes > memory_budget_bytes) {
+    return core::Error{core::Error::Code::invalid, needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
+  }
+  try {
+    if (pool_bytes > pool_.bytes()) {
+      pool_ = AlignedBytes(pool_bytes);
+      std::memset(pool_.data(), 0, static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
+    }
+    if (program.keeps_residual) residuals_.allocate(arenas_);
+  } catch (const std::bad_alloc&) {
+    return core::Error{core::Error::Code::io, needs + "the system has not that much"};
+  }
+  return {};
+}
+
+const Program* Workspace::find(int32_t slot) const {
+  const auto found = slots_.find(slot);
+  return found == slots_.end() ? nullptr : found->second.get();
+}
+
+void Workspace::drop(int32_t slot) {
+  core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be dropped");
+  slots_.erase(slot);
+}
+
+void Workspace::run(int32_t slot) {
+  const Program* next = find(slot);
+  core::check(next != nullptr, "a slot must be prepared before it is run");
+  if (next == program_) return;
+  if (program_ != nullptr) residuals_.leave(*program_);
+  program_ = next;
+  residuals_.enter(*program_);
+  missing_tensors_.reserve(program_->buckets.size());
+}
+
+// --- a step --------------------------------------------------------------------------------------------------------------
+
+void Workspace::begin() {
+  core::check(program_ != nullptr, "a strategy must be in force before a step begins");
+  missing_tensors_.resize(program_->buckets.size());
+  for (size_t b = 0; b < missing_tensors_.size(); ++b) missing_tensors_[b] = program_->buckets[b].tensors;
+  finite_ = true;
+}
+
+bool Workspace::arrived(const Piece& piece, const std::byte* values) {
+  if (values != nullptr) {
+    const core::DType dtype = bucket(piece.bucket).dtype;
+    const int64_t width = core::bytes_per_element(dtype);
+    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + piece.arena_begin * width, values + piece.tensor_begin * width,
+                static_cast<size_t>(piece.length * width));
+  }
+  return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
+}
+
+void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
+  const ComputeResult result = run_op(this->bucket(bucket), this->op(bucket, op), memory_of(bucket), queue);
+  if (!result.finite) finite_.store(false, std::memory_order_relaxed);
+  if (result.status) return;
+  const std::lock_guard lock(undecodable_mutex_);
+  undecodable_ = {result.status.error().code, "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
+}
+
+comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
+  const Op& what = this->op(bucket, op);
+  const BucketMemory memory = memory_of(bucket);
+  return {.kind = what.collective,
+          .type = what.wire,
+          .in = what.on_gradient ? memory.gradient : memory.pool + what.input,
+          .out = what.on_gradient ? memory.gradient : memory.pool + what.output,
+          .count = what.count,
+          .timeout_ms = timeout_ms};
+}
+
+core::Status Workspace::settle(bool finite) {
+  const std::optional<core::Error> undecodable = std::exchange(undecodable_, std::nullopt);
+  if (finite) {
+    if (undecodable) return *undecodable;
+    residuals_.swap(*program_);
+    return {};
+  }
+  for (size_t d = 0; d < arenas_.size(); ++d) {
+    const auto& [data, numel] = arenas_[d];
+    // The same pattern of bits, all ones, is a NaN in every dtype.
+    if (numel > 0) std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
+  }
+  return {};
+}
+
+BucketMemory Workspace::memory_of(int32_t bucket) const {
+  const auto index = static_cast<size_t>(bucket);
+  const BucketProgram& program = program_->buckets[index];
+  const Arena& arena = arenas_[static_cast<size_t>(program.dtype)];
+  return {.pool = pool_.data(),
+          .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
+          .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
+          .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
+          .size = size_};
+}
+
+// --- collectives ---------------------------------------------------------------------------------------------------------
+
+comm::Collective control_collective(std::span<double> word, int64_t timeout_ms) {
+  return {.kind = comm::Collective::Kind::all_reduce,
+          .reduction = comm::Collective::Reduction::max,
+          .type = comm::WireType::f64,
+          .out = reinterpret_cast<std::byte*>(word.data()),
+          .count = static_cast<int64_t>(word.size()),
+          .timeout_ms = timeout_ms};
+}
+
+core::Error named(uint64_t token, const core::Error& error) {
+  const std::string what =
+      token == kControlToken ? "the control collective" : "a collective of bucket " + std::to_string(bucket_of(token));
+  return {error.code, what + " failed: " + error.message};
+}
+
+}  // namespace gradtune::exec

@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What an executor has besides threads and time: the strategies that are ready on one rank, one of them in force, the memory
+// that they work on, and what the operations of a step found. Executors with real threads and simulated ones share it and
+// differ in what pumps the core.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/comm/communicator.h"
+#include "engine/exec/compute.h"
+#include "engine/exec/memory.h"
+#include "engine/exec/program.h"
+
+namespace gradtune::exec {
+
+class Workspace {
+ public:
+  Workspace(int rank, int size) : rank_(rank), size_(size) {}
+
+  // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed times.
+  void set_gradients(const core::GradientTable& table, const Arenas& arenas);
+
+  // Strategies in slots, between steps. What is ready is compiled and has its memory; an error leaves all as it was.
+  core::Result<std::unique_ptr<Program>> compile(int32_t slot, const core::Strategy& strategy) const;
+  core::Status add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes);
+  void drop(int32_t slot);
+  void run(int32_t slot);
+
+  // In force; null before the first run.
+  const Program* program() const { return program_; }
+  const BucketProgram& bucket(int32_t bucket) const { return program_->buckets[static_cast<size_t>(bucket)]; }
+  const Op& op(int32_t bucket, int32_t op) const { return this->bucket(bucket).ops[static_cast<size_t>(op)]; }
+  const std::vector<Piece>& pieces(int32_t tensor) const { return program_->pieces_of_tensor[static_cast<size_t>(tensor)]; }
+
+  // A step, which allocates nothing: begin, every piece arrived, every operation, settle.
+  void begin();
+
+  // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null and it
+  // is in its place. Returns whether its bucket is complete.
+  bool arrived(const Piece& piece, const std::byte* values);
+
+  // From any thread, operations of different buckets at once.
+  void compute(int32_t bucket, int32_t op, compress::Queue& queue);
+  comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
+  bool finite() const { return finite_; }  // of this rank, so far
+
+  // After the step: where all ranks were `finite`, what became of residuals holds; otherwise every gradient becomes NaN, so
+  // that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be decoded is what
+  // becomes of values that are not finite; it is an error when all ranks were.
+  core::Status settle(bool finite);
+
+  Residuals& residuals() { return residuals_; }
+  const Residuals& residuals() const { return residuals_; }
+  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes(); }
+
+ private:
+  const Program* find(int32_t slot) const;
+  core::Status reserve(const Program& program, int64_t memory_budget_bytes);
+  BucketMemory memory_of(int32_t bucket) const;
+
+  const int rank_, size_;
+  core::GradientTable table_;
+  Arenas arenas_{};
+  std::map<int32_t, std::unique_ptr<Program>> slots_;
+  const Program* program_ = nullptr;
+  AlignedBytes pool_;
+  Residuals residuals_;
+
+  // Of the step.
+  std::vector<int32_t> missing_tensors_;  // per bucket
+  std::atomic<bool> finite_ = true;
+  std::mutex undecodable_mutex_;
+  std::optional<core::Error> undecodable_;  // until settle knows whether it matters
+};
+
+// The step's control collective: the word, reduced in place by maximum.
+comm::Collective control_collective(std::span<double> word, int64_t timeout_ms);
+
+// Tokens by which completions of a step's collectives are known.
+constexpr uint64_t kControlToken = ~uint64_t{0};
+constexpr uint64_t token_of(int32_t bucket, int32_t op) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(bucket)) << 32 | static_cast<uint32_t>(op);
+}
+constexpr int32_t bucket_of(uint64_t token) { return static_cast<int32_t>(token >> 32); }
+constexpr int32_t op_of(uint64_t token) { return static_cast<int32_t>(token & 0xffffffffU); }
+
+// The error of a collective, with its name: "a collective of bucket 3 failed: ...".
+core::Error named(uint64_t token, const core::Error& error);
+
+}  // namespace gradtune::exec
