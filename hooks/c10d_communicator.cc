@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/c10d_communicator.h"
 
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/types.h>
 
 #include <atomic>
 #include <chrono>

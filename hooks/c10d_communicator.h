@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A Communicator over a c10d backend (Gloo). One file that knows c10d's collectives, their option structs and their version
-// differences.
+// A Communicator over a c10d backend (Gloo). One file that knows c10d's collectives, their option structs and their
+// version differences.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

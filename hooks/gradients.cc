@@ -36,13 +36,17 @@ void check_parameter(const torch::Tensor& parameter, const std::string& name) {
   if (!parameter.device().is_cpu()) {
     refuse("parameter " + name + " is on " + parameter.device().str() + "; this build serves gradients on the CPU");
   }
-  if (parameter.layout() != torch::kStrided) refuse("parameter " + name + " is not a dense tensor (sharded or sparse parameters are not served)");
-  if (!parameter.is_leaf()) refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
+  if (parameter.layout() != torch::kStrided)
+    refuse("parameter " + name + " is not a dense tensor (sharded or sparse parameters are not served)");
+  if (!parameter.is_leaf())
+    refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
 }
 
 // A gradient should have its parameter's strides where that is dense (channels_last), else be row-major.
 std::vector<int64_t> strides_of(const torch::Tensor& parameter) {
-  return parameter.is_non_overlapping_and_dense() ? parameter.strides().vec() : torch::empty_like(parameter, torch::MemoryFormat::Contiguous).strides().vec();
+  return parameter.is_non_overlapping_and_dense()
+             ? parameter.strides().vec()
+             : torch::empty_like(parameter, torch::MemoryFormat::Contiguous).strides().vec();
 }
 
 }  // namespace
@@ -73,7 +77,8 @@ Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimiz
                               .shape = parameter.sizes().vec(),
                               .numel = parameter.numel(),
                               .dtype = dtype_of(parameter, item.key())});
-    parameters_.push_back({.tensor = parameter, .slot = {}, .storage = parameter.storage().unsafeGetStorageImpl(), .accumulator = {}});
+    parameters_.push_back(
+        {.tensor = parameter, .slot = {}, .storage = parameter.storage().unsafeGetStorageImpl(), .accumulator = {}});
   }
   if (parameters_.empty()) refuse("the module has no parameter that requires a gradient");
   for (const auto& group : optimizer.param_groups()) {
@@ -195,10 +200,10 @@ bool Gradients::adopt(int32_t position) {
 torch::Tensor Gradients::adopt_later(int32_t position) {
   const Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = parameter.tensor.mutable_grad();
-  const bool lies_alike = gradient.defined() && gradient.layout() == torch::kStrided && gradient.device().is_cpu() &&
-                          gradient.scalar_type() == parameter.slot.scalar_type() &&
-                          gradient.sizes() == parameter.slot.sizes() && gradient.strides() == parameter.slot.strides() &&
-                          gradient.data_ptr() != parameter.slot.data_ptr();
+  const bool lies_alike =
+      gradient.defined() && gradient.layout() == torch::kStrided && gradient.device().is_cpu() &&
+      gradient.scalar_type() == parameter.slot.scalar_type() && gradient.sizes() == parameter.slot.sizes() &&
+      gradient.strides() == parameter.slot.strides() && gradient.data_ptr() != parameter.slot.data_ptr();
   if (!lies_alike) {
     adopt(position);
     return {};

@@ -24,8 +24,8 @@ namespace gradtune {
 
 class Gradients {
  public:
-  // Collects the module's parameters that require gradients, in the reverse of their registration (what backward is likely
-  // to do). Throws for what can not be trained with: see wrap().
+  // Collects the module's parameters that require gradients, in the reverse of their registration (what backward is
+  // likely to do). Throws for what can not be trained with: see wrap().
   Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
   ~Gradients();
   Gradients(const Gradients&) = delete;
@@ -35,19 +35,19 @@ class Gradients {
   const core::GradientTable& table() const { return table_; }
   exec::Arenas arenas() const;
 
-  // Lays the arenas in another order: new position p holds what was at old position order[p]. Gradients that are defined
-  // keep their values.
+  // Lays the arenas in another order: new position p holds what was at old position order[p]. Gradients that are
+  // defined keep their values.
   void lay(const std::vector<int32_t>& order);
 
   // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated.
   void on_ready(std::function<void(int32_t position)> ready);
 
-  // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot when
-  // there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
+  // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot
+  // when there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
   bool adopt(int32_t position);
 
-  // The same, but for the copy where the gradient's values lie as those of the slot do: then returns that gradient, and the
-  // caller has to bring them there.
+  // The same, but for the copy where the gradient's values lie as those of the slot do: then returns that gradient, and
+  // the caller has to bring them there.
   torch::Tensor adopt_later(int32_t position);
 
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
@@ -56,8 +56,8 @@ class Gradients {
   // Drops all gradients, as the optimizers' zero_grad does.
   void drop_all();
 
-  // Throws, with the parameter's name, when parameters were added to the module, or moved or converted, since wrap: hooks and
-  // arenas then are not theirs.
+  // Throws, with the parameter's name, when parameters were added to the module, or moved or converted, since wrap:
+  // hooks and arenas then are not theirs.
   void check_unchanged() const;
 
  private:

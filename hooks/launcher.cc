@@ -8,7 +8,8 @@
 namespace gradtune {
 namespace {
 
-// What each launcher calls the same things; asked in this order. Inside torchrun under Slurm both are set: torchrun's hold.
+// What each launcher calls the same things; asked in this order. Inside torchrun under Slurm both are set: torchrun's
+// hold.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -27,8 +28,8 @@ core::Result<int> number(const char* name, const std::string& text, int low, int
   int value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < low || value > high) {
-    return invalid(std::string(name) + " is \"" + text + "\"; allowed is a number from " + std::to_string(low) + " to " +
-                   std::to_string(high));
+    return invalid(std::string(name) + " is \"" + text + "\"; allowed is a number from " + std::to_string(low) +
+                   " to " + std::to_string(high));
   }
   return value;
 }
@@ -38,7 +39,8 @@ core::Status find_master(const Environment& environment, LaunchInfo& info) {
     info.master_address = *address;
   } else if (info.launcher == "Slurm" && environment("SLURM_STEP_NODELIST")) {
     info.master_address = first_host(*environment("SLURM_STEP_NODELIST"));
-  } else if (info.launcher == "mpirun" && environment("OMPI_COMM_WORLD_LOCAL_SIZE") == std::to_string(info.world_size)) {
+  } else if (info.launcher == "mpirun" &&
+             environment("OMPI_COMM_WORLD_LOCAL_SIZE") == std::to_string(info.world_size)) {
     info.master_address = "127.0.0.1";  // all ranks on this machine
   } else {
     return invalid("MASTER_ADDR is not set; it names the host of rank 0 (launcher: " + info.launcher + ")");

@@ -18,8 +18,8 @@ struct LaunchInfo {
   int world_size = 1;
   std::string launcher = "none";  // torchrun, Slurm, mpirun, none
   std::string master_address = "127.0.0.1";
-  int master_port = 0;            // 0: any free one (a group of one)
-  bool agent_store = false;       // torchrun's agent already runs the store at that address
+  int master_port = 0;       // 0: any free one (a group of one)
+  bool agent_store = false;  // torchrun's agent already runs the store at that address
 
   bool operator==(const LaunchInfo&) const = default;
 };

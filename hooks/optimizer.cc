@@ -7,7 +7,8 @@ namespace gradtune {
 
 Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options) {
-  if (!group) throw core::Exception({core::Error::Code::invalid, "gradtune: wrap needs a process group, see init_process_group"});
+  if (!group)
+    throw core::Exception({core::Error::Code::invalid, "gradtune: wrap needs a process group, see init_process_group"});
   return Optimizer(std::make_unique<Session>(optimizer, module, std::move(group), options));
 }
 

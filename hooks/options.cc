@@ -27,7 +27,8 @@ template <typename T>
 Status parse_number(std::string_view text, T low, T high, T& value) {
   T parsed_value{};
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), parsed_value);
-  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || !(parsed_value >= low && parsed_value <= high)) {
+  if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
+      !(parsed_value >= low && parsed_value <= high)) {
     return invalid("allowed is a number from " + std::to_string(low) + " to " + std::to_string(high));
   }
   value = parsed_value;
@@ -88,14 +89,19 @@ const Row kRows[] = {
        d.settings.fidelity = fidelity.value();
        return {};
      }},
-    {"compressors",
-     [](const Options& o) { return o.compressors ? std::optional(join(*o.compressors)) : std::nullopt; },
-     [](std::string_view text, Draft& d) -> Status { d.compressors = text; return {}; }},
+    {"compressors", [](const Options& o) { return o.compressors ? std::optional(join(*o.compressors)) : std::nullopt; },
+     [](std::string_view text, Draft& d) -> Status {
+       d.compressors = text;
+       return {};
+     }},
     {"lossy_after", [](const Options& o) { return number_text(o.lossy_after); },
      [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after); }},
     {"policy", [](const Options& o) { return o.policy; }, parse_policy},
     {"strategy", [](const Options& o) { return o.strategy; },
-     [](std::string_view text, Draft& d) -> Status { d.settings.strategy = text; return {}; }},
+     [](std::string_view text, Draft& d) -> Status {
+       d.settings.strategy = text;
+       return {};
+     }},
     {"tuning_budget", [](const Options& o) { return number_text(o.tuning_budget); },
      [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.tuning_budget); }},
     {"tuning_share", [](const Options& o) { return real_text(o.tuning_share); },
@@ -106,10 +112,14 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, 1024, d.settings.host_threads); }},
     {"timeout", [](const Options& o) { return real_text(o.timeout); }, parse_timeout},
     {"journal", [](const Options& o) { return o.journal; },
-     [](std::string_view text, Draft& d) -> Status { d.settings.journal = text; return {}; }},
+     [](std::string_view text, Draft& d) -> Status {
+       d.settings.journal = text;
+       return {};
+     }},
     {"seed", [](const Options& o) { return number_text(o.seed); },
      [](std::string_view text, Draft& d) { return parse_number<uint64_t>(text, 0, UINT64_MAX, d.settings.seed); }},
-    {"quiet", [](const Options& o) { return o.quiet ? std::optional<std::string>(*o.quiet ? "true" : "false") : std::nullopt; },
+    {"quiet",
+     [](const Options& o) { return o.quiet ? std::optional<std::string>(*o.quiet ? "true" : "false") : std::nullopt; },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
 };
 
@@ -130,7 +140,8 @@ struct Found {
   std::string text, origin;
 };
 
-Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found, std::string& config) {
+Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found,
+                      std::string& config) {
   // Not options of wrap: the file of options, and what launchers of emulated networks tell (examples/cluster).
   const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_PACING_MBIT"};
   for (const std::string& variable : variables) {
@@ -139,9 +150,11 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
     if (value.empty()) continue;
     if (name == others[0]) config = value;
     if (std::find(std::begin(others), std::end(others), name) != std::end(others)) continue;
-    const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
+    const Row* row =
+        std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
     if (row == std::end(kRows)) {
-      return invalid("variable " + name + " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, PACING_MBIT, " + known_names() +
+      return invalid("variable " + name +
+                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, PACING_MBIT, " + known_names() +
                      " in capitals");
     }
     found[row->name] = {value, "variable " + name};
@@ -156,10 +169,12 @@ Status read_config(const std::string& path, std::map<std::string, Found>& found)
   if (!json.is_object()) return invalid("file " + path + " (GRADTUNE_CONFIG) is not a JSON object");
   for (const auto& [key, value] : json.items()) {
     const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return key == r.name; });
-    if (row == std::end(kRows)) return invalid("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
+    if (row == std::end(kRows))
+      return invalid("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
     std::string as_text;
     if (value.is_array()) {
-      for (const auto& item : value) as_text += (as_text.empty() ? "" : ",") + (item.is_string() ? item.get<std::string>() : item.dump());
+      for (const auto& item : value)
+        as_text += (as_text.empty() ? "" : ",") + (item.is_string() ? item.get<std::string>() : item.dump());
     } else {
       as_text = value.is_string() ? value.get<std::string>() : value.dump();
     }
@@ -187,10 +202,12 @@ Status choose_codecs(Draft& draft) {
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
     auto spec = core::parse_compressor(word, known);
     if (!spec) return spec.error();
-    const auto traits = std::find_if(known.begin(), known.end(), [&](const auto& t) { return t.name == spec.value().name; });
+    const auto traits =
+        std::find_if(known.begin(), known.end(), [&](const auto& t) { return t.name == spec.value().name; });
     if (traits->fidelity > settings.fidelity) {
-      return invalid("compressor \"" + std::string(word) + "\" needs fidelity " + std::string(core::to_string(traits->fidelity)) +
-                     ", allowed is " + std::string(core::to_string(settings.fidelity)));
+      return invalid("compressor \"" + std::string(word) + "\" needs fidelity " +
+                     std::string(core::to_string(traits->fidelity)) + ", allowed is " +
+                     std::string(core::to_string(settings.fidelity)));
     }
     if (std::find(settings.codecs.begin(), settings.codecs.end(), spec.value()) == settings.codecs.end()) {
       settings.codecs.push_back(spec.value());
@@ -248,7 +265,8 @@ core::Result<Settings> resolve(const Options& options, const std::vector<std::st
   }
   if (Status status = choose_codecs(draft); !status) {
     const auto origin = found.find("compressors");
-    return invalid("option compressors (" + (origin == found.end() ? "default" : origin->second.origin) + "): " + status.error().message);
+    return invalid("option compressors (" + (origin == found.end() ? "default" : origin->second.origin) +
+                   "): " + status.error().message);
   }
   return draft.settings;
 }

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options as a user gives them (argument, variable, file) turned into what the rest works with. One table names them all.
+// Options as a user gives them (argument, variable, file) turned into what the rest works with. One table names them
+// all.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ struct Settings {
   bool quiet = false;
 };
 
-// Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the option,
-// where it came from, its value and what is allowed; an unknown GRADTUNE_ variable or key is an error too.
+// Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the
+// option, where it came from, its value and what is allowed; an unknown GRADTUNE_ variable or key is an error too.
 // `variables`: all that start with GRADTUNE_, as name=value.
 core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables);
 

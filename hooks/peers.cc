@@ -28,8 +28,8 @@ double mbit_per_second(const std::string& text) {
   double rate = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), rate);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || !(rate > 0)) {
-    throw core::Exception({core::Error::Code::invalid,
-                           "gradtune: GRADTUNE_PACING_MBIT is \"" + text + "\"; allowed is a number above 0, in Mbit/s"});
+    throw core::Exception({core::Error::Code::invalid, "gradtune: GRADTUNE_PACING_MBIT is \"" + text +
+                                                           "\"; allowed is a number above 0, in Mbit/s"});
   }
   return rate;
 }
@@ -63,7 +63,8 @@ std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const st
 }
 
 void Peers::broadcast(std::byte* data, int64_t bytes) {
-  must(comm::run(*control_, {.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
+  must(comm::run(*control_,
+                 {.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
        "broadcast from rank 0");
 }
 
@@ -114,9 +115,12 @@ void Peers::must_agree(const std::string& what, const std::string& text) {
     return std::string(begin, std::find(at, of.end(), '\n'));
   };
   std::string detail;
-  if (text != first) detail = "; rank 0 has \"" + line(first, parted.second) + "\", rank " + std::to_string(rank_) + " has \"" + line(text, parted.first) + "\"";
+  if (text != first)
+    detail = "; rank 0 has \"" + line(first, parted.second) + "\", rank " + std::to_string(rank_) + " has \"" +
+             line(text, parted.first) + "\"";
   throw core::Exception({core::Error::Code::mismatch, "gradtune: rank " + std::to_string(rank_) + ": " + what +
-                                                          " of rank(s) " + differing + " differ from rank 0's" + detail});
+                                                          " of rank(s) " + differing + " differ from rank 0's" +
+                                                          detail});
 }
 
 std::string Peers::explain(const core::Error& error, int64_t step) {
@@ -133,7 +137,8 @@ std::string Peers::explain(const core::Error& error, int64_t step) {
 core::Status Peers::alarm() {
   const std::string why = first_failure(store_);
   if (why.empty()) return {};
-  return core::Error{core::Error::Code::lost, "waited for a collective when another rank told that it had failed (" + why + ")"};
+  return core::Error{core::Error::Code::lost,
+                     "waited for a collective when another rank told that it had failed (" + why + ")"};
 }
 
 void Peers::leave(int64_t step) { sign_off(store_, rank_, "left after step " + std::to_string(step)); }

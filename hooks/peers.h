@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The other ranks of a job, as gradtune talks to them: two communicators of its own (gradients; control), the store, and
-// how failures are put into words that name ranks. The group of the user is not used for collectives: they would interleave
-// with the user's own in an order that differs between ranks.
+// The other ranks of a job, as gradtune talks to them: two communicators of its own (gradients; control), the store,
+// and how failures are put into words that name ranks. The group of the user is not used for collectives: they would
+// interleave with the user's own in an order that differs between ranks.
 #pragma once
 
 #include <memory>
@@ -40,8 +40,8 @@ class Peers {
   // The network that reports state: GRADTUNE_NETWORK (examples/cluster), "pacing,..." or "none".
   const std::string& network() const { return network_; }
 
-  // The message for an error of this rank at that step, with the peer that is suspected. Tells the others that this rank
-  // failed; waits for theirs for a part of the time limit.
+  // The message for an error of this rank at that step, with the peer that is suspected. Tells the others that this
+  // rank failed; waits for theirs for a part of the time limit.
   std::string explain(const core::Error& error, int64_t step);
   void leave(int64_t step);
 

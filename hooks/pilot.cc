@@ -42,8 +42,9 @@ void Pilot::start(const core::GradientTable& table, std::vector<policies::Candid
                                 .host_threads = static_cast<int>(settings_.host_threads)};
   if (!settings_.journal.empty()) open_journal();
   baseline_label_ = baselines.front().label;
-  tuner_ = std::make_unique<tuner::Tuner>(tuner_options(settings_), policies::make_policy(settings_.policy, options).value(),
-                                          std::move(knowledge), std::move(baselines), std::move(imported));
+  tuner_ =
+      std::make_unique<tuner::Tuner>(tuner_options(settings_), policies::make_policy(settings_.policy, options).value(),
+                                     std::move(knowledge), std::move(baselines), std::move(imported));
 }
 
 void Pilot::saw_ready(int32_t position, double ready_us) {

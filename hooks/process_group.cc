@@ -28,11 +28,11 @@ c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, std::chrono::
     return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, store);
   } catch (const std::exception& caught) {
     const std::string reason(caught.what());
-    throw core::Exception(
-        {core::Error::Code::lost, "gradtune: rank " + std::to_string(info.rank) + ": no store at " + info.master_address +
-                                      ":" + std::to_string(info.master_port) + ", where " +
-                                      (info.agent_store ? "torchrun's agent" : "rank 0") +
-                                      " should answer: " + reason.substr(0, reason.find('\n'))});
+    throw core::Exception({core::Error::Code::lost, "gradtune: rank " + std::to_string(info.rank) + ": no store at " +
+                                                        info.master_address + ":" + std::to_string(info.master_port) +
+                                                        ", where " +
+                                                        (info.agent_store ? "torchrun's agent" : "rank 0") +
+                                                        " should answer: " + reason.substr(0, reason.find('\n'))});
   }
 }
 

@@ -21,7 +21,8 @@ std::string list(const std::vector<int>& ranks) {
   return text;
 }
 
-// The ranks whose key is not there, after waiting until all are or the time is up. Throws when the store does not answer.
+// The ranks whose key is not there, after waiting until all are or the time is up. Throws when the store does not
+// answer.
 std::vector<int> missing(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int size,
                          Clock::time_point deadline) {
   std::vector<int> open;
@@ -47,8 +48,8 @@ core::Status await_all(const c10::intrusive_ptr<c10d::Store>& store, const std::
                                                        std::to_string(timeout_ms) + " ms"};
   } catch (const std::exception& caught) {
     const std::string reason(caught.what());
-    return core::Error{core::Error::Code::lost, who + "the store does not answer at \"" + name +
-                                                    "\": " + reason.substr(0, reason.find('\n'))};
+    return core::Error{core::Error::Code::lost,
+                       who + "the store does not answer at \"" + name + "\": " + reason.substr(0, reason.find('\n'))};
   }
 }
 

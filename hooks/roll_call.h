@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is there, asked through the group's store rather than through collectives, so that it works when a rank is missing or
-// dead and communication has failed. Every call ends by its deadline.
+// Who is there, asked through the group's store rather than through collectives, so that it works when a rank is
+// missing or dead and communication has failed. Every call ends by its deadline.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,7 +16,8 @@
 
 namespace gradtune {
 
-// Tells that this rank has come to the point `name` and waits for all others. The error names the ranks that did not come.
+// Tells that this rank has come to the point `name` and waits for all others. The error names the ranks that did not
+// come.
 core::Status await_all(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
                        int64_t timeout_ms);
 
@@ -27,9 +28,10 @@ void sign_off(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std:
 void raise_alarm(const c10::intrusive_ptr<c10d::Store>& store, const std::string& who) noexcept;
 std::string first_failure(const c10::intrusive_ptr<c10d::Store>& store) noexcept;
 
-// After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a short
-// grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people, such as
-// "suspected: rank 1, which tells nothing". When the store does not answer, the rank that holds it is suspected.
+// After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a
+// short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people,
+// such as "suspected: rank 1, which tells nothing". When the store does not answer, the rank that holds it is
+// suspected.
 std::string suspects(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t grace_ms) noexcept;
 
 }  // namespace gradtune

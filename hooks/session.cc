@@ -45,7 +45,7 @@ double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>
 
 }  // namespace
 
-// --- set-up --------------------------------------------------------------------------------------------------------------
+// --- set-up ----------------------------------------------------------------------------------------------------------
 
 Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                  c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options)
@@ -107,7 +107,8 @@ void Session::take_imported() {
   std::vector<int32_t> order;
   for (const core::TensorInfo& tensor : table.value().tensors) {
     const auto& tensors = gradients_.table().tensors;
-    const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == tensor.name; });
+    const auto found =
+        std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == tensor.name; });
     order.push_back(static_cast<int32_t>(found - tensors.begin()));
   }
   gradients_.lay(order);
@@ -167,7 +168,7 @@ void Session::explained(Body body) {
   }
 }
 
-// --- backward ------------------------------------------------------------------------------------------------------------
+// --- backward --------------------------------------------------------------------------------------------------------
 
 void Session::on_ready(int32_t position) {
   if (no_sync_ > 0) return;
@@ -175,9 +176,10 @@ void Session::on_ready(int32_t position) {
   if (!in_backward_) begin_backward();
   const auto p = static_cast<size_t>(position);
   if (ready_[p]) {
-    fail({core::Error::Code::invalid, "the gradient of " + gradients_.table().tensors[p].name +
-                                          " was accumulated twice in one backward pass (checkpointing that runs backward "
-                                          "inside backward?); each parameter may be reached once"});
+    fail({core::Error::Code::invalid,
+          "the gradient of " + gradients_.table().tensors[p].name +
+              " was accumulated twice in one backward pass (checkpointing that runs backward "
+              "inside backward?); each parameter may be reached once"});
   }
   const int64_t now_ns = clock_.now_ns();
   if (ready_order_.empty()) first_ready_ns_ = now_ns;
@@ -221,7 +223,8 @@ void Session::finish_backward() {
     try {
       const std::vector<uint64_t> identities = peers_.gather(agreement_->identity());
       for (int r = 1; r < peers_.size(); ++r) {
-        if (identities[static_cast<size_t>(r)] != identities[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
+        if (identities[static_cast<size_t>(r)] != identities[0])
+          who += (who.empty() ? "rank " : ", ") + std::to_string(r);
       }
     } catch (const core::Exception& error) {
       who = std::string("not known, as comparing all ranks failed: ") + error.what();
@@ -244,8 +247,8 @@ void Session::finish_backward() {
   synchronised_ = true;
 }
 
-// Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone.
-// Not in buckets that keep residuals: there the average holds what earlier steps still owe.
+// Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters
+// alone. Not in buckets that keep residuals: there the average holds what earlier steps still owe.
 void Session::forget_unused() {
   if (ready_order_.size() == ready_.size()) std::fill(used_.begin(), used_.end(), 1);
   peers_.max(used_);
@@ -289,7 +292,7 @@ void Session::prepare_received(int32_t slot, int64_t bytes) {
   agreement_->prepared(slot, hash);
 }
 
-// --- between backward passes ---------------------------------------------------------------------------------------------
+// --- between backward passes -----------------------------------------------------------------------------------------
 
 void Session::zero_grad() {
   check_usable();
@@ -351,7 +354,7 @@ void Session::fail(const core::Error& error) {
   throw core::Exception(*failure_);
 }
 
-// --- what users ask ------------------------------------------------------------------------------------------------------
+// --- what users ask --------------------------------------------------------------------------------------------------
 
 std::string Session::file_text(const policies::Candidate& candidate, bool evidence) const {
   tuner::StrategyFile file{.model = gradients_.table().fingerprint(),
@@ -367,7 +370,8 @@ std::string Session::file_text(const policies::Candidate& candidate, bool eviden
 void Session::export_strategy(const std::string& path) const {
   if (!pilot_) return;
   if (!order_learned_) {
-    throw core::Exception({core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
+    throw core::Exception(
+        {core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
   }
   tuner::write_file_atomically(path, file_text(pilot_->in_force(), /*evidence=*/true)).value();
 }

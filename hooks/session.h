@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One wrapped optimizer on one rank: brings together gradients, executor, agreement and (on rank 0) the tuner. The order of
-// things in a step:
+// One wrapped optimizer on one rank: brings together gradients, executor, agreement and (on rank 0) the tuner. The
+// order of things in a step:
 //   backward        each gradient is brought into the arena when it is ready, and its bucket starts
 //   end of backward waits for the last bucket and the control word; carries out the command that the word brought
 //   step            the user's optimizer; buffers from rank 0; the clock of the step
@@ -81,8 +81,8 @@ class Session {
   std::optional<tuner::Agreement> agreement_;
   std::optional<tuner::StrategyFile> imported_;
   std::map<int32_t, std::string> slot_labels_;
-  std::unique_ptr<Pilot> pilot_;           // rank 0
-  std::string announced_text_;             // the strategy that the next prepare command is about, on rank 0
+  std::unique_ptr<Pilot> pilot_;  // rank 0
+  std::string announced_text_;    // the strategy that the next prepare command is about, on rank 0
   tuner::Command announced_;
 
   // The step under way.
@@ -90,13 +90,13 @@ class Session {
   bool in_backward_ = false;
   bool synchronised_ = false;  // since the last step()
   int no_sync_ = 0;
-  bool excluded_ = true;       // the first step is
+  bool excluded_ = true;  // the first step is
   bool order_learned_ = false;
   std::vector<bool> ready_;
   std::vector<int32_t> ready_order_;
   int64_t first_ready_ns_ = 0;
   std::vector<uint8_t> used_;
-  tuner::LocalStep local_;                  // for the control word: times of the step before
+  tuner::LocalStep local_;                               // for the control word: times of the step before
   std::array<double, tuner::kControlWords + 1> word_{};  // the last element: some rank did not use some parameter
   int64_t step_began_ns_ = 0;
   int64_t nonfinite_steps_ = 0;

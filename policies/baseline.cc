@@ -17,15 +17,13 @@ constexpr int kInFlight = 2;
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity) {
   const auto buckets = core::cut(table, kFirstBucketBytes, kBucketBytes, /*split=*/false);
   std::vector<Candidate> candidates;
-  candidates.push_back(
-      {core::uniform(buckets, core::plain_all_reduce(), kInFlight), "all_reduce baseline"});
+  candidates.push_back({core::uniform(buckets, core::plain_all_reduce(), kInFlight), "all_reduce baseline"});
 
   const auto is_fp32 = [&](const core::Bucket& bucket) {
     return table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype == core::DType::f32;
   };
   core::Strategy half = candidates[0].strategy;
-  if (fidelity == core::Fidelity::exact ||
-      std::none_of(half.buckets.begin(), half.buckets.end(), is_fp32))
+  if (fidelity == core::Fidelity::exact || std::none_of(half.buckets.begin(), half.buckets.end(), is_fp32))
     return candidates;
   for (core::Bucket& bucket : half.buckets) {
     if (is_fp32(bucket)) bucket.option = core::encoded_all_reduce({"bf16"}, core::Place::device);

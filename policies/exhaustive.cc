@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `exhaustive`: every admitted option on every partition, all measured, for small spaces and as a check of the other
-// policies. Partitions are all groupings of neighbouring tensors when these are few, and equal slices otherwise. Of more
-// than kMostCandidates it measures an evenly spaced choice, and their labels say so.
+// Policy `exhaustive`: every admitted option on every partition, all measured, for small spaces and as a check of the
+// other policies. Partitions are all groupings of neighbouring tensors when these are few, and equal slices otherwise.
+// Of more than kMostCandidates it measures an evenly spaced choice, and their labels say so.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,8 +23,7 @@ constexpr size_t kFewTensors = 6;  // 2^5 groupings
 constexpr int kMostSlices = 8;
 
 // Cuts the table behind every tensor whose bit is set; a group of several dtypes gives a bucket for each.
-Partition grouped(const core::GradientTable& table, const std::vector<int32_t>& tensors,
-                  unsigned cuts) {
+Partition grouped(const core::GradientTable& table, const std::vector<int32_t>& tensors, unsigned cuts) {
   Partition partition;
   std::map<core::DType, std::vector<core::Slice>> open;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -58,8 +57,7 @@ std::vector<Partition> all_partitions(const core::GradientTable& table) {
 
 class Exhaustive final : public Policy {
  public:
-  explicit Exhaustive(const PolicyOptions& options)
-      : most_finalists_(std::max(options.most_finalists, 0)) {}
+  explicit Exhaustive(const PolicyOptions& options) : most_finalists_(std::max(options.most_finalists, 0)) {}
 
   std::string_view name() const override { return "exhaustive"; }
 
@@ -75,8 +73,7 @@ class Exhaustive final : public Policy {
 
   void learn(const core::Measurement& measurement) override {
     for (size_t c = 0; c < candidates_.size(); ++c) {
-      if (core::hash(candidates_[c].strategy) == measurement.strategy_hash)
-        step_ms_[c] = measurement.step_ms;
+      if (core::hash(candidates_[c].strategy) == measurement.strategy_hash) step_ms_[c] = measurement.step_ms;
     }
   }
 
@@ -89,8 +86,7 @@ class Exhaustive final : public Policy {
     for (const Form& form : admitted_forms(knowledge)) {
       for (const Partition& partition : partitions) {
         Candidate candidate = apply(form, partition, knowledge);
-        if (seen.insert(core::hash(candidate.strategy)).second)
-          candidates.push_back(std::move(candidate));
+        if (seen.insert(core::hash(candidate.strategy)).second) candidates.push_back(std::move(candidate));
       }
     }
     return candidates;
@@ -111,8 +107,7 @@ class Exhaustive final : public Policy {
     for (size_t c = 0; c < candidates_.size(); ++c) {
       if (std::isfinite(step_ms_[c])) ranked.push_back(c);
     }
-    std::stable_sort(ranked.begin(), ranked.end(),
-                     [&](size_t a, size_t b) { return step_ms_[a] < step_ms_[b]; });
+    std::stable_sort(ranked.begin(), ranked.end(), [&](size_t a, size_t b) { return step_ms_[a] < step_ms_[b]; });
     ranked.resize(std::min(ranked.size(), most_finalists_));
     std::vector<Candidate> finalists;
     for (size_t c : ranked) finalists.push_back(candidates_[c]);
@@ -127,8 +122,6 @@ class Exhaustive final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options) {
-  return std::make_unique<Exhaustive>(options);
-}
+std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options) { return std::make_unique<Exhaustive>(options); }
 
 }  // namespace gradtune::policies

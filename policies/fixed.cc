@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `fixed`: the strategies that it was given go to the race at once. Those that do not fit the table, or use what the
-// job does not admit, are left out; with none left the baseline stays.
+// Policy `fixed`: the strategies that it was given go to the race at once. Those that do not fit the table, or use what
+// the job does not admit, are left out; with none left the baseline stays.
 #include "policies/forms.h"
 
 namespace gradtune::policies {
@@ -31,8 +31,6 @@ class Fixed final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_fixed(const PolicyOptions& options) {
-  return std::make_unique<Fixed>(options);
-}
+std::unique_ptr<Policy> make_fixed(const PolicyOptions& options) { return std::make_unique<Fixed>(options); }
 
 }  // namespace gradtune::policies

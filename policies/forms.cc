@@ -11,11 +11,9 @@ namespace {
 
 using core::Place;
 
-const core::CompressorTraits& traits_of(const core::CompressorSpec& codec,
-                                        const Knowledge& knowledge) {
-  const auto row =
-      std::find_if(knowledge.traits.begin(), knowledge.traits.end(),
-                   [&](const core::CompressorTraits& traits) { return traits.name == codec.name; });
+const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const Knowledge& knowledge) {
+  const auto row = std::find_if(knowledge.traits.begin(), knowledge.traits.end(),
+                                [&](const core::CompressorTraits& traits) { return traits.name == codec.name; });
   core::check(row != knowledge.traits.end(), "an admitted compressor has no traits");
   return *row;
 }
@@ -70,8 +68,7 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
   std::vector<Form> forms;
   const int64_t numel = std::max<int64_t>(knowledge.table.numel(), 1);
   const double gradient_bytes = static_cast<double>(std::max<int64_t>(knowledge.table.bytes(), 1));
-  const double ring = ring_factor(knowledge.world_size),
-               gather = gather_factor(knowledge.world_size);
+  const double ring = ring_factor(knowledge.world_size), gather = gather_factor(knowledge.world_size);
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
     const core::CompressorSpec& codec = knowledge.codecs[c];
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
@@ -81,29 +78,25 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
       std::string label = option.codecs.empty() ? "" : core::to_string(codec) + " ";
       label += scheme;
       if (place == Place::host) label += " host";
-      forms.push_back(
-          {std::move(option), std::move(label), traits.fidelity, c, place, traits.summable, sent});
+      forms.push_back({std::move(option), std::move(label), traits.fidelity, c, place, traits.summable, sent});
     };
     if (is_none) add(core::plain_all_reduce(), "all_reduce", Place::device, ring);
     for (Place place : {Place::device, Place::host}) {
       if (place == Place::host && knowledge.host_threads <= 0) continue;
       add(core::gather_payloads(codec, place), "gather", place, gather * payload);
       add(core::two_step(codec, place), "two_step", place, ring * payload);
-      if (traits.summable && !is_none)
-        add(core::encoded_all_reduce(codec, place), "all_reduce", place, ring * payload);
+      if (traits.summable && !is_none) add(core::encoded_all_reduce(codec, place), "all_reduce", place, ring * payload);
     }
   }
   return forms;
 }
 
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge) {
-  const auto collectives =
-      std::count_if(form.option.steps.begin(), form.option.steps.end(),
-                    [](const core::Step& step) { return core::is_collective(step.kind); });
+  const auto collectives = std::count_if(form.option.steps.begin(), form.option.steps.end(),
+                                         [](const core::Step& step) { return core::is_collective(step.kind); });
   const Partition all = completed(partition, knowledge.table);
   Candidate candidate{core::uniform(all, form.option, static_cast<int>(2 * collectives)),
-                      fmt::format("{}, {} bucket{}{}", form.label, partition.size(),
-                                  partition.size() == 1 ? "" : "s",
+                      fmt::format("{}, {} bucket{}{}", form.label, partition.size(), partition.size() == 1 ? "" : "s",
                                   all.size() > partition.size() ? " + small" : "")};
   core::Strategy& strategy = candidate.strategy;
   for (size_t b = partition.size(); b < all.size(); ++b) {
@@ -111,8 +104,7 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
     strategy.buckets[b].option = lossless(knowledge.table.tensors[first].dtype, knowledge);
   }
   for (core::Bucket& bucket : strategy.buckets) {
-    const core::DType dtype =
-        knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
+    const core::DType dtype = knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
     if (dtype == core::DType::f32 || bucket.option.codecs.empty()) continue;
     const int64_t n = core::numel(bucket);
     if (payload_bytes(bucket.option.codecs[0], knowledge, n) >= n * core::bytes_per_element(dtype)) {
@@ -126,9 +118,7 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
 bool admitted(const core::Strategy& strategy, const Knowledge& knowledge) {
   for (const core::Bucket& bucket : strategy.buckets) {
     for (const core::CompressorSpec& codec : bucket.option.codecs) {
-      if (std::find(knowledge.codecs.begin(), knowledge.codecs.end(), codec) ==
-          knowledge.codecs.end())
-        return false;
+      if (std::find(knowledge.codecs.begin(), knowledge.codecs.end(), codec) == knowledge.codecs.end()) return false;
     }
   }
   return core::validate(strategy, knowledge.table).ok();

@@ -32,10 +32,10 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge);
 // What the form is for: the whole table, and without the small tensors at its end where it is lossy.
 core::GradientTable compressible(const Form& form, const core::GradientTable& table);
 
-// The form on every bucket of the partition, which is one of compressible(); what that leaves out is sent without loss, in
-// 16 bits where those are admitted, in one more bucket for each dtype. And the plain all_reduce instead on those whose gradient the compressor would not shrink, such
-// as 16-bit gradients for a 16-bit compressor. In flight are the collectives of two buckets: one that is on the wire, and
-// one that gets ready.
+// The form on every bucket of the partition, which is one of compressible(); what that leaves out is sent without loss,
+// in 16 bits where those are admitted, in one more bucket for each dtype. And the plain all_reduce instead on those
+// whose gradient the compressor would not shrink, such as 16-bit gradients for a 16-bit compressor. In flight are the
+// collectives of two buckets: one that is on the wire, and one that gets ready.
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge);
 
 // Whether the strategy fits the table and uses nothing but admitted compressors.

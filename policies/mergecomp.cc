@@ -1,21 +1,23 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `mergecomp` (after MergeComp, arXiv 2103.15195): how many buckets, and with which option, from measured step times
-// alone, in four phases:
+// Policy `mergecomp` (after MergeComp, arXiv 2103.15195): how many buckets, and with which option, from measured step
+// times alone, in four phases:
 //
-//   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of those
+//   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of
+//   those
 //           compressors that came near the best
-//   place   the best of them on the host, where the job has threads for it
-//   walk    y = 1, 2, 3, 4, 6, ... buckets (nested partitions, partition.h) for the best one or two, from the screened y
-//           upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row: step time
-//           is not unimodal in y
+//   place   the best of them on the host, where the job has threads for it walk    y = 1, 2, 3, 4, 6, ... buckets
+//   (nested partitions, partition.h) for the best one or two, from the screened y
+//           upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row: step
+//           time is not unimodal in y
 //   done    the best different points go to the race
 //
-// What was measured is all the state there is: a phase is a function of the step times so far that names the next point, or
-// nothing when it is over. Points that come next whatever those before them turn out to be are asked for together, since
-// several take fewer steps than one after the other. MergeComp's search of split positions by bisection is left out: it compares neighbours that
-// differ by less than the noise, which costs up to 10 % (reference on schedulers, section 2.5).
+// What was measured is all the state there is: a phase is a function of the step times so far that names the next
+// point, or nothing when it is over. Points that come next whatever those before them turn out to be are asked for
+// together, since several take fewer steps than one after the other. MergeComp's search of split positions by bisection
+// is left out: it compares neighbours that differ by less than the noise, which costs up to 10 % (reference on
+// schedulers, section 2.5).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -40,13 +42,10 @@ constexpr int64_t kScreenedBytes = 4 << 20;
 constexpr int kMostScreenedBuckets = 16;
 constexpr int kFewBuckets = 2;
 
-constexpr double kHopeless =
-    1.3;  // of the best: no other program of this compressor makes up for it
-constexpr double kWorthWalking =
-    1.15;  // of the best screened; the number of buckets is worth about as much
+constexpr double kHopeless = 1.3;       // of the best: no other program of this compressor makes up for it
+constexpr double kWorthWalking = 1.15;  // of the best screened; the number of buckets is worth about as much
 constexpr size_t kMostWalks = 2;
-constexpr double kWorthMore =
-    0.985;  // a step in y has to gain 1.5 %, beyond the noise of a measurement
+constexpr double kWorthMore = 0.985;  // a step in y has to gain 1.5 %, beyond the noise of a measurement
 constexpr int kMostMisses = 2;
 constexpr double kWorthRacing = 1.10;  // of the best
 constexpr size_t kMostPerForm = 2;
@@ -67,9 +66,8 @@ int rounds(const core::Option& option) {
 
 bool sums_payloads(const Form& form) {
   return !form.option.codecs.empty() &&
-         std::any_of(
-             form.option.steps.begin(), form.option.steps.end(),
-             [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
+         std::any_of(form.option.steps.begin(), form.option.steps.end(),
+                     [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
 }
 
 core::Option on_host(core::Option option) {
@@ -80,9 +78,10 @@ core::Option on_host(core::Option option) {
 }
 
 // Whether `form` can not win against `other`, a program of the same compressor, by arithmetic:
-//   - the other sends no more, in no more rounds, with less work, and does not sum in 16 bits: all_reduce against two_step of
-//     "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
-//   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's bytes.
+//   - the other sends no more, in no more rounds, with less work, and does not sum in 16 bits: all_reduce against
+//     two_step of "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
+//   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's
+//     bytes.
 bool outclassed(const Form& form, const Form& other) {
   if (form.codec != other.codec || form.place != other.place) return false;
   if (form.summable && form.sent > 2 * other.sent) return true;
@@ -92,8 +91,7 @@ bool outclassed(const Form& form, const Form& other) {
 
 class MergeComp final : public Policy {
  public:
-  explicit MergeComp(const PolicyOptions& options)
-      : most_finalists_(std::max(options.most_finalists, 0)) {}
+  explicit MergeComp(const PolicyOptions& options) : most_finalists_(std::max(options.most_finalists, 0)) {}
 
   std::string_view name() const override { return "mergecomp"; }
 
@@ -123,8 +121,7 @@ class MergeComp final : public Policy {
   void plan(const Knowledge& knowledge) {
     if (knowledge.world_size < 2) return;  // nothing to communicate
     const std::vector<Form> all = admitted_forms(knowledge);
-    std::set<uint64_t>
-        different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
+    std::set<uint64_t> different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
     for (const Form& form : all) {
       const auto beats = [&](const Form& other) { return outclassed(form, other); };
       if (std::any_of(all.begin(), all.end(), beats)) continue;
@@ -136,11 +133,9 @@ class MergeComp final : public Policy {
       rungs_[form.fidelity == core::Fidelity::lossy] = std::move(rungs);
     }
     drop_useless_codecs();
-    std::stable_sort(forms_.begin(), forms_.end(),
-                     [](const Form& a, const Form& b) { return a.sent < b.sent; });
+    std::stable_sort(forms_.begin(), forms_.end(), [](const Form& a, const Form& b) { return a.sent < b.sent; });
     const int64_t pieces = knowledge.table.bytes() / kScreenedBytes;
-    screened_buckets_ =
-        static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets));
+    screened_buckets_ = static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets));
   }
 
   static std::vector<Partition> rungs_of(const core::GradientTable& table) {
@@ -154,8 +149,8 @@ class MergeComp final : public Policy {
     return rungs;
   }
 
-  // A compressor is of no use beside an earlier one that sends no more and, being summable, is as cheap as any: fp16 beside
-  // bf16, 16 bits for gradients that have 16 already, top-k of half the elements.
+  // A compressor is of no use beside an earlier one that sends no more and, being summable, is as cheap as any: fp16
+  // beside bf16, 16 bits for gradients that have 16 already, top-k of half the elements.
   void drop_useless_codecs() {
     std::map<size_t, double> least_sent;
     for (const Form& form : forms_) {
@@ -165,8 +160,7 @@ class MergeComp final : public Policy {
     std::vector<Form> kept;
     for (const Form& form : forms_) {
       const auto beats = [&](const Form& other) {
-        return other.summable && other.codec < form.codec &&
-               least_sent[other.codec] <= least_sent[form.codec];
+        return other.summable && other.codec < form.codec && least_sent[other.codec] <= least_sent[form.codec];
       };
       if (std::none_of(forms_.begin(), forms_.end(), beats)) kept.push_back(form);
     }
@@ -180,8 +174,7 @@ class MergeComp final : public Policy {
   Point screened(size_t form) const {
     const int buckets = forms_[form].summable ? screened_buckets_ : kFewBuckets;
     size_t rung = 0;
-    while (rung + 1 < rungs(form).size() && static_cast<int>(rungs(form)[rung + 1].size()) <= buckets)
-      ++rung;
+    while (rung + 1 < rungs(form).size() && static_cast<int>(rungs(form)[rung + 1].size()) <= buckets) ++rung;
     return {form, rung};
   }
   bool is_known(const Point& point) const { return step_ms_.contains(point); }
@@ -233,21 +226,19 @@ class MergeComp final : public Policy {
     for (size_t f = 0; f < forms_.size(); ++f) {
       const Form& form = forms_[f];
       if (form.place == core::Place::host || first_ms.contains(form.codec)) continue;
-      // Summable payloads cost least to make. When one is far behind something that sends less, bytes decide, and what sends
-      // still more is farther behind.
+      // Summable payloads cost least to make. When one is far behind something that sends less, bytes decide, and what
+      // sends still more is farther behind.
       if (form.summable && dense_is_hopeless) continue;
       const Point point = screened(f);
       if (!is_known(point)) return point;
-      if (!std::isfinite(step_ms(point)))
-        continue;  // it could not run; another program of this compressor may
+      if (!std::isfinite(step_ms(point))) continue;  // it could not run; another program of this compressor may
       first_ms[form.codec] = step_ms(point);
       if (form.summable && step_ms(point) > kHopeless * best_ms) dense_is_hopeless = true;
       best_ms = std::min(best_ms, step_ms(point));
     }
     for (size_t f = 0; f < forms_.size(); ++f) {
       const auto first = first_ms.find(forms_[f].codec);
-      if (forms_[f].place == core::Place::host || first == first_ms.end() ||
-          first->second > kHopeless * best_ms)
+      if (forms_[f].place == core::Place::host || first == first_ms.end() || first->second > kHopeless * best_ms)
         continue;
       if (!is_known(screened(f))) return screened(f);
     }
@@ -260,21 +251,19 @@ class MergeComp final : public Policy {
     for (size_t f = 0; f < forms_.size(); ++f) {
       if (std::isfinite(step_ms(screened(f)))) forms.push_back(f);
     }
-    std::stable_sort(forms.begin(), forms.end(), [&](size_t a, size_t b) {
-      return step_ms(screened(a)) < step_ms(screened(b));
-    });
+    std::stable_sort(forms.begin(), forms.end(),
+                     [&](size_t a, size_t b) { return step_ms(screened(a)) < step_ms(screened(b)); });
     return forms;
   }
 
   // The best of those on the device, on the host.
   std::optional<Point> next_placed() const {
     const std::vector<size_t> forms = screened_forms();
-    const auto best = std::find_if(forms.begin(), forms.end(), [&](size_t form) {
-      return forms_[form].place == core::Place::device;
-    });
+    const auto best = std::find_if(forms.begin(), forms.end(),
+                                   [&](size_t form) { return forms_[form].place == core::Place::device; });
     if (best == forms.end()) return {};
-    const auto twin = std::find_if(
-        forms_.begin(), forms_.end(), [option = on_host(forms_[*best].option)](const Form& form) {
+    const auto twin =
+        std::find_if(forms_.begin(), forms_.end(), [option = on_host(forms_[*best].option)](const Form& form) {
           return form.place == core::Place::host && form.option == option;
         });
     if (twin == forms_.end()) return {};
@@ -323,8 +312,8 @@ class MergeComp final : public Policy {
     return apply(forms_[point.form], rungs(point.form)[point.rung], knowledge);
   }
 
-  // The best, the best of each other fidelity, so that the tuner may prefer the less lossy of two that tie, and then the
-  // best of the rest; all within reach of the best and not slower than the baseline.
+  // The best, the best of each other fidelity, so that the tuner may prefer the less lossy of two that tie, and then
+  // the best of the rest; all within reach of the best and not slower than the baseline.
   std::vector<Candidate> finalists(const Knowledge& knowledge) const {
     using Ranked = std::pair<double, Point>;
     std::vector<Ranked> ranked;
@@ -364,8 +353,6 @@ class MergeComp final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options) {
-  return std::make_unique<MergeComp>(options);
-}
+std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options) { return std::make_unique<MergeComp>(options); }
 
 }  // namespace gradtune::policies

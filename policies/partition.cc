@@ -8,8 +8,8 @@
 namespace gradtune::policies {
 namespace {
 
-// c of the header: what a byte of gradient costs to encode or copy, 4 GB/s. It only ranks cuts: a factor of two either way
-// moves the best nested partition of the reference cases by less than 1 %.
+// c of the header: what a byte of gradient costs to encode or copy, 4 GB/s. It only ranks cuts: a factor of two either
+// way moves the best nested partition of the reference cases by less than 1 %.
 constexpr double kHandlingUsPerByte = 0.25e-3;
 
 // Inside a tensor no piece gets smaller than this, and cuts stay aligned for vector code.
@@ -68,13 +68,10 @@ class Cutter {
   }
 
  private:
-  double ready_us(const core::Slice& slice) const {
-    return ready_us_[static_cast<size_t>(slice.tensor)];
-  }
+  double ready_us(const core::Slice& slice) const { return ready_us_[static_cast<size_t>(slice.tensor)]; }
 
   void find_cut(Group& group) const {
-    const auto width =
-        core::bytes_per_element(table_.tensors[static_cast<size_t>(group.slices[0].tensor)].dtype);
+    const auto width = core::bytes_per_element(table_.tensors[static_cast<size_t>(group.slices[0].tensor)].dtype);
     int64_t total = 0;
     for (const core::Slice& slice : group.slices) total += slice.length * width;
     const double last_us = ready_us(group.slices.back());
@@ -84,8 +81,7 @@ class Cutter {
       const int64_t end = begin + slice.length * width;
       const double wait_us = last_us - ready_us(slice);
       const auto score = [&](int64_t x) {
-        return static_cast<double>(x) *
-               (wait_us + static_cast<double>(total - x) * kHandlingUsPerByte);
+        return static_cast<double>(x) * (wait_us + static_cast<double>(total - x) * kHandlingUsPerByte);
       };
       const auto offer = [&](double value, int64_t length) {
         if (value <= group.score) return;
@@ -98,8 +94,7 @@ class Cutter {
       if (low < high) {
         // The score is a parabola in x; this is where it is largest between low and high.
         const double top = (static_cast<double>(total) + wait_us / kHandlingUsPerByte) / 2;
-        const auto x = static_cast<int64_t>(
-            std::clamp(top, static_cast<double>(low), static_cast<double>(high)));
+        const auto x = static_cast<int64_t>(std::clamp(top, static_cast<double>(low), static_cast<double>(high)));
         const int64_t length = (x - begin) / width / kAlignmentElements * kAlignmentElements;
         offer(score(begin + length * width) / kInsideMustBeat, length);
       }

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The contract of a policy: it is asked for candidates and told how fast they ran. It never measures, waits, writes or
-// talks to other ranks, holds no clock and no thread, and draws random numbers only from the seed it was made with: same
-// knowledge and same measurements give the same proposals. It runs on rank 0 only; its strategies are broadcast.
+// talks to other ranks, holds no clock and no thread, and draws random numbers only from the seed it was made with:
+// same knowledge and same measurements give the same proposals. It runs on rank 0 only; its strategies are broadcast.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +23,14 @@ namespace gradtune::policies {
 
 // What a policy may know of the job. Times are medians over steps of the maximum over ranks.
 struct Knowledge {
-  core::GradientTable table = {};                   // backward order, with ready times
+  core::GradientTable table = {};  // backward order, with ready times
   int world_size = 1;
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};    // those that fidelity and allow-list admit, "none" first
   std::vector<core::CompressorTraits> traits = {};  // of all known compressors
-  int host_threads = 0;    // workers for placement `host`; 0: only `device` is to be proposed
-  double baseline_ms = 0;  // step time of the baseline
-  double compute_ms = 0;   // forward and backward of the slowest rank
+  int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
+  double baseline_ms = 0;                           // step time of the baseline
+  double compute_ms = 0;                            // forward and backward of the slowest rank
 };
 
 struct Candidate {

@@ -14,24 +14,20 @@ std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
 std::span<const PolicyRow> policy_table() {
   static constexpr PolicyRow kTable[] = {
       {"auto", "the best policy there is for the job: mergecomp", make_mergecomp},
-      {"mergecomp", "partitions and compressors from measured step times, as few buckets as pay",
-       make_mergecomp},
+      {"mergecomp", "partitions and compressors from measured step times, as few buckets as pay", make_mergecomp},
       {"fixed", "the strategies given, nothing else", make_fixed},
-      {"exhaustive", "every option on every partition; for small models and for tests",
-       make_exhaustive},
+      {"exhaustive", "every option on every partition; for small models and for tests", make_exhaustive},
   };
   return kTable;
 }
 
-core::Result<std::unique_ptr<Policy>> make_policy(std::string_view name,
-                                                  const PolicyOptions& options) {
+core::Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const PolicyOptions& options) {
   std::string known;
   for (const PolicyRow& row : policy_table()) {
     if (row.name == name) return row.make(options);
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  return core::Error{core::Error::Code::invalid,
-                     "policy \"" + std::string(name) + "\" is unknown; known are " + known};
+  return core::Error{core::Error::Code::invalid, "policy \"" + std::string(name) + "\" is unknown; known are " + known};
 }
 
 }  // namespace gradtune::policies

@@ -13,18 +13,18 @@ namespace {
 
 // Positions in the control word. Where a pair is named, the value is followed by its negation.
 enum Position : size_t {
-  kStep = 0,           // pair
-  kAgreedHigh = 2,     // pair: upper and lower 32 bits of what all ranks must hold alike
-  kAgreedLow = 4,      // pair
-  kPreparedHigh = 6,   // pair: of the strategy that this rank has prepared last and others may still be at
-  kPreparedLow = 8,    // pair
-  kUnanswered = 10,    // preparing is under way
-  kFailed = 11,        // preparing failed
+  kStep = 0,          // pair
+  kAgreedHigh = 2,    // pair: upper and lower 32 bits of what all ranks must hold alike
+  kAgreedLow = 4,     // pair
+  kPreparedHigh = 6,  // pair: of the strategy that this rank has prepared last and others may still be at
+  kPreparedLow = 8,   // pair
+  kUnanswered = 10,   // preparing is under way
+  kFailed = 11,       // preparing failed
   kNonfinite = 12,
   kExcluded = 13,
   kStepMs = 14,
-  kComputeMs = 15,     // pair
-  kCommand = 17,       // kind, slot, bytes
+  kComputeMs = 15,  // pair
+  kCommand = 17,    // kind, slot, bytes
   kUsed = 20,
 };
 static_assert(kUsed <= kControlWords);
@@ -122,8 +122,8 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   }
   if (!is_common(reduced, kStep)) return Error{Error::Code::mismatch, "ranks are in different steps, seen " + where};
   if (!is_common(reduced, kAgreedHigh) || !is_common(reduced, kAgreedLow)) {
-    return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " + where +
-                                            "; this rank is in epoch " + std::to_string(epoch_) + ", slot " +
+    return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " +
+                                            where + "; this rank is in epoch " + std::to_string(epoch_) + ", slot " +
                                             std::to_string(slot_)};
   }
   if (!is_common(reduced, kPreparedHigh) || !is_common(reduced, kPreparedLow)) {

@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How all ranks run the same strategy in every step: a pure state machine, one per rank, without clock, thread or socket.
+// How all ranks run the same strategy in every step: a pure state machine, one per rank, without clock, thread or
+// socket.
 //
 // A strategy lives in a *slot* (a small number). Rank 0 announces at most one command per step inside the control
 // collective, which all ranks complete; what was announced in step s is in force from step s + 1. Every rank also
 // contributes a hash of all that decides its next step (epoch, slot in force, the table of slots), so that a rank that
-// differs is found by all ranks in that step, before any payload of the next one is sent. (A switch announced outside the
-// collectives is unsafe whatever its lead; announced inside one that all ranks complete it is safe: model-checked,
+// differs is found by all ranks in that step, before any payload of the next one is sent. (A switch announced outside
+// the collectives is unsafe whatever its lead; announced inside one that all ranks complete it is safe: model-checked,
 // reference on tuning, section 7.)
 #pragma once
 
@@ -36,10 +37,10 @@ struct Command {
   bool operator==(const Command&) const = default;
 };
 
-// What one rank knows at the end of a step's backward pass. The end of a step is only seen in the next one: all but `finite`
-// speaks of the step before.
+// What one rank knows at the end of a step's backward pass. The end of a step is only seen in the next one: all but
+// `finite` speaks of the step before.
 struct LocalStep {
-  int64_t step = -1;      // that step; -1: there was none
+  int64_t step = -1;  // that step; -1: there was none
   double step_ms = 0;
   double compute_ms = 0;
   bool finite = true;     // of the step under way
@@ -47,7 +48,8 @@ struct LocalStep {
 };
 
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent
-// negated as well. All values are exact in a double; a time that is none counts as 0, and a step without one is excluded.
+// negated as well. All values are exact in a double; a time that is none counts as 0, and a step without one is
+// excluded.
 constexpr int kControlWords = 24;
 using ControlWord = std::array<double, kControlWords>;
 
@@ -60,8 +62,8 @@ struct Verdict {
 
 class Agreement {
  public:
-  // All ranks start in `slot` with the strategy of that hash, epoch 1. Other slots that are ready from the start are told by
-  // prepared() before the first step.
+  // All ranks start in `slot` with the strategy of that hash, epoch 1. Other slots that are ready from the start are
+  // told by prepared() before the first step.
   Agreement(int32_t slot, uint64_t strategy_hash);
 
   // `announced` is rank 0's command; other ranks pass a Command{}.
@@ -71,15 +73,15 @@ class Agreement {
   // collective of `identity()`.
   core::Result<Verdict> receive(const LocalStep& local, const ControlWord& reduced);
 
-  // This rank's outcome of a prepare command: the hash of what it received, or nothing when preparing failed. Reports say
-  // prepared = false until all ranks gave theirs. Then the slot can be run, or, where any rank failed, is empty on all of
-  // them, and reports say failed = true until it is dropped or the next prepare. An answer to what was taken back is
-  // ignored, so slot numbers are not to be used twice.
+  // This rank's outcome of a prepare command: the hash of what it received, or nothing when preparing failed. Reports
+  // say prepared = false until all ranks gave theirs. Then the slot can be run, or, where any rank failed, is empty on
+  // all of them, and reports say failed = true until it is dropped or the next prepare. An answer to what was taken
+  // back is ignored, so slot numbers are not to be used twice.
   void prepared(int32_t slot, std::optional<uint64_t> strategy_hash);
 
-  int32_t slot() const { return slot_; }        // in force
+  int32_t slot() const { return slot_; }  // in force
   int64_t epoch() const { return epoch_; }
-  uint64_t identity() const;                    // hash of epoch, slot in force, table of slots and what is being prepared
+  uint64_t identity() const;  // hash of epoch, slot in force, table of slots and what is being prepared
 
  private:
   struct Pending {

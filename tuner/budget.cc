@@ -26,7 +26,8 @@ void Budget::learn_baseline(double baseline_ms) {
 }
 
 bool Budget::allows(int more_steps) const {
-  return steps_ + more_steps < most_steps_ && lost_ms_ <= most_share_ * std::max(elapsed_ms_, kShortestJob * baseline_ms_);
+  return steps_ + more_steps < most_steps_ &&
+         lost_ms_ <= most_share_ * std::max(elapsed_ms_, kShortestJob * baseline_ms_);
 }
 
 double Budget::cost_ms(double baseline_ms) const {

@@ -15,7 +15,8 @@ class Budget {
   // Tuning ends after so many steps, or when it has lost this share of the time so far against the baseline.
   Budget(int most_steps, double most_share) : most_steps_(most_steps), most_share_(most_share) {}
 
-  // A step of tuning. `is_ours`: if it is excluded, then because something was prepared; others are not held against tuning.
+  // A step of tuning. `is_ours`: if it is excluded, then because something was prepared; others are not held against
+  // tuning.
   void count(const core::StepReport& report, bool is_ours);
 
   // How fast the baseline is at present. Nothing is lost until that is known.

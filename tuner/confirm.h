@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Confirming the winner of a race: fresh pairs of blocks, winner and baseline, as many as were fixed beforehand, and one
-// look at the end. The only source of the gain that is claimed. Leaves open how blocks are run.
+// Confirming the winner of a race: fresh pairs of blocks, winner and baseline, as many as were fixed beforehand, and
+// one look at the end. The only source of the gain that is claimed. Leaves open how blocks are run.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,16 @@
 
 namespace gradtune::tuner {
 
-// The smallest of 4, 6, 8 and 12 pairs that gives 85 % power for what the race saw of the winner (a standard error less, as
-// winners look better than they are); 12 where none does and the gain is at least 2 %, and nothing where it is smaller:
-// such a gain can not be told from none.
+// The smallest of 4, 6, 8 and 12 pairs that gives 85 % power for what the race saw of the winner (a standard error
+// less, as winners look better than they are); 12 where none does and the gain is at least 2 %, and nothing where it is
+// smaller: such a gain can not be told from none.
 std::optional<int> pairs_for(const Race::Winner& winner);
 
 struct Claim {
   bool confirmed = false;  // the one-sided 95 % bound of the gain is above 0
   double baseline_ms = 0;  // geometric means over blocks
   double winner_ms = 0;
-  double gain = 0;         // 1 - winner / baseline
+  double gain = 0;                     // 1 - winner / baseline
   double gain_low = 0, gain_high = 0;  // two-sided 95 %
   int pairs = 0;
 };
@@ -33,8 +33,8 @@ class Confirmation {
  public:
   Confirmation(int32_t winner, int32_t baseline, int pairs, core::Rng rng);
 
-  // The slots of the next blocks in the order in which they are to run: at first all pairs, each in random order, later what
-  // replaces those of which a block could not be scored.
+  // The slots of the next blocks in the order in which they are to run: at first all pairs, each in random order, later
+  // what replaces those of which a block could not be scored.
   std::vector<int32_t> next_blocks();
 
   // The blocks asked for last, in their order.

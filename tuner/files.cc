@@ -29,8 +29,7 @@ class Descriptor {
 };
 
 core::Error failed(std::string_view what, const std::string& path) {
-  return {core::Error::Code::io,
-          fmt::format("can not {} {}: {}", what, path, std::strerror(errno))};
+  return {core::Error::Code::io, fmt::format("can not {} {}: {}", what, path, std::strerror(errno))};
 }
 
 core::Status write_all(int fd, std::string_view text, const std::string& path) {
@@ -78,9 +77,8 @@ core::Result<std::string> read_file(const std::string& path, int64_t most_bytes)
     if (got < 0 && errno != EINTR) return failed("read", path);
     text.resize(size + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (static_cast<int64_t>(text.size()) > most_bytes) {
-      return core::Error{
-          core::Error::Code::invalid,
-          fmt::format("{} has more than {} bytes, which is too large", path, most_bytes)};
+      return core::Error{core::Error::Code::invalid,
+                         fmt::format("{} has more than {} bytes, which is too large", path, most_bytes)};
     }
     if (got == 0) return text;
   }

@@ -15,13 +15,10 @@ namespace {
 using nlohmann::ordered_json;
 
 // Numbers that JSON does not have become null, and bytes that are not UTF-8 a replacement character.
-std::string dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
+std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 core::Error failed(std::string_view what, const std::string& path) {
-  return {core::Error::Code::io,
-          fmt::format("journal: can not {} {}: {}", what, path, std::strerror(errno))};
+  return {core::Error::Code::io, fmt::format("journal: can not {} {}: {}", what, path, std::strerror(errno))};
 }
 
 }  // namespace
@@ -58,18 +55,16 @@ std::string journal_line(const Decision& decision) {
                {"value", decision.value}});
 }
 
-std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash,
-                              std::string_view strategy_file) {
+std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash, std::string_view strategy_file) {
   std::string line =
-      fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot,
-                  strategy_hash);
+      fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot, strategy_hash);
   // In JSON a line's end is never part of a text, so a blank means the same.
   for (char c : strategy_file) line += c == '\n' ? ' ' : c;
   return line + "}";
 }
 
-core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path,
-                                                     const JournalHeader& header, int flush_lines) {
+core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const JournalHeader& header,
+                                                     int flush_lines) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (file == nullptr) return failed("open", path);
   std::unique_ptr<Journal> journal(new Journal(path, file, flush_lines));
@@ -95,8 +90,7 @@ core::Status Journal::write(const std::string& line) {
 
 core::Status Journal::flush() {
   if (!status_ || buffer_.empty()) return status_;
-  if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() ||
-      std::fflush(file_) != 0) {
+  if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() || std::fflush(file_) != 0) {
     status_ = failed("write", path_);
   }
   buffer_.clear();

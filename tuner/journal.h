@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal (JSON lines, schema "gradtune.journal/1"): what the tuner saw and decided, so that a run can be explained,
-// replayed, and each strategy that it tried be taken out and run again. The first line is the header; every other one has a
-// "kind": "step" (a report), "decision", or "plan" (a strategy that was put into a slot, as a strategy file in "strategy").
+// The journal (JSON lines, schema "gradtune.journal/1"): what the tuner saw and decided, so that a run can be
+// explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header; every
+// other one has a "kind": "step" (a report), "decision", or "plan" (a strategy that was put into a slot, as a strategy
+// file in "strategy").
 #pragma once
 
 #include <cstdint>
@@ -33,16 +34,14 @@ std::string journal_line(const JournalHeader& header);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
 // `strategy_file` is the text of tuner/strategy_file.h.
-std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash,
-                              std::string_view strategy_file);
+std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash, std::string_view strategy_file);
 
-// Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns again,
-// nothing more is written; training goes on without a journal.
+// Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns
+// again, nothing more is written; training goes on without a journal.
 class Journal {
  public:
   // Replaces what is in the file.
-  static core::Result<std::unique_ptr<Journal>> open(const std::string& path,
-                                                     const JournalHeader& header,
+  static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const JournalHeader& header,
                                                      int flush_lines = 64);
   ~Journal();  // writes what is left; ask `flush` to know whether that worked
   Journal(const Journal&) = delete;

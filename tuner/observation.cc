@@ -15,7 +15,8 @@ constexpr double kClose = 1.10;
 
 // Blocks that each baseline needs.
 size_t Observation::wanted() const {
-  const bool have_one_each = std::none_of(blocks_ms_.begin(), blocks_ms_.end(), [](const auto& ms) { return ms.empty(); });
+  const bool have_one_each =
+      std::none_of(blocks_ms_.begin(), blocks_ms_.end(), [](const auto& ms) { return ms.empty(); });
   if (baselines_ < 2 || !have_one_each) return 1;
   const auto [faster, slower] = std::minmax({step_ms(0), step_ms(1)});
   return slower < kClose * faster || blocks_ms_[0].size() > 1 ? 2 : 1;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The first look at a job: how fast its baselines are, which of them gains are measured against, and how long ranks compute.
-// Leaves open how blocks are run.
+// The first look at a job: how fast its baselines are, which of them gains are measured against, and how long ranks
+// compute. Leaves open how blocks are run.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ class Observation {
   // Slots 0 ... baselines - 1, one or two of them.
   explicit Observation(int baselines) : baselines_(baselines) {}
 
-  // The slots of the next blocks in the order in which they are to run: each baseline once, and where two are close once
-  // more in turns.
+  // The slots of the next blocks in the order in which they are to run: each baseline once, and where two are close
+  // once more in turns.
   std::vector<int32_t> next_blocks() const;
   void record(const core::StepReport& report);
   void score(const std::vector<Score>& blocks);

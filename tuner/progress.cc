@@ -17,30 +17,21 @@ constexpr std::string_view kReturn = "\r", kErase = "\x1b[K";
 
 std::string_view meaning(core::Fidelity fidelity) {
   switch (fidelity) {
-    case core::Fidelity::exact:
-      return "fp32 sums, nothing lossy";
-    case core::Fidelity::half:
-      return "16 bits on the wire, nothing else lossy";
-    case core::Fidelity::lossy:
-      return "compressors that lose, with error feedback";
+    case core::Fidelity::exact: return "fp32 sums, nothing lossy";
+    case core::Fidelity::half: return "16 bits on the wire, nothing else lossy";
+    case core::Fidelity::lossy: return "compressors that lose, with error feedback";
   }
   return "unknown";
 }
 
 std::string_view doing(Stage stage) {
   switch (stage) {
-    case Stage::imported:
-      return "running the imported strategy";
-    case Stage::observe:
-      return "observing the baseline";
-    case Stage::partition:
-      return "measuring candidates";
-    case Stage::race:
-      return "racing the best";
-    case Stage::confirm:
-      return "confirming the winner against the baseline";
-    case Stage::watch:
-      return "done tuning";
+    case Stage::imported: return "running the imported strategy";
+    case Stage::observe: return "observing the baseline";
+    case Stage::partition: return "measuring candidates";
+    case Stage::race: return "racing the best";
+    case Stage::confirm: return "confirming the winner against the baseline";
+    case Stage::watch: return "done tuning";
   }
   return "unknown";
 }
@@ -57,45 +48,36 @@ std::string_view without_role(std::string_view label) {
 std::string start_line(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
                        std::string_view policy) {
   std::string names;
-  for (const core::CompressorSpec& codec : codecs)
-    names += (names.empty() ? "" : ", ") + core::to_string(codec);
-  return fmt::format("gradtune: fidelity {} ({}), compressors {}, policy {}",
-                     core::to_string(fidelity), meaning(fidelity), names.empty() ? "none" : names,
-                     policy);
+  for (const core::CompressorSpec& codec : codecs) names += (names.empty() ? "" : ", ") + core::to_string(codec);
+  return fmt::format("gradtune: fidelity {} ({}), compressors {}, policy {}", core::to_string(fidelity),
+                     meaning(fidelity), names.empty() ? "none" : names, policy);
 }
 
-std::string stage_line(Stage stage, int64_t step) {
-  return fmt::format("gradtune: step {}: {}", step, doing(stage));
-}
+std::string stage_line(Stage stage, int64_t step) { return fmt::format("gradtune: step {}: {}", step, doing(stage)); }
 
-std::string live_line(Stage stage, double progress, int64_t step, double step_ms,
-                      std::string_view label) {
+std::string live_line(Stage stage, double progress, int64_t step, double step_ms, std::string_view label) {
   return fmt::format("gradtune: step {}: {}, {:.0f} %: {:.1f} ms, {}", step, doing(stage),
                      100 * std::clamp(progress, 0.0, 1.0), step_ms, label);
 }
 
-std::string final_line(const Outcome& outcome, std::string_view baseline_label,
-                       std::string_view why_baseline) {
-  const std::string cost =
-      fmt::format("tuning took {} steps and cost {:.1f} s", outcome.steps, outcome.cost_ms / 1000);
+std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
+  const std::string cost = fmt::format("tuning took {} steps and cost {:.1f} s", outcome.steps, outcome.cost_ms / 1000);
   if (!outcome.committed || !outcome.committed_ms) {
-    return fmt::format("gradtune: the baseline stays, {} at {:.1f} ms a step: {}; {}",
-                       without_role(baseline_label), outcome.baseline_ms, why_baseline, cost);
+    return fmt::format("gradtune: the baseline stays, {} at {:.1f} ms a step: {}; {}", without_role(baseline_label),
+                       outcome.baseline_ms, why_baseline, cost);
   }
   return fmt::format(
       "gradtune: committed {}: {:.1f} -> {:.1f} ms a step (gain {:.1f} %, 95 % interval {:.1f} to "
       "{:.1f} %), baseline {}; {}",
-      outcome.label, outcome.baseline_ms, *outcome.committed_ms, 100 * outcome.gain,
-      100 * outcome.gain_low, 100 * outcome.gain_high, without_role(baseline_label), cost);
+      outcome.label, outcome.baseline_ms, *outcome.committed_ms, 100 * outcome.gain, 100 * outcome.gain_low,
+      100 * outcome.gain_high, without_role(baseline_label), cost);
 }
 
 Progress::Progress(Write write, bool is_terminal, const core::Clock& clock)
     : write_(std::move(write)), is_terminal_(is_terminal), clock_(clock) {}
 
 Progress Progress::on_standard_error(const core::Clock& clock) {
-  const auto write = [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stderr);
-  };
+  const auto write = [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); };
   return {write, ::isatty(STDERR_FILENO) == 1, clock};
 }
 
@@ -104,8 +86,7 @@ void Progress::start(core::Fidelity fidelity, const std::vector<core::Compressor
   print(start_line(fidelity, codecs, policy));
 }
 
-void Progress::step(Stage stage, double progress, int64_t step, double step_ms,
-                    std::string_view label) {
+void Progress::step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label) {
   if (stage != stage_) {
     stage_ = stage;
     if (stage == Stage::watch) return;  // the last line says it all
@@ -117,8 +98,7 @@ void Progress::step(Stage stage, double progress, int64_t step, double step_ms,
   write_(fmt::format("{}{}{}", kReturn, live_line(stage, progress, step, step_ms, label), kErase));
 }
 
-void Progress::finish(const Outcome& outcome, std::string_view baseline_label,
-                      std::string_view why_baseline) {
+void Progress::finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
   print(final_line(outcome, baseline_label, why_baseline));
 }
 

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 tells people on standard error: one line at the start that says which fidelity and compressors are in force, a
-// live line per stage on a terminal (a plain line per stage elsewhere), and one last line with the confirmed gain. While the
-// committed strategy is watched it is silent.
+// What rank 0 tells people on standard error: one line at the start that says which fidelity and compressors are in
+// force, a live line per stage on a terminal (a plain line per stage elsewhere), and one last line with the confirmed
+// gain. While the committed strategy is watched it is silent.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,10 @@ namespace gradtune::tuner {
 std::string start_line(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
                        std::string_view policy);
 std::string stage_line(Stage stage, int64_t step);
-std::string live_line(Stage stage, double progress, int64_t step, double step_ms,
-                      std::string_view label);
-// "gradtune: committed topk:0.01 gather, 3 buckets: 228.1 -> 104.3 ms a step (gain 54.3 %, 95 % interval 53.1 to 55.4 %),
-// baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s", or that the baseline stays, and why.
-std::string final_line(const Outcome& outcome, std::string_view baseline_label,
-                       std::string_view why_baseline);
+std::string live_line(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
+// "gradtune: committed topk:0.01 gather, 3 buckets: 228.1 -> 104.3 ms a step (gain 54.3 %, 95 % interval 53.1 to 55.4
+// %), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s", or that the baseline stays, and why.
+std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
 
 class Progress {
  public:
@@ -40,11 +38,9 @@ class Progress {
   // To standard error, whatever it is.
   static Progress on_standard_error(const core::Clock& clock);
 
-  void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
-             std::string_view policy);
+  void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
   void step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
-  void finish(const Outcome& outcome, std::string_view baseline_label,
-              std::string_view why_baseline);
+  void finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
 
  private:
   void print(const std::string& line);  // in the place of the live line, if there is one

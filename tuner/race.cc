@@ -19,8 +19,8 @@ constexpr size_t kFinalists = 2;
 constexpr double kAborted = 2.0;  // times the best block of the round
 constexpr double kWorthIt = 0.01;
 
-// An arm that far behind does not come back: beyond all drift between two blocks of a round, or once the noise is known,
-// beyond what it explains.
+// An arm that far behind does not come back: beyond all drift between two blocks of a round, or once the noise is
+// known, beyond what it explains.
 constexpr double kHopeless = 0.22;
 constexpr double kStandardErrors = 4;
 

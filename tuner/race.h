@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sequential halving (tuning reference, section 4): every round runs one block of each arm that is left, in random order.
-// What compares two arms is the mean of the log-ratios of their blocks over all rounds, so drift that a round's blocks
-// share does not count. The baseline runs in every round and is never eliminated. Leaves open how blocks are run, and
-// whether the winner is really faster than the baseline.
+// Sequential halving (tuning reference, section 4): every round runs one block of each arm that is left, in random
+// order. What compares two arms is the mean of the log-ratios of their blocks over all rounds, so drift that a round's
+// blocks share does not count. The baseline runs in every round and is never eliminated. Leaves open how blocks are
+// run, and whether the winner is really faster than the baseline.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace gradtune::tuner {
 
-// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and among
-// those of one fidelity within 1 % one with fewer buckets.
+// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and
+// among those of one fidelity within 1 % one with fewer buckets.
 constexpr double kTie = 0.03;
 constexpr double kNearTie = 0.01;
 
@@ -45,15 +45,15 @@ class Race {
   // The slots of the next round in the order in which they are to run.
   std::vector<int32_t> next_round();
 
-  // The blocks of that round; returns who is out: the worse half, who is too far behind, took more than twice as long as the
-  // best, or could not be scored. A round without a score of the baseline does not count.
+  // The blocks of that round; returns who is out: the worse half, who is too far behind, took more than twice as long
+  // as the best, or could not be scored. A round without a score of the baseline does not count.
   std::vector<Eliminated> score(const std::vector<Score>& round);
 
   bool is_over() const;
   double progress() const;
 
-  // The preferred one of those arms that look faster than the baseline by more than 1 % (3 % when it is lossier than the
-  // baseline); nothing if there is none.
+  // The preferred one of those arms that look faster than the baseline by more than 1 % (3 % when it is lossier than
+  // the baseline); nothing if there is none.
   std::optional<Winner> winner() const;
 
  private:
@@ -68,7 +68,7 @@ class Race {
   State baseline_;
   std::vector<State> arms_;  // still in the race
   core::Rng rng_;
-  int rounds_ = 0;           // that counted
+  int rounds_ = 0;  // that counted
 };
 
 }  // namespace gradtune::tuner

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategies that the tuner has to do with, each in a slot of its own: which are ready to run, which wait to be prepared
-// (one at a time), and which are to be dropped. Slot numbers are not used twice, so a late report is never taken for that
-// of another strategy. Leaves open which strategies are worth a slot.
+// The strategies that the tuner has to do with, each in a slot of its own: which are ready to run, which wait to be
+// prepared (one at a time), and which are to be dropped. Slot numbers are not used twice, so a late report is never
+// taken for that of another strategy. Leaves open which strategies are worth a slot.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which slot runs in which step: blocks of steps one after another, planned ahead because a command takes `lead` steps to
-// come into force, and extended or cut short as their reports come in. Leaves open what the blocks are for.
+// Which slot runs in which step: blocks of steps one after another, planned ahead because a command takes `lead` steps
+// to come into force, and extended or cut short as their reports come in. Leaves open what the blocks are for.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct Block {
   int32_t slot = 0;
   int dropped = 1;  // steps at its beginning that are not scored: the transient after a switch
   int scored = 4;
-  // Longer steps cut the block short: two of them, or one of more than twice that (more than any spike; the first step of
-  // a block is a sign as well).
+  // Longer steps cut the block short: two of them, or one of more than twice that (more than any spike; the first step
+  // of a block is a sign as well).
   double limit_ms = std::numeric_limits<double>::infinity();
   int patience = std::numeric_limits<int>::max();  // steps that it may be extended by for those that can not be scored
 };
@@ -40,21 +40,21 @@ class Schedule {
   void add(const Block& block);
   // What runs where no block is left.
   void rest(int32_t slot) { rest_ = slot; }
-  // Forgets the block that was added last, if it is of that slot and has not begun. Returns whether it had been put in force
-  // already, which then did not take place.
+  // Forgets the block that was added last, if it is of that slot and has not begun. Returns whether it had been put in
+  // force already, which then did not take place.
   bool take_back(int32_t slot);
   // Forgets all blocks; `slot` is put in force by other means.
   void stop(int32_t slot);
 
-  // The report of each step in turn; afterwards next_slot() says what to put in force in the step that comes `lead` steps
-  // later, if that is a change.
+  // The report of each step in turn; afterwards next_slot() says what to put in force in the step that comes `lead`
+  // steps later, if that is a change.
   void record(const core::StepReport& report);
   std::optional<int32_t> next_slot();
 
-  int32_t slot() const { return slot_; }                // in force, once all that was said has come into force
+  int32_t slot() const { return slot_; }  // in force, once all that was said has come into force
   bool is_done() const { return waiting_.empty() && running_.empty(); }  // all data are in
-  bool is_waiting() const { return !waiting_.empty(); }  // some block was not yet put in force
-  std::vector<Score> take_scores();                      // of the blocks that ended since the last call, in order
+  bool is_waiting() const { return !waiting_.empty(); }                  // some block was not yet put in force
+  std::vector<Score> take_scores();  // of the blocks that ended since the last call, in order
 
  private:
   struct Running {

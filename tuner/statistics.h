@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The few statistics that racing and confirming stand on: robust inside a block (median), Student's t over blocks. Leaves
-// open what is compared with what.
+// The few statistics that racing and confirming stand on: robust inside a block (median), Student's t over blocks.
+// Leaves open what is compared with what.
 #pragma once
 
 #include <span>

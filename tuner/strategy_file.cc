@@ -32,9 +32,7 @@ constexpr size_t kMostOptionBytes = 4000;
 std::string hex(uint64_t model) { return fmt::format("{:016x}", model); }
 
 // A name may hold bytes that are not UTF-8, which JSON can not; such a file will not fit, but it is a file.
-std::string dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
+std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 ordered_json to_ordered_json(const Evidence& evidence) {
   return {{"baseline_ms", evidence.baseline_ms},
@@ -63,22 +61,20 @@ class Parser {
   core::Result<StrategyFile> parse(const JsonValue& root) {
     StrategyFile file;
     // A file of another schema has other keys, so this is looked at before they are.
-    if (const auto* object = std::get_if<JsonObject>(&root.value))
-      check_schema(JsonReader::member(*object, "schema"));
-    const JsonObject& top = in_.object(root, "file",
-                                       {"schema", "model", "world_size", "fidelity", "label",
-                                        "tensors", "buckets", "order", "in_flight", "evidence"});
+    if (const auto* object = std::get_if<JsonObject>(&root.value)) check_schema(JsonReader::member(*object, "schema"));
+    const JsonObject& top = in_.object(
+        root, "file",
+        {"schema", "model", "world_size", "fidelity", "label", "tensors", "buckets", "order", "in_flight", "evidence"});
     if (!in_.ok()) return *in_.error();
     file.model = model(JsonReader::member(top, "model"));
-    file.world_size = static_cast<int>(
-        in_.integer(JsonReader::member(top, "world_size"), "world_size", 1, kMostRanks));
+    file.world_size = static_cast<int>(in_.integer(JsonReader::member(top, "world_size"), "world_size", 1, kMostRanks));
     file.fidelity = fidelity(JsonReader::member(top, "fidelity"));
     file.label = in_.text(JsonReader::member(top, "label"), "label", kMostNameBytes);
     file.tensors = tensors(JsonReader::member(top, "tensors"));
     file.strategy.buckets = buckets(JsonReader::member(top, "buckets"));
     file.strategy.order = order(JsonReader::member(top, "order"), file.strategy.buckets);
-    file.strategy.in_flight = static_cast<int>(
-        in_.integer(JsonReader::member(top, "in_flight"), "in_flight", 1, kMostInFlight));
+    file.strategy.in_flight =
+        static_cast<int>(in_.integer(JsonReader::member(top, "in_flight"), "in_flight", 1, kMostInFlight));
     file.evidence = evidence(JsonReader::member(top, "evidence"));
     if (!in_.ok()) return *in_.error();
     return file;
@@ -87,16 +83,14 @@ class Parser {
  private:
   void check_schema(const JsonValue& value) {
     const std::string schema = in_.text(value, "schema", kMostNameBytes);
-    if (schema != kSchema)
-      in_.fail("schema", fmt::format("\"{}\" is needed, found \"{}\"", kSchema, schema));
+    if (schema != kSchema) in_.fail("schema", fmt::format("\"{}\" is needed, found \"{}\"", kSchema, schema));
   }
 
   uint64_t model(const JsonValue& value) {
     const std::string text = in_.text(value, "model", 16);
     uint64_t model = 0;
     std::from_chars(text.data(), text.data() + text.size(), model, 16);
-    if (hex(model) != text)
-      in_.fail("model", fmt::format("16 digits 0-9a-f are needed, found \"{}\"", text));
+    if (hex(model) != text) in_.fail("model", fmt::format("16 digits 0-9a-f are needed, found \"{}\"", text));
     return model;
   }
 
@@ -134,34 +128,28 @@ class Parser {
     core::Bucket bucket;
     const JsonObject& members = in_.object(value, where, {"option", "slices"});
     const auto option = core::parse_option(
-        in_.text(JsonReader::member(members, "option"), where + ".option", kMostOptionBytes),
-        known_);
+        in_.text(JsonReader::member(members, "option"), where + ".option", kMostOptionBytes), known_);
     if (option) {
       bucket.option = option.value();
     } else {
       in_.fail(where + ".option", option.error().message);
     }
-    for (const JsonValue& entry :
-         in_.array(JsonReader::member(members, "slices"), where + ".slices")) {
+    for (const JsonValue& entry : in_.array(JsonReader::member(members, "slices"), where + ".slices")) {
       if (!in_.ok()) break;
-      bucket.slices.push_back(
-          slice(entry, fmt::format("{}.slices[{}]", where, bucket.slices.size())));
+      bucket.slices.push_back(slice(entry, fmt::format("{}.slices[{}]", where, bucket.slices.size())));
     }
     return bucket;
   }
 
   core::Slice slice(const JsonValue& value, const std::string& where) {
     const JsonObject& members = in_.object(value, where, {"tensor", "offset", "length"});
-    const std::string name =
-        in_.text(JsonReader::member(members, "tensor"), where + ".tensor", kMostNameBytes);
+    const std::string name = in_.text(JsonReader::member(members, "tensor"), where + ".tensor", kMostNameBytes);
     const auto tensor = position_.find(name);
     if (tensor == position_.end())
       in_.fail(where + ".tensor", fmt::format("\"{}\" is not among the file's tensors", name));
     return {.tensor = tensor == position_.end() ? -1 : tensor->second,
-            .offset = in_.integer(JsonReader::member(members, "offset"), where + ".offset", 0,
-                                  kMostElements),
-            .length = in_.integer(JsonReader::member(members, "length"), where + ".length", 1,
-                                  kMostElements)};
+            .offset = in_.integer(JsonReader::member(members, "offset"), where + ".offset", 0, kMostElements),
+            .length = in_.integer(JsonReader::member(members, "length"), where + ".length", 1, kMostElements)};
   }
 
   std::vector<core::Issue> order(const JsonValue& value, const std::vector<core::Bucket>& buckets) {
@@ -174,46 +162,39 @@ class Parser {
         in_.fail(where, fmt::format("[bucket, step] is needed, found an array of {}", pair.size()));
         break;
       }
-      const int64_t bucket =
-          in_.integer(pair[0], where + "[0]", 0, static_cast<int64_t>(buckets.size()) - 1);
+      const int64_t bucket = in_.integer(pair[0], where + "[0]", 0, static_cast<int64_t>(buckets.size()) - 1);
       if (!in_.ok()) break;
-      const auto steps =
-          static_cast<int64_t>(buckets[static_cast<size_t>(bucket)].option.steps.size());
-      order.push_back({static_cast<int32_t>(bucket),
-                       static_cast<int32_t>(in_.integer(pair[1], where + "[1]", 0, steps - 1))});
+      const auto steps = static_cast<int64_t>(buckets[static_cast<size_t>(bucket)].option.steps.size());
+      order.push_back(
+          {static_cast<int32_t>(bucket), static_cast<int32_t>(in_.integer(pair[1], where + "[1]", 0, steps - 1))});
     }
     return order;
   }
 
   std::optional<Evidence> evidence(const JsonValue& value) {
     if (value.is_null()) return {};
-    const JsonObject& members = in_.object(
-        value, "evidence", {"baseline_ms", "committed_ms", "gain", "interval", "steps", "date"});
+    const JsonObject& members =
+        in_.object(value, "evidence", {"baseline_ms", "committed_ms", "gain", "interval", "steps", "date"});
     const auto gain = [&](const JsonValue& number, std::string_view where) {
       return in_.number(number, where, -kMostMs, 1);
     };
     Evidence evidence;
-    evidence.baseline_ms =
-        in_.number(JsonReader::member(members, "baseline_ms"), "evidence.baseline_ms", 0, kMostMs);
-    evidence.committed_ms = in_.number(JsonReader::member(members, "committed_ms"),
-                                       "evidence.committed_ms", 0, kMostMs);
+    evidence.baseline_ms = in_.number(JsonReader::member(members, "baseline_ms"), "evidence.baseline_ms", 0, kMostMs);
+    evidence.committed_ms =
+        in_.number(JsonReader::member(members, "committed_ms"), "evidence.committed_ms", 0, kMostMs);
     evidence.gain = gain(JsonReader::member(members, "gain"), "evidence.gain");
-    const JsonArray& interval =
-        in_.array(JsonReader::member(members, "interval"), "evidence.interval");
+    const JsonArray& interval = in_.array(JsonReader::member(members, "interval"), "evidence.interval");
     if (interval.size() == 2) {
       evidence.interval_low = gain(interval[0], "evidence.interval[0]");
       evidence.interval_high = gain(interval[1], "evidence.interval[1]");
     } else {
-      in_.fail("evidence.interval",
-               fmt::format("[low, high] is needed, found an array of {}", interval.size()));
+      in_.fail("evidence.interval", fmt::format("[low, high] is needed, found an array of {}", interval.size()));
     }
-    evidence.steps =
-        in_.integer(JsonReader::member(members, "steps"), "evidence.steps", 0, kMostSteps);
+    evidence.steps = in_.integer(JsonReader::member(members, "steps"), "evidence.steps", 0, kMostSteps);
     evidence.date = in_.text(JsonReader::member(members, "date"), "evidence.date", 40);
     if (evidence.date.find_first_not_of("0123456789-T:.+Z") != std::string::npos) {
       in_.fail("evidence.date",
-               fmt::format("a date such as 2025-01-31T12:00:00Z is needed, found \"{}\"",
-                           evidence.date));
+               fmt::format("a date such as 2025-01-31T12:00:00Z is needed, found \"{}\"", evidence.date));
     }
     return evidence;
   }
@@ -226,20 +207,17 @@ class Parser {
 Error mismatch(std::string message) { return {Error::Code::mismatch, std::move(message)}; }
 
 // The table in the file's order.
-core::Result<core::GradientTable> reorder(const StrategyFile& file,
-                                          const core::GradientTable& table) {
+core::Result<core::GradientTable> reorder(const StrategyFile& file, const core::GradientTable& table) {
   std::map<std::string_view, const core::TensorInfo*> by_name;
   for (const core::TensorInfo& tensor : table.tensors) by_name[tensor.name] = &tensor;
   core::GradientTable ordered;
   for (const std::string& name : file.tensors) {
     const auto tensor = by_name.extract(name);
-    if (!tensor)
-      return mismatch(fmt::format("tensor \"{}\" of the file is not in this model", name));
+    if (!tensor) return mismatch(fmt::format("tensor \"{}\" of the file is not in this model", name));
     ordered.tensors.push_back(*tensor.mapped());
   }
   if (!by_name.empty())
-    return mismatch(
-        fmt::format("tensor \"{}\" of this model is not in the file", by_name.begin()->first));
+    return mismatch(fmt::format("tensor \"{}\" of this model is not in the file", by_name.begin()->first));
   return ordered;
 }
 
@@ -264,20 +242,17 @@ std::string to_json(const StrategyFile& file) {
   line("buckets", fmt::format("[\n{}\n]", fmt::join(buckets, ",\n")));
   line("order", fmt::format("[{}]", fmt::join(order, ",")));
   line("in_flight", dump(file.strategy.in_flight));
-  text += fmt::format("\"evidence\": {}\n}}\n",
-                      file.evidence ? dump(to_ordered_json(*file.evidence)) : "null");
+  text += fmt::format("\"evidence\": {}\n}}\n", file.evidence ? dump(to_ordered_json(*file.evidence)) : "null");
   return text;
 }
 
-core::Result<StrategyFile> parse_strategy(std::string_view text,
-                                          const std::vector<core::CompressorTraits>& known) {
+core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known) {
   const core::Result<JsonValue> root = parse_json(text, {});
   if (!root) return root.error();
   return Parser(known).parse(root.value());
 }
 
-core::Fidelity needed_fidelity(const core::Strategy& strategy,
-                               const std::vector<core::CompressorTraits>& known) {
+core::Fidelity needed_fidelity(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& known) {
   core::Fidelity needed = core::Fidelity::exact;
   for (const core::Bucket& bucket : strategy.buckets) {
     for (const core::CompressorSpec& codec : bucket.option.codecs) {
@@ -289,9 +264,8 @@ core::Fidelity needed_fidelity(const core::Strategy& strategy,
   return needed;
 }
 
-core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table,
-                                      int world_size, core::Fidelity fidelity,
-                                      const std::vector<core::CompressorTraits>& known) {
+core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
+                                      core::Fidelity fidelity, const std::vector<core::CompressorTraits>& known) {
   if (file.model != table.fingerprint()) {
     return mismatch(
         fmt::format("it is for another model: names, shapes or dtypes differ (fingerprint {}, this "
@@ -299,21 +273,19 @@ core::Result<core::GradientTable> fit(const StrategyFile& file, const core::Grad
                     hex(file.model), hex(table.fingerprint())));
   }
   if (file.world_size != world_size) {
-    return mismatch(
-        fmt::format("it is for {} ranks, this job has {}", file.world_size, world_size));
+    return mismatch(fmt::format("it is for {} ranks, this job has {}", file.world_size, world_size));
   }
   if (file.fidelity > fidelity) {
-    return mismatch(fmt::format("it is for fidelity {}, this job allows {}",
-                                core::to_string(file.fidelity), core::to_string(fidelity)));
+    return mismatch(fmt::format("it is for fidelity {}, this job allows {}", core::to_string(file.fidelity),
+                                core::to_string(fidelity)));
   }
   if (const core::Fidelity needed = needed_fidelity(file.strategy, known); needed > file.fidelity) {
-    return mismatch(fmt::format("its compressors need fidelity {}, it says {}",
-                                core::to_string(needed), core::to_string(file.fidelity)));
+    return mismatch(fmt::format("its compressors need fidelity {}, it says {}", core::to_string(needed),
+                                core::to_string(file.fidelity)));
   }
   core::Result<core::GradientTable> ordered = reorder(file, table);
   if (!ordered) return ordered.error();
-  if (core::Status status = core::validate(file.strategy, ordered.value()); !status)
-    return status.error();
+  if (core::Status status = core::validate(file.strategy, ordered.value()); !status) return status.error();
   return ordered;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategy file (JSON, schema "gradtune.strategy/1"): a strategy with the model, topology and fidelity it is for and the
-// evidence it stands on. The same text is what rank 0 broadcasts. Tensors are named, so a file does not depend on the order
-// in which another run finished its gradients; the order of the slices *is* the order of the arena of a job that starts
-// from the file. Files are untrusted: limits of size (1 MiB), depth (16) and entries (10^5), unknown and duplicate keys
-// refused, every number in a stated range.
+// The strategy file (JSON, schema "gradtune.strategy/1"): a strategy with the model, topology and fidelity it is for
+// and the evidence it stands on. The same text is what rank 0 broadcasts. Tensors are named, so a file does not depend
+// on the order in which another run finished its gradients; the order of the slices *is* the order of the arena of a
+// job that starts from the file. Files are untrusted: limits of size (1 MiB), depth (16) and entries (10^5), unknown
+// and duplicate keys refused, every number in a stated range.
 #pragma once
 
 #include <cstdint>
@@ -48,17 +48,14 @@ struct StrategyFile {
 std::string to_json(const StrategyFile& file);
 
 // Errors say where in the file, what was found and what is allowed.
-core::Result<StrategyFile> parse_strategy(std::string_view text,
-                                          const std::vector<core::CompressorTraits>& known);
+core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
 
 // The least fidelity that admits all compressors of the strategy.
-core::Fidelity needed_fidelity(const core::Strategy& strategy,
-                               const std::vector<core::CompressorTraits>& known);
+core::Fidelity needed_fidelity(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& known);
 
 // Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.
 // On success returns the table put into the file's order.
-core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table,
-                                      int world_size, core::Fidelity fidelity,
-                                      const std::vector<core::CompressorTraits>& known);
+core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
+                                      core::Fidelity fidelity, const std::vector<core::CompressorTraits>& known);
 
 }  // namespace gradtune::tuner

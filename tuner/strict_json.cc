@@ -13,13 +13,12 @@ namespace gradtune::tuner {
 namespace {
 
 const JsonValue* find(const JsonObject& object, std::string_view name) {
-  const auto at = std::find_if(object.begin(), object.end(),
-                               [&](const auto& member) { return member.first == name; });
+  const auto at = std::find_if(object.begin(), object.end(), [&](const auto& member) { return member.first == name; });
   return at == object.end() ? nullptr : &at->second;
 }
 
-// Builds a JsonValue from the parser's events. `open_` points at the containers that are not closed yet: a container grows only
-// while it is the innermost one, so the outer ones do not move.
+// Builds a JsonValue from the parser's events. `open_` points at the containers that are not closed yet: a container
+// grows only while it is the innermost one, so the outer ones do not move.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Builder(const JsonLimits& limits) : limits_(limits) {}
@@ -58,12 +57,10 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&,
-                   const nlohmann::json::exception& error) override {
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
     const std::string_view what = error.what();
     const size_t tag = what.find("] ");  // [json.exception.parse_error.101] ...
-    return refuse(fmt::format("not JSON at byte {}: {}", position,
-                              tag == what.npos ? what : what.substr(tag + 2)));
+    return refuse(fmt::format("not JSON at byte {}: {}", position, tag == what.npos ? what : what.substr(tag + 2)));
   }
 
  private:
@@ -75,15 +72,13 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   // Where the next value goes.
   JsonValue* place() {
     if (open_.empty()) return &root_;
-    if (auto* members = std::get_if<JsonObject>(&open_.back()->value))
-      return &members->back().second;
+    if (auto* members = std::get_if<JsonObject>(&open_.back()->value)) return &members->back().second;
     return &std::get<JsonArray>(open_.back()->value).emplace_back();
   }
 
   template <typename T>
   bool add(T value) {
-    if (++entries_ > limits_.entries)
-      return refuse(fmt::format("more than {} values", limits_.entries));
+    if (++entries_ > limits_.entries) return refuse(fmt::format("more than {} values", limits_.entries));
     place()->value = std::move(value);
     return true;
   }
@@ -92,8 +87,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   bool open(T container) {
     if (static_cast<int>(open_.size()) == limits_.depth)
       return refuse(fmt::format("nested deeper than {}", limits_.depth));
-    if (++entries_ > limits_.entries)
-      return refuse(fmt::format("more than {} values", limits_.entries));
+    if (++entries_ > limits_.entries) return refuse(fmt::format("more than {} values", limits_.entries));
     JsonValue* at = place();
     at->value = std::move(container);
     open_.push_back(at);
@@ -121,9 +115,7 @@ std::string found(const JsonValue& value) {
     std::string operator()(const std::string& s) const {
       return s.size() > 60 ? fmt::format("a text of {} bytes", s.size()) : fmt::format("\"{}\"", s);
     }
-    std::string operator()(const JsonArray& a) const {
-      return fmt::format("an array of {}", a.size());
-    }
+    std::string operator()(const JsonArray& a) const { return fmt::format("an array of {}", a.size()); }
     std::string operator()(const JsonObject&) const { return "an object"; }
   };
   return std::visit(Describe(), value.value);
@@ -182,27 +174,21 @@ const JsonValue& JsonReader::member(const JsonObject& object, std::string_view n
 std::string JsonReader::text(const JsonValue& value, std::string_view where, size_t most_bytes) {
   const auto* text = std::get_if<std::string>(&value.value);
   if (text != nullptr && text->size() <= most_bytes) return *text;
-  fail(where,
-       fmt::format("a text of at most {} bytes is needed, found {}", most_bytes, found(value)));
+  fail(where, fmt::format("a text of at most {} bytes is needed, found {}", most_bytes, found(value)));
   return {};
 }
 
-int64_t JsonReader::integer(const JsonValue& value, std::string_view where, int64_t least,
-                            int64_t most) {
+int64_t JsonReader::integer(const JsonValue& value, std::string_view where, int64_t least, int64_t most) {
   const auto* number = std::get_if<int64_t>(&value.value);
   if (number != nullptr && *number >= least && *number <= most) return *number;
-  fail(where,
-       fmt::format("an integer from {} to {} is needed, found {}", least, most, found(value)));
+  fail(where, fmt::format("an integer from {} to {} is needed, found {}", least, most, found(value)));
   return least;
 }
 
-double JsonReader::number(const JsonValue& value, std::string_view where, double least,
-                          double most) {
+double JsonReader::number(const JsonValue& value, std::string_view where, double least, double most) {
   const auto* integer = std::get_if<int64_t>(&value.value);
   const auto* real = std::get_if<double>(&value.value);
-  const double number = integer != nullptr ? static_cast<double>(*integer)
-                        : real != nullptr  ? *real
-                                           : std::nan("");
+  const double number = integer != nullptr ? static_cast<double>(*integer) : real != nullptr ? *real : std::nan("");
   if (number >= least && number <= most) return number;
   fail(where, fmt::format("a number from {} to {} is needed, found {}", least, most, found(value)));
   return least;

@@ -19,13 +19,11 @@ namespace gradtune::tuner {
 
 struct JsonValue;
 using JsonArray = std::vector<JsonValue>;
-using JsonObject =
-    std::vector<std::pair<std::string, JsonValue>>;  // in the order of the text, keys unique
+using JsonObject = std::vector<std::pair<std::string, JsonValue>>;  // in the order of the text, keys unique
 
 // Integers beyond int64_t are refused by the parser.
 struct JsonValue {
-  std::variant<std::nullptr_t, bool, int64_t, double, std::string, JsonArray, JsonObject> value =
-      nullptr;
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, JsonArray, JsonObject> value = nullptr;
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
 };
@@ -39,8 +37,8 @@ struct JsonLimits {
 
 core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits);
 
-// Reads values with range checks. After the first error, which it keeps, it returns defaults; so a caller reads a whole file
-// in a straight line and asks for the error once.
+// Reads values with range checks. After the first error, which it keeps, it returns defaults; so a caller reads a whole
+// file in a straight line and asks for the error once.
 class JsonReader {
  public:
   bool ok() const { return !error_; }

@@ -18,11 +18,11 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr size_t kMostFinalists = 7;     // with the baseline 8 arms
-constexpr int kScored = 3;               // steps of a block outside of races, after one that is dropped
-constexpr int kPatience = 5;             // steps that a candidate's block is extended by when some can not be scored
-constexpr double kAborted = 2.0;         // times the fastest strategy known: its blocks are cut short
-constexpr double kBehind = 1.25;         // times the fastest finalist, as measured before: not worth a place in the race
+constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
+constexpr int kScored = 3;            // steps of a block outside of races, after one that is dropped
+constexpr int kPatience = 5;          // steps that a candidate's block is extended by when some can not be scored
+constexpr double kAborted = 2.0;      // times the fastest strategy known: its blocks are cut short
+constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
 
 // A much slower baseline is given shorter blocks: the gap is plain with less, and its steps are what tuning waits for.
 int baseline_block_steps(int block_steps, double times_slower) {
@@ -51,8 +51,9 @@ int32_t first_slot(const TunerOptions& options, const std::vector<core::Compress
   return is_lossy && options.lossy_after > 0 ? 0 : kImportedSlot;
 }
 
-// Each stage asks for blocks and preparations, and goes on when all of them are done: the scores of its blocks go to the
-// experiment that the stage is about (Observation, Race, Confirmation) or to the policy, which says what is to run next.
+// Each stage asks for blocks and preparations, and goes on when all of them are done: the scores of its blocks go to
+// the experiment that the stage is about (Observation, Race, Confirmation) or to the policy, which says what is to run
+// next.
 class Tuner::Core {
  public:
   Core(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
@@ -103,7 +104,7 @@ class Tuner::Core {
   Roster roster_;
   Schedule schedule_;
   Budget budget_;
-  std::vector<Score> scores_;  // since the stage went on last
+  std::vector<Score> scores_;    // since the stage went on last
   bool is_trial_ahead_ = false;  // on the schedule, not known to be prepared
 
   Stage stage_ = Stage::observe;
@@ -163,15 +164,15 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   return next_action();
 }
 
-// --- what runs next ----------------------------------------------------------------------------------------------------
+// --- what runs next --------------------------------------------------------------------------------------------------
 
 // At most one command a step. A switch that is due goes first, since blocks are as long as they were planned only then.
 Action Tuner::Core::next_action() {
   if (commit_) return put_in_force(Command::Kind::commit, *std::exchange(commit_, {}));
   if (stage_ != Stage::watch) schedule_.rest(resting_slot());
   if (const auto slot = schedule_.next_slot()) return put_in_force(Command::Kind::run, *slot);
-  // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that is
-  // dropped after the switch.
+  // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that
+  // is dropped after the switch.
   if (!roster_.preparing() && roster_.next_to_prepare() && !schedule_.is_waiting() && !is_held()) {
     const Command command = roster_.start_preparing();
     return {command, roster_.at(command.slot).candidate};
@@ -185,8 +186,8 @@ Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
   return {{.kind = kind, .slot = slot, .bytes = 0}, nullptr};
 }
 
-// A trial is put on the schedule while its preparation is still on its way: ranks that are done with it in time run it a
-// step sooner, and where one of them is not, the switch takes place on none.
+// A trial is put on the schedule while its preparation is still on its way: ranks that are done with it in time run it
+// a step sooner, and where one of them is not, the switch takes place on none.
 void Tuner::Core::follow_preparation(const core::StepReport& report) {
   const auto prepared = roster_.follow(report);
   if (prepared && !prepared->entry.is_ready) decide("prepare failed", prepared->entry.candidate->label, 0);
@@ -205,7 +206,8 @@ bool Tuner::Core::is_held() const {
   return next && roster_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
 }
 
-// What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed (I4).
+// What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed
+// (I4).
 int32_t Tuner::Core::resting_slot() const {
   if (is_held()) return baseline_;
   return importing_ ? kImportedSlot : roster_.fastest().value_or(baseline_);
@@ -248,7 +250,7 @@ void Tuner::Core::note(const Score& score) {
   roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
 }
 
-// --- the stages --------------------------------------------------------------------------------------------------------
+// --- the stages ------------------------------------------------------------------------------------------------------
 
 void Tuner::Core::advance() {
   const std::vector<Score> scores = std::exchange(scores_, {});
@@ -412,7 +414,7 @@ void Tuner::Core::decide(const char* what, std::string label, double value) {
   decisions_.push_back({step_, stage(), what, std::move(label), value});
 }
 
-// --- the class that others see -----------------------------------------------------------------------------------------
+// --- the class that others see ---------------------------------------------------------------------------------------
 
 Tuner::Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
              const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)

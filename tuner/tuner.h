@@ -6,8 +6,8 @@
 // come late: the command answered to the report of step r is in force from step r + kLead.
 //
 // Stages: observe (baseline in force: learn times, choose the faster baseline), partition (measure what the policy
-// proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh pairs against the baseline, as
-// many as fixed beforehand), watch (records; nothing is changed any more). A job that starts from a file begins in
+// proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh pairs against the baseline,
+// as many as fixed beforehand), watch (records; nothing is changed any more). A job that starts from a file begins in
 // `imported` and goes on to confirm. When the budget is spent, or nothing is confirmed, the baseline stays (I4).
 #pragma once
 
@@ -46,9 +46,9 @@ struct Outcome {
   std::optional<double> committed_ms;
   double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
-  int64_t steps = 0;       // until the decision
-  double cost_ms = 0;      // sum of max(0, step - baseline's median) while tuning
-  std::string label;       // of the strategy in force
+  int64_t steps = 0;   // until the decision
+  double cost_ms = 0;  // sum of max(0, step - baseline's median) while tuning
+  std::string label;   // of the strategy in force
 };
 
 // One line for the journal: why a command was given. Plain text values; the journal adds step and time.

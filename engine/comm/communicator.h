@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of a communicator: collectives over a fixed group of ranks. Calls must come in the same order on all ranks,
-// from one thread at a time; collectives may complete in any order. Buffers belong to the caller and stay untouched until
-// the completion was told. Nothing waits for ever: a collective that outlives its deadline completes with an error, after
-// which the communicator is dead (with most transports a timeout leaves unknown bytes in flight) and all that is under way
-// or started later completes with an error too.
+// The contract of a communicator: collectives over a fixed group of ranks. Calls must come in the same order on all
+// ranks, from one thread at a time; collectives may complete in any order. Buffers belong to the caller and stay
+// untouched until the completion was told. Nothing waits for ever: a collective that outlives its deadline completes
+// with an error, after which the communicator is dead (with most transports a timeout leaves unknown bytes in flight)
+// and all that is under way or started later completes with an error too.
 #pragma once
 
 #include <cstddef>

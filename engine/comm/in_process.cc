@@ -45,7 +45,8 @@ void reduce(std::span<const Collective> calls) {
     for (size_t rank = 1; rank < calls.size(); ++rank) {
       const auto* values = at(rank) + begin;
       if (sum) {
-        for (size_t i = 0; i < length; ++i) total[i] = static_cast<typename Type::Sum>(total[i] + Type::load(values[i]));
+        for (size_t i = 0; i < length; ++i)
+          total[i] = static_cast<typename Type::Sum>(total[i] + Type::load(values[i]));
       } else {
         for (size_t i = 0; i < length; ++i) total[i] = std::max(total[i], Type::load(values[i]));
       }
@@ -85,10 +86,12 @@ std::string first_difference(std::span<const Collective> calls) {
     const Collective& call = calls[rank];
     const std::string who = " on rank 0 and rank " + std::to_string(rank);
     if (call.kind != first.kind) {
-      return std::string("ranks called different collectives: ") + to_string(first.kind) + " and " + to_string(call.kind) + who;
+      return std::string("ranks called different collectives: ") + to_string(first.kind) + " and " +
+             to_string(call.kind) + who;
     }
     if (call.type != first.type) return std::string(to_string(first.kind)) + " has different types of elements" + who;
-    if (call.reduction != first.reduction) return std::string(to_string(first.kind)) + " has different reductions" + who;
+    if (call.reduction != first.reduction)
+      return std::string(to_string(first.kind)) + " has different reductions" + who;
     if (call.count != first.count) {
       return std::string(to_string(first.kind)) + " has " + std::to_string(first.count) + " and " +
              std::to_string(call.count) + " elements" + who;

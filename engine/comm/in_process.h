@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a collective does to memory, for groups whose ranks share one address space: threads and simulated ranks. Elements
-// are added in the order of ranks, whatever the order of arrival, and 16-bit floats in fp32, rounded once: results are the
-// same in every run.
+// What a collective does to memory, for groups whose ranks share one address space: threads and simulated ranks.
+// Elements are added in the order of ranks, whatever the order of arrival, and 16-bit floats in fp32, rounded once:
+// results are the same in every run.
 #pragma once
 
 #include <span>

@@ -130,7 +130,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
       } else {
         lock.unlock();
         inner_->abort();
-        fail({core::Error::Code::timeout, "a collective timed out: the paced link had not carried its bytes by the deadline"});
+        fail({core::Error::Code::timeout,
+              "a collective timed out: the paced link had not carried its bytes by the deadline"});
         lock.lock();
       }
     }
@@ -145,7 +146,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     changed_.notify_all();
   }
 
-  // What has arrived and only waits for its time completes with the error now; the rest is told by the inner communicator.
+  // What has arrived and only waits for its time completes with the error now; the rest is told by the inner
+  // communicator.
   void fail(const core::Error& error) {
     std::unique_lock lock(mutex_);
     if (!error_) error_ = error;
@@ -158,7 +160,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
   Calls::iterator next_arrived() {
     auto next = calls_.end();
     for (auto call = calls_.begin(); call != calls_.end(); ++call) {
-      if (call->second.arrived && (next == calls_.end() || call->second.wake_ns() < next->second.wake_ns())) next = call;
+      if (call->second.arrived && (next == calls_.end() || call->second.wake_ns() < next->second.wake_ns()))
+        next = call;
     }
     return next;
   }

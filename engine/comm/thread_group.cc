@@ -54,9 +54,11 @@ class Group {
     ++me.under_way;
     const int64_t call = me.calls++;
     me.silent = me.silent || (options_.falls_silent && options_.falls_silent(rank, call));
-    while (first_ + static_cast<int64_t>(meetings_.size()) <= call) meetings_.emplace_back().calls.resize(ranks_.size());
+    while (first_ + static_cast<int64_t>(meetings_.size()) <= call)
+      meetings_.emplace_back().calls.resize(ranks_.size());
     Meeting& meeting = meetings_[static_cast<size_t>(call - first_)];
-    meeting.calls[static_cast<size_t>(rank)] = {collective, &sink, token, clock_.now_ns() + collective.timeout_ms * 1'000'000};
+    meeting.calls[static_cast<size_t>(rank)] = {collective, &sink, token,
+                                                clock_.now_ns() + collective.timeout_ms * 1'000'000};
     meeting.joined += me.silent ? 0 : 1;
     for (size_t r = 0; r < ranks_.size(); ++r) {
       if (!ranks_[r].left || meeting.calls[r]) continue;
@@ -141,13 +143,14 @@ class Group {
     idle_.notify_all();
   }
 
-  // Ends the group on account of `culprit` and tells all that is under way; releases the lock. What is being moved at this
-  // moment still completes.
+  // Ends the group on account of `culprit` and tells all that is under way; releases the lock. What is being moved at
+  // this moment still completes.
   void end(std::unique_lock<std::mutex>& lock, int culprit, const Error& error) {
     if (std::exchange(ended_, true)) return lock.unlock();
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const bool own = static_cast<int>(r) == culprit || error.code == Error::Code::mismatch;
-      ranks_[r].error = own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
+      ranks_[r].error =
+          own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
     }
     const std::deque<Meeting> meetings = std::exchange(meetings_, {});
     lock.unlock();

@@ -6,16 +6,16 @@
 // belongs to a bucket or to elements (payloads, scratch, residuals) is the caller's.
 //
 // Error feedback (Seide et al. 2014; Karimireddy et al., ICML 2019). With p = gradient + residual, the payload stands
-// for scale * p, and what it misses is written to the next residual: error_scale * (scale * p - decode(payload)). Residual
-// and next residual are different memory, so a step that must be undone is undone by not swapping them. The first encode
-// of a program on N ranks has scale = 1/N, error_scale = N: what is decoded and summed over ranks is the average, and
-// residuals stay in units of the unscaled gradient. A shard that was summed and is encoded again has scale = 1,
-// error_scale = N and *adds* to its owner's next residual.
+// for scale * p, and what it misses is written to the next residual: error_scale * (scale * p - decode(payload)).
+// Residual and next residual are different memory, so a step that must be undone is undone by not swapping them. The
+// first encode of a program on N ranks has scale = 1/N, error_scale = N: what is decoded and summed over ranks is the
+// average, and residuals stay in units of the unscaled gradient. A shard that was summed and is encoded again has scale
+// = 1, error_scale = N and *adds* to its owner's next residual.
 //
 // Payloads: the size is fixed by spec and n. Opaque payloads start with a 16-byte header {magic and version, compressor
-// id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders check header, counts, indices and
-// scales before they use them and reject by name (I8); they write nothing outside their output for any input. Summable
-// payloads are bare arrays of their wire type.
+// id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders check header, counts, indices
+// and scales before they use them and reject by name (I8); they write nothing outside their output for any input.
+// Summable payloads are bare arrays of their wire type.
 //
 // Determinism: the same bytes for every thread count and every SIMD target.
 #pragma once
@@ -35,14 +35,14 @@
 namespace gradtune::compress {
 
 struct Encode {
-  std::span<const float> gradient;             // n elements
-  const float* residual = nullptr;             // n elements, or null: p = gradient
-  float* residual_next = nullptr;              // n elements, or null: the error is not kept
-  bool add_to_residual_next = false;           // add the error instead of storing it
+  std::span<const float> gradient;    // n elements
+  const float* residual = nullptr;    // n elements, or null: p = gradient
+  float* residual_next = nullptr;     // n elements, or null: the error is not kept
+  bool add_to_residual_next = false;  // add the error instead of storing it
   float scale = 1;
   float error_scale = 1;
-  std::span<std::byte> payload;                // payload_bytes(n), aligned to 16 bytes; summable ones to their elements
-  std::span<std::byte> scratch;                // at least scratch_bytes(n), 16-byte aligned
+  std::span<std::byte> payload;  // payload_bytes(n), aligned to 16 bytes; summable ones to their elements
+  std::span<std::byte> scratch;  // at least scratch_bytes(n), 16-byte aligned
 };
 
 class Compressor {
@@ -58,9 +58,9 @@ class Compressor {
   int64_t payload_bytes(int64_t n) const { return traits().payload_bytes(spec(), n); }
   virtual int64_t scratch_bytes(int64_t n) const = 0;
 
-  // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504; a mean may
-  // overflow). Decoders accept the payload all the same, so that no rank fails before all have learned of it; the next
-  // residual is garbage that the caller must not use.
+  // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504; a mean
+  // may overflow). Decoders accept the payload all the same, so that no rank fails before all have learned of it; the
+  // next residual is garbage that the caller must not use.
   [[nodiscard]] virtual bool encode(const Encode& job, Queue& queue) const = 0;
 
   // out = (accumulate ? out : 0) + the sum of the decoded payloads, added in the order given, in one pass over `out`.

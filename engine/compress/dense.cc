@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compressors that send one number per element: `none` (fp32), `bf16` and `fp16`. They differ in the type on the wire
-// and in nothing else. Payloads are bare arrays, so that a collective can add them up.
+// The compressors that send one number per element: `none` (fp32), `bf16` and `fp16`. They differ in the type on the
+// wire and in nothing else. Payloads are bare arrays, so that a collective can add them up.
 //
-// Bytes moved per element: encode reads 4 and writes the code (2 or 4), with error feedback 4 more are read and 4 written;
-// decode reads the codes of all payloads and writes 4.
+// Bytes moved per element: encode reads 4 and writes the code (2 or 4), with error feedback 4 more are read and 4
+// written; decode reads the codes of all payloads and writes 4.
 #include <bit>
 
 #include "engine/compress/dense_kernels.h"
@@ -18,12 +18,9 @@ namespace {
 // The smallest |x| that does not round to a finite number of the type, as bits.
 constexpr uint32_t overflow_bits(core::DType wire) {
   switch (wire) {
-    case core::DType::f32:
-      return kInfinityBits;
-    case core::DType::bf16:
-      return 0x7f7f8000;  // halfway between the largest and infinity
-    case core::DType::f16:
-      return std::bit_cast<uint32_t>(65520.0F);  // likewise
+    case core::DType::f32: return kInfinityBits;
+    case core::DType::bf16: return 0x7f7f8000;                        // halfway between the largest and infinity
+    case core::DType::f16: return std::bit_cast<uint32_t>(65520.0F);  // likewise
   }
   return 0;
 }
@@ -57,8 +54,8 @@ class Dense final : public Compressor {
     return largest.get() < overflow_bits(wire_);
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out,
-                      bool accumulate, Queue& queue) const override {
+  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
+                      Queue& queue) const override {
     const auto n = static_cast<int64_t>(out.size());
     if (core::Status sizes = check_sizes(payloads, payload_bytes(n)); !sizes) return sizes;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
@@ -79,8 +76,7 @@ class Dense final : public Compressor {
 };
 
 template <core::DType wire>
-std::unique_ptr<Compressor> make(const core::CompressorSpec& spec,
-                                 const core::CompressorTraits& traits) {
+std::unique_ptr<Compressor> make(const core::CompressorSpec& spec, const core::CompressorTraits& traits) {
   return std::make_unique<Dense>(spec, traits, wire);
 }
 
@@ -90,8 +86,7 @@ int64_t payload_bytes(const core::CompressorSpec& /*spec*/, int64_t n) {
 }
 
 template <core::DType wire>
-TableRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity,
-             bool in_default_list) {
+TableRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, bool in_default_list) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = fidelity,
@@ -105,20 +100,16 @@ TableRow row(std::string_view name, std::string_view summary, core::Fidelity fid
 
 }  // namespace
 
-TableRow none() {
-  return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, true);
-}
+TableRow none() { return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, true); }
 
 // The default 16-bit form: as wide a range as fp32, so that nothing overflows.
 TableRow bf16() {
-  return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision",
-                                core::Fidelity::half, true);
+  return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision", core::Fidelity::half, true);
 }
 
 // Eight times as precise, but gradients above 65504 overflow (which is seen, and skips the step): to be asked for.
 TableRow fp16() {
-  return row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision",
-                               core::Fidelity::half, false);
+  return row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half, false);
 }
 
 }  // namespace gradtune::compress

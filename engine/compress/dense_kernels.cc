@@ -14,8 +14,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Each wire type says how to store the codes of a vector and how to load their values; both work for any number of lanes.
-// Rounding is to nearest even.
+// Each wire type says how to store the codes of a vector and how to load their values; both work for any number of
+// lanes. Rounding is to nearest even.
 
 struct WireF32 {
   using Code = float;
@@ -82,8 +82,7 @@ struct WireF16 {
     const auto high = hn::ShiftRight<13>(bits);
     const auto sign = hn::And(hn::ShiftRight<16>(hn::BitCast(di, v)), hn::Set(di, 0x8000));
     const auto half = hn::Set(d, 0.5F);
-    const auto subnormal =
-        hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, bits), half)), hn::BitCast(di, half));
+    const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, bits), half)), hn::BitCast(di, half));
     const auto odd = hn::And(high, hn::Set(di, 1));
     // Moves the exponent's bias from 127 to 15, and rounds.
     const auto up = hn::Add(bits, hn::Add(odd, hn::Set(di, 0xfff - (112 << 23))));
@@ -101,14 +100,11 @@ struct WireF16 {
     const auto magnitude = hn::And(code, hn::Set(di, 0x7fff));
     const auto bits = hn::ShiftLeft<13>(magnitude);
     const auto smallest = hn::Set(di, 113 << 23);
-    const auto subnormal =
-        hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
+    const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
     const auto normal = hn::Add(bits, hn::Set(di, 112 << 23));
-    const auto quiet =
-        hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(di, 0x7c00)), hn::Set(di, 1 << 22));
+    const auto quiet = hn::IfThenElseZero(hn::Gt(magnitude, hn::Set(di, 0x7c00)), hn::Set(di, 1 << 22));
     const auto not_finite = hn::Or(hn::Add(normal, hn::Set(di, 112 << 23)), quiet);
-    auto value =
-        hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x400)), hn::BitCast(di, subnormal), normal);
+    auto value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x400)), hn::BitCast(di, subnormal), normal);
     value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, 0x7c00)), value, not_finite);
     return hn::BitCast(d, hn::Or(value, sign));
   }
@@ -195,24 +191,18 @@ HWY_EXPORT(decode_f16);
 
 uint32_t encode_dense(core::DType wire, const DenseEncode& block) {
   switch (wire) {
-    case core::DType::f32:
-      return HWY_DYNAMIC_DISPATCH(encode_f32)(block);
-    case core::DType::bf16:
-      return HWY_DYNAMIC_DISPATCH(encode_bf16)(block);
-    case core::DType::f16:
-      return HWY_DYNAMIC_DISPATCH(encode_f16)(block);
+    case core::DType::f32: return HWY_DYNAMIC_DISPATCH(encode_f32)(block);
+    case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(encode_bf16)(block);
+    case core::DType::f16: return HWY_DYNAMIC_DISPATCH(encode_f16)(block);
   }
   return 0;
 }
 
 void decode_dense(core::DType wire, const DenseDecode& block) {
   switch (wire) {
-    case core::DType::f32:
-      return HWY_DYNAMIC_DISPATCH(decode_f32)(block);
-    case core::DType::bf16:
-      return HWY_DYNAMIC_DISPATCH(decode_bf16)(block);
-    case core::DType::f16:
-      return HWY_DYNAMIC_DISPATCH(decode_f16)(block);
+    case core::DType::f32: return HWY_DYNAMIC_DISPATCH(decode_f32)(block);
+    case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(decode_bf16)(block);
+    case core::DType::f16: return HWY_DYNAMIC_DISPATCH(decode_f16)(block);
   }
 }
 

@@ -3,12 +3,11 @@
 //
 // EF-SignSGD (Karimireddy et al., ICML 2019), blockwise: of each block of elements the signs and the mean of |p|.
 //
-// Payload: header (count = blocks), the fp32 scales, one bit for each element (1 = negative; -0 counts as negative, as it
-// does in the error, so that encoder and decoders agree).
-// A block is small enough to be read twice from the cache, so encode with error feedback moves 12 bytes per element
-// through memory (reads gradient and residual, writes the next residual) and 1/8 + 4/block for the payload. Decode writes
-// 4 and reads the payloads.
-// Accuracy: Fashion-MNIST, 468 steps, blocks of 64: 1.8 points below fp32. Hence not in the default list.
+// Payload: header (count = blocks), the fp32 scales, one bit for each element (1 = negative; -0 counts as negative, as
+// it does in the error, so that encoder and decoders agree). A block is small enough to be read twice from the cache,
+// so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual, writes the next
+// residual) and 1/8 + 4/block for the payload. Decode writes 4 and reads the payloads. Accuracy: Fashion-MNIST, 468
+// steps, blocks of 64: 1.8 points below fp32. Hence not in the default list.
 #include <bit>
 
 #include "engine/compress/efsignsgd_kernels.h"
@@ -51,26 +50,25 @@ class EfSignSgd final : public Compressor {
     clear_padding(payload, layout.bits_at + (n + 7) / 8, layout.bytes);
     std::atomic<bool> finite = true;
     for_ranges(queue, n, run_elements(), [&](int64_t begin, int64_t end) {
-      const SignEncode run{
-          .gradient = job.gradient.data() + begin,
-          .residual = offset(job.residual, begin),
-          .residual_next = offset(job.residual_next, begin),
-          .add_to_residual_next = job.add_to_residual_next,
-          .scale = job.scale,
-          .error_scale = job.error_scale,
-          .unsent_factor = unsent_factor(job),
-          .scales = reinterpret_cast<float*>(payload + layout.scales_at) + begin / block_,
-          .bits = payload + layout.bits_at + begin / 8,
-          .block = static_cast<size_t>(block_),
-          .n = static_cast<size_t>(end - begin),
-          .stream = n * 4 >= kStreamBytes};
+      const SignEncode run{.gradient = job.gradient.data() + begin,
+                           .residual = offset(job.residual, begin),
+                           .residual_next = offset(job.residual_next, begin),
+                           .add_to_residual_next = job.add_to_residual_next,
+                           .scale = job.scale,
+                           .error_scale = job.error_scale,
+                           .unsent_factor = unsent_factor(job),
+                           .scales = reinterpret_cast<float*>(payload + layout.scales_at) + begin / block_,
+                           .bits = payload + layout.bits_at + begin / 8,
+                           .block = static_cast<size_t>(block_),
+                           .n = static_cast<size_t>(end - begin),
+                           .stream = n * 4 >= kStreamBytes};
       if (!encode_signs(run)) finite.store(false, std::memory_order_relaxed);
     });
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out,
-                      bool accumulate, Queue& queue) const override {
+  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
+                      Queue& queue) const override {
     const auto n = static_cast<int64_t>(out.size());
     const Layout layout(block_, n);
     core::Status status = check_frames(payloads, layout.bytes, kId, n, layout.blocks);
@@ -98,12 +96,11 @@ class EfSignSgd final : public Compressor {
   }
 
   // Finite and not negative, or rejected.
-  static core::Status check_scales(std::span<const std::span<const std::byte>> payloads,
-                                   const Layout& layout, Queue& queue) {
+  static core::Status check_scales(std::span<const std::span<const std::byte>> payloads, const Layout& layout,
+                                   Queue& queue) {
     for (size_t i = 0; i < payloads.size(); ++i) {
       const auto* bits = reinterpret_cast<const uint32_t*>(payloads[i].data() + layout.scales_at);
-      const int64_t bad =
-          find_first(queue, layout.blocks, [bits](int64_t b) { return bits[b] >= kInfinityBits; });
+      const int64_t bad = find_first(queue, layout.blocks, [bits](int64_t b) { return bits[b] >= kInfinityBits; });
       if (bad == layout.blocks) continue;
       const auto value = std::to_string(std::bit_cast<float>(bits[bad]));
       return bad_payload(i, payloads.size(), "scale " + std::to_string(bad) + " is " + value);

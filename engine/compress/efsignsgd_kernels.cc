@@ -22,8 +22,8 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
   return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
 }
 
-// Sum of |p| over 64 elements, and their sign bits. Element i goes to partial sum i % 8 whatever the vector size, so that
-// every target rounds alike.
+// Sum of |p| over 64 elements, and their sign bits. Element i goes to partial sum i % 8 whatever the vector size, so
+// that every target rounds alike.
 HWY_INLINE float sum_word(const float* gradient, const float* residual, uint64_t* signs) {
   const hn::CappedTag<float, 8> d;
   const hn::RebindToSigned<decltype(d)> di;
@@ -39,13 +39,11 @@ HWY_INLINE float sum_word(const float* gradient, const float* residual, uint64_t
     hn::StoreU(sum, d, lanes + lane);
   }
   *signs = bits;
-  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
-         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
 }
 
 // Sum of |p| over a block, and its sign bits.
-HWY_INLINE double sum_block(const float* gradient, const float* residual, size_t n,
-                            std::byte* bits) {
+HWY_INLINE double sum_block(const float* gradient, const float* residual, size_t n, std::byte* bits) {
   double sum = 0;
   uint64_t signs;
   size_t i = 0;
@@ -86,8 +84,7 @@ void write_errors(const SignEncode run, size_t begin, size_t end, Output<float>&
       float* part = error + (from - begin);
       for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
         const auto p = load_p(d, gradient, residual, i);
-        auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)),
-                              hn::CopySignToAbs(hn::Set(d, step), p));
+        auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)), hn::CopySignToAbs(hn::Set(d, step), p));
         if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, part + i), missed);
         hn::StoreU(missed, d, part + i);
       });
@@ -106,8 +103,7 @@ bool encode_run(const SignEncode& run) {
     const size_t end = std::min(run.n, begin + group);
     for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
       const size_t n = to - from;
-      const double sum =
-          sum_block(run.gradient + from, offset(run.residual, from), n, run.bits + from / 8);
+      const double sum = sum_block(run.gradient + from, offset(run.residual, from), n, run.bits + from / 8);
       const bool whole = n == run.block;
       const double mean = sum * (whole ? weight : double{run.scale} / static_cast<double>(n));
       const auto scale = static_cast<float>(mean);
@@ -123,8 +119,7 @@ bool encode_run(const SignEncode& run) {
 }
 
 // sums = (old == nullptr ? 0 : old) + the values of part of a block. The part starts at a byte of the sign bits.
-HWY_INLINE void add_part(const std::byte* bits, float scale, const float* old, float* sums,
-                         size_t n) {
+HWY_INLINE void add_part(const std::byte* bits, float scale, const float* old, float* sums, size_t n) {
   const hn::CappedTag<float, 32> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   // Moves bit l to where the float of lane l has its sign.

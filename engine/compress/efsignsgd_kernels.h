@@ -24,8 +24,8 @@ struct SignEncode {
   bool stream;
 };
 
-// Returns false when the sum of |p| over the run, times scale or unsent_factor, is not finite. A scale that is not finite
-// is written as zero.
+// Returns false when the sum of |p| over the run, times scale or unsent_factor, is not finite. A scale that is not
+// finite is written as zero.
 bool encode_signs(const SignEncode& run);
 
 struct SignDecode {

@@ -12,8 +12,7 @@ namespace {
 
 class SerialQueue final : public Queue {
  public:
-  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block),
-                  void* context) override {
+  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) override {
     for (int64_t block = 0; block < blocks; ++block) body(context, block);
   }
   int threads() const override { return 1; }
@@ -23,12 +22,9 @@ class ArenaQueue final : public Queue {
  public:
   explicit ArenaQueue(int threads) : arena_(threads) {}
 
-  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block),
-                  void* context) override {
+  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) override {
     if (blocks == 1) return body(context, 0);  // not worth entering the arena
-    arena_.execute([&] {
-      tbb::parallel_for(int64_t{0}, blocks, [&](int64_t block) { body(context, block); });
-    });
+    arena_.execute([&] { tbb::parallel_for(int64_t{0}, blocks, [&](int64_t block) { body(context, block); }); });
   }
   int threads() const override { return arena_.max_concurrency(); }
 

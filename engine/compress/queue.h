@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a call's work runs. A host queue is the calling thread alone (placement `device` of a CPU job: the thread that runs
-// backward) or a oneTBB arena (placement `host`); calls on it have completed when they return. Compressors cut their work
-// into blocks whose limits do not depend on the number of threads, so results do not either.
+// Where a call's work runs. A host queue is the calling thread alone (placement `device` of a CPU job: the thread that
+// runs backward) or a oneTBB arena (placement `host`); calls on it have completed when they return. Compressors cut
+// their work into blocks whose limits do not depend on the number of threads, so results do not either.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class Queue {
  public:
   virtual ~Queue() = default;
 
-  // Calls body(context, i) once for each i in [0, blocks), in any order, possibly at the same time; returns when all are
-  // done. Must not be called from inside a body.
+  // Calls body(context, i) once for each i in [0, blocks), in any order, possibly at the same time; returns when all
+  // are done. Must not be called from inside a body.
   virtual void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) = 0;
   virtual int threads() const = 0;
 };

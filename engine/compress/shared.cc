@@ -12,32 +12,28 @@
 namespace gradtune::compress {
 
 void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, int64_t count) {
-  const PayloadHeader header{kPayloadMagic, compressor, static_cast<uint32_t>(n),
-                             static_cast<uint32_t>(count)};
+  const PayloadHeader header{kPayloadMagic, compressor, static_cast<uint32_t>(n), static_cast<uint32_t>(count)};
   std::memcpy(payload.data(), &header, sizeof header);
 }
 
 core::Error bad_payload(size_t position, size_t payloads, std::string_view what) {
-  return {core::Error::Code::corrupt,
-          fmt::format("payload {} of {}: {}", position, payloads, what)};
+  return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, payloads, what)};
 }
 
 core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes) {
   for (size_t i = 0; i < payloads.size(); ++i) {
     if (payloads[i].size() != static_cast<size_t>(bytes)) {
-      return bad_payload(i, payloads.size(),
-                         fmt::format("size is {} bytes, not {}", payloads[i].size(), bytes));
+      return bad_payload(i, payloads.size(), fmt::format("size is {} bytes, not {}", payloads[i].size(), bytes));
     }
   }
   return {};
 }
 
-core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes,
-                          uint32_t compressor, int64_t n, int64_t count) {
+core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
+                          int64_t n, int64_t count) {
   if (core::Status sizes = check_sizes(payloads, bytes); !sizes) return sizes;
   for (size_t i = 0; i < payloads.size(); ++i) {
-    core::check(reinterpret_cast<uintptr_t>(payloads[i].data()) % 16 == 0,
-                "payloads are 16-byte aligned");
+    core::check(reinterpret_cast<uintptr_t>(payloads[i].data()) % 16 == 0, "payloads are 16-byte aligned");
     PayloadHeader header;
     std::memcpy(&header, payloads[i].data(), sizeof header);
     const struct {
@@ -61,18 +57,14 @@ void check_encode(const Compressor& compressor, const Encode& job) {
   const auto n = static_cast<int64_t>(job.gradient.size());
   core::check(static_cast<int64_t>(job.payload.size()) == compressor.payload_bytes(n),
               "the payload has payload_bytes(n)");
-  core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(n),
-              "scratch has scratch_bytes(n)");
+  core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(n), "scratch has scratch_bytes(n)");
   core::check(job.scale > 0, "the scale is positive");
   core::check(job.residual_next == nullptr || job.residual_next != job.residual,
               "residual and next residual are different memory");
   if (compressor.traits().summable) return;
-  core::check(n <= std::numeric_limits<uint32_t>::max(),
-              "opaque payloads count elements in 32 bits");
-  core::check(reinterpret_cast<uintptr_t>(job.payload.data()) % 16 == 0,
-              "payloads are 16-byte aligned");
-  core::check(reinterpret_cast<uintptr_t>(job.scratch.data()) % 16 == 0,
-              "scratch is 16-byte aligned");
+  core::check(n <= std::numeric_limits<uint32_t>::max(), "opaque payloads count elements in 32 bits");
+  core::check(reinterpret_cast<uintptr_t>(job.payload.data()) % 16 == 0, "payloads are 16-byte aligned");
+  core::check(reinterpret_cast<uintptr_t>(job.scratch.data()) % 16 == 0, "scratch is 16-byte aligned");
 }
 
 float unsent_factor(const Encode& job) {
@@ -80,8 +72,6 @@ float unsent_factor(const Encode& job) {
   return std::abs(product - 1) < 0x1p-23 ? 1.0F : static_cast<float>(product);
 }
 
-bool finite_product(float factor, uint32_t abs_bits) {
-  return std::isfinite(factor * std::bit_cast<float>(abs_bits));
-}
+bool finite_product(float factor, uint32_t abs_bits) { return std::isfinite(factor * std::bit_cast<float>(abs_bits)); }
 
 }  // namespace gradtune::compress

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the compressors of this folder have in common: the frame of opaque payloads, the checks of a call, and how work is
-// cut into blocks. Internal to engine/compress.
+// What the compressors of this folder have in common: the frame of opaque payloads, the checks of a call, and how work
+// is cut into blocks. Internal to engine/compress.
 #pragma once
 
 #include <algorithm>
@@ -31,13 +31,11 @@ inline constexpr uint32_t kPayloadMagic = 0x01505447;
 
 // Four characters that stay with a compressor for ever: old payloads are recognised by them.
 constexpr uint32_t compressor_id(const char (&name)[5]) {
-  return uint32_t{uint8_t(name[0])} | uint32_t{uint8_t(name[1])} << 8 |
-         uint32_t{uint8_t(name[2])} << 16 | uint32_t{uint8_t(name[3])} << 24;
+  return uint32_t{uint8_t(name[0])} | uint32_t{uint8_t(name[1])} << 8 | uint32_t{uint8_t(name[2])} << 16 |
+         uint32_t{uint8_t(name[3])} << 24;
 }
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 constexpr int64_t section_bytes(int64_t bytes) { return round_up(bytes, 16); }
 
 void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, int64_t count);
@@ -47,15 +45,15 @@ core::Error bad_payload(size_t position, size_t payloads, std::string_view what)
 
 // Sizes of all payloads, and of opaque ones every field of the header.
 core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes);
-core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes,
-                          uint32_t compressor, int64_t n, int64_t count);
+core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
+                          int64_t n, int64_t count);
 
 // --- Checks of a call: what breaks them is a programmer's error.
 
 void check_encode(const Compressor& compressor, const Encode& job);
 
-// What error_scale * scale * p is in units of p. The first encode of a program has scale = 1/N and error_scale = N, whose
-// product is 1 but for rounding: then an element that was not sent is kept bit for bit.
+// What error_scale * scale * p is in units of p. The first encode of a program has scale = 1/N and error_scale = N,
+// whose product is 1 but for rounding: then an element that was not sent is kept bit for bit.
 float unsent_factor(const Encode& job);
 
 // --- Blocks.
@@ -63,8 +61,8 @@ float unsent_factor(const Encode& job);
 // Elements that one task works on: large against the cost of a task, small against the L2 cache.
 inline constexpr int64_t kBlockElements = 8192;
 
-// Outputs at least this large are written past the caches: they would evict each other before they are read again, and a
-// normal store reads the line first (measured on one core: 1.3-1.7x slower).
+// Outputs at least this large are written past the caches: they would evict each other before they are read again, and
+// a normal store reads the line first (measured on one core: 1.3-1.7x slower).
 inline constexpr int64_t kStreamBytes = 1 << 20;
 
 // pointer + i, for pointers that may be null.
@@ -76,8 +74,7 @@ constexpr T* offset(T* pointer, int64_t i) {
 // Runs body(begin, end) for the blocks of [0, n), all of `step` elements but the last.
 template <typename Body>
 void for_ranges(Queue& queue, int64_t n, int64_t step, Body&& body) {
-  for_blocks(queue, (n + step - 1) / step,
-             [&](int64_t block) { body(block * step, std::min(n, (block + 1) * step)); });
+  for_blocks(queue, (n + step - 1) / step, [&](int64_t block) { body(block * step, std::min(n, (block + 1) * step)); });
 }
 
 // The lowest i in [0, n) with bad(i), or n. Meant for checks that find nothing: they cost one read.

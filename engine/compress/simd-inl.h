@@ -92,8 +92,7 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
   size_t i = std::min<size_t>(bytes, -reinterpret_cast<uintptr_t>(target) % 64);
   std::memcpy(target, source, i);
   for (; i + 64 <= bytes; i += 64) {
-    for (size_t j = i; j < i + 64; j += hn::Lanes(d))
-      hn::Stream(hn::LoadU(d, source + j), d, target + j);
+    for (size_t j = i; j < i + 64; j += hn::Lanes(d)) hn::Stream(hn::LoadU(d, source + j), d, target + j);
   }
   std::memcpy(target + i, source + i, bytes - i);
 }

@@ -28,8 +28,7 @@ core::Result<std::unique_ptr<Compressor>> make_compressor(const core::Compressor
     }
     names += (names.empty() ? "" : ", ") + std::string(row.traits.name);
   }
-  return core::Error{core::Error::Code::invalid,
-                     "compressor \"" + spec.name + "\" is unknown; known are " + names};
+  return core::Error{core::Error::Code::invalid, "compressor \"" + spec.name + "\" is unknown; known are " + names};
 }
 
 }  // namespace gradtune::compress

@@ -3,10 +3,10 @@
 //
 // Top-k: the k = ceil(density * n) elements of the largest |p|, exactly, ties to the lower index.
 //
-// Payload: header (count = k); for each block of 8192 elements how many are sent before it (uint32); the positions in their
-// blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all else): 4 bytes per sent
-// element. Encode with error feedback reads gradient and residual and writes the next residual: 12 bytes per element, and
-// one cache line for each sent element. Decode writes 4 bytes per element and reads the payloads.
+// Payload: header (count = k); for each block of 8192 elements how many are sent before it (uint32); the positions in
+// their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all else): 4 bytes
+// per sent element. Encode with error feedback reads gradient and residual and writes the next residual: 12 bytes per
+// element, and one cache line for each sent element. Decode writes 4 bytes per element and reads the payloads.
 #include <cmath>
 #include <limits>
 
@@ -33,21 +33,17 @@ struct Layout {
 
   // Products that are whole but for rounding count as whole: 0.07 of 100 is 7.
   static int64_t sent(double density, int64_t n) {
-    return std::min(
-        n, static_cast<int64_t>(std::ceil(density * static_cast<double>(n) * (1 - 0x1p-50))));
+    return std::min(n, static_cast<int64_t>(std::ceil(density * static_cast<double>(n) * (1 - 0x1p-50))));
   }
 };
 
 class TopK final : public Compressor {
  public:
-  TopK(core::CompressorSpec spec, const core::CompressorTraits& traits)
-      : spec_(std::move(spec)), traits_(traits) {}
+  TopK(core::CompressorSpec spec, const core::CompressorTraits& traits) : spec_(std::move(spec)), traits_(traits) {}
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
-  int64_t scratch_bytes(int64_t n) const override {
-    return TopkSelection::scratch_bytes(n, Layout(spec_, n).k);
-  }
+  int64_t scratch_bytes(int64_t n) const override { return TopkSelection::scratch_bytes(n, Layout(spec_, n).k); }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -67,8 +63,8 @@ class TopK final : public Compressor {
     return false;
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out,
-                      bool accumulate, Queue& queue) const override {
+  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
+                      Queue& queue) const override {
     const auto n = static_cast<int64_t>(out.size());
     const Layout layout(spec_, n);
     core::Status status = check_frames(payloads, layout.bytes, kId, n, layout.k);
@@ -119,8 +115,8 @@ class TopK final : public Compressor {
   };
 
   // Starts ascend from 0 to k, and positions in a block ascend and are inside it; or rejected.
-  static core::Status check_positions(std::span<const std::span<const std::byte>> payloads,
-                                      const Layout& layout, int64_t n, Queue& queue) {
+  static core::Status check_positions(std::span<const std::span<const std::byte>> payloads, const Layout& layout,
+                                      int64_t n, Queue& queue) {
     for (size_t p = 0; p < payloads.size(); ++p) {
       const View view(payloads[p], layout);
       const auto reject = [&](const std::string& what, uint32_t value, const std::string& rule) {
@@ -142,9 +138,8 @@ class TopK final : public Compressor {
         }
         return i;
       };
-      const int64_t bad = find_first(queue, layout.blocks, [&](int64_t block) {
-        return first_bad(block) < view.end_of(block);
-      });
+      const int64_t bad =
+          find_first(queue, layout.blocks, [&](int64_t block) { return first_bad(block) < view.end_of(block); });
       if (bad == layout.blocks) continue;
       const uint32_t i = first_bad(bad);
       return reject("position " + std::to_string(i) + " in block " + std::to_string(bad), view.positions[i],
@@ -168,20 +163,20 @@ class TopK final : public Compressor {
 }  // namespace
 
 TableRow topk() {
-  return {.traits = {.name = "topk",
-                     .summary = "the largest elements, this share of all",
-                     .fidelity = core::Fidelity::lossy,
-                     .in_default_list = true,
-                     .summable = false,
-                     .error_feedback = true,
-                     .parameter_name = "density",
-                     .parameter_default = 0.02,
-                     .parameter_min = 1e-6,
-                     .parameter_max = 1,
-                     .payload_bytes = [](const core::CompressorSpec& spec,
-                                         int64_t n) { return Layout(spec, n).bytes; }},
-          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
-              -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits); }};
+  return {
+      .traits = {.name = "topk",
+                 .summary = "the largest elements, this share of all",
+                 .fidelity = core::Fidelity::lossy,
+                 .in_default_list = true,
+                 .summable = false,
+                 .error_feedback = true,
+                 .parameter_name = "density",
+                 .parameter_default = 0.02,
+                 .parameter_min = 1e-6,
+                 .parameter_max = 1,
+                 .payload_bytes = [](const core::CompressorSpec& spec, int64_t n) { return Layout(spec, n).bytes; }},
+      .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
+          -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits); }};
 }
 
 }  // namespace gradtune::compress

@@ -58,8 +58,7 @@ size_t scan_block(const TopkScan& block, Candidate* candidates) {
   return block.residual == nullptr ? scan<false>(block, candidates) : scan<true>(block, candidates);
 }
 
-void add_block(const float* gradient, const float* residual, float factor, float* errors,
-               size_t n) {
+void add_block(const float* gradient, const float* residual, float factor, float* errors, size_t n) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
     auto p = hn::LoadU(d, gradient + i);
     if (residual != nullptr) p = hn::Add(p, hn::LoadU(d, residual + i));
@@ -87,14 +86,11 @@ size_t scan_topk(const TopkScan& block, Candidate* candidates) {
   return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
 }
 
-void add_errors(const float* gradient, const float* residual, float factor, float* errors,
-                size_t n) {
+void add_errors(const float* gradient, const float* residual, float factor, float* errors, size_t n) {
   HWY_DYNAMIC_DISPATCH(add_block)(gradient, residual, factor, errors, n);
 }
 
-void stream_floats(const float* from, float* to, size_t n) {
-  HWY_DYNAMIC_DISPATCH(stream_block)(from, to, n);
-}
+void stream_floats(const float* from, float* to, size_t n) { HWY_DYNAMIC_DISPATCH(stream_block)(from, to, n); }
 
 }  // namespace gradtune::compress
 #endif

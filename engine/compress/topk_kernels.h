@@ -34,8 +34,7 @@ struct TopkScan {
 size_t scan_topk(const TopkScan& block, Candidate* candidates);
 
 // errors += factor * p
-void add_errors(const float* gradient, const float* residual, float factor, float* errors,
-                size_t n);
+void add_errors(const float* gradient, const float* residual, float factor, float* errors, size_t n);
 
 // Copies past the caches.
 void stream_floats(const float* from, float* to, size_t n);

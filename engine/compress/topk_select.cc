@@ -62,8 +62,8 @@ bool TopkSelection::run(const Sent& sent) {
   collect();
   const uint32_t largest = largest_.get();
   const float largest_sent = job_.scale * std::bit_cast<float>(largest);
-  const bool finite = std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) &&
-                      finite_product(unsent_factor_, largest);
+  const bool finite =
+      std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) && finite_product(unsent_factor_, largest);
   if (!finite) return false;
   const uint32_t threshold = find_threshold();
   divide(threshold);
@@ -91,9 +91,9 @@ bool TopkSelection::pooled(uint32_t bound) const {
   return bound >= bound_ && found_ <= static_cast<int64_t>(pool_.size());
 }
 
-// The elements of a block whose bits of |p| reach the bound, and perhaps some that do not. `buffer` may be used for them.
-std::span<Candidate> TopkSelection::candidates(int64_t block, uint32_t bound,
-                                               Candidate* buffer) const {
+// The elements of a block whose bits of |p| reach the bound, and perhaps some that do not. `buffer` may be used for
+// them.
+std::span<Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
   if (pooled(bound)) return pool_.subspan(blocks_[block].pool_at, blocks_[block].pool_count);
   return {buffer, scan_topk(scan_of(block, bound), buffer)};
 }
@@ -121,8 +121,8 @@ uint32_t TopkSelection::guess_bound() const {
       ++bins_[key_of(residual == nullptr ? gradient[i] : gradient[i] + residual[i]) >> kShift];
     }
   }
-  const double expected = static_cast<double>(groups * kSampleGroup) * static_cast<double>(k_) /
-                          static_cast<double>(n_);
+  const double expected =
+      static_cast<double>(groups * kSampleGroup) * static_cast<double>(k_) / static_cast<double>(n_);
   const double wanted = 1.25 * expected + 4 * std::sqrt(expected) + 8;
   double reached = 0;
   for (uint32_t bin = kBins - 1; bin > 0; --bin) {
@@ -238,8 +238,7 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
   const Block& block = blocks_[index];
   sent.starts[index] = block.sent_at;
   Buffer buffer;
-  const std::span<const Candidate> list =
-      candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
+  const std::span<const Candidate> list = candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
   float* const errors = job_.residual_next;
   const auto begin = static_cast<uint32_t>(index * kBlockElements);
   uint32_t ties = block.ties;
@@ -264,8 +263,8 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
 void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {
-    add_errors(job_.gradient.data() + begin, offset(job_.residual, begin), unsent_factor_,
-               job_.residual_next + begin, static_cast<size_t>(end - begin));
+    add_errors(job_.gradient.data() + begin, offset(job_.residual, begin), unsent_factor_, job_.residual_next + begin,
+               static_cast<size_t>(end - begin));
   };
   const int64_t first = index * kBlockElements;
   const int64_t end = std::min(n_, first + kBlockElements);

@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The exact selection of `topk`: the k elements of the largest |p|, of equal ones those with the lower index, ascending.
-// The same result for every number of threads. Internal to engine/compress.
+// The exact selection of `topk`: the k elements of the largest |p|, of equal ones those with the lower index,
+// ascending. The same result for every number of threads. Internal to engine/compress.
 //
 // One pass over memory, where all goes well. A bound that a little more than k elements should reach is guessed from a
-// sample; the pass writes the error of every element as if none were sent, and puts aside those that reach the bound. All
-// else (threshold by histograms of |p|, counts, payload, zero errors of what was sent) touches candidates only. When the
-// guess was wrong, or too many elements are equal, blocks are scanned again instead: slower, the same result.
+// sample; the pass writes the error of every element as if none were sent, and puts aside those that reach the bound.
+// All else (threshold by histograms of |p|, counts, payload, zero errors of what was sent) touches candidates only.
+// When the guess was wrong, or too many elements are equal, blocks are scanned again instead: slower, the same result.
 #pragma once
 
 #include <atomic>
@@ -27,8 +27,8 @@ class TopkSelection {
   // 0 < k <= n.
   TopkSelection(const Encode& job, int64_t k, Queue& queue);
 
-  // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it; positions in
-  // their block; and scale * p as bfloat16, whose rounding is part of the error.
+  // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it;
+  // positions in their block; and scale * p as bfloat16, whose rounding is part of the error.
   struct Sent {
     uint32_t* starts;
     uint16_t* positions;

@@ -18,12 +18,9 @@ std::string print(double value) {
 
 std::string_view to_string(Fidelity fidelity) {
   switch (fidelity) {
-    case Fidelity::exact:
-      return "exact";
-    case Fidelity::half:
-      return "half";
-    case Fidelity::lossy:
-      return "lossy";
+    case Fidelity::exact: return "exact";
+    case Fidelity::half: return "half";
+    case Fidelity::lossy: return "lossy";
   }
   return "unknown";
 }
@@ -32,8 +29,8 @@ Result<Fidelity> parse_fidelity(std::string_view text) {
   for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
     if (text == to_string(fidelity)) return fidelity;
   }
-  return Error{Error::Code::invalid, "fidelity \"" + std::string(text) +
-                                         "\" is unknown; known are exact, half and lossy"};
+  return Error{Error::Code::invalid,
+               "fidelity \"" + std::string(text) + "\" is unknown; known are exact, half and lossy"};
 }
 
 std::string to_string(const CompressorSpec& spec) {
@@ -43,17 +40,14 @@ std::string to_string(const CompressorSpec& spec) {
 
 Status check_parameter(const CompressorTraits& traits, double parameter) {
   const bool in_range = parameter >= traits.parameter_min && parameter <= traits.parameter_max;
-  if (in_range && (traits.parameter_step == 0 || std::fmod(parameter, traits.parameter_step) == 0))
-    return {};
+  if (in_range && (traits.parameter_step == 0 || std::fmod(parameter, traits.parameter_step) == 0)) return {};
   const std::string name(traits.name);
   if (traits.parameter_name.empty()) {
     return Error{Error::Code::invalid, "compressor " + name + " takes no parameter"};
   }
-  std::string allowed =
-      "from " + print(traits.parameter_min) + " to " + print(traits.parameter_max);
+  std::string allowed = "from " + print(traits.parameter_min) + " to " + print(traits.parameter_max);
   if (traits.parameter_step > 0) allowed += ", a multiple of " + print(traits.parameter_step);
-  return Error{Error::Code::invalid, "compressor " + name + ": " +
-                                         std::string(traits.parameter_name) + " is " +
+  return Error{Error::Code::invalid, "compressor " + name + ": " + std::string(traits.parameter_name) + " is " +
                                          print(parameter) + "; allowed is a number " + allowed};
 }
 

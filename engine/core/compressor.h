@@ -34,13 +34,13 @@ struct CompressorTraits {
   std::string_view name;
   std::string_view summary;  // one line for users
 
-  Fidelity fidelity;      // the least fidelity that admits it
-  bool in_default_list;   // used at that fidelity without being named (decided by our accuracy table)
-  bool summable;          // payloads may be added by a collective; otherwise they are gathered and decoded
-  bool error_feedback;    // the encoding error is kept in the residual and sent later
+  Fidelity fidelity;     // the least fidelity that admits it
+  bool in_default_list;  // used at that fidelity without being named (decided by our accuracy table)
+  bool summable;         // payloads may be added by a collective; otherwise they are gathered and decoded
+  bool error_feedback;   // the encoding error is kept in the residual and sent later
 
-  // The one parameter, if any: `parameter_name` is empty for a compressor without. A step > 0 says that it is a multiple
-  // of that.
+  // The one parameter, if any: `parameter_name` is empty for a compressor without. A step > 0 says that it is a
+  // multiple of that.
   std::string_view parameter_name;
   double parameter_default = 0, parameter_min = 0, parameter_max = 0, parameter_step = 0;
 

@@ -42,8 +42,7 @@ size_t GradientTable::first_small() const {
 uint64_t GradientTable::fingerprint() const {
   std::vector<const TensorInfo*> sorted;
   for (const TensorInfo& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const TensorInfo* a, const TensorInfo* b) { return a->name < b->name; });
+  std::sort(sorted.begin(), sorted.end(), [](const TensorInfo* a, const TensorInfo* b) { return a->name < b->name; });
   Hasher hasher;
   for (const TensorInfo* tensor : sorted) {
     hasher.add(tensor->name);

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gradient table: the parameters of a model in the order in which backward finishes their gradients. The order is
-// learned in the first step and taken from rank 0; small tensors come last (small_last); positions in this table are what
-// strategies speak of.
+// learned in the first step and taken from rank 0; small tensors come last (small_last); positions in this table are
+// what strategies speak of.
 #pragma once
 
 #include <cstdint>
@@ -34,23 +34,24 @@ struct GradientTable {
   int64_t numel() const;
   int64_t bytes() const;  // of the gradients in their own dtypes
 
-  // Where the small tensors at the end begin, those that hold at most kSmallShare of all elements together; tensors.size()
-  // where there are none.
+  // Where the small tensors at the end begin, those that hold at most kSmallShare of all elements together;
+  // tensors.size() where there are none.
   size_t first_small() const;
 
-  // A hash of names, shapes and dtypes, the same whatever the order and the times: identifies the model in strategy files.
+  // A hash of names, shapes and dtypes, the same whatever the order and the times: identifies the model in strategy
+  // files.
   uint64_t fingerprint() const;
 
   bool operator==(const GradientTable&) const = default;
 };
 
-// Biases, norms and the first convolutions are a few thousandths of a model. To compress them saves next to nothing and costs
-// accuracy (Fashion-MNIST, 468 steps, top-k of 1 %: 83.4 % with them compressed, 84.9 % without; fp32: 86.5 %), but they lie
-// between the large tensors; behind them, all small ones are one contiguous bucket.
+// Biases, norms and the first convolutions are a few thousandths of a model. To compress them saves next to nothing and
+// costs accuracy (Fashion-MNIST, 468 steps, top-k of 1 %: 83.4 % with them compressed, 84.9 % without; fp32: 86.5 %),
+// but they lie between the large tensors; behind them, all small ones are one contiguous bucket.
 constexpr double kSmallShare = 0.005;
 
-// `order` (positions in the table) with the small tensors behind the others, both in the order given. Small are the smallest
-// ones, as many as hold at most kSmallShare of all elements together.
+// `order` (positions in the table) with the small tensors behind the others, both in the order given. Small are the
+// smallest ones, as many as hold at most kSmallShare of all elements together.
 std::vector<int32_t> small_last(const GradientTable& table, const std::vector<int32_t>& order);
 
 }  // namespace gradtune::core

@@ -104,8 +104,7 @@ std::string to_string(const Option& option) {
   return text;
 }
 
-Result<CompressorSpec> parse_compressor(std::string_view text,
-                                        const std::vector<CompressorTraits>& known) {
+Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known) {
   const std::string_view name = text.substr(0, text.find(':'));
   std::string names;
   for (const CompressorTraits& traits : known) {
@@ -155,8 +154,7 @@ Option encoded_all_reduce(const CompressorSpec& codec, Place place) {
 }
 
 Option two_step(const CompressorSpec& codec, Place place) {
-  return program({codec},
-                 {Kind::encode, Kind::all_to_all, Kind::decode, Kind::encode, Kind::all_gather, Kind::decode},
+  return program({codec}, {Kind::encode, Kind::all_to_all, Kind::decode, Kind::encode, Kind::all_gather, Kind::decode},
                  place);
 }
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An option is a short program: a list of a few kinds of steps that takes a bucket's local gradient to the average over
-// all ranks. Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function, the
-// timeline and the printer all walk the same steps.
+// all ranks. Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function,
+// the timeline and the printer all walk the same steps.
 //
 // What the steps do to a bucket of n elements on N ranks:
 //   encode      gradient -> payload. Before an all_to_all the bucket is encoded as N shards, one payload for each owner
@@ -38,9 +38,7 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-constexpr bool is_collective(Step::Kind kind) {
-  return kind != Step::Kind::encode && kind != Step::Kind::decode;
-}
+constexpr bool is_collective(Step::Kind kind) { return kind != Step::Kind::encode && kind != Step::Kind::decode; }
 
 std::string_view to_string(Place place);
 std::string_view to_string(Step::Kind kind);
@@ -54,17 +52,17 @@ struct Option {
 
 std::string to_string(const Option& option);
 
-// The inverse of to_string. Codec names are checked against `known`; an unknown word is an error that lists what is allowed.
+// The inverse of to_string. Codec names are checked against `known`; an unknown word is an error that lists what is
+// allowed.
 Result<Option> parse_option(std::string_view text, const std::vector<CompressorTraits>& known);
 
 // "topk:0.01" -> spec, with the default where no parameter is given; refuses unknown names and values out of range.
-Result<CompressorSpec> parse_compressor(std::string_view text,
-                                        const std::vector<CompressorTraits>& known);
+Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known);
 
 // The named families of programs; `place` applies to all their encodes and decodes.
-Option plain_all_reduce();                                         // sums gradients in their own dtype
+Option plain_all_reduce();                                            // sums gradients in their own dtype
 Option encoded_all_reduce(const CompressorSpec& codec, Place place);  // summable payloads only
-Option two_step(const CompressorSpec& codec, Place place);         // all-to-all, decode-sum-encode, all-gather
-Option gather_payloads(const CompressorSpec& codec, Place place);  // all-gather, decode N payloads
+Option two_step(const CompressorSpec& codec, Place place);            // all-to-all, decode-sum-encode, all-gather
+Option gather_payloads(const CompressorSpec& codec, Place place);     // all-gather, decode N payloads
 
 }  // namespace gradtune::core

@@ -17,8 +17,7 @@ std::string_view to_string(Error::Code code) {
 }
 
 void fail_check(std::string_view what, const std::source_location& where) {
-  throw ProgramError(std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " +
-                     std::string(what));
+  throw ProgramError(std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": " + std::string(what));
 }
 
 }  // namespace gradtune::core

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two kinds of errors, and only two. A programmer's error (a broken precondition) is a `check` that throws ProgramError
-// with file and line. An expected failure (bad input, a lost peer) is a value: Error inside Result<T>; whoever can not go
-// on turns it into an Exception with `value()`.
+// with file and line. An expected failure (bad input, a lost peer) is a value: Error inside Result<T>; whoever can not
+// go on turns it into an Exception with `value()`.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ class ProgramError : public std::logic_error {
 [[noreturn]] void fail_check(std::string_view what, const std::source_location& where);
 
 // Throws ProgramError when a precondition of ours does not hold; stays in release builds.
-inline void check(bool holds, std::string_view what,
-                  std::source_location where = std::source_location::current()) {
-  if (!holds) [[unlikely]] fail_check(what, where);
+inline void check(bool holds, std::string_view what, std::source_location where = std::source_location::current()) {
+  if (!holds) [[unlikely]]
+    fail_check(what, where);
 }
 
 template <typename T>

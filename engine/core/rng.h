@@ -25,9 +25,7 @@ class Rng {
   }
 
   // Uniform in [0, bound), bound > 0. The bias of the multiply-shift is below 2^-32 for bounds below 2^32.
-  uint64_t below(uint64_t bound) {
-    return static_cast<uint64_t>((static_cast<__uint128_t>(next()) * bound) >> 64);
-  }
+  uint64_t below(uint64_t bound) { return static_cast<uint64_t>((static_cast<__uint128_t>(next()) * bound) >> 64); }
 
   // Uniform in [0, 1) with 53 random bits.
   double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53; }

@@ -23,8 +23,8 @@ Status validate_cover(const Strategy& strategy, const GradientTable& table) {
   std::array<Next, 3> next;  // per dtype
   const auto skip_done = [&](DType dtype) {
     Next& at = next[static_cast<size_t>(dtype)];
-    while (at.tensor < table.tensors.size() && (table.tensors[at.tensor].dtype != dtype ||
-                                                at.offset == table.tensors[at.tensor].numel)) {
+    while (at.tensor < table.tensors.size() &&
+           (table.tensors[at.tensor].dtype != dtype || at.offset == table.tensors[at.tensor].numel)) {
       at = {at.tensor + 1, 0};
     }
   };
@@ -83,8 +83,8 @@ Status validate_order(const Strategy& strategy) {
     at = issue.step;
   }
   if (collectives != strategy.order.size()) {
-    return mismatch("the order has " + std::to_string(strategy.order.size()) + " of " +
-                    std::to_string(collectives) + " collectives");
+    return mismatch("the order has " + std::to_string(strategy.order.size()) + " of " + std::to_string(collectives) +
+                    " collectives");
   }
   return {};
 }
@@ -118,7 +118,8 @@ uint64_t hash(const Strategy& strategy) {
 }
 
 Status validate(const Strategy& strategy, const GradientTable& table) {
-  if (strategy.in_flight < 1) return mismatch("in_flight is " + std::to_string(strategy.in_flight) + ", at least 1 is needed");
+  if (strategy.in_flight < 1)
+    return mismatch("in_flight is " + std::to_string(strategy.in_flight) + ", at least 1 is needed");
   if (Status cover = validate_cover(strategy, table); !cover) return cover;
   return validate_order(strategy);
 }

@@ -51,16 +51,17 @@ int64_t numel(const Bucket& bucket);
 
 uint64_t hash(const Strategy& strategy);
 
-// Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once and
-// in its program's order, in_flight >= 1. The error names the first thing that does not hold.
+// Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once
+// and in its program's order, in_flight >= 1. The error names the first thing that does not hold.
 Status validate(const Strategy& strategy, const GradientTable& table);
 
 // Issues first collectives bucket by bucket, and a bucket's later ones `lag` buckets behind, so that the link has work
 // while a bucket is decoded and encoded again. The default order of planners.
 std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag = 1);
 
-// Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting tensors
-// where `split` is set; without it a bucket ends with the tensor that fills it, as in PyTorch DDP, and may be larger.
+// Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting
+// tensors where `split` is set; without it a bucket ends with the tensor that fills it, as in PyTorch DDP, and may be
+// larger.
 std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_bytes, int64_t bytes, bool split);
 
 // One option for all the buckets, in staggered order.

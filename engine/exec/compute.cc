@@ -15,7 +15,9 @@ namespace {
 using core::DType;
 
 // 16-bit gradients go through these few loops only, so plain code that compilers vectorise is enough.
-float widen(uint16_t bits, DType dtype) { return dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits); }
+float widen(uint16_t bits, DType dtype) {
+  return dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits);
+}
 uint16_t narrow(float value, DType dtype) {
   return dtype == DType::bf16 ? core::narrow_bf16(value) : core::narrow_f16(value);
 }

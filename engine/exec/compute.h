@@ -13,10 +13,10 @@ namespace gradtune::exec {
 
 struct BucketMemory {
   std::byte* pool;
-  std::byte* gradient;           // first element of the bucket in its arena
-  const float* residual;         // null where none is kept
+  std::byte* gradient;    // first element of the bucket in its arena
+  const float* residual;  // null where none is kept
   float* residual_next;
-  int size;                      // ranks
+  int size;  // ranks
 };
 
 // Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.

@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The executor's core: a function of events, without clock, thread or socket. It is told what happened (a bucket's
-// gradients are ready, an operation is done) and answers with what to do next. Threads, oneTBB and the simulator pump it, so
-// what is simulated and what trains is the same code.
+// gradients are ready, an operation is done) and answers with what to do next. Threads, oneTBB and the simulator pump
+// it, so what is simulated and what trains is the same code.
 //
-// Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order and
-// in no other, at most `in_flight` at once (I3); the control collective of the step goes out after all of them were issued,
-// which is after the last encode.
+// Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order
+// and in no other, at most `in_flight` at once (I3); the control collective of the step goes out after all of them were
+// issued, which is after the last encode.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ class Core {
   void finish_if_done(std::vector<Action>& actions);
 
   struct State {
-    int32_t op = 0;             // the next operation
-    bool may_issue = false;     // it is a collective and waits for its turn
+    int32_t op = 0;          // the next operation
+    bool may_issue = false;  // it is a collective and waits for its turn
   };
   const Program* program_ = nullptr;
   std::vector<State> buckets_;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How other threads tell the executor's thread what happened: a bounded ring that takes no lock (D. Vyukov's bounded queue
-// with a sequence number per cell, here with one consumer), and a doorbell for the thread that sleeps.
+// How other threads tell the executor's thread what happened: a bounded ring that takes no lock (D. Vyukov's bounded
+// queue with a sequence number per cell, here with one consumer), and a doorbell for the thread that sleeps.
 #pragma once
 
 #include <atomic>
@@ -40,8 +40,8 @@ class Doorbell {
   std::condition_variable wake_;
 };
 
-// Many producers, one consumer. Pushing to a full ring is a programmer's error: the capacity is the number of events that can
-// be outstanding at all.
+// Many producers, one consumer. Pushing to a full ring is a programmer's error: the capacity is the number of events
+// that can be outstanding at all.
 template <typename Event>
 class EventRing {
  public:

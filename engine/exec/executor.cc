@@ -17,7 +17,8 @@ size_t most_events(const Program& program) {
 
 bool uses_host(const Program& program) {
   return std::any_of(program.buckets.begin(), program.buckets.end(), [](const BucketProgram& bucket) {
-    return std::any_of(bucket.ops.begin(), bucket.ops.end(), [](const Op& op) { return op.place == core::Place::host; });
+    return std::any_of(bucket.ops.begin(), bucket.ops.end(),
+                       [](const Op& op) { return op.place == core::Place::host; });
   });
 }
 
@@ -62,7 +63,7 @@ void Executor::end_threads() {
   host_thread_.join();
 }
 
-// --- between steps -------------------------------------------------------------------------------------------------------
+// --- between steps ---------------------------------------------------------------------------------------------------
 
 void Executor::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
   if (!failed_) workspace_.set_gradients(table, arenas);
@@ -78,7 +79,8 @@ core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
   }
   if (core::Status status = self_test(program); !status) return status;
   const size_t events = most_events(program);
-  if (core::Status status = workspace_.add(slot, std::move(compiled.value()), options_.memory_budget_bytes); !status) return status;
+  if (core::Status status = workspace_.add(slot, std::move(compiled.value()), options_.memory_budget_bytes); !status)
+    return status;
   if (events > events_->capacity()) {
     // Nothing is under way between steps, so the threads can go, and come back with larger rings.
     end_threads();
@@ -98,9 +100,8 @@ core::Status Executor::self_test(const Program& program) const {
   for (const auto& codec : program.codecs) {
     AlignedBytes payload(codec->payload_bytes(kElements)), scratch(codec->scratch_bytes(kElements));
     const std::span<std::byte> bytes{payload.data(), static_cast<size_t>(payload.bytes())};
-    const compress::Encode job{.gradient = input,
-                               .payload = bytes,
-                               .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
+    const compress::Encode job{
+        .gradient = input, .payload = bytes, .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
     const bool finite = codec->encode(job, *device_queue_);
     const std::span<const std::byte> payloads[] = {bytes};
     const core::Status decoded = codec->decode(payloads, output, false, *device_queue_);
@@ -115,10 +116,11 @@ core::Status Executor::self_test(const Program& program) const {
 
 bool Executor::keeps_residual(int32_t tensor) const {
   const std::vector<Piece>& pieces = workspace_.pieces(tensor);
-  return std::any_of(pieces.begin(), pieces.end(), [&](const Piece& piece) { return workspace_.bucket(piece.bucket).keeps_residual; });
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [&](const Piece& piece) { return workspace_.bucket(piece.bucket).keeps_residual; });
 }
 
-// --- a step, on the thread that runs backward ----------------------------------------------------------------------------
+// --- a step, on the thread that runs backward ------------------------------------------------------------------------
 
 void Executor::begin_step() {
   if (failed_) return;
@@ -189,7 +191,7 @@ void Executor::run_on_device(int32_t bucket, int32_t op) {
   (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
 }
 
-// --- the communication thread --------------------------------------------------------------------------------------------
+// --- the communication thread ----------------------------------------------------------------------------------------
 
 void Executor::communicate() {
   for (;;) {
@@ -223,7 +225,8 @@ bool Executor::handle(const Event& event) {
 void Executor::act(const Action& action) {
   switch (action.kind) {
     case Action::Kind::start:
-      data_.start(workspace_.collective(action.bucket, action.op, options_.timeout_ms), *this, token_of(action.bucket, action.op));
+      data_.start(workspace_.collective(action.bucket, action.op, options_.timeout_ms), *this,
+                  token_of(action.bucket, action.op));
       break;
     case Action::Kind::control:
       control_.start(control_collective(control_word_(workspace_.finite()), options_.timeout_ms), *this, kControlToken);
@@ -243,7 +246,7 @@ void Executor::act(const Action& action) {
   }
 }
 
-// --- the host thread -----------------------------------------------------------------------------------------------------
+// --- the host thread -------------------------------------------------------------------------------------------------
 
 void Executor::work_on_host() {
   for (;;) {
@@ -258,7 +261,7 @@ void Executor::work_on_host() {
   }
 }
 
-// --- from any thread -----------------------------------------------------------------------------------------------------
+// --- from any thread -------------------------------------------------------------------------------------------------
 
 void Executor::complete(uint64_t token, core::Status status) {
   if (!status) {
@@ -286,7 +289,8 @@ void Executor::fail(core::Error error) {
 }
 
 core::Status Executor::failure() {
-  // Here and not where the failure was seen, which may be a thread of the communicator itself. None are left after stop().
+  // Here and not where the failure was seen, which may be a thread of the communicator itself. None are left after
+  // stop().
   if (communication_thread_.joinable()) abort_communicators();
   const std::lock_guard lock(error_mutex_);
   return error_;

@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs strategies on one rank, with real threads: the core of core.h, pumped by one communication thread that issues all
-// collectives, by the thread that runs backward (placement `device`), and by a host thread that does one operation after the
-// other on all the workers of a oneTBB arena (placement `host`).
+// Runs strategies on one rank, with real threads: the core of core.h, pumped by one communication thread that issues
+// all collectives, by the thread that runs backward (placement `device`), and by a host thread that does one operation
+// after the other on all the workers of a oneTBB arena (placement `host`).
 //
-// Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from another
-// one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that thread.
+// Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from
+// another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
+// thread.
 //
 // Errors are final: after the first one both communicators are aborted, and every later call returns that error.
 #pragma once
@@ -32,11 +33,11 @@
 namespace gradtune::exec {
 
 struct ExecutorOptions {
-  int host_threads = 0;               // 0: placement `host` is refused
-  int64_t timeout_ms = 300'000;       // of every collective
+  int host_threads = 0;                     // 0: placement `host` is refused
+  int64_t timeout_ms = 300'000;             // of every collective
   int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool
-  // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that wait for
-  // the dead rank itself.
+  // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that
+  // wait for the dead rank itself.
   std::function<core::Status()> alarm = {};
 };
 
@@ -49,16 +50,16 @@ struct StepTimes {
 
 class Executor final : private comm::CompletionSink {
  public:
-  // Called on the communication thread once per step, after the last encode: returns this rank's control word, which is then
-  // reduced in place by maximum.
+  // Called on the communication thread once per step, after the last encode: returns this rank's control word, which is
+  // then reduced in place by maximum.
   using ControlWord = std::function<std::span<double>(bool finite)>;
 
   Executor(comm::Communicator& data, comm::Communicator& control, const core::Clock& clock,
            const ExecutorOptions& options, ControlWord control_word);
   ~Executor() override;
 
-  // Ends the threads; within a step it aborts both communicators. What is under way completes into the executor, so between
-  // this call and its end the communicators have to be destroyed, and after them the memory that they work on.
+  // Ends the threads; within a step it aborts both communicators. What is under way completes into the executor, so
+  // between this call and its end the communicators have to be destroyed, and after them the memory that they work on.
   void stop();
 
   // As in Workspace.
@@ -73,8 +74,9 @@ class Executor final : private comm::CompletionSink {
   // decided by settle, once the reduced word told whether all ranks were finite (Workspace::settle).
   void begin_step();
   //
-  // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is copied piece
-  // by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait for all of it.
+  // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is
+  // copied piece by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait
+  // for all of it.
   void tensor_ready(int32_t tensor, const std::byte* values = nullptr);
   core::Status finish_step();
   core::Status settle(bool finite);
@@ -130,13 +132,13 @@ class Executor final : private comm::CompletionSink {
   // Of the host thread, null without one.
   std::unique_ptr<compress::Queue> host_queue_;
 
-  std::unique_ptr<EventRing<Event>> events_;       // to the communication thread
-  std::unique_ptr<EventRing<Event>> device_ops_;   // to the thread that runs backward
-  std::unique_ptr<EventRing<Event>> host_ops_;     // to the host thread
+  std::unique_ptr<EventRing<Event>> events_;      // to the communication thread
+  std::unique_ptr<EventRing<Event>> device_ops_;  // to the thread that runs backward
+  std::unique_ptr<EventRing<Event>> host_ops_;    // to the host thread
   Doorbell communication_bell_, device_bell_, host_bell_;
   std::atomic<bool> finished_ = true;
   std::atomic<bool> failed_ = false;
-  std::atomic<int64_t> progress_ = 0;         // events that the communication thread has handled
+  std::atomic<int64_t> progress_ = 0;  // events that the communication thread has handled
   std::mutex error_mutex_;
   core::Error error_{};
   std::thread communication_thread_, host_thread_;

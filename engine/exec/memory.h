@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that an executor works on: gradient arenas (the caller's), residual arenas with the same indexing, and one pool
-// for payloads, scratch and staging that all strategies share, since only one of them runs in a step.
+// The memory that an executor works on: gradient arenas (the caller's), residual arenas with the same indexing, and one
+// pool for payloads, scratch and staging that all strategies share, since only one of them runs in a step.
 #pragma once
 
 #include <array>
@@ -38,9 +38,9 @@ struct Arena {
 };
 using Arenas = std::array<Arena, 3>;  // indexed by DType
 
-// fp32 residuals of every element, in units of the unscaled gradient, kept twice: a step reads one copy and writes the other,
-// and is undone by not swapping (I6). Which copy is current is known per bucket of the program in force; between programs it
-// is always the first.
+// fp32 residuals of every element, in units of the unscaled gradient, kept twice: a step reads one copy and writes the
+// other, and is undone by not swapping (I6). Which copy is current is known per bucket of the program in force; between
+// programs it is always the first.
 class Residuals {
  public:
   // Allocates (zeros) on first use.
@@ -51,7 +51,9 @@ class Residuals {
   void enter(const Program& program);
   void leave(const Program& program);  // copies what is current back to the first copy
 
-  const float* current(const BucketProgram& bucket, size_t index) const { return at(bucket, second_is_current_[index]); }
+  const float* current(const BucketProgram& bucket, size_t index) const {
+    return at(bucket, second_is_current_[index]);
+  }
   float* next(const BucketProgram& bucket, size_t index) const { return at(bucket, !second_is_current_[index]); }
 
   // The step counts: what was written becomes current.

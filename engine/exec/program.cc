@@ -36,7 +36,8 @@ class BucketCompiler {
       step_ = static_cast<int32_t>(i);
       if (core::Status status = compile_step(option_.steps[i]); !status) return status;
     }
-    if (encoded_ || sharded_ || !reduced_) return refuse("it does not end in the average of all ranks, decoded and whole");
+    if (encoded_ || sharded_ || !reduced_)
+      return refuse("it does not end in the average of all ranks, decoded and whole");
     if (program.staging >= 0) add({.kind = Kind::store, .place = option_.steps.back().place});
     return {};
   }
@@ -134,7 +135,8 @@ class BucketCompiler {
   }
 
   core::Status all_to_all() {
-    if (!encoded_ || sharded_ || reduced_) return refuse("all_to_all needs a whole encoded bucket that was not reduced yet");
+    if (!encoded_ || sharded_ || reduced_)
+      return refuse("all_to_all needs a whole encoded bucket that was not reduced yet");
     exchange(comm::Collective::Kind::all_to_all, allocate(part_bytes_ * size_));
     const Range own = shard(program_->numel, rank_, size_);
     set_received([&](int) { return own; });
@@ -217,8 +219,8 @@ Range shard(int64_t n, int rank, int size) {
   return {begin, std::min(n, begin + length) - begin};
 }
 
-core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table, int rank,
-                                               int size) {
+core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
+                                               int rank, int size) {
   auto program = std::make_unique<Program>();
   program->strategy = strategy;
   program->hash = core::hash(strategy);
@@ -240,8 +242,10 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     compiled.arena_begin = end;
     compiled.tensors = static_cast<int32_t>(bucket.slices.size());
     for (const core::Slice& slice : bucket.slices) {
-      program->pieces_of_tensor[static_cast<size_t>(slice.tensor)].push_back(
-          {.bucket = static_cast<int32_t>(b), .tensor_begin = slice.offset, .arena_begin = end, .length = slice.length});
+      program->pieces_of_tensor[static_cast<size_t>(slice.tensor)].push_back({.bucket = static_cast<int32_t>(b),
+                                                                              .tensor_begin = slice.offset,
+                                                                              .arena_begin = end,
+                                                                              .length = slice.length});
       end += slice.length;
     }
     BucketCompiler compiler(bucket.option, codecs, rank, size, program->pool_bytes);

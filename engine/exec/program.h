@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A strategy made ready to run on one rank: every bucket's option turned into a list of operations on concrete ranges and
-// buffers. Compiling is the one place that gives programs their meaning; it refuses, by name, a program that does not end in
-// the average of all ranks. Buffers are offsets into one pool, so that strategies that take turns share memory.
+// A strategy made ready to run on one rank: every bucket's option turned into a list of operations on concrete ranges
+// and buffers. Compiling is the one place that gives programs their meaning; it refuses, by name, a program that does
+// not end in the average of all ranks. Buffers are offsets into one pool, so that strategies that take turns share
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +59,10 @@ struct BucketProgram {
   core::DType dtype = core::DType::f32;
   int64_t arena_begin = 0;  // first element in the arena of its dtype
   int64_t numel = 0;
-  int64_t staging = -1;     // offset of fp32 staging in the pool; -1 for fp32 gradients
+  int64_t staging = -1;  // offset of fp32 staging in the pool; -1 for fp32 gradients
   bool keeps_residual = false;
   std::vector<Op> ops;
-  int32_t tensors = 0;      // slices of this many tensors have to be ready
+  int32_t tensors = 0;  // slices of this many tensors have to be ready
 };
 
 // A slice of a tensor: in which bucket, and where in the tensor and in the arena. Elements.
@@ -83,8 +84,8 @@ struct Program {
 };
 
 // The strategy must pass core::validate for the table.
-core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table, int rank,
-                                               int size);
+core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
+                                               int rank, int size);
 
 // Part `rank` of n elements cut into `size` shards of equal length (a multiple of 16, the last ones shorter or empty).
 Range shard(int64_t n, int rank, int size);

@@ -19,7 +19,7 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
 
 }  // namespace
 
-// --- between steps -------------------------------------------------------------------------------------------------------
+// --- between steps ---------------------------------------------------------------------------------------------------
 
 void Workspace::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
   if (program_ != nullptr) residuals_.leave(*program_);
@@ -48,15 +48,17 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
     for (const Arena& arena : arenas_) residual_bytes += arena.numel * 8;
   }
   const int64_t pool_bytes = std::max(pool_.bytes(), program.pool_bytes);
-  const std::string needs = "the strategy needs " + std::to_string(pool_bytes + residual_bytes) +
-                            " bytes of residual and payload memory, ";
+  const std::string needs =
+      "the strategy needs " + std::to_string(pool_bytes + residual_bytes) + " bytes of residual and payload memory, ";
   if (pool_bytes + residual_bytes > memory_budget_bytes) {
-    return core::Error{core::Error::Code::invalid, needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
+    return core::Error{core::Error::Code::invalid,
+                       needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
   }
   try {
     if (pool_bytes > pool_.bytes()) {
       pool_ = AlignedBytes(pool_bytes);
-      std::memset(pool_.data(), 0, static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
+      std::memset(pool_.data(), 0,
+                  static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
     }
     if (program.keeps_residual) residuals_.allocate(arenas_);
   } catch (const std::bad_alloc&) {
@@ -85,7 +87,7 @@ void Workspace::run(int32_t slot) {
   missing_tensors_.reserve(program_->buckets.size());
 }
 
-// --- a step --------------------------------------------------------------------------------------------------------------
+// --- a step ----------------------------------------------------------------------------------------------------------
 
 void Workspace::begin() {
   core::check(program_ != nullptr, "a strategy must be in force before a step begins");
@@ -98,8 +100,8 @@ bool Workspace::arrived(const Piece& piece, const std::byte* values) {
   if (values != nullptr) {
     const core::DType dtype = bucket(piece.bucket).dtype;
     const int64_t width = core::bytes_per_element(dtype);
-    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + piece.arena_begin * width, values + piece.tensor_begin * width,
-                static_cast<size_t>(piece.length * width));
+    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + piece.arena_begin * width,
+                values + piece.tensor_begin * width, static_cast<size_t>(piece.length * width));
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
 }
@@ -109,7 +111,8 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   if (!result.finite) finite_.store(false, std::memory_order_relaxed);
   if (result.status) return;
   const std::lock_guard lock(undecodable_mutex_);
-  undecodable_ = {result.status.error().code, "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
+  undecodable_ = {result.status.error().code,
+                  "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
 }
 
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
@@ -133,7 +136,8 @@ core::Status Workspace::settle(bool finite) {
   for (size_t d = 0; d < arenas_.size(); ++d) {
     const auto& [data, numel] = arenas_[d];
     // The same pattern of bits, all ones, is a NaN in every dtype.
-    if (numel > 0) std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
+    if (numel > 0)
+      std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
   }
   return {};
 }
@@ -149,7 +153,7 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
           .size = size_};
 }
 
-// --- collectives ---------------------------------------------------------------------------------------------------------
+// --- collectives -----------------------------------------------------------------------------------------------------
 
 comm::Collective control_collective(std::span<double> word, int64_t timeout_ms) {
   return {.kind = comm::Collective::Kind::all_reduce,

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What an executor has besides threads and time: the strategies that are ready on one rank, one of them in force, the memory
-// that they work on, and what the operations of a step found. Executors with real threads and simulated ones share it and
-// differ in what pumps the core.
+// What an executor has besides threads and time: the strategies that are ready on one rank, one of them in force, the
+// memory that they work on, and what the operations of a step found. Executors with real threads and simulated ones
+// share it and differ in what pumps the core.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,8 @@ class Workspace {
  public:
   Workspace(int rank, int size) : rank_(rank), size_(size) {}
 
-  // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed times.
+  // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed
+  // times.
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
   // Strategies in slots, between steps. What is ready is compiled and has its memory; an error leaves all as it was.
@@ -40,13 +41,15 @@ class Workspace {
   const Program* program() const { return program_; }
   const BucketProgram& bucket(int32_t bucket) const { return program_->buckets[static_cast<size_t>(bucket)]; }
   const Op& op(int32_t bucket, int32_t op) const { return this->bucket(bucket).ops[static_cast<size_t>(op)]; }
-  const std::vector<Piece>& pieces(int32_t tensor) const { return program_->pieces_of_tensor[static_cast<size_t>(tensor)]; }
+  const std::vector<Piece>& pieces(int32_t tensor) const {
+    return program_->pieces_of_tensor[static_cast<size_t>(tensor)];
+  }
 
   // A step, which allocates nothing: begin, every piece arrived, every operation, settle.
   void begin();
 
-  // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null and it
-  // is in its place. Returns whether its bucket is complete.
+  // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null
+  // and it is in its place. Returns whether its bucket is complete.
   bool arrived(const Piece& piece, const std::byte* values);
 
   // From any thread, operations of different buckets at once.
@@ -54,9 +57,9 @@ class Workspace {
   comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
   bool finite() const { return finite_; }  // of this rank, so far
 
-  // After the step: where all ranks were `finite`, what became of residuals holds; otherwise every gradient becomes NaN, so
-  // that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be decoded is what
-  // becomes of values that are not finite; it is an error when all ranks were.
+  // After the step: where all ranks were `finite`, what became of residuals holds; otherwise every gradient becomes
+  // NaN, so that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be
+  // decoded is what becomes of values that are not finite; it is an error when all ranks were.
   core::Status settle(bool finite);
 
   Residuals& residuals() { return residuals_; }

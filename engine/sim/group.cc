@@ -38,7 +38,8 @@ class Group : public std::enable_shared_from_this<Group> {
     ++me.under_way;
     if (error_of(rank)) return tell_later(0, number, rank);
     ++meeting.joined;
-    world_.after(collective.timeout_ms * 1'000'000, rank, [self = shared_from_this(), number, rank] { self->time_out(number, rank); });
+    world_.after(collective.timeout_ms * 1'000'000, rank,
+                 [self = shared_from_this(), number, rank] { self->time_out(number, rank); });
     if (meeting.joined == world_.size() && !ended_) begin(number, meeting);
   }
 
@@ -80,7 +81,8 @@ class Group : public std::enable_shared_from_this<Group> {
     world_.at(end_ns, -1, [self = shared_from_this(), number, calls] {
       if (self->ended_) return;
       if (self->world_.options().moves_data) comm::move_data(calls);
-      for (int rank = 0; rank < self->world_.size(); ++rank) self->tell_later(self->world_.draw_delay_ns(), number, rank);
+      for (int rank = 0; rank < self->world_.size(); ++rank)
+        self->tell_later(self->world_.draw_delay_ns(), number, rank);
     });
   }
 
@@ -101,7 +103,8 @@ class Group : public std::enable_shared_from_this<Group> {
     if (std::exchange(ended_, true)) return;
     for (int rank = 0; rank < world_.size(); ++rank) {
       const bool own = culprit < 0 || rank == culprit;
-      const Error theirs = own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
+      const Error theirs =
+          own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
       const int64_t delay_ns = own ? 0 : world_.rank(rank).latency_ns + world_.draw_delay_ns();
       world_.after(delay_ns, rank, [self = shared_from_this(), rank, theirs] {
         self->ranks_[static_cast<size_t>(rank)].error = theirs;
@@ -160,7 +163,8 @@ class SimCommunicator final : public comm::Communicator {
 std::vector<std::unique_ptr<comm::Communicator>> make_group(World& world) {
   const auto group = std::make_shared<Group>(world);
   std::vector<std::unique_ptr<comm::Communicator>> communicators;
-  for (int rank = 0; rank < world.size(); ++rank) communicators.push_back(std::make_unique<SimCommunicator>(group, rank));
+  for (int rank = 0; rank < world.size(); ++rank)
+    communicators.push_back(std::make_unique<SimCommunicator>(group, rank));
   return communicators;
 }
 

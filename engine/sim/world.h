@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A world of simulated ranks in one process and one thread: a clock that jumps from event to event, and one network link per
-// rank. All chance comes from one seed, so the same seed gives the same events at the same times. What ranks do is the
-// business of their owners, who put it into the world as events; what they say to each other is in group.h.
+// A world of simulated ranks in one process and one thread: a clock that jumps from event to event, and one network
+// link per rank. All chance comes from one seed, so the same seed gives the same events at the same times. What ranks
+// do is the business of their owners, who put it into the world as events; what they say to each other is in group.h.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct WorldOptions {
   uint64_t seed = 0;
   RankModel rank = {};  // of every rank, until set_rank
 
-  // A completion reaches a rank up to `jitter_ns` late, and with this probability up to `stall_ns`: collectives that are under
-  // way together then complete in any order.
+  // A completion reaches a rank up to `jitter_ns` late, and with this probability up to `stall_ns`: collectives that
+  // are under way together then complete in any order.
   int64_t jitter_ns = 0;
   double stall_probability = 0;
   int64_t stall_ns = 0;
@@ -47,7 +47,8 @@ class World {
   const core::Clock& clock() const { return clock_; }
   int64_t now_ns() const { return clock_.now_ns(); }
 
-  // Puts an event of a rank (or, with -1, of none) into the world. Events of one time happen in the order of these calls.
+  // Puts an event of a rank (or, with -1, of none) into the world. Events of one time happen in the order of these
+  // calls.
   using Event = std::function<void()>;
   void at(int64_t time_ns, int rank, Event event);
   void after(int64_t delay_ns, int rank, Event event) { at(now_ns() + delay_ns, rank, std::move(event)); }
@@ -67,8 +68,8 @@ class World {
   void crash(int rank) { ranks_[static_cast<size_t>(rank)].crashed = true; }
   bool crashed(int rank) const { return ranks_[static_cast<size_t>(rank)].crashed; }
 
-  // When a collective ends for which every rank sends that many bytes, in so many messages one after the other, and keeps the
-  // links busy until then: in one queue for all groups, in the order of these calls.
+  // When a collective ends for which every rank sends that many bytes, in so many messages one after the other, and
+  // keeps the links busy until then: in one queue for all groups, in the order of these calls.
   int64_t reserve_links_ns(int64_t bytes_per_rank, int messages);
   int64_t draw_delay_ns();
 

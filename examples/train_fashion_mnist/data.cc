@@ -16,10 +16,13 @@ namespace {
 torch::Tensor read_idx(const std::string& path) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
   if (!file) {
-    throw std::runtime_error("can not open " + path + "; the data come with Debian's package dataset-fashion-mnist, or name their folder by --data");
+    throw std::runtime_error(
+        "can not open " + path +
+        "; the data come with Debian's package dataset-fashion-mnist, or name their folder by --data");
   }
   const auto read = [&](void* to, size_t bytes) {
-    if (gzread(file.get(), to, static_cast<unsigned>(bytes)) != static_cast<int>(bytes)) throw std::runtime_error(path + " ends too early");
+    if (gzread(file.get(), to, static_cast<unsigned>(bytes)) != static_cast<int>(bytes))
+      throw std::runtime_error(path + " ends too early");
   };
   uint8_t magic[4];
   read(magic, sizeof magic);
@@ -41,7 +44,8 @@ torch::Tensor read_idx(const std::string& path) {
 }  // namespace
 
 Dataset load_fashion_mnist(const std::string& folder, const std::string& part) {
-  return {read_idx(folder + "/" + part + "-images-idx3-ubyte.gz"), read_idx(folder + "/" + part + "-labels-idx1-ubyte.gz").to(torch::kLong)};
+  return {read_idx(folder + "/" + part + "-images-idx3-ubyte.gz"),
+          read_idx(folder + "/" + part + "-labels-idx1-ubyte.gz").to(torch::kLong)};
 }
 
 Batch make_batch(const Dataset& data, const torch::Tensor& indices) {
@@ -52,7 +56,8 @@ Batch make_batch(const Dataset& data, const torch::Tensor& indices) {
 
 Batches::Batches(const Dataset& data, int64_t batch_size, int rank, int world_size, int64_t seed)
     : data_(data), batch_size_(batch_size), rank_(rank), world_size_(world_size), seed_(seed) {
-  if (data.images.size(0) / world_size < batch_size) throw std::runtime_error("--batch is larger than a rank's share of the data");
+  if (data.images.size(0) / world_size < batch_size)
+    throw std::runtime_error("--batch is larger than a rank's share of the data");
   shuffle();
 }
 

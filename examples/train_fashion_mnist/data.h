@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Fashion-MNIST (Xiao, Rasul, Vollgraf 2017) from the four files of Debian's package dataset-fashion-mnist, and the order in
-// which ranks go through it.
+// Fashion-MNIST (Xiao, Rasul, Vollgraf 2017) from the four files of Debian's package dataset-fashion-mnist, and the
+// order in which ranks go through it.
 #pragma once
 
 #include <torch/types.h>
@@ -23,8 +23,8 @@ struct Batch {
   torch::Tensor labels;  // int64 [batch]
 };
 
-// Endless batches of one rank: each epoch is a new permutation of the whole set, the same on all ranks, of which rank r takes
-// every world_size-th image from the r-th on. What does not fill a batch at the end of an epoch is left out.
+// Endless batches of one rank: each epoch is a new permutation of the whole set, the same on all ranks, of which rank r
+// takes every world_size-th image from the r-th on. What does not fill a batch at the end of an epoch is left out.
 class Batches {
  public:
   Batches(const Dataset& data, int64_t batch_size, int rank, int world_size, int64_t seed);

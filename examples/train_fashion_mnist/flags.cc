@@ -7,11 +7,16 @@
 
 Flags parse_flags(int argc, char** argv) {
   Flags flags;
-  CLI::App app{"Trains on Fashion-MNIST, data-parallel, with gradtune. Start one process per rank with torchrun, Slurm, mpirun or examples/cluster."};
+  CLI::App app{
+      "Trains on Fashion-MNIST, data-parallel, with gradtune. Start one process per rank with torchrun, Slurm, mpirun "
+      "or examples/cluster."};
   app.add_option("--model", flags.model, "vgg (8.55 M parameters) or mlp-small (50 k)")->capture_default_str();
-  app.add_option("--batch", flags.batch, "images per rank and step")->capture_default_str()->check(CLI::Range(1, 60000));
+  app.add_option("--batch", flags.batch, "images per rank and step")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 60000));
   app.add_option("--steps", flags.steps)->capture_default_str()->check(CLI::Range(1, 1 << 30));
-  app.add_option("--seed", flags.seed, "of the model's initial values and the order of the data")->capture_default_str();
+  app.add_option("--seed", flags.seed, "of the model's initial values and the order of the data")
+      ->capture_default_str();
   app.add_option("--fidelity", flags.fidelity, "exact, half or lossy");
   app.add_option("--compressors", flags.compressors, "allow-list, such as topk:0.01")->delimiter(',');
   app.add_option("--policy", flags.policy, "auto, mergecomp, fixed or exhaustive");

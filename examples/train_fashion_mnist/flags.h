@@ -10,7 +10,7 @@
 
 struct Flags {
   std::string model = "vgg";
-  int64_t batch = 64;  // per rank
+  int64_t batch = 64;   // per rank
   int64_t steps = 468;  // one epoch with 2 ranks
   int64_t seed = 0;
   std::string fidelity, policy, strategy, journal;  // empty: gradtune's own default

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains on Fashion-MNIST with gradtune, or without it for comparison. What a user adds to a LibTorch program is in train():
-// init_process_group, wrap, and the same three calls as ever.
+// Trains on Fashion-MNIST with gradtune, or without it for comparison. What a user adds to a LibTorch program is in
+// train(): init_process_group, wrap, and the same three calls as ever.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -81,7 +81,8 @@ void train(const Flags& flags) {
       sgd.step();
     }
     record.add_step(loss.item<double>(), optimizer ? &*optimizer : nullptr);
-    if (speaks && (step + 1) % 50 == 0) std::printf("step %ld: loss %.4f\n", static_cast<long>(step + 1), record.mean_loss(50));
+    if (speaks && (step + 1) % 50 == 0)
+      std::printf("step %ld: loss %.4f\n", static_cast<long>(step + 1), record.mean_loss(50));
   }
 
   if (!speaks) return;

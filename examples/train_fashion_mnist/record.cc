@@ -47,7 +47,8 @@ std::optional<Record::Parts> Record::medians(bool (*wanted)(const Step&)) const 
     wait.push_back(step.progress.wait_ms);
   }
   if (total.empty()) return std::nullopt;
-  Parts parts{.total = median(total), .compute = 0, .encode = median(encode), .decode = median(decode), .wait = median(wait)};
+  Parts parts{
+      .total = median(total), .compute = 0, .encode = median(encode), .decode = median(decode), .wait = median(wait)};
   parts.compute = parts.total - parts.encode - parts.decode - parts.wait;
   return parts;
 }
@@ -56,7 +57,7 @@ std::string Record::where_time_went() const {
   const auto before = medians(is_before), after = medians(is_after);
   if (!before || !after) return "";
   std::string text = "where a step's time went on rank 0 (median ms)  before    after\n";
-  const auto row = [&](const char* name, double Parts::* part) {
+  const auto row = [&](const char* name, double Parts::*part) {
     char line[96];
     std::snprintf(line, sizeof line, "  %-43s %8.1f %8.1f\n", name, (*before).*part, (*after).*part);
     text += line;
@@ -72,10 +73,12 @@ std::string Record::where_time_went() const {
 void Record::write(const std::string& path, const gradtune::Optimizer* optimizer) const {
   using nlohmann::ordered_json;
   const char* network = std::getenv("GRADTUNE_NETWORK");
-  ordered_json json{{"schema", "gradtune.report/1"}, {"world_size", world_size_}, {"network", network != nullptr ? network : "none"}};
+  ordered_json json{
+      {"schema", "gradtune.report/1"}, {"world_size", world_size_}, {"network", network != nullptr ? network : "none"}};
   json["steps"] = ordered_json::array();
   for (const Step& step : steps_) {
-    json["steps"].push_back({{"ms", step.ms}, {"loss", step.loss}, {"epoch", step.progress.epoch}, {"stage", step.progress.stage}});
+    json["steps"].push_back(
+        {{"ms", step.ms}, {"loss", step.loss}, {"epoch", step.progress.epoch}, {"stage", step.progress.stage}});
   }
   json["accuracy"] = accuracy ? ordered_json(*accuracy) : ordered_json(nullptr);
   if (optimizer != nullptr) {
@@ -94,8 +97,11 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
   };
   for (const auto& [name, wanted] : {Period{"before", is_before}, Period{"after", is_after}}) {
     if (const auto parts = medians(wanted)) {
-      json["profile"][name] = {{"step_ms", parts->total}, {"compute_ms", parts->compute}, {"encode_ms", parts->encode},
-                               {"decode_ms", parts->decode}, {"wait_ms", parts->wait}};
+      json["profile"][name] = {{"step_ms", parts->total},
+                               {"compute_ms", parts->compute},
+                               {"encode_ms", parts->encode},
+                               {"decode_ms", parts->decode},
+                               {"wait_ms", parts->wait}};
     }
   }
   std::ofstream file(path);

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// usage: bench_compress_host ... OUTPUT.json
-// How fast the compressors are on the host: encode, encode with error feedback, decode of 1 and 2 payloads, on one core and on
-// all. Values are GB/s of the bytes that an operation has to move; the anchor is a stream kernel that moves the same mix of
-// reads and writes (the faster one of plain and of streaming stores), measured in turn with it.
+// usage: bench_compress_host ... OUTPUT.json How fast the compressors are on the host: encode, encode with error
+// feedback, decode of 1 and 2 payloads, on one core and on all. Values are GB/s of the bytes that an operation has to
+// move; the anchor is a stream kernel that moves the same mix of reads and writes (the faster one of plain and of
+// streaming stores), measured in turn with it.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -26,8 +26,7 @@
 namespace gradtune::bench {
 namespace {
 
-constexpr int64_t kSizes[] = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20,
-                              1 << 22, 8550000, 1 << 24, 1 << 26};
+constexpr int64_t kSizes[] = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, 1 << 26};
 constexpr int64_t kLargest = 1 << 26;
 constexpr double kGoal = 0.85;  // share of the anchor, at the largest size on all cores
 constexpr double kSecondsPerRow = 0.12, kSecondsPerSample = 50e-6;
@@ -90,8 +89,8 @@ class Bench {
     for (float& value : normal) value = static_cast<float>(rng.normal());
     for (int64_t i = 0; i < kLargest; ++i) {
       const size_t layer = static_cast<size_t>(i) / 300000;
-      gradient_.floats()[i] = normal[(static_cast<size_t>(i) * 7 + layer) % normal.size()] /
-                              static_cast<float>(1 + layer % 7);
+      gradient_.floats()[i] =
+          normal[(static_cast<size_t>(i) * 7 + layer) % normal.size()] / static_cast<float>(1 + layer % 7);
       residual_.floats()[i] = normal[(static_cast<size_t>(i) * 3 + layer * 5) % normal.size()];
     }
   }
@@ -100,16 +99,14 @@ class Bench {
     for (const compress::TableRow& row : compress::table()) {
       const core::CompressorSpec spec{std::string(row.traits.name), row.traits.parameter_default};
       const auto compressor = std::move(compress::make_compressor(spec)).value();
-      const Memory scratch(compressor->scratch_bytes(kLargest)),
-          first(compressor->payload_bytes(kLargest)), second(compressor->payload_bytes(kLargest));
+      const Memory scratch(compressor->scratch_bytes(kLargest)), first(compressor->payload_bytes(kLargest)),
+          second(compressor->payload_bytes(kLargest));
       for (int64_t n : kSizes) measure(*compressor, n, scratch, {&first, &second});
     }
   }
 
   void write(const std::string& path) const {
-    std::ofstream(path) << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"rows", rows_}}.dump(
-                               1)
-                        << '\n';
+    std::ofstream(path) << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"rows", rows_}}.dump(1) << '\n';
   }
 
  private:
@@ -117,8 +114,7 @@ class Bench {
                std::array<const Memory*, 2> memory) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     for (int threads : {1, cores}) {
-      const auto queue =
-          threads == 1 ? compress::make_serial_queue() : compress::make_arena_queue(threads);
+      const auto queue = threads == 1 ? compress::make_serial_queue() : compress::make_arena_queue(threads);
       for (const Operation& operation : operations(compressor, n, scratch, memory, *queue)) {
         add_row(operation, compressor, n, threads, *queue);
       }
@@ -126,16 +122,14 @@ class Bench {
     }
   }
 
-  std::vector<Operation> operations(const compress::Compressor& compressor, int64_t n,
-                                    const Memory& scratch, std::array<const Memory*, 2> memory,
-                                    compress::Queue& queue) {
+  std::vector<Operation> operations(const compress::Compressor& compressor, int64_t n, const Memory& scratch,
+                                    std::array<const Memory*, 2> memory, compress::Queue& queue) {
     const auto bytes = static_cast<size_t>(compressor.payload_bytes(n));
-    compress::Encode plain{
-        .gradient = {gradient_.floats(), static_cast<size_t>(n)},
-        .scale = 0.5F,
-        .error_scale = 2,
-        .payload = {memory[0]->data(), bytes},
-        .scratch = {scratch.data(), static_cast<size_t>(compressor.scratch_bytes(n))}};
+    compress::Encode plain{.gradient = {gradient_.floats(), static_cast<size_t>(n)},
+                           .scale = 0.5F,
+                           .error_scale = 2,
+                           .payload = {memory[0]->data(), bytes},
+                           .scratch = {scratch.data(), static_cast<size_t>(compressor.scratch_bytes(n))}};
     compress::Encode feedback = plain;
     feedback.residual = residual_.floats();
     feedback.residual_next = residual_next_.floats();
@@ -144,39 +138,32 @@ class Bench {
       core::check(compressor.encode(job, queue), "the data is finite");
     };
     const auto decode = [&compressor, &queue, this, n, memory, bytes](size_t payloads) {
-      const std::array<std::span<const std::byte>, 2> spans{
-          std::span<const std::byte>(memory[0]->data(), bytes),
-          std::span<const std::byte>(memory[1]->data(), bytes)};
-      compressor
-          .decode(std::span(spans).first(payloads), {out_.floats(), static_cast<size_t>(n)}, false,
-                  queue)
+      const std::array<std::span<const std::byte>, 2> spans{std::span<const std::byte>(memory[0]->data(), bytes),
+                                                            std::span<const std::byte>(memory[1]->data(), bytes)};
+      compressor.decode(std::span(spans).first(payloads), {out_.floats(), static_cast<size_t>(n)}, false, queue)
           .value();
     };
     // Opaque payloads are small against the rest.
-    const int width = compressor.traits().summable
-                          ? static_cast<int>(core::bytes_per_element(compressor.sum_type()))
-                          : 0;
+    const int width =
+        compressor.traits().summable ? static_cast<int>(core::bytes_per_element(compressor.sum_type())) : 0;
     return {{"encode", {{4, 0}, {width, 0}}, [=] { encode(plain); }},
-            {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}},
-             [=] { encode(feedback); }},
+            {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}}, [=] { encode(feedback); }},
             {"decode_1", {{width, 0}, {4, 0}}, [=] { decode(1); }},
             {"decode_2", {{width, width}, {4, 0}}, [=] { decode(2); }}};
   }
 
-  void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n,
-               int threads, compress::Queue& queue) {
+  void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int threads,
+               compress::Queue& queue) {
     const Arrays arrays{{gradient_.data(), residual_.data()}, {out_.data(), residual_next_.data()}};
     const auto stream = [&](bool streamed) {
       constexpr int64_t kStep = 8192;
       compress::for_blocks(queue, (n + kStep - 1) / kStep, [&](int64_t block) {
         const int64_t end = std::min(n / 64 * 64, (block + 1) * kStep);
-        run_stream(operation.mix, arrays, static_cast<size_t>(block * kStep),
-                   static_cast<size_t>(end), streamed);
+        run_stream(operation.mix, arrays, static_cast<size_t>(block * kStep), static_cast<size_t>(end), streamed);
       });
     };
     operation.run();
-    const int repeats =
-        std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
+    const int repeats = std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
     Samples ours, plain, streamed;
     for (const double end = seconds_now() + kSecondsPerRow;
          ours.seconds.size() < kFewestSamples || seconds_now() < end;) {
@@ -188,8 +175,7 @@ class Bench {
                                                    operation.mix.write[0] + operation.mix.write[1]);
     const double median = ours.median(), anchor = std::min(plain.median(), streamed.median());
     const double spread = (ours.quantile(0.75) - ours.quantile(0.25)) / median;
-    const std::string name = core::to_string(compressor.spec()) + "/" + operation.name + "/" +
-                             std::to_string(n) + "/" +
+    const std::string name = core::to_string(compressor.spec()) + "/" + operation.name + "/" + std::to_string(n) + "/" +
                              (threads == 1 ? "1 core" : std::to_string(threads) + " cores");
     nlohmann::json row{{"name", name},
                        {"value", bytes / median * 1e-9},
@@ -204,13 +190,12 @@ class Bench {
       row["met"] = anchor / median >= kGoal;
     }
     rows_.push_back(row);
-    std::printf("%-50s %9.4f ms %6.1f GB/s  %4.2f of the stream\n", name.c_str(), median * 1e3,
-                bytes / median * 1e-9, anchor / median);
+    std::printf("%-50s %9.4f ms %6.1f GB/s  %4.2f of the stream\n", name.c_str(), median * 1e3, bytes / median * 1e-9,
+                anchor / median);
     std::fflush(stdout);
   }
 
-  Memory gradient_{kLargest * 4}, residual_{kLargest * 4}, residual_next_{kLargest * 4},
-      out_{kLargest * 4};
+  Memory gradient_{kLargest * 4}, residual_{kLargest * 4}, residual_next_{kLargest * 4}, out_{kLargest * 4};
   std::vector<nlohmann::json> rows_;
 };
 

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strategy files are untrusted: whatever the bytes, they are refused by name, or read into something that survives writing and
-// reading again. The function has libFuzzer's name; the replay test runs it over the corpus and mutations of it.
+// Strategy files are untrusted: whatever the bytes, they are refused by name, or read into something that survives
+// writing and reading again. The function has libFuzzer's name; the replay test runs it over the corpus and mutations
+// of it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -40,8 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto again = tuner::parse_strategy(tuner::to_json(file.value()), known);
   require(again.ok() && again.value() == file.value(), "written and read again it is another");
-  const auto fitted =
-      tuner::fit(file.value(), table, file.value().world_size, core::Fidelity::lossy, known);
+  const auto fitted = tuner::fit(file.value(), table, file.value().world_size, core::Fidelity::lossy, known);
   if (fitted) {
     require(core::validate(file.value().strategy, fitted.value()).ok(), "fits and is not valid");
     require(fitted.value().fingerprint() == table.fingerprint(), "fits another model");

@@ -31,8 +31,7 @@ std::vector<Seed> corpus() {
     std::ifstream file(entry.path(), std::ios::binary);
     seeds.push_back({entry.path().filename(), {std::istreambuf_iterator<char>(file), {}}});
   }
-  std::sort(seeds.begin(), seeds.end(),
-            [](const Seed& a, const Seed& b) { return a.name < b.name; });
+  std::sort(seeds.begin(), seeds.end(), [](const Seed& a, const Seed& b) { return a.name < b.name; });
   return seeds;
 }
 
@@ -57,15 +56,9 @@ std::string mutate(std::string text, const std::vector<Seed>& seeds, core::Rng& 
     const size_t at = rng.below(text.size() + 1);
     const size_t length = std::min(text.size() - at, static_cast<size_t>(rng.below(30)));
     switch (rng.below(5)) {
-      case 0:
-        text.erase(at, length);
-        break;
-      case 1:
-        text.insert(at, text.substr(at, length));
-        break;
-      case 2:
-        text.insert(at, 1, static_cast<char>(rng.below(256)));
-        break;
+      case 0: text.erase(at, length); break;
+      case 1: text.insert(at, text.substr(at, length)); break;
+      case 2: text.insert(at, 1, static_cast<char>(rng.below(256))); break;
       case 3: {
         const std::string& other = seeds[rng.below(seeds.size())].text;
         text.insert(at, other.substr(std::min(other.size(), at), length));
@@ -73,8 +66,7 @@ std::string mutate(std::string text, const std::vector<Seed>& seeds, core::Rng& 
       }
       default: {
         constexpr const char* kTokens[] = {
-            "{",       "}",  "[", "]", ",", ":", "\"", "null", "-1", "1e308", "9223372036854775808",
-            "\\u0000", "0.5"};
+            "{", "}", "[", "]", ",", ":", "\"", "null", "-1", "1e308", "9223372036854775808", "\\u0000", "0.5"};
         text.replace(at, length, kTokens[rng.below(std::size(kTokens))]);
       }
     }
@@ -86,8 +78,7 @@ TEST(StrategyFileCorpus, MutationsDoNoHarm) {
   const std::vector<Seed> seeds = corpus();
   ASSERT_FALSE(seeds.empty());
   core::Rng rng(2025);
-  for (int round = 0; round < 5000; ++round)
-    run(mutate(seeds[rng.below(seeds.size())].text, seeds, rng));
+  for (int round = 0; round < 5000; ++round) run(mutate(seeds[rng.below(seeds.size())].text, seeds, rng));
 }
 
 }  // namespace

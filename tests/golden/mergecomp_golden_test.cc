@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every decision of `mergecomp` on the reference job, as text: a change of it is seen in review. To take what the policy does
-// now, run this test with GRADTUNE_UPDATE_GOLDEN=1.
+// Every decision of `mergecomp` on the reference job, as text: a change of it is seen in review. To take what the
+// policy does now, run this test with GRADTUNE_UPDATE_GOLDEN=1.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -31,16 +31,14 @@ std::string trajectory(core::Fidelity fidelity, double gigabits) {
   for (Proposal proposal = policy->propose(job);; proposal = policy->propose(job)) {
     for (const Candidate& candidate : proposal.candidates) {
       const double ms = model.step_ms(candidate.strategy);
-      text += fmt::format("  {} {:<28} {:7.1f} ms\n", proposal.final ? "races  " : "measure",
-                          candidate.label, ms);
+      text += fmt::format("  {} {:<28} {:7.1f} ms\n", proposal.final ? "races  " : "measure", candidate.label, ms);
       policy->learn({core::hash(candidate.strategy), ms, 5});
     }
     if (!proposal.final) continue;
     text += "  the first: " + core::describe(proposal.candidates.front().strategy, table);
     for (const core::Bucket& bucket : proposal.candidates.front().strategy.buckets) {
       const core::Slice& last = bucket.slices.back();
-      text += fmt::format("    {:>9} elements to {} of {}\n", core::numel(bucket),
-                          last.offset + last.length,
+      text += fmt::format("    {:>9} elements to {} of {}\n", core::numel(bucket), last.offset + last.length,
                           table.tensors[static_cast<size_t>(last.tensor)].name);
     }
     return text + "\n";
@@ -50,8 +48,7 @@ std::string trajectory(core::Fidelity fidelity, double gigabits) {
 TEST(MergeCompGolden, ReferenceJob) {
   std::string text;
   for (double gigabits : {1.0, 0.2}) {
-    for (core::Fidelity fidelity :
-         {core::Fidelity::exact, core::Fidelity::half, core::Fidelity::lossy}) {
+    for (core::Fidelity fidelity : {core::Fidelity::exact, core::Fidelity::half, core::Fidelity::lossy}) {
       text += trajectory(fidelity, gigabits);
     }
   }

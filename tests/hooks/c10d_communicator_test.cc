@@ -14,7 +14,8 @@ namespace {
 void conform(int size) {
   run_ranks(size, [](const Rank& rank) {
     auto group = make_group();
-    auto communicator = make_c10d_communicator(make_gloo_backend("conformance", group->getStore(), rank.rank, rank.size, 20'000, 2));
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("conformance", group->getStore(), rank.rank, rank.size, 20'000, 2));
     suites::run_communicator_conformance(*communicator);
   });
 }

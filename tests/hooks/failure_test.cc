@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that dies, never comes, or leaves early: every other rank ends within twice the time limit, with an error that names
-// the rank that reports, the one suspected, and the step.
+// A rank that dies, never comes, or leaves early: every other rank ends within twice the time limit, with an error that
+// names the rank that reports, the one suspected, and the step.
 #include <gmock/gmock.h>
 
 #include <cstdio>
@@ -28,7 +28,9 @@ void train_until_killed(const Rank& rank) {
   auto group = make_group();
   auto model = make_mlp(1, 512);
   torch::optim::SGD sgd(model->parameters(), 0.01);
-  auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_budget = 100000, .tuning_share = 1.0, .timeout = kTimeoutS}));
+  auto optimizer =
+      wrap(sgd, *model, group,
+           quiet({.fidelity = "lossy", .tuning_budget = 100000, .tuning_share = 1.0, .timeout = kTimeoutS}));
   try {
     int64_t epoch = 1;
     for (int64_t step = 0; step < 100000; ++step) {
@@ -36,7 +38,8 @@ void train_until_killed(const Rank& rank) {
       loss_of(model, make_data(rank.rank, step % 16)).backward();
       optimizer.step();
       if (step == 8) std::printf("training\n");
-      if (optimizer.progress().epoch != epoch) std::printf("switched %ld\n", static_cast<long>(epoch = optimizer.progress().epoch));
+      if (optimizer.progress().epoch != epoch)
+        std::printf("switched %ld\n", static_cast<long>(epoch = optimizer.progress().epoch));
       if (optimizer.progress().stage == "race") std::printf("racing\n");
       std::fflush(stdout);
     }
@@ -49,7 +52,8 @@ void train_until_killed(const Rank& rank) {
 }
 
 // Kills a random rank a random short time after its output held `line`.
-void kill_and_expect_named_errors(const char* line, double most_delay_s, const std::map<std::string, std::string>& environment = {}) {
+void kill_and_expect_named_errors(const char* line, double most_delay_s,
+                                  const std::map<std::string, std::string>& environment = {}) {
   core::Rng rng = core::Rng(7).fork(line);
   for (int trial = 0; trial < trials(); ++trial) {
     const int size = 2 + static_cast<int>(rng.below(2));
@@ -63,8 +67,9 @@ void kill_and_expect_named_errors(const char* line, double most_delay_s, const s
     if (!ends) return;  // a copy; it does not come back from the body in fact
     for (int rank = 0; rank < size; ++rank) {
       const RankEnd& end = (*ends)[static_cast<size_t>(rank)];
-      const std::string what = std::string(line) + ", trial " + std::to_string(trial) + ", rank " + std::to_string(rank) + " of " +
-                               std::to_string(size) + ", killed " + std::to_string(victim) + ":\n" +
+      const std::string what = std::string(line) + ", trial " + std::to_string(trial) + ", rank " +
+                               std::to_string(rank) + " of " + std::to_string(size) + ", killed " +
+                               std::to_string(victim) + ":\n" +
                                end.output.substr(end.output.size() > 1500 ? end.output.size() - 1500 : 0);
       if (rank == victim) {
         EXPECT_EQ(end.exit_code, 128 + 9) << what;

@@ -14,7 +14,9 @@
 namespace gradtune::test {
 
 // A process group between the processes of run_ranks, with a short time limit.
-inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(double timeout_s = 20) { return init_process_group(timeout_s); }
+inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(double timeout_s = 20) {
+  return init_process_group(timeout_s);
+}
 
 inline torch::nn::Sequential make_mlp(int64_t seed, int64_t width = 64) {
   torch::manual_seed(seed);
@@ -46,7 +48,9 @@ inline Options quiet(Options options = {}) {
 inline double difference_from_rank0(const torch::Tensor& tensor, c10d::ProcessGroup& group) {
   std::vector<torch::Tensor> first{tensor.detach().clone().contiguous()};
   group.broadcast(first)->wait();
-  return tensor.numel() == 0 ? 0 : (first[0].to(torch::kDouble) - tensor.detach().to(torch::kDouble)).abs().max().item<double>();
+  return tensor.numel() == 0
+             ? 0
+             : (first[0].to(torch::kDouble) - tensor.detach().to(torch::kDouble)).abs().max().item<double>();
 }
 
 }  // namespace gradtune::test

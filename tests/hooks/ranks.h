@@ -7,8 +7,9 @@
 //     run_ranks(2, [](const Rank& rank) { ... EXPECT_EQ(...); });
 //   }
 //
-// In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and waits for
-// them; in a copy it runs the body. A copy whose expectations fail exits with 1 and its output becomes part of the message.
+// In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and
+// waits for them; in a copy it runs the body. A copy whose expectations fail exits with 1 and its output becomes part
+// of the message.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,10 +31,10 @@ struct Rank {
 
 // How a copy ended.
 struct RankEnd {
-  int exit_code = 0;        // 128 + signal where it was killed
+  int exit_code = 0;  // 128 + signal where it was killed
   bool in_time = true;
-  double seconds = 0;       // from the moment of `kill`, or from the start
-  std::string output;       // standard output and error together
+  double seconds = 0;  // from the moment of `kill`, or from the start
+  std::string output;  // standard output and error together
 };
 
 struct RankOptions {
@@ -48,7 +49,8 @@ struct RankOptions {
 // Every copy must end well.
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
 
-// For tests of failures: how each copy ended, for the parent to judge; std::nullopt inside a copy, which has then run the body.
+// For tests of failures: how each copy ended, for the parent to judge; std::nullopt inside a copy, which has then run
+// the body.
 std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<void(const Rank&)>& body,
                                                 const RankOptions& options = {});
 

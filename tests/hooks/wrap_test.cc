@@ -19,7 +19,8 @@ std::vector<torch::Tensor> reference_parameters(int size, int steps, int micro_s
   for (int step = 0; step < steps; ++step) {
     sgd.zero_grad();
     for (int micro = 0; micro < micro_steps; ++micro) {
-      for (int rank = 0; rank < size; ++rank) (loss_of(model, make_data(rank, step * micro_steps + micro)) / size).backward();
+      for (int rank = 0; rank < size; ++rank)
+        (loss_of(model, make_data(rank, step * micro_steps + micro)) / size).backward();
     }
     sgd.step();
   }
@@ -259,7 +260,8 @@ TEST(Wrap, NonFiniteStepIsSeenByAllAndCounted) {
   });
 }
 
-// I1 and I3 on real ranks: the epoch is the same in every step (else an error ends the run), through all stages of tuning.
+// I1 and I3 on real ranks: the epoch is the same in every step (else an error ends the run), through all stages of
+// tuning.
 TEST(Wrap, TunesToTheEndOnFourRanks) {
   run_ranks(4, [](const Rank& rank) {
     auto group = make_group();
@@ -328,7 +330,8 @@ TEST(Wrap, RefusesByName) {
     auto model = make_mlp(1);
     torch::optim::SGD sgd(model->parameters(), 0.1);
     const auto refusal = [&](const Options& options) { return message_of([&] { wrap(sgd, *model, group, options); }); };
-    EXPECT_THAT(refusal({.fidelity = "loss"}), testing::AllOf(HasSubstr("fidelity"), HasSubstr("exact, half and lossy")));
+    EXPECT_THAT(refusal({.fidelity = "loss"}),
+                testing::AllOf(HasSubstr("fidelity"), HasSubstr("exact, half and lossy")));
     EXPECT_THAT(refusal({.compressors = {{"topk:2"}}}), HasSubstr("topk"));
     EXPECT_THAT(refusal({.compressors = {{"topk:0.01"}}}), HasSubstr("needs fidelity lossy"));
     EXPECT_THAT(refusal({.compressors = {{"zip"}}}), HasSubstr("known are none"));

@@ -32,8 +32,7 @@ TEST(Baseline, IsWhatDdpDoes) {
   EXPECT_TRUE(core::validate(strategy, reference_table()).ok());
   // The first bucket is full with fc2.weight; fc1 alone has 24.5 MiB, so that it waits for the convolutions.
   EXPECT_THAT(bucket_numels(strategy), ::testing::ElementsAre(2'108'426, 6'443'392));
-  for (const core::Bucket& bucket : strategy.buckets)
-    EXPECT_EQ(bucket.option, core::plain_all_reduce());
+  for (const core::Bucket& bucket : strategy.buckets) EXPECT_EQ(bucket.option, core::plain_all_reduce());
   EXPECT_EQ(strategy.in_flight, 2);
 }
 
@@ -64,8 +63,7 @@ TEST(Baseline, HasA16BitFormFromFidelityHalfOn) {
 }
 
 TEST(Baseline, LeavesGradientsOf16BitsAsTheyAre) {
-  const auto pure =
-      make_table({tensor("a", 1000, 0, DType::bf16), tensor("b", 1000, 1, DType::f16)});
+  const auto pure = make_table({tensor("a", 1000, 0, DType::bf16), tensor("b", 1000, 1, DType::f16)});
   EXPECT_EQ(baselines(pure, Fidelity::half).size(), 1u);
 
   const auto mixed = make_table({tensor("a", 1000, 0, DType::bf16), tensor("b", 1000, 1)});

@@ -15,20 +15,17 @@ using core::Fidelity;
 using testing::make_table;
 using testing::tensor;
 
-std::unique_ptr<Policy> exhaustive() {
-  return std::move(make_policy("exhaustive", {.most_finalists = 3})).value();
-}
+std::unique_ptr<Policy> exhaustive() { return std::move(make_policy("exhaustive", {.most_finalists = 3})).value(); }
 
 TEST(Exhaustive, MeasuresEveryProgramOnEveryGroupingOfFewTensors) {
-  const Knowledge job = testing::knowledge_of(
-      make_table({tensor("a", 10), tensor("b", 20), tensor("c", 30)}), 2, Fidelity::exact);
+  const Knowledge job =
+      testing::knowledge_of(make_table({tensor("a", 10), tensor("b", 20), tensor("c", 30)}), 2, Fidelity::exact);
   const Proposal proposal = exhaustive()->propose(job);
   EXPECT_FALSE(proposal.final);
   EXPECT_EQ(proposal.candidates.size(),
             3u * 4u);  // all_reduce, gather and two_step on abc, a|bc, ab|c, a|b|c
   std::set<uint64_t> different;
-  for (const Candidate& candidate : proposal.candidates)
-    different.insert(core::hash(candidate.strategy));
+  for (const Candidate& candidate : proposal.candidates) different.insert(core::hash(candidate.strategy));
   EXPECT_EQ(different.size(), proposal.candidates.size());
 }
 
@@ -37,8 +34,7 @@ TEST(Exhaustive, CutsManyTensorsIntoEqualSlices) {
   const Knowledge job = testing::knowledge_of(make_table(tensors), 2, Fidelity::exact);
   const Proposal proposal = exhaustive()->propose(job);
   ASSERT_EQ(proposal.candidates.size(), 3u * 8u);
-  for (const core::Bucket& bucket : proposal.candidates[7].strategy.buckets)
-    EXPECT_EQ(core::numel(bucket), 900);
+  for (const core::Bucket& bucket : proposal.candidates[7].strategy.buckets) EXPECT_EQ(core::numel(bucket), 900);
 }
 
 TEST(Exhaustive, OfTooManyMeasuresAnEvenChoiceAndSaysSo) {
@@ -57,9 +53,8 @@ TEST(Exhaustive, OfTooManyMeasuresAnEvenChoiceAndSaysSo) {
 }
 
 TEST(Exhaustive, TheBestOfTheMeasuredGoToTheRace) {
-  const core::GradientTable table =
-      make_table({tensor("a", 1000, 0), tensor("b", 4'000'000, 4000), tensor("c", 1000, 20'000),
-                  tensor("d", 100, 30'000)});
+  const core::GradientTable table = make_table(
+      {tensor("a", 1000, 0), tensor("b", 4'000'000, 4000), tensor("c", 1000, 20'000), tensor("d", 100, 30'000)});
   const testing::StepModel model{.table = table, .traits = testing::known_traits()};
   const Knowledge job = testing::knowledge_of(table, 2, Fidelity::half);
   const auto policy = exhaustive();
@@ -72,8 +67,7 @@ TEST(Exhaustive, TheBestOfTheMeasuredGoToTheRace) {
   const Proposal proposal = policy->propose(job);
   EXPECT_TRUE(proposal.final);
   ASSERT_EQ(proposal.candidates.size(), 3u);
-  for (size_t i = 0; i < 3; ++i)
-    EXPECT_EQ(model.step_ms(proposal.candidates[i].strategy), times_ms[i]);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(model.step_ms(proposal.candidates[i].strategy), times_ms[i]);
 }
 
 }  // namespace

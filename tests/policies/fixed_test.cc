@@ -47,8 +47,7 @@ TEST(Fixed, LeavesOutWhatTheJobDoesNotAdmit) {
 
 TEST(Fixed, KeepsToTheMostFinalists) {
   const Knowledge knowledge = testing::knowledge_of(testing::reference_table(), 2, Fidelity::lossy);
-  EXPECT_EQ(
-      propose(knowledge, std::vector(5, topk_candidate(knowledge.table)), 3).candidates.size(), 3u);
+  EXPECT_EQ(propose(knowledge, std::vector(5, topk_candidate(knowledge.table)), 3).candidates.size(), 3u);
 }
 
 }  // namespace

@@ -13,8 +13,7 @@ using core::DType;
 using core::Fidelity;
 using ::testing::ElementsAre;
 
-Knowledge knowledge(int world_size, Fidelity fidelity,
-                    core::GradientTable table = testing::reference_table()) {
+Knowledge knowledge(int world_size, Fidelity fidelity, core::GradientTable table = testing::reference_table()) {
   return testing::knowledge_of(std::move(table), world_size, fidelity);
 }
 
@@ -37,29 +36,23 @@ TEST(Forms, AreOnTheHostOnlyWhereItHasThreads) {
   Knowledge with_host = knowledge(2, Fidelity::exact);
   with_host.host_threads = 1;
   EXPECT_THAT(labels(admitted_forms(with_host)),
-              ElementsAre("all_reduce", "none gather", "none two_step", "none gather host",
-                          "none two_step host"));
+              ElementsAre("all_reduce", "none gather", "none two_step", "none gather host", "none two_step host"));
 }
 
 TEST(Forms, SayWhatARankSends) {
   const int64_t n = testing::reference_table().numel();
   for (int ranks : {2, 3, 16}) {
     for (const Form& form : admitted_forms(knowledge(ranks, Fidelity::lossy))) {
-      const double payload = form.codec == 0   ? 1
-                             : form.codec == 1 ? 0.5
-                                               : (16 + 8 * std::ceil(0.01 * n)) / (4.0 * n);
+      const double payload = form.codec == 0 ? 1 : form.codec == 1 ? 0.5 : (16 + 8 * std::ceil(0.01 * n)) / (4.0 * n);
       const bool gathers = form.label.find("gather") != std::string::npos;
-      EXPECT_DOUBLE_EQ(form.sent, payload * (gathers ? ranks - 1 : 2.0 * (ranks - 1) / ranks))
-          << form.label;
+      EXPECT_DOUBLE_EQ(form.sent, payload * (gathers ? ranks - 1 : 2.0 * (ranks - 1) / ranks)) << form.label;
     }
   }
 }
 
 TEST(Forms, CarryTheFidelityThatAdmitsThem) {
   for (const Form& form : admitted_forms(knowledge(2, Fidelity::lossy))) {
-    EXPECT_EQ(form.fidelity,
-              std::vector({Fidelity::exact, Fidelity::half, Fidelity::lossy})[form.codec])
-        << form.label;
+    EXPECT_EQ(form.fidelity, std::vector({Fidelity::exact, Fidelity::half, Fidelity::lossy})[form.codec]) << form.label;
   }
 }
 
@@ -69,31 +62,27 @@ TEST(Apply, GivesAValidStrategyWithTwoBucketsInFlight) {
     const Candidate candidate = apply(form, nested_partitions(job.table, 3).back(), job);
     EXPECT_TRUE(core::validate(candidate.strategy, job.table).ok()) << form.label;
     EXPECT_EQ(candidate.label, form.label + ", 3 buckets");
-    EXPECT_EQ(candidate.strategy.in_flight,
-              form.label.find("two_step") == std::string::npos ? 2 : 4);
+    EXPECT_EQ(candidate.strategy.in_flight, form.label.find("two_step") == std::string::npos ? 2 : 4);
   }
 }
 
 TEST(Apply, DoesNotCompress16BitGradientsTo16Bits) {
-  const auto table = testing::make_table({testing::tensor("a", 4096, 0, DType::bf16),
-                                          testing::tensor("b", 4096, 1),
+  const auto table = testing::make_table({testing::tensor("a", 4096, 0, DType::bf16), testing::tensor("b", 4096, 1),
                                           testing::tensor("c", 4096, 2, DType::f16)});
   const Knowledge job = knowledge(2, Fidelity::lossy, table);
   for (const Form& form : admitted_forms(job)) {
-    for (const core::Bucket& bucket :
-         apply(form, nested_partitions(table, 3)[0], job).strategy.buckets) {
+    for (const core::Bucket& bucket : apply(form, nested_partitions(table, 3)[0], job).strategy.buckets) {
       const bool is_fp32 = bucket.slices[0].tensor == 1;
       const bool is_topk = form.codec == 2;
-      EXPECT_EQ(bucket.option, is_fp32 || is_topk ? form.option : core::plain_all_reduce())
-          << form.label;
+      EXPECT_EQ(bucket.option, is_fp32 || is_topk ? form.option : core::plain_all_reduce()) << form.label;
     }
   }
 }
 
 TEST(Apply, SendsWhatThePartitionLeavesOutWithoutLoss) {
-  const auto table = testing::make_table(
-      {testing::tensor("a", 1 << 20), testing::tensor("b", 100, 1), testing::tensor("c", 50, 2, DType::bf16),
-       testing::tensor("d", 0, 3), testing::tensor("e", 200, 4)});
+  const auto table = testing::make_table({testing::tensor("a", 1 << 20), testing::tensor("b", 100, 1),
+                                          testing::tensor("c", 50, 2, DType::bf16), testing::tensor("d", 0, 3),
+                                          testing::tensor("e", 200, 4)});
   for (const Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
     const Knowledge job = knowledge(2, fidelity, table);
     for (const Form& form : admitted_forms(job)) {

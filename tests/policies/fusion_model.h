@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost model of Espresso's released simulator for one option (its option 2, compressed between machines), of which exact
-// optima and the results of other searches are known (reference on schedulers, sections 2.5, 4.8 and 4.10). The time runs
-// from the first gradient to the last communication; encoding and decoding occupy the link.
+// The cost model of Espresso's released simulator for one option (its option 2, compressed between machines), of which
+// exact optima and the results of other searches are known (reference on schedulers, sections 2.5, 4.8 and 4.10). The
+// time runs from the first gradient to the last communication; encoding and decoding occupy the link.
 #pragma once
 
 #include <string_view>
@@ -25,20 +25,10 @@ struct FusionModel {
 };
 
 // The five cases of both tables.
-constexpr FusionModel vgg16_random_k(int machines) {
-  return {"vgg16", 88, 34, 0.02, 0.4, machines};
-}
-constexpr FusionModel resnet50_dgc(int machines) {
-  return {"resnet50", 390, 34, 0.02, 0.4, machines};
-}
-constexpr FusionModel resnet50_random_k(int machines) {
-  return {"resnet50", 88, 34, 0.02, 0.02, machines};
-}
-constexpr FusionModel bert_random_k(int machines) {
-  return {"bert_base", 88, 34, 0.02, 0.02, machines};
-}
-constexpr FusionModel gpt2_efsign(int machines) {
-  return {"gpt2", 270, 140, 1.0 / 32, 0.02, machines};
-}
+constexpr FusionModel vgg16_random_k(int machines) { return {"vgg16", 88, 34, 0.02, 0.4, machines}; }
+constexpr FusionModel resnet50_dgc(int machines) { return {"resnet50", 390, 34, 0.02, 0.4, machines}; }
+constexpr FusionModel resnet50_random_k(int machines) { return {"resnet50", 88, 34, 0.02, 0.02, machines}; }
+constexpr FusionModel bert_random_k(int machines) { return {"bert_base", 88, 34, 0.02, 0.02, machines}; }
+constexpr FusionModel gpt2_efsign(int machines) { return {"gpt2", 270, 140, 1.0 / 32, 0.02, machines}; }
 
 }  // namespace gradtune::policies::testing

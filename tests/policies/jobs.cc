@@ -52,11 +52,7 @@ std::vector<CompressorSpec> default_codecs(Fidelity fidelity) {
 }
 
 core::TensorInfo tensor(std::string name, int64_t numel, double ready_us, core::DType dtype) {
-  return {.name = std::move(name),
-          .shape = {numel},
-          .numel = numel,
-          .dtype = dtype,
-          .ready_us = ready_us};
+  return {.name = std::move(name), .shape = {numel}, .numel = numel, .dtype = dtype, .ready_us = ready_us};
 }
 
 core::GradientTable make_table(const std::vector<core::TensorInfo>& tensors) { return {tensors}; }
@@ -86,8 +82,8 @@ Knowledge knowledge_of(core::GradientTable table, int world_size, Fidelity fidel
 
 core::GradientTable read_trace(std::string_view name) {
   const char* folder = std::getenv("GRADTUNE_DATA");
-  std::ifstream file(std::string(folder != nullptr ? folder : GRADTUNE_DATA) + "/traces/" +
-                     std::string(name) + ".json");
+  std::ifstream file(std::string(folder != nullptr ? folder : GRADTUNE_DATA) + "/traces/" + std::string(name) +
+                     ".json");
   core::GradientTable table;
   if (!file) return table;
   const nlohmann::json trace = nlohmann::json::parse(file);

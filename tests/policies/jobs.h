@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models where those are at
-// hand; and the compressors that policies are told of (the real ones live above policies/).
+// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models where those are
+// at hand; and the compressors that policies are told of (the real ones live above policies/).
 #pragma once
 
 #include <string>
@@ -20,8 +20,7 @@ std::vector<core::CompressorTraits> known_traits();
 std::vector<core::CompressorSpec> default_codecs(core::Fidelity fidelity);
 
 core::GradientTable make_table(const std::vector<core::TensorInfo>& tensors);
-core::TensorInfo tensor(std::string name, int64_t numel, double ready_us = 0,
-                        core::DType dtype = core::DType::f32);
+core::TensorInfo tensor(std::string name, int64_t numel, double ready_us = 0, core::DType dtype = core::DType::f32);
 
 // The convolutional network of the reference job, 8.55 M parameters of which 75 % are one linear layer; ready times as
 // measured on one core with a batch of 64.

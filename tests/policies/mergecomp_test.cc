@@ -36,8 +36,7 @@ struct Tuned {
 };
 
 Tuned tune(const Knowledge& knowledge, const Time& time, int most_finalists = 7) {
-  const auto policy =
-      std::move(make_policy("mergecomp", {.most_finalists = most_finalists})).value();
+  const auto policy = std::move(make_policy("mergecomp", {.most_finalists = most_finalists})).value();
   Tuned tuned;
   while (true) {
     Proposal proposal = policy->propose(knowledge);
@@ -74,25 +73,21 @@ struct Job {
   // What the job ends with when the race picks the best of the finalists, or keeps the baseline.
   double ends_with_ms(const Tuned& tuned) const {
     double best = knowledge.baseline_ms;
-    for (const Candidate& candidate : tuned.finalists)
-      best = std::min(best, time(candidate.strategy));
+    for (const Candidate& candidate : tuned.finalists) best = std::min(best, time(candidate.strategy));
     return best;
   }
 };
 
-Job make_job(std::string name, core::GradientTable table, int world_size, double rate,
-             Fidelity fidelity) {
-  StepModel model{.table = table,
-                  .traits = testing::known_traits(),
-                  .world_size = world_size,
-                  .link_bytes_per_us = rate};
+Job make_job(std::string name, core::GradientTable table, int world_size, double rate, Fidelity fidelity) {
+  StepModel model{
+      .table = table, .traits = testing::known_traits(), .world_size = world_size, .link_bytes_per_us = rate};
   Knowledge knowledge = testing::knowledge_of(std::move(table), world_size, fidelity);
   knowledge.baseline_ms = std::numeric_limits<double>::infinity();
   for (const Candidate& baseline : baselines(knowledge.table, fidelity)) {
     knowledge.baseline_ms = std::min(knowledge.baseline_ms, model.step_ms(baseline.strategy));
   }
-  name += " " + std::to_string(world_size) + " ranks " + std::to_string(rate / kGigabit) +
-          " Gbit/s " + std::string(core::to_string(fidelity));
+  name += " " + std::to_string(world_size) + " ranks " + std::to_string(rate / kGigabit) + " Gbit/s " +
+          std::string(core::to_string(fidelity));
   return {std::move(name), std::move(knowledge), std::move(model)};
 }
 
@@ -111,7 +106,8 @@ core::GradientTable laid(const core::GradientTable& table) {
   std::vector<int32_t> order(table.tensors.size());
   std::iota(order.begin(), order.end(), 0);
   core::GradientTable result;
-  for (const int32_t t : core::small_last(table, order)) result.tensors.push_back(table.tensors[static_cast<size_t>(t)]);
+  for (const int32_t t : core::small_last(table, order))
+    result.tensors.push_back(table.tensors[static_cast<size_t>(t)]);
   return result;
 }
 
@@ -138,15 +134,14 @@ std::vector<Job> trace_jobs() {
 
 void expect_near_the_best(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
-    const Tuned tuned =
-        tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
+    const Tuned tuned = tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
     EXPECT_LE(job.ends_with_ms(tuned), 1.03 * job.best_ms()) << job.name;
     EXPECT_LE(tuned.probes.size(), kMostProbes) << job.name;
   }
 }
 
-// With 1 % of noise on every measurement: all within 6 %, and 98 in a hundred within 3 %; of each job at least three in four,
-// since there are some whose partitions differ by as much as noise does.
+// With 1 % of noise on every measurement: all within 6 %, and 98 in a hundred within 3 %; of each job at least three in
+// four, since there are some whose partitions differ by as much as noise does.
 void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
   int all_near = 0;
   for (const Job& job : jobs) {
@@ -154,9 +149,8 @@ void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
     int near = 0;
     for (int seed = 0; seed < seeds; ++seed) {
       core::Rng rng(static_cast<uint64_t>(seed));
-      const Tuned tuned = tune(job.knowledge, [&](const auto& strategy) {
-        return job.time(strategy) * (1 + 0.01 * rng.normal());
-      });
+      const Tuned tuned =
+          tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy) * (1 + 0.01 * rng.normal()); });
       near += job.ends_with_ms(tuned) <= 1.03 * best_ms;
       EXPECT_LE(job.ends_with_ms(tuned), 1.06 * best_ms) << job.name << ", seed " << seed;
       EXPECT_LE(tuned.probes.size(), kMostProbes) << job.name << ", seed " << seed;
@@ -168,21 +162,17 @@ void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
 }
 
 TEST(MergeComp, EndsNearTheBestOfItsSpace) { expect_near_the_best(reference_jobs()); }
-TEST(MergeComp, EndsNearTheBestOfItsSpaceUnderNoise) {
-  expect_near_the_best_under_noise(reference_jobs(), 100);
-}
+TEST(MergeComp, EndsNearTheBestOfItsSpaceUnderNoise) { expect_near_the_best_under_noise(reference_jobs(), 100); }
 
 TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpace) {
   const std::vector<Job> jobs = trace_jobs();
-  if (jobs.empty())
-    GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
+  if (jobs.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
   expect_near_the_best(jobs);
 }
 
 TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpaceUnderNoise) {
   const std::vector<Job> jobs = trace_jobs();
-  if (jobs.empty())
-    GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
+  if (jobs.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
   expect_near_the_best_under_noise(jobs, 20);
 }
 
@@ -201,8 +191,7 @@ TEST(MergeComp, IsNotFarFromTheBestGroupingOfTensorsEither) {
         best_ms = std::min(best_ms, job.time(apply(form, partition, job.knowledge).strategy));
       }
     }
-    const Tuned tuned =
-        tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
+    const Tuned tuned = tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
     EXPECT_LE(job.ends_with_ms(tuned), 1.03 * best_ms) << job.name;
   }
 }
@@ -213,17 +202,13 @@ TEST(MergeComp, ScreensOneProgramPerCompressorAndTheOthersOfThoseThatCameNear) {
   const Tuned alike = tune(knowledge, [](const auto&) { return 100.0; });
   EXPECT_THAT(std::vector(alike.probes.begin(), alike.probes.begin() + 5),
               ::testing::ElementsAre("topk:0.01 gather, 2 buckets + small", "bf16 gather, 8 buckets",
-                                     "all_reduce, 8 buckets", "bf16 all_reduce, 8 buckets",
-                                     "none gather, 8 buckets"));
+                                     "all_reduce, 8 buckets", "bf16 all_reduce, 8 buckets", "none gather, 8 buckets"));
   // Where bytes decide, 16 bits are tried once and 32 never.
   const Job slow = make_job("", testing::reference_table(), 2, kGigabit / 5, Fidelity::lossy);
-  const Tuned tuned =
-      tune(slow.knowledge, [&](const auto& strategy) { return slow.time(strategy); });
+  const Tuned tuned = tune(slow.knowledge, [&](const auto& strategy) { return slow.time(strategy); });
   EXPECT_THAT(tuned.probes, ::testing::Contains("bf16 gather, 8 buckets"));
-  EXPECT_THAT(tuned.probes,
-              ::testing::Not(::testing::Contains(::testing::HasSubstr("bf16 all_reduce"))));
-  EXPECT_THAT(tuned.probes,
-              ::testing::Not(::testing::Contains(::testing::StartsWith("all_reduce"))));
+  EXPECT_THAT(tuned.probes, ::testing::Not(::testing::Contains(::testing::HasSubstr("bf16 all_reduce"))));
+  EXPECT_THAT(tuned.probes, ::testing::Not(::testing::Contains(::testing::StartsWith("all_reduce"))));
 }
 
 TEST(MergeComp, AsksTogetherForWhatItNeedsInAnyCase) {
@@ -239,32 +224,26 @@ TEST(MergeComp, AsksTogetherForWhatItNeedsInAnyCase) {
 
 TEST(MergeComp, DoesNotScreenWhatArithmeticRulesOut) {
   const auto probes = [](int world_size) {
-    const Knowledge knowledge =
-        testing::knowledge_of(testing::reference_table(), world_size, Fidelity::lossy);
+    const Knowledge knowledge = testing::knowledge_of(testing::reference_table(), world_size, Fidelity::lossy);
     std::string all;
-    for (const std::string& label : tune(knowledge, [](const auto&) { return 100.0; }).probes)
-      all += label + "\n";
+    for (const std::string& label : tune(knowledge, [](const auto&) { return 100.0; }).probes) all += label + "\n";
     return all;
   };
   using ::testing::HasSubstr;
   using ::testing::Not;
-  EXPECT_THAT(probes(2), Not(HasSubstr("two_step")))
-      << "on two ranks gather sends the same in one round";
+  EXPECT_THAT(probes(2), Not(HasSubstr("two_step"))) << "on two ranks gather sends the same in one round";
   EXPECT_THAT(probes(3), HasSubstr("bf16 two_step"));
   EXPECT_THAT(probes(3), HasSubstr("bf16 gather"));
   EXPECT_THAT(probes(8), Not(HasSubstr("bf16 gather"))) << "four times the bytes of the ring";
-  EXPECT_THAT(probes(8), HasSubstr("topk:0.01 gather"))
-      << "small payloads have no second encode that way";
+  EXPECT_THAT(probes(8), HasSubstr("topk:0.01 gather")) << "small payloads have no second encode that way";
   for (int world_size : {2, 3, 8}) EXPECT_THAT(probes(world_size), Not(HasSubstr("none two_step")));
 }
 
 TEST(MergeComp, SixteenBitsAreNoUseForGradientsThatHave16Already) {
   core::GradientTable table = testing::reference_table();
   for (core::TensorInfo& tensor : table.tensors) tensor.dtype = core::DType::bf16;
-  const Tuned tuned =
-      tune(testing::knowledge_of(table, 2, Fidelity::half), [](const auto&) { return 100.0; });
-  for (const std::string& label : tuned.probes)
-    EXPECT_THAT(label, ::testing::StartsWith("all_reduce"));
+  const Tuned tuned = tune(testing::knowledge_of(table, 2, Fidelity::half), [](const auto&) { return 100.0; });
+  for (const std::string& label : tuned.probes) EXPECT_THAT(label, ::testing::StartsWith("all_reduce"));
 }
 
 TEST(MergeComp, TriesTheHostForTheBestProgramWhereThereIsOne) {
@@ -287,12 +266,10 @@ TEST(MergeComp, FinalistsIncludeTheBestOfEachFidelityThatIsNear) {
   };
   for (int most_finalists : {3, 7}) {
     std::string labels;
-    for (const Candidate& candidate : tune(knowledge, time, most_finalists).finalists)
-      labels += candidate.label + "\n";
+    for (const Candidate& candidate : tune(knowledge, time, most_finalists).finalists) labels += candidate.label + "\n";
     EXPECT_THAT(labels, ::testing::StartsWith("topk"));
     EXPECT_THAT(labels, ::testing::HasSubstr("bf16"));
-    EXPECT_THAT(labels, ::testing::AnyOf(::testing::HasSubstr("\nall_reduce"),
-                                         ::testing::HasSubstr("\nnone")));
+    EXPECT_THAT(labels, ::testing::AnyOf(::testing::HasSubstr("\nall_reduce"), ::testing::HasSubstr("\nnone")));
   }
 }
 
@@ -319,8 +296,8 @@ TEST(MergeComp, GoesOnWithoutCandidatesThatCouldNotRun) {
     EXPECT_THAT(candidate.label, ::testing::HasSubstr("all_reduce"));
 }
 
-// MergeComp's own search, bisection over one split point, loses this much against the best split when every probe has 1 % of
-// noise (reference on schedulers, section 2.5): median and 90th percentile, in percent. Here the measurements that
+// MergeComp's own search, bisection over one split point, loses this much against the best split when every probe has 1
+// % of noise (reference on schedulers, section 2.5): median and 90th percentile, in percent. Here the measurements that
 // the policy leaves of bisection's go to its finalists in turn, as a race would spend them.
 struct BisectionCase {
   testing::FusionModel model;
@@ -335,8 +312,7 @@ Candidate race(const std::vector<Candidate>& finalists, size_t measurements, con
   for (size_t r = 0; r < rounds; ++r) {
     for (size_t f = 0; f < finalists.size(); ++f) sums_ms[f] += time(finalists[f].strategy);
   }
-  return finalists[static_cast<size_t>(std::min_element(sums_ms.begin(), sums_ms.end()) -
-                                       sums_ms.begin())];
+  return finalists[static_cast<size_t>(std::min_element(sums_ms.begin(), sums_ms.end()) - sums_ms.begin())];
 }
 
 TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
@@ -344,21 +320,15 @@ TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
   constexpr double kAlike = 2;
   constexpr uint64_t kRuns = 100;
   const BisectionCase cases[] = {
-      {testing::vgg16_random_k(4), 213.1, 8, 1.04, 9.95},
-      {testing::vgg16_random_k(8), 215.3, 8, 1.03, 9.84},
-      {testing::resnet50_dgc(4), 68.0, 11, 1.72, 1.72},
-      {testing::resnet50_dgc(8), 68.4, 11, 1.17, 1.17},
-      {testing::resnet50_random_k(4), 64.1, 11, 0.59, 1.21},
-      {testing::resnet50_random_k(8), 64.1, 12, 0.65, 1.33},
-      {testing::bert_random_k(4), 74.0, 11, 1.69, 6.76},
-      {testing::bert_random_k(8), 75.0, 13, 1.41, 6.87},
-      {testing::gpt2_efsign(4), 225.3, 11, 1.59, 3.97},
-      {testing::gpt2_efsign(8), 226.9, 12, 1.51, 4.11},
+      {testing::vgg16_random_k(4), 213.1, 8, 1.04, 9.95},    {testing::vgg16_random_k(8), 215.3, 8, 1.03, 9.84},
+      {testing::resnet50_dgc(4), 68.0, 11, 1.72, 1.72},      {testing::resnet50_dgc(8), 68.4, 11, 1.17, 1.17},
+      {testing::resnet50_random_k(4), 64.1, 11, 0.59, 1.21}, {testing::resnet50_random_k(8), 64.1, 12, 0.65, 1.33},
+      {testing::bert_random_k(4), 74.0, 11, 1.69, 6.76},     {testing::bert_random_k(8), 75.0, 13, 1.41, 6.87},
+      {testing::gpt2_efsign(4), 225.3, 11, 1.59, 3.97},      {testing::gpt2_efsign(8), 226.9, 12, 1.51, 4.11},
   };
   for (const BisectionCase& job : cases) {
     const core::GradientTable table = testing::read_trace(job.model.trace);
-    if (table.tensors.empty())
-      GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
+    if (table.tensors.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
     // On two ranks there is one program for it, as in the model, which has the machines in it.
     Knowledge knowledge = testing::knowledge_of(table, 2, Fidelity::lossy);
     knowledge.codecs = {{"topk", 0.01}};
@@ -371,14 +341,12 @@ TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
       const Tuned tuned = tune(knowledge, noisy);
       EXPECT_LE(tuned.probes.size(), job.measurements);
       const Candidate winner =
-          race(tuned.finalists, job.measurements - std::min(job.measurements, tuned.probes.size()),
-               noisy);
+          race(tuned.finalists, job.measurements - std::min(job.measurements, tuned.probes.size()), noisy);
       gaps.push_back(100 * (job.model.step_ms(table, winner.strategy) / job.best_split_ms - 1));
     }
     std::sort(gaps.begin(), gaps.end());
     EXPECT_LT(gaps[kRuns / 2], job.median_gap) << job.model.trace << " " << job.model.machines;
-    EXPECT_LT(gaps[kRuns * 9 / 10], std::max(job.p90_gap, kAlike))
-        << job.model.trace << " " << job.model.machines;
+    EXPECT_LT(gaps[kRuns * 9 / 10], std::max(job.p90_gap, kAlike)) << job.model.trace << " " << job.model.machines;
   }
 }
 

@@ -31,8 +31,7 @@ void expect_nested(const core::GradientTable& table, const std::vector<Partition
     return all;
   };
   for (size_t p = 0; p < partitions.size(); ++p) {
-    const core::Status status =
-        core::validate(core::uniform(partitions[p], core::plain_all_reduce(), 1), table);
+    const core::Status status = core::validate(core::uniform(partitions[p], core::plain_all_reduce(), 1), table);
     EXPECT_TRUE(status.ok()) << status.error().message;
     if (p == 0) continue;
     EXPECT_EQ(partitions[p].size(), partitions[p - 1].size() + 1);
@@ -54,8 +53,8 @@ TEST(Partition, OfTheReferenceJobCutsFirstBehindTheLargestTensor) {
 }
 
 TEST(Partition, HalvesBytesWhereReadyTimesAreNotKnown) {
-  const auto table = make_table(
-      {tensor("a", 1 << 20), tensor("b", 1 << 20), tensor("c", 1 << 20), tensor("d", 1 << 20)});
+  const auto table =
+      make_table({tensor("a", 1 << 20), tensor("b", 1 << 20), tensor("c", 1 << 20), tensor("d", 1 << 20)});
   const auto partitions = nested_partitions(table, 8);
   ASSERT_EQ(partitions.size(), 8u);
   EXPECT_EQ(partitions[1][0].size(), 2u);
@@ -69,8 +68,7 @@ TEST(Partition, OneTensorIsCutInside) {
   const auto partitions = nested_partitions(table, 4);
   ASSERT_EQ(partitions.size(), 4u);
   expect_nested(table, partitions);
-  for (const auto& bucket : partitions[3])
-    EXPECT_EQ(bucket, (std::vector<Slice>{{0, bucket[0].offset, 2 << 20}}));
+  for (const auto& bucket : partitions[3]) EXPECT_EQ(bucket, (std::vector<Slice>{{0, bucket[0].offset, 2 << 20}}));
 }
 
 TEST(Partition, SmallTensorsAreNotCutInside) {
@@ -79,9 +77,8 @@ TEST(Partition, SmallTensorsAreNotCutInside) {
 }
 
 TEST(Partition, StartsWithOneBucketPerDtype) {
-  const auto table =
-      make_table({tensor("a", 1000, 0, DType::bf16), tensor("b", 1000, 1), tensor("c", 0, 2),
-                  tensor("d", 1000, 3, DType::bf16), tensor("e", 1000, 4, DType::f16)});
+  const auto table = make_table({tensor("a", 1000, 0, DType::bf16), tensor("b", 1000, 1), tensor("c", 0, 2),
+                                 tensor("d", 1000, 3, DType::bf16), tensor("e", 1000, 4, DType::f16)});
   const auto partitions = nested_partitions(table, 32);
   expect_nested(table, partitions);
   EXPECT_EQ(partitions.front().size(), 3u);
@@ -101,10 +98,9 @@ TEST(Partition, HoldsForAnyTableAndAnyReadyTimes) {
     for (int t = 0; t < count; ++t) {
       const double odd_us[] = {-1, 1e300, std::numeric_limits<double>::infinity(), std::nan("")};
       const double ready_us = rng.below(8) == 0 ? odd_us[rng.below(4)] : rng.uniform() * 1e5;
-      tensors.push_back(
-          tensor("t" + std::to_string(t),
-                 static_cast<int64_t>(rng.below(3) == 0 ? rng.below(3) : rng.below(3'000'000)),
-                 ready_us, static_cast<DType>(rng.below(3))));
+      tensors.push_back(tensor("t" + std::to_string(t),
+                               static_cast<int64_t>(rng.below(3) == 0 ? rng.below(3) : rng.below(3'000'000)), ready_us,
+                               static_cast<DType>(rng.below(3))));
     }
     const auto table = make_table(tensors);
     const auto partitions = nested_partitions(table, 16);
@@ -115,18 +111,15 @@ TEST(Partition, HoldsForAnyTableAndAnyReadyTimes) {
 
 TEST(Partition, TheBestNestedOneIsWithin2PercentOfTheBestOfAll) {
   const std::pair<testing::FusionModel, double> exact_optima_ms[] = {
-      {testing::vgg16_random_k(8), 211.71},   {testing::resnet50_dgc(8), 65.89},
-      {testing::resnet50_random_k(8), 64.14}, {testing::bert_random_k(8), 71.89},
-      {testing::gpt2_efsign(8), 224.30},
+      {testing::vgg16_random_k(8), 211.71}, {testing::resnet50_dgc(8), 65.89}, {testing::resnet50_random_k(8), 64.14},
+      {testing::bert_random_k(8), 71.89},   {testing::gpt2_efsign(8), 224.30},
   };
   for (const auto& [model, optimum_ms] : exact_optima_ms) {
     const core::GradientTable table = testing::read_trace(model.trace);
-    if (table.tensors.empty())
-      GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
+    if (table.tensors.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
     double best_ms = std::numeric_limits<double>::infinity();
     for (const Partition& partition : nested_partitions(table, 32)) {
-      best_ms = std::min(
-          best_ms, model.step_ms(table, core::uniform(partition, core::plain_all_reduce(), 1)));
+      best_ms = std::min(best_ms, model.step_ms(table, core::uniform(partition, core::plain_all_reduce(), 1)));
     }
     EXPECT_LE(best_ms, 1.02 * optimum_ms) << model.trace;
   }

@@ -21,8 +21,7 @@ class Replay {
  public:
   Replay(const StepModel& model, const core::Strategy& strategy)
       : model_(model), strategy_(strategy), progress_(strategy.buckets.size()) {
-    for (const core::Bucket& bucket : strategy.buckets)
-      last_tensor_.push_back(bucket.slices.back().tensor);
+    for (const core::Bucket& bucket : strategy.buckets) last_tensor_.push_back(bucket.slices.back().tensor);
   }
 
   double run_us() {
@@ -35,8 +34,7 @@ class Replay {
       }
       // The device: what it may do now, else the next piece of backward, else it waits.
       const auto bucket = next_codec_step(core::Place::device);
-      if (bucket && (progress_[*bucket].ready_us <= lane_us_[0] ||
-                     next_tensor_ == model_.table.tensors.size())) {
+      if (bucket && (progress_[*bucket].ready_us <= lane_us_[0] || next_tensor_ == model_.table.tensors.size())) {
         work(*bucket, core::Place::device);
       } else if (next_tensor_ < model_.table.tensors.size()) {
         backward();
@@ -50,12 +48,8 @@ class Replay {
   }
 
  private:
-  const Step& step_of(size_t bucket) const {
-    return strategy_.buckets[bucket].option.steps[progress_[bucket].step];
-  }
-  bool is_done(size_t bucket) const {
-    return progress_[bucket].step == strategy_.buckets[bucket].option.steps.size();
-  }
+  const Step& step_of(size_t bucket) const { return strategy_.buckets[bucket].option.steps[progress_[bucket].step]; }
+  bool is_done(size_t bucket) const { return progress_[bucket].step == strategy_.buckets[bucket].option.steps.size(); }
 
   void backward() {
     const size_t tensor = next_tensor_++;
@@ -66,11 +60,11 @@ class Replay {
     }
   }
 
-  // The bucket whose encode or decode at that place can start first; a bucket that just became ready goes before others.
+  // The bucket whose encode or decode at that place can start first; a bucket that just became ready goes before
+  // others.
   std::optional<size_t> next_codec_step(core::Place place) const {
     const auto start = [&](size_t b) {
-      return std::pair(std::max(progress_[b].ready_us, lane_us_[static_cast<size_t>(place)]),
-                       progress_[b].step);
+      return std::pair(std::max(progress_[b].ready_us, lane_us_[static_cast<size_t>(place)]), progress_[b].step);
     };
     std::optional<size_t> next;
     for (size_t b = 0; b < progress_.size(); ++b) {
@@ -92,10 +86,8 @@ class Replay {
     if (issued_ == strategy_.order.size()) return false;
     const core::Issue issue = strategy_.order[issued_];
     Progress& progress = progress_[static_cast<size_t>(issue.bucket)];
-    if (progress.step != static_cast<size_t>(issue.step) || progress.ready_us == kNever)
-      return false;
-    link_us_ =
-        std::max(link_us_, progress.ready_us) + collective_us(static_cast<size_t>(issue.bucket));
+    if (progress.step != static_cast<size_t>(issue.step) || progress.ready_us == kNever) return false;
+    link_us_ = std::max(link_us_, progress.ready_us) + collective_us(static_cast<size_t>(issue.bucket));
     progress = {progress.step + 1, link_us_};
     ++issued_;
     return true;
@@ -110,8 +102,7 @@ class Replay {
 
   bool is_sharded(size_t bucket) const {
     const auto& steps = strategy_.buckets[bucket].option.steps;
-    return std::any_of(steps.begin(), steps.end(),
-                       [](const Step& s) { return s.kind == Step::Kind::all_to_all; });
+    return std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == Step::Kind::all_to_all; });
   }
 
   double payload_bytes(size_t bucket, int64_t n) const {
@@ -128,13 +119,12 @@ class Replay {
     const int64_t shard = (n + model_.world_size - 1) / model_.world_size;
     switch (step_of(bucket).kind) {
       case Step::Kind::all_reduce:
-        return 2 * model_.round_us +
-               2 * peers / ranks * payload_bytes(bucket, n) / model_.link_bytes_per_us;
+        return 2 * model_.round_us + 2 * peers / ranks * payload_bytes(bucket, n) / model_.link_bytes_per_us;
       case Step::Kind::all_to_all:
         return model_.round_us + peers * payload_bytes(bucket, shard) / model_.link_bytes_per_us;
       default:
-        return model_.round_us + peers * payload_bytes(bucket, is_sharded(bucket) ? shard : n) /
-                                     model_.link_bytes_per_us;
+        return model_.round_us +
+               peers * payload_bytes(bucket, is_sharded(bucket) ? shard : n) / model_.link_bytes_per_us;
     }
   }
 
@@ -145,20 +135,18 @@ class Replay {
     const auto ranks = static_cast<double>(model_.world_size);
     const auto n = static_cast<double>(core::numel(strategy_.buckets[bucket]));
     const bool summable = traits(bucket)->summable;
-    const double bytes_per_element =
-        payload_bytes(bucket, core::numel(strategy_.buckets[bucket])) / n;
+    const double bytes_per_element = payload_bytes(bucket, core::numel(strategy_.buckets[bucket])) / n;
     double ns = 0;
     if (step_of(bucket).kind == Step::Kind::encode) {
       ns = (at == 0 ? n : n / ranks) * (summable ? model_.copy_ns : model_.compress_ns);
     } else {
       const Step::Kind before = steps[at - 1].kind;
-      const bool adds_up = before != Step::Kind::all_reduce &&
-                           !(is_sharded(bucket) && before == Step::Kind::all_gather);
+      const bool adds_up =
+          before != Step::Kind::all_reduce && !(is_sharded(bucket) && before == Step::Kind::all_gather);
       const double elements = before == Step::Kind::all_to_all ? n / ranks : n;
       const double payloads = adds_up ? ranks : 1;
       // Adding costs by what is in a payload, besides one pass over the gradient.
-      ns = elements * model_.copy_ns +
-           elements * payloads * model_.add_ns * std::min(1.0, bytes_per_element / 2);
+      ns = elements * model_.copy_ns + elements * payloads * model_.add_ns * std::min(1.0, bytes_per_element / 2);
     }
     return model_.program_us + ns * 1e-3;
   }
@@ -175,8 +163,6 @@ class Replay {
 
 }  // namespace
 
-double StepModel::step_ms(const core::Strategy& strategy) const {
-  return Replay(*this, strategy).run_us() / 1000;
-}
+double StepModel::step_ms(const core::Strategy& strategy) const { return Replay(*this, strategy).run_us() / 1000; }
 
 }  // namespace gradtune::policies::testing

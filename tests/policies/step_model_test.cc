@@ -38,11 +38,8 @@ TEST(StepModel, TheFirstOfTwoHidesBehindBackward) {
 
 TEST(StepModel, APayloadOfHalfTheSizeTakesHalfTheTime) {
   const StepModel model = plain_model();
-  EXPECT_DOUBLE_EQ(
-      model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::device), 1)),
-      10 + 5 + 4);
-  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::two_step({"bf16"}, core::Place::device), 1)),
-                   10 + 5 + 2 + 2);
+  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::device), 1)), 10 + 5 + 4);
+  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::two_step({"bf16"}, core::Place::device), 1)), 10 + 5 + 2 + 2);
 }
 
 TEST(StepModel, EncodingOnTheDeviceDelaysBackwardAndOnTheHostDoesNot) {
@@ -50,11 +47,9 @@ TEST(StepModel, EncodingOnTheDeviceDelaysBackwardAndOnTheHostDoesNot) {
   model.copy_ns = 1000;  // 1 ms to encode a bucket of 1000 elements, and 1 ms to decode it
   model.host_slowdown = 1;
   // Device: encode a to 11, backward to 16, encode b to 17, its transfer to 19 hides decoding a, decode b to 20.
-  EXPECT_DOUBLE_EQ(
-      model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::device), 2)), 20);
+  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::device), 2)), 20);
   // Host: backward ends at 15, encode b to 16, transfer to 18, decode to 19.
-  EXPECT_DOUBLE_EQ(
-      model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::host), 2)), 19);
+  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::gather_payloads({"bf16"}, core::Place::host), 2)), 19);
 }
 
 TEST(StepModel, EveryRoundAndEveryProgramHasItsFixedCost) {
@@ -62,9 +57,8 @@ TEST(StepModel, EveryRoundAndEveryProgramHasItsFixedCost) {
   model.round_us = 100;
   model.program_us = 10;
   EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::plain_all_reduce(), 1)), 23 + 0.2);
-  EXPECT_DOUBLE_EQ(
-      model.step_ms(strategy(model, core::gather_payloads({"none"}, core::Place::device), 1)),
-      23 + 0.1 + 0.02);
+  EXPECT_DOUBLE_EQ(model.step_ms(strategy(model, core::gather_payloads({"none"}, core::Place::device), 1)),
+                   23 + 0.1 + 0.02);
 }
 
 }  // namespace

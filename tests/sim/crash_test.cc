@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that is gone without a word ends all others, with an error that says who was waited for, by the deadline (I10).
+// A rank that is gone without a word ends all others, with an error that says who was waited for, by the deadline
+// (I10).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,8 +27,8 @@ int blamed(const Error& error) {
   return -1;
 }
 
-// When the last survivor has to have ended: the deadline of the first collective that can not end any more, and the message
-// that tells the others.
+// When the last survivor has to have ended: the deadline of the first collective that can not end any more, and the
+// message that tells the others.
 int64_t latest_end_ns(const Job& job, const JobOptions& options, int crashed) {
   int64_t first_ns = std::numeric_limits<int64_t>::max();
   for (int r = 0; r < job.size(); ++r) {
@@ -36,8 +37,8 @@ int64_t latest_end_ns(const Job& job, const JobOptions& options, int crashed) {
       if (each.failed) first_ns = std::min(first_ns, each.start_ns);
     }
   }
-  return first_ns + options.rank.executor.timeout_ms * 1'000'000 + options.world.rank.latency_ns + options.world.jitter_ns +
-         options.world.stall_ns;
+  return first_ns + options.rank.executor.timeout_ms * 1'000'000 + options.world.rank.latency_ns +
+         options.world.jitter_ns + options.world.stall_ns;
 }
 
 // All survivors ended in time, and every chain of blame leads to the rank that crashed.

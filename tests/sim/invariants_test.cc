@@ -42,7 +42,8 @@ TEST_P(RandomJobs, RunTheSameEpochAndStrategyOnAllRanksInEveryStep) {
       ++commands[first.command.kind];
       for (int r = 1; r < job.size(); ++r) {
         const StepRecord& record = job.rank(r).steps()[s];
-        const std::string where = "seed " + std::to_string(seed) + ", step " + std::to_string(s) + ", rank " + std::to_string(r);
+        const std::string where =
+            "seed " + std::to_string(seed) + ", step " + std::to_string(s) + ", rank " + std::to_string(r);
         ASSERT_EQ(record.epoch, first.epoch) << where;
         ASSERT_EQ(core::hash(record.strategy), core::hash(first.strategy)) << where;
         ASSERT_EQ(record.command, first.command) << where;
@@ -65,7 +66,8 @@ TEST_P(RandomJobs, LoseNothingAcrossSwitchesAndUndoStepsThatAreNotFinite) {
     ASSERT_EQ(ledger.steps(), options.rank.steps);
     for (int r = 0; r < job.size(); ++r) {
       for (const StepRecord& record : job.rank(r).steps()) {
-        ASSERT_EQ(record.finite, !poisoned_rank(seed, job.size(), record.step)) << "step " << record.step << ", rank " << r;
+        ASSERT_EQ(record.finite, !poisoned_rank(seed, job.size(), record.step))
+            << "step " << record.step << ", rank " << r;
       }
     }
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
@@ -111,7 +113,8 @@ TEST_P(RandomJobs, IssueCollectivesInTheStrategysOrderWhateverTheOrderOfCompleti
       for (size_t i = 0; i < calls.size(); ++i) {
         ASSERT_EQ(calls[i].call, expected[i].call) << "seed " << seed << ", rank " << r << ", call " << i;
         ASSERT_EQ(calls[i].call, job.rank(0).calls()[i].call) << "seed " << seed << ", rank " << r << ", call " << i;
-        ASSERT_LE(calls[i].under_way, expected[i].most_under_way) << "seed " << seed << ", rank " << r << ", call " << i;
+        ASSERT_LE(calls[i].under_way, expected[i].most_under_way)
+            << "seed " << seed << ", rank " << r << ", call " << i;
         overtaken += calls[i].overtook ? 1 : 0;
         most_under_way = std::max(most_under_way, calls[i].under_way);
       }

@@ -21,7 +21,7 @@ struct JobOptions {
   WorldOptions world;
   std::vector<double> slowdown = {};  // of each rank's computation; empty: all are equally fast
   RankOptions rank = {};
-  Leader leader = {};                 // of rank 0
+  Leader leader = {};  // of rank 0
   std::vector<Crash> crashes = {};
 };
 

@@ -16,7 +16,8 @@ namespace gradtune::sim {
 class Lane {
  public:
   // `on_idle` is called when nothing is left to do, and may add something.
-  Lane(World& world, int rank, std::function<void()> on_idle) : world_(world), rank_(rank), on_idle_(std::move(on_idle)) {}
+  Lane(World& world, int rank, std::function<void()> on_idle)
+      : world_(world), rank_(rank), on_idle_(std::move(on_idle)) {}
 
   // Work that takes others so long; `done` happens at its end.
   void add(int64_t work_ns, World::Event done) {

@@ -29,8 +29,9 @@ Rule rule_of(const core::Option& option, DType dtype) {
   if (option.codecs.empty()) return rule;
   const std::string& codec = option.codecs[0].name;
   const std::vector<core::CompressorTraits> known = compress::known_traits();
-  rule.has_feedback =
-      std::find_if(known.begin(), known.end(), [&](const auto& traits) { return traits.name == codec; })->error_feedback;
+  rule.has_feedback = std::find_if(known.begin(), known.end(), [&](const auto& traits) {
+                        return traits.name == codec;
+                      })->error_feedback;
   const DType wire = codec == "bf16" ? DType::bf16 : codec == "fp16" ? DType::f16 : DType::f32;
   rule.wire_roundoff = std::max(unit_roundoff(wire), unit_roundoff(dtype));
   return rule;
@@ -78,7 +79,8 @@ bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks) 
     return std::abs(average - given.value / size) <= allowed;
   }
   const double magnitude = given.magnitude + before.magnitude + after.magnitude + size * std::abs(average);
-  const double storing = rule.dtype == DType::f32 ? 0 : size * (unit_roundoff(rule.dtype) * std::abs(average) + kSmallest);
+  const double storing =
+      rule.dtype == DType::f32 ? 0 : size * (unit_roundoff(rule.dtype) * std::abs(average) + kSmallest);
   return std::abs(size * average + after.value - given.value - before.value) <= 1e-6 * magnitude + storing;
 }
 
@@ -88,7 +90,8 @@ void Ledger::add(StepValues values) {
   const int64_t step = values.record.step;
   const auto rank = static_cast<size_t>(values.rank);
   if (const auto last = residuals_.find(values.rank); last != residuals_.end()) {
-    EXPECT_EQ(values.before, last->second) << "residuals of rank " << rank << " changed between steps, before step " << step;
+    EXPECT_EQ(values.before, last->second)
+        << "residuals of rank " << rank << " changed between steps, before step " << step;
   }
   residuals_[values.rank] = values.after;
   auto& ranks = open_[step];
@@ -105,7 +108,8 @@ void Ledger::add(StepValues values) {
 void Ledger::check(const std::vector<StepValues>& ranks) const {
   if (ranks[0].record.finite) return check_finite(ranks);
   for (const StepValues& rank : ranks) {
-    EXPECT_EQ(rank.before, rank.after) << "rank " << rank.rank << ", step " << rank.record.step << ", which was not finite";
+    EXPECT_EQ(rank.before, rank.after) << "rank " << rank.rank << ", step " << rank.record.step
+                                       << ", which was not finite";
     EXPECT_TRUE(std::all_of(rank.average.begin(), rank.average.end(), [](float value) { return std::isnan(value); }));
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ledger of a job, in fp64 and element by element (I2, I6): what all ranks were given and had left is what was applied and
-// is left now, in every step and across every switch of strategy; a step that was not finite leaves residuals as they were.
+// The ledger of a job, in fp64 and element by element (I2, I6): what all ranks were given and had left is what was
+// applied and is left now, in every step and across every switch of strategy; a step that was not finite leaves
+// residuals as they were.
 #pragma once
 
 #include <map>

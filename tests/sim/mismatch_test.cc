@@ -57,7 +57,8 @@ TEST_P(Mismatch, OfOneReceivedStrategyEndsAllRanksInTheNextStepBeforeAnyFurtherP
       EXPECT_EQ(rank.steps().back().command.kind, tuner::Command::Kind::prepare);
       // After the step's control word only that which names the ranks.
       const CallLog& calls = rank.calls();
-      EXPECT_EQ(calls.back().call, (Call{Call::Group::control, comm::Collective::Kind::all_gather, comm::WireType::u8, 8}));
+      EXPECT_EQ(calls.back().call,
+                (Call{Call::Group::control, comm::Collective::Kind::all_gather, comm::WireType::u8, 8}));
       EXPECT_EQ(calls[calls.size() - 2].call.kind, comm::Collective::Kind::all_reduce);
       EXPECT_EQ(calls[calls.size() - 2].call.group, Call::Group::control);
     }

@@ -71,7 +71,8 @@ class RandomCommands {
     if (is_run_) return {};
     pending_ = next_slot_++;
     const policies::Candidate candidate{exec::random_strategy(table_, every_option(), rng_), "random"};
-    return {{.kind = Command::Kind::prepare, .slot = *pending_}, std::make_shared<const policies::Candidate>(candidate)};
+    return {{.kind = Command::Kind::prepare, .slot = *pending_},
+            std::make_shared<const policies::Candidate>(candidate)};
   }
 
   tuner::Action run(int32_t slot) {
@@ -109,12 +110,13 @@ class RandomCommands {
 
 WorldOptions random_world(uint64_t seed, int size, Rng rng) {
   const double rates[] = {3e6, 25e6, 125e6, 1e9};
-  return {.size = size,
-          .seed = seed,
-          .rank = {.bytes_per_second = rates[rng.below(4)], .latency_ns = 5'000 + static_cast<int64_t>(rng.below(100'000))},
-          .jitter_ns = static_cast<int64_t>(rng.below(500'000)),
-          .stall_probability = 0.05,
-          .stall_ns = 5'000'000};
+  return {
+      .size = size,
+      .seed = seed,
+      .rank = {.bytes_per_second = rates[rng.below(4)], .latency_ns = 5'000 + static_cast<int64_t>(rng.below(100'000))},
+      .jitter_ns = static_cast<int64_t>(rng.below(500'000)),
+      .stall_probability = 0.05,
+      .stall_ns = 5'000'000};
 }
 
 }  // namespace

@@ -52,8 +52,8 @@ class Recording final : public comm::Communicator, private comm::CompletionSink 
 
 }  // namespace
 
-std::unique_ptr<comm::Communicator> record(std::unique_ptr<comm::Communicator> inner, Call::Group group, const World& world,
-                                           CallLog& log) {
+std::unique_ptr<comm::Communicator> record(std::unique_ptr<comm::Communicator> inner, Call::Group group,
+                                           const World& world, CallLog& log) {
   return std::make_unique<Recording>(std::move(inner), group, world, log);
 }
 

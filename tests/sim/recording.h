@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators that write down what is started on them and when it was complete: what the tests of one total order (I3) and
-// of deadlines (I10) look at, independently of who issues.
+// Communicators that write down what is started on them and when it was complete: what the tests of one total order
+// (I3) and of deadlines (I10) look at, independently of who issues.
 #pragma once
 
 #include <deque>
@@ -24,7 +24,7 @@ struct Call {
 
 struct RecordedCall {
   Call call;
-  int under_way = 0;      // of its group when it was started, itself included
+  int under_way = 0;  // of its group when it was started, itself included
   int64_t start_ns = 0;
   int64_t end_ns = -1;    // -1: still under way
   bool overtook = false;  // it completed before another one of its group that was started earlier
@@ -35,7 +35,7 @@ struct RecordedCall {
 using CallLog = std::deque<RecordedCall>;
 
 // Both outlive the communicator.
-std::unique_ptr<comm::Communicator> record(std::unique_ptr<comm::Communicator> inner, Call::Group group, const World& world,
-                                           CallLog& log);
+std::unique_ptr<comm::Communicator> record(std::unique_ptr<comm::Communicator> inner, Call::Group group,
+                                           const World& world, CallLog& log);
 
 }  // namespace gradtune::sim

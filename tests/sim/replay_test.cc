@@ -45,7 +45,8 @@ TEST(Replay, TheOrderOfCompletionsChangesNoBit) {
     for (int r = 0; r < 3; ++r) {
       ASSERT_EQ(smooth.rank(r).steps().size(), rough.rank(r).steps().size());
       for (size_t s = 0; s < rough.rank(r).steps().size(); ++s) {
-        ASSERT_EQ(smooth.rank(r).steps()[s].digest, rough.rank(r).steps()[s].digest) << "seed " << seed << ", step " << s;
+        ASSERT_EQ(smooth.rank(r).steps()[s].digest, rough.rank(r).steps()[s].digest)
+            << "seed " << seed << ", step " << s;
       }
     }
   }

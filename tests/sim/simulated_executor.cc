@@ -33,7 +33,7 @@ core::Status SimulatedExecutor::prepare(int32_t slot, const core::Strategy& stra
   return workspace_.add(slot, std::move(compiled.value()), INT64_MAX);
 }
 
-// --- the thread that runs backward ---------------------------------------------------------------------------------------
+// --- the thread that runs backward -----------------------------------------------------------------------------------
 
 void SimulatedExecutor::backward(double pace, Done done) {
   pace_ = pace;
@@ -84,7 +84,7 @@ void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
   }
 }
 
-// --- what the core asks for ----------------------------------------------------------------------------------------------
+// --- what the core asks for ------------------------------------------------------------------------------------------
 
 void SimulatedExecutor::act(std::vector<Action> actions) {
   for (const Action& action : actions) {
@@ -128,7 +128,7 @@ int64_t SimulatedExecutor::cost_ns(int32_t bucket, int32_t op) const {
   return cost.fixed_ns + static_cast<int64_t>(cost.element_ns * static_cast<double>(elements));
 }
 
-// --- completions ---------------------------------------------------------------------------------------------------------
+// --- completions -----------------------------------------------------------------------------------------------------
 
 // A sink must not start collectives, so what follows is an event of its own.
 void SimulatedExecutor::complete(uint64_t token, core::Status status) {
@@ -149,7 +149,8 @@ void SimulatedExecutor::completed(uint64_t token, const core::Status& status) {
 }
 
 void SimulatedExecutor::finish(core::Status status) {
-  if (waiting_since_ns_) times_.wait_ms = static_cast<double>(world_.now_ns() - *waiting_since_ns_) * 1e-6 - late_ops_ms_;
+  if (waiting_since_ns_)
+    times_.wait_ms = static_cast<double>(world_.now_ns() - *waiting_since_ns_) * 1e-6 - late_ops_ms_;
   world_.after(0, rank_, [done = std::exchange(done_, nullptr), status = std::move(status)] { done(status); });
 }
 

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor of one simulated rank: the real core (engine/exec/core.h) and workspace (engine/exec/workspace.h), pumped by
-// events of a simulated world in place of the threads of exec::Executor. What differs: operations take the time that a model
-// says; backward is one call that does not return but tells when it is over; and there is neither a memory budget nor a
-// self-test.
+// The executor of one simulated rank: the real core (engine/exec/core.h) and workspace (engine/exec/workspace.h),
+// pumped by events of a simulated world in place of the threads of exec::Executor. What differs: operations take the
+// time that a model says; backward is one call that does not return but tells when it is over; and there is neither a
+// memory budget nor a self-test.
 #pragma once
 
 #include <cstdint>
@@ -43,17 +43,17 @@ class SimulatedExecutor final : private comm::CompletionSink {
   using Done = std::function<void(core::Status)>;
 
   // `gradients` are the rank's. What is under way when the executor is destroyed must never be told.
-  SimulatedExecutor(World& world, comm::Communicator& data, comm::Communicator& control, const exec::GradientArenas& gradients,
-                    const ExecutorModel& model, ControlWord control_word);
+  SimulatedExecutor(World& world, comm::Communicator& data, comm::Communicator& control,
+                    const exec::GradientArenas& gradients, const ExecutorModel& model, ControlWord control_word);
 
   // Between steps, as with exec::Executor.
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
   void drop(int32_t slot) { workspace_.drop(slot); }
   void run(int32_t slot) { workspace_.run(slot); }
 
-  // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's order.
-  // `done` is told when the averages and the control word are there, or of the first error, after which the communicators
-  // are aborted and nothing more happens here.
+  // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's
+  // order. `done` is told when the averages and the control word are there, or of the first error, after which the
+  // communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
   core::Status settle(bool finite) { return workspace_.settle(finite); }
 

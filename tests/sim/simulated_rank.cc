@@ -35,7 +35,8 @@ SimulatedRank::SimulatedRank(World& world, std::unique_ptr<comm::Communicator> d
       gradients_(options.table),
       data_(record(std::move(data), Call::Group::data, world, calls_)),
       control_(record(std::move(control), Call::Group::control, world, calls_)),
-      executor_(world, *data_, *control_, gradients_, options.executor, [this](bool finite) { return control_word(finite); }),
+      executor_(world, *data_, *control_, gradients_, options.executor,
+                [this](bool finite) { return control_word(finite); }),
       agreement_(0, core::hash(options.start.at(0).strategy)) {
   for (size_t slot = 0; slot < options.start.size(); ++slot) {
     const core::Strategy& strategy = options.start[slot].strategy;
@@ -46,7 +47,7 @@ SimulatedRank::SimulatedRank(World& world, std::unique_ptr<comm::Communicator> d
   world_.after(0, rank_, [this] { begin_step(); });
 }
 
-// --- backward ------------------------------------------------------------------------------------------------------------
+// --- backward --------------------------------------------------------------------------------------------------------
 
 void SimulatedRank::begin_step() {
   began_ns_ = world_.now_ns();
@@ -90,7 +91,7 @@ void SimulatedRank::settle(const tuner::Verdict& verdict) {
   carry_out(verdict.command);
 }
 
-// --- commands ------------------------------------------------------------------------------------------------------------
+// --- commands --------------------------------------------------------------------------------------------------------
 
 void SimulatedRank::carry_out(const Command& command) {
   switch (command.kind) {
@@ -131,7 +132,8 @@ void SimulatedRank::lead() {
       announced_text_ = file_text(*action.candidate);
       announced_.bytes = static_cast<int64_t>(announced_text_.size());
     }
-    world_.note(rank_, "announced", static_cast<uint64_t>(announced_.kind) << 32 | static_cast<uint32_t>(announced_.slot));
+    world_.note(rank_, "announced",
+                static_cast<uint64_t>(announced_.kind) << 32 | static_cast<uint32_t>(announced_.slot));
   }
   world_.after(world_.work_ns(rank_, options_.update_ns), rank_, [this] { end_step(); });
 }
@@ -162,7 +164,7 @@ std::string SimulatedRank::file_text(const policies::Candidate& candidate) const
 
 std::string SimulatedRank::exported() const { return file_text({executor_.strategy(), "in force"}); }
 
-// --- failures ------------------------------------------------------------------------------------------------------------
+// --- failures --------------------------------------------------------------------------------------------------------
 
 // The first rank that knows ends, and may so end the comparison for others; that they differ is known all the same.
 void SimulatedRank::name_those_who_differ(const core::Error& error) {
@@ -177,7 +179,8 @@ void SimulatedRank::name_those_who_differ(const core::Error& error) {
           for (size_t r = 1; r < identities_.size() && status; ++r) {
             if (identities_[r] != identities_[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
           }
-          const std::string unknown = status ? "" : "not known, as the comparison of ranks failed: " + status.error().message;
+          const std::string unknown =
+              status ? "" : "not known, as the comparison of ranks failed: " + status.error().message;
           fail({error.code, error.message + " (differs from rank 0: " + who + unknown + ")"});
         });
 }

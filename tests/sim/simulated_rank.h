@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One simulated rank of a training job: what hooks/session.cc does with gradients, control word and commands, on simulated
-// time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What differs from a
-// session: there is no module, so gradients are given, the order of tensors is known from the start, and no step waits.
+// One simulated rank of a training job: what hooks/session.cc does with gradients, control word and commands, on
+// simulated time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What
+// differs from a session: there is no module, so gradients are given, the order of tensors is known from the start, and
+// no step waits.
 #pragma once
 
 #include <array>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really compressed,
-// moved and averaged.
+// Whole tunings: the real tuner with the real policy on rank 0 of a simulated job whose gradients are really
+// compressed, moved and averaged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ constexpr int64_t kSteps = 250;
 
 core::GradientTable small_net() {
   using core::DType;
-  core::GradientTable table = exec::make_table(
-      {{400, DType::f32}, {30'000, DType::f32}, {12'000, DType::f32}, {3'000, DType::f32}});
+  core::GradientTable table =
+      exec::make_table({{400, DType::f32}, {30'000, DType::f32}, {12'000, DType::f32}, {3'000, DType::f32}});
   double ready_us = 0;
   for (core::TensorInfo& tensor : table.tensors) tensor.ready_us = ready_us += 0.17 * static_cast<double>(tensor.numel);
   return table;
@@ -86,8 +86,8 @@ struct Tuning {
     options.rank.fidelity = fidelity;
     options.rank.steps = steps;
     tuner = std::make_unique<tuner::Tuner>(tuner::TunerOptions{.seed = seed},
-                                           policies::make_policy("mergecomp", {.seed = seed}).value(), std::move(knowledge),
-                                           options.rank.start, std::nullopt);
+                                           policies::make_policy("mergecomp", {.seed = seed}).value(),
+                                           std::move(knowledge), options.rank.start, std::nullopt);
     options.leader = [this](const core::StepReport& report) {
       tuner::Action action = tuner->on_step(report);
       believed[report.step + tuner::kLead] = core::hash(tuner->in_force().strategy);
@@ -174,7 +174,8 @@ TEST_P(Tunings, WithNothingToGainKeepTheBaseline) {
 }
 
 TEST(TuningsAgain, DecideTheSame) {
-  const Tuning once(training(kSlow, 2, 5), Fidelity::lossy, kSteps), again(training(kSlow, 2, 5), Fidelity::lossy, kSteps);
+  const Tuning once(training(kSlow, 2, 5), Fidelity::lossy, kSteps),
+      again(training(kSlow, 2, 5), Fidelity::lossy, kSteps);
   EXPECT_EQ(once.decisions, again.decisions);
   EXPECT_EQ(once.job->world().trace_hash(), again.job->world().trace_hash());
   for (int r = 0; r < 2; ++r) {

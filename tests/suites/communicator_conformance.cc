@@ -58,13 +58,15 @@ class Sink final : public comm::CompletionSink {
   std::map<uint64_t, core::Status> told_;
 };
 
-// --- Values: small whole numbers, whose sums over a few ranks are exact in every type, repeating with a prime period -------
+// --- Values: small whole numbers, whose sums over a few ranks are exact in every type, repeating with a prime period -
 
 constexpr int64_t kPeriod = 41;
 int value_at(int rank, int64_t i) { return static_cast<int>((i * 7 + rank * 13) % kPeriod); }
 
 void write(std::byte* data, WireType type, int64_t i, int value) {
-  const auto put = [&](auto typed) { std::memcpy(data + i * static_cast<int64_t>(sizeof typed), &typed, sizeof typed); };
+  const auto put = [&](auto typed) {
+    std::memcpy(data + i * static_cast<int64_t>(sizeof typed), &typed, sizeof typed);
+  };
   switch (type) {
     case WireType::u8: return put(static_cast<uint8_t>(value));
     case WireType::f32: return put(static_cast<float>(value));
@@ -83,9 +85,9 @@ struct Case {
   int64_t count = 0;
 
   std::string name() const {
-    return std::string(comm::to_string(kind)) + (in_place ? " in place" : "") + (last_is_root ? " from the last rank" : "") +
-           (reduction == Reduction::max ? " (max)" : "") + " of " + std::to_string(count) + " elements of type " +
-           std::to_string(static_cast<int>(type));
+    return std::string(comm::to_string(kind)) + (in_place ? " in place" : "") +
+           (last_is_root ? " from the last rank" : "") + (reduction == Reduction::max ? " (max)" : "") + " of " +
+           std::to_string(count) + " elements of type " + std::to_string(static_cast<int>(type));
   }
 };
 
@@ -177,7 +179,8 @@ class Part {
   }
 
   void check() {
-    const Buffer in(what_.type, parts_in_, what_.count, [&](int part, int64_t i) { return before(what_, me(), part, i); });
+    const Buffer in(what_.type, parts_in_, what_.count,
+                    [&](int part, int64_t i) { return before(what_, me(), part, i); });
     const Buffer out(what_.type, parts_out_, what_.count,
                      [&](int part, int64_t i) { return after(what_, rank_.size(), me(), part, i); });
     EXPECT_TRUE(in_ == in) << "rank " << me() << ": the input of " << what_.name() << " was written to";
@@ -215,7 +218,7 @@ void run_together(const std::vector<Case>& cases, const Players& players) {
   }
 }
 
-// --- Failures --------------------------------------------------------------------------------------------------------------
+// --- Failures --------------------------------------------------------------------------------------------------------
 
 // An all-reduce of one float, for where only the outcome matters.
 void start_any(comm::Communicator& rank, Sink& sink, uint64_t token, float& value, int64_t timeout_ms) {
@@ -303,7 +306,8 @@ void run_communicator_misuse(const Players& players) {
   std::vector<std::array<float, 2>> values(players.ranks.size());
   for (size_t p = 0; p < players.ranks.size(); ++p) {
     comm::Communicator& rank = *players.ranks[p];
-    Collective call{.kind = Kind::all_reduce, .type = WireType::f32, .out = reinterpret_cast<std::byte*>(values[p].data())};
+    Collective call{
+        .kind = Kind::all_reduce, .type = WireType::f32, .out = reinterpret_cast<std::byte*>(values[p].data())};
     for (const int64_t count : {-1, 1}) {
       Collective illegal = call;
       illegal.count = count;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every compressor of the table has to do (engine/compress/compressor.h), with its default parameter and at both ends
-// of its range. A new row is tested as soon as it is there; it only needs a reference (reference_compressors.cc).
+// What every compressor of the table has to do (engine/compress/compressor.h), with its default parameter and at both
+// ends of its range. A new row is tested as soon as it is there; it only needs a reference (reference_compressors.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
@@ -18,17 +18,15 @@
 namespace gradtune::suites {
 namespace {
 
-constexpr size_t kSizes[] = {0,    1,    2,    3,     15,    16,    17,
-                             63,   64,   65,   511,   512,   513,   1001,
-                             8191, 8192, 8193, 65535, 65536, 65537, (1 << 20) + 7};
+constexpr size_t kSizes[] = {0,   1,   2,    3,    15,   16,   17,    63,    64,    65,           511,
+                             512, 513, 1001, 8191, 8192, 8193, 65535, 65536, 65537, (1 << 20) + 7};
 constexpr size_t kFewSizes[] = {1, 17, 1000, 70001};
 constexpr size_t kMedium = 70001;  // several blocks, not a multiple of anything
 
 std::vector<core::CompressorSpec> specs() {
   std::vector<core::CompressorSpec> all;
   for (const compress::TableRow& row : compress::table()) {
-    std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min,
-                                      row.traits.parameter_max};
+    std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min, row.traits.parameter_max};
     std::sort(parameters.begin(), parameters.end());
     parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
     for (double parameter : parameters) all.push_back({std::string(row.traits.name), parameter});
@@ -38,15 +36,12 @@ std::vector<core::CompressorSpec> specs() {
 
 class CompressorConformance : public testing::TestWithParam<core::CompressorSpec> {
  protected:
-  const std::unique_ptr<compress::Compressor> compressor_ =
-      std::move(compress::make_compressor(GetParam())).value();
+  const std::unique_ptr<compress::Compressor> compressor_ = std::move(compress::make_compressor(GetParam())).value();
 
   // A step in the middle of training on three ranks.
   static EncodeCase usual_case(size_t n, Data kind = Data::layered) {
-    return {.gradient = make_data(kind, n, 11),
-            .residual = make_data(kind, n, 12),
-            .scale = 1.0F / 3,
-            .error_scale = 3};
+    return {
+        .gradient = make_data(kind, n, 11), .residual = make_data(kind, n, 12), .scale = 1.0F / 3, .error_scale = 3};
   }
 
   std::vector<float> decode_one(const Payload& payload, size_t n) const {
@@ -54,13 +49,11 @@ class CompressorConformance : public testing::TestWithParam<core::CompressorSpec
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Table, CompressorConformance, testing::ValuesIn(specs()),
-                         [](const auto& spec) {
-                           std::string name = core::to_string(spec.param);
-                           for (char& c : name)
-                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Table, CompressorConformance, testing::ValuesIn(specs()), [](const auto& spec) {
+  std::string name = core::to_string(spec.param);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+});
 
 TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
   EXPECT_EQ(compressor_->spec(), GetParam());
@@ -69,8 +62,7 @@ TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
   for (int64_t n : {0, 1, 100, 1 << 20}) {
     EXPECT_EQ(compressor_->payload_bytes(n), compressor_->traits().payload_bytes(GetParam(), n));
     if (compressor_->traits().summable) {
-      EXPECT_EQ(compressor_->payload_bytes(n),
-                n * core::bytes_per_element(compressor_->sum_type()));
+      EXPECT_EQ(compressor_->payload_bytes(n), n * core::bytes_per_element(compressor_->sum_type()));
     } else {
       EXPECT_EQ(compressor_->payload_bytes(n) % 16, 0);
     }
@@ -91,11 +83,9 @@ TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
       size_t wrong_values = 0, wrong_errors = 0;
       for (size_t i = 0; i < n; ++i) {
         const double expected = reference.decoded[i];
-        wrong_values +=
-            !(std::abs(decoded[i] - expected) <= reference.tolerance * std::abs(expected));
+        wrong_values += !(std::abs(decoded[i] - expected) <= reference.tolerance * std::abs(expected));
         const double error = job.error_scale * (double{job.scale} * p[i] - decoded[i]);
-        const double largest =
-            job.error_scale * std::max<double>(std::abs(job.scale * p[i]), std::abs(decoded[i]));
+        const double largest = job.error_scale * std::max<double>(std::abs(job.scale * p[i]), std::abs(decoded[i]));
         wrong_errors += !(std::abs(encoded.residual_next[i] - error) <= 3e-7 * largest);
       }
       EXPECT_EQ(wrong_values, 0U);
@@ -126,14 +116,12 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
     EXPECT_EQ(once.payload, again.payload) << n;
     EXPECT_TRUE(same_bytes(once.residual_next, again.residual_next)) << n;
     const DecodeCase decoding{.payloads = {once.payload}, .n = n, .misaligned = 0};
-    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, n)))
-        << n;
+    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, n))) << n;
   }
 }
 
 TEST_P(CompressorConformance, thread_count_does_not_matter) {
-  const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism,
-                                                     4);
+  const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
   std::vector<std::unique_ptr<compress::Queue>> queues;
   for (int threads = 1; threads <= 4; ++threads) {
     queues.push_back(make_thread_queue(threads));
@@ -149,10 +137,8 @@ TEST_P(CompressorConformance, thread_count_does_not_matter) {
     for (const auto& queue : queues) {
       const Encoded encoded = encode(*compressor_, job, *queue);
       EXPECT_EQ(encoded.payload, serial.payload) << queue->threads() << " threads";
-      EXPECT_TRUE(same_bytes(encoded.residual_next, serial.residual_next))
-          << queue->threads() << " threads";
-      EXPECT_TRUE(same_bytes(decode(*compressor_, decoding, *queue).value(), sum))
-          << queue->threads() << " threads";
+      EXPECT_TRUE(same_bytes(encoded.residual_next, serial.residual_next)) << queue->threads() << " threads";
+      EXPECT_TRUE(same_bytes(decode(*compressor_, decoding, *queue).value(), sum)) << queue->threads() << " threads";
     }
   }
 }
@@ -179,8 +165,7 @@ TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
   for (size_t n : kFewSizes) {
     std::vector<Payload> payloads;
     for (uint64_t seed = 1; seed <= 8; ++seed) {
-      payloads.push_back(
-          encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
+      payloads.push_back(encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
     }
     std::vector<float> sum(n), start = make_data(Data::normal, n, 20), accumulated = start;
     for (const Payload& payload : payloads) {
@@ -188,8 +173,7 @@ TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
       for (size_t i = 0; i < n; ++i) sum[i] += one[i], accumulated[i] += one[i];
     }
     EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n}).value(), sum);
-    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value(),
-              accumulated);
+    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value(), accumulated);
   }
 }
 
@@ -247,8 +231,7 @@ TEST_P(CompressorConformance, zeros_stay_zeros) {
 }
 
 TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
-  const float infinity = std::numeric_limits<float>::infinity(),
-              nan = std::numeric_limits<float>::quiet_NaN();
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   for (size_t n : kFewSizes) {
     for (size_t position : {size_t{0}, n / 2, n - 1}) {
       for (float value : {nan, -nan, infinity, -infinity}) {
@@ -259,8 +242,7 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
         // Peers learn of it by other ways, and until then they decode.
         EXPECT_TRUE(decode(*compressor_, {.payloads = {encoded.payload}, .n = n}).ok());
         std::swap(job.gradient, job.residual);
-        EXPECT_FALSE(encode(*compressor_, job).finite)
-            << value << " at " << position << " of " << n;
+        EXPECT_FALSE(encode(*compressor_, job).finite) << value << " at " << position << " of " << n;
       }
     }
   }
@@ -280,8 +262,7 @@ TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary)
       gradient[position] = value;
       const Encoded encoded = encode(*compressor_, {.gradient = gradient});
       EXPECT_TRUE(encoded.finite);
-      for (float decoded : decode_one(encoded.payload, 1000))
-        EXPECT_LE(std::abs(decoded), std::abs(value));
+      for (float decoded : decode_one(encoded.payload, 1000)) EXPECT_LE(std::abs(decoded), std::abs(value));
     }
   }
 }
@@ -309,8 +290,7 @@ TEST_P(CompressorConformance, a_flipped_bit_gives_a_value_or_a_named_rejection) 
       const auto result = decode(*compressor_, {.payloads = {payload, payload, flipped}, .n = n});
       if (result.ok()) continue;
       EXPECT_EQ(result.error().code, core::Error::Code::corrupt);
-      EXPECT_THAT(result.error().message,
-                  testing::MatchesRegex("payload 2 of 3: [a-z 0-9]+ is .*"));
+      EXPECT_THAT(result.error().message, testing::MatchesRegex("payload 2 of 3: [a-z 0-9]+ is .*"));
     }
   }
 }
@@ -334,8 +314,7 @@ TEST_P(CompressorConformance, a_broken_call_is_a_programmers_error) {
   Guarded<std::byte> payload(static_cast<size_t>(compressor_->payload_bytes(100)));
   Guarded<std::byte> scratch(static_cast<size_t>(compressor_->scratch_bytes(100)));
   const auto queue = compress::make_serial_queue();
-  const compress::Encode good{
-      .gradient = gradient, .payload = payload.span(), .scratch = scratch.span()};
+  const compress::Encode good{.gradient = gradient, .payload = payload.span(), .scratch = scratch.span()};
   EXPECT_TRUE(compressor_->encode(good, *queue));
   compress::Encode job = good;
   job.payload = job.payload.first(job.payload.size() - 1);

@@ -19,8 +19,7 @@ class ThreadQueue final : public compress::Queue {
  public:
   explicit ThreadQueue(int threads) : threads_(threads) {}
 
-  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block),
-                  void* context) override {
+  void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) override {
     std::atomic<int64_t> next = 0;
     std::vector<std::thread> threads;
     for (int i = 0; i < threads_; ++i) {
@@ -38,8 +37,7 @@ class ThreadQueue final : public compress::Queue {
 
 }  // namespace
 
-Encoded encode(const compress::Compressor& compressor, const EncodeCase& job,
-               compress::Queue& queue) {
+Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue) {
   const size_t n = job.gradient.size();
   const auto bytes = static_cast<size_t>(compressor.payload_bytes(static_cast<int64_t>(n)));
   const auto scratch_bytes = static_cast<size_t>(compressor.scratch_bytes(static_cast<int64_t>(n)));
@@ -60,10 +58,8 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job,
                                       .payload = std::as_writable_bytes(payload.span()),
                                       .scratch = std::as_writable_bytes(scratch.span())},
                                      queue);
-  EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() &&
-              next.intact());
-  EXPECT_TRUE(same_bytes(gradient.span(), job.gradient) &&
-              same_bytes(residual.span(), job.residual));
+  EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() && next.intact());
+  EXPECT_TRUE(same_bytes(gradient.span(), job.gradient) && same_bytes(residual.span(), job.residual));
   encoded.payload = payload.values();
   if (job.keep_error) encoded.residual_next = next.values();
   return encoded;
@@ -73,8 +69,8 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job) {
   return encode(compressor, job, *compress::make_serial_queue());
 }
 
-core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
-                                        const DecodeCase& job, compress::Queue& queue) {
+core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
+                                        compress::Queue& queue) {
   std::vector<std::unique_ptr<Guarded<unsigned char>>> memory;
   std::vector<std::span<const std::byte>> payloads;
   for (const Payload& payload : job.payloads) {
@@ -90,14 +86,12 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
   return out.values();
 }
 
-core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
-                                        const DecodeCase& job) {
+core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job) {
   return decode(compressor, job, *compress::make_serial_queue());
 }
 
 std::unique_ptr<compress::Compressor> make(const std::string& spec) {
-  const core::CompressorSpec parsed =
-      core::parse_compressor(spec, compress::known_traits()).value();
+  const core::CompressorSpec parsed = core::parse_compressor(spec, compress::known_traits()).value();
   return std::move(compress::make_compressor(parsed)).value();
 }
 
@@ -107,25 +101,14 @@ std::vector<float> make_data(Data kind, size_t n, uint64_t seed) {
   for (size_t i = 0; i < n; ++i) {
     const double normal = rng.normal();
     switch (kind) {
-      case Data::normal:
-        values[i] = static_cast<float>(normal);
-        break;
+      case Data::normal: values[i] = static_cast<float>(normal); break;
       case Data::layered:  // heavy tails, and layers whose gradients differ by orders of magnitude
-        values[i] = static_cast<float>(
-            normal * std::exp(2 * rng.normal() - static_cast<double>(i / 1000 % 5)));
+        values[i] = static_cast<float>(normal * std::exp(2 * rng.normal() - static_cast<double>(i / 1000 % 5)));
         break;
-      case Data::sparse:
-        values[i] = rng.below(200) == 0 ? static_cast<float>(normal) : 0.0F;
-        break;
-      case Data::ties:
-        values[i] = static_cast<float>(std::round(normal)) / 4;
-        break;
-      case Data::constant:
-        values[i] = normal < 0 ? -0.25F : 0.25F;
-        break;
-      case Data::zero:
-        values[i] = 0;
-        break;
+      case Data::sparse: values[i] = rng.below(200) == 0 ? static_cast<float>(normal) : 0.0F; break;
+      case Data::ties: values[i] = static_cast<float>(std::round(normal)) / 4; break;
+      case Data::constant: values[i] = normal < 0 ? -0.25F : 0.25F; break;
+      case Data::zero: values[i] = 0; break;
     }
   }
   return values;
@@ -138,18 +121,14 @@ std::vector<float> corrected(const EncodeCase& job) {
 }
 
 bool same_bytes(std::span<const float> a, std::span<const float> b) {
-  return a.size() == b.size() &&
-         (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-std::unique_ptr<compress::Queue> make_thread_queue(int threads) {
-  return std::make_unique<ThreadQueue>(threads);
-}
+std::unique_ptr<compress::Queue> make_thread_queue(int threads) { return std::make_unique<ThreadQueue>(threads); }
 
 std::vector<int64_t> simd_targets() {
   std::vector<int64_t> targets;
-  for (int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1)
-    targets.push_back(rest & -rest);
+  for (int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) targets.push_back(rest & -rest);
   return targets;
 }
 

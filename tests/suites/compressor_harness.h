@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls compressors the way tests need it: memory that notices writes outside of it, arrays that start anywhere, data of
-// several kinds, every SIMD target of this machine.
+// Calls compressors the way tests need it: memory that notices writes outside of it, arrays that start anywhere, data
+// of several kinds, every SIMD target of this machine.
 #pragma once
 
 #include <cstddef>
@@ -64,8 +64,7 @@ using Payload = std::vector<unsigned char>;
 struct EncodeCase {
   std::vector<float> gradient;
   std::vector<float> residual = {};  // empty: none is given
-  std::vector<float> add_to =
-      {};  // not empty: the next residual before, to which the error is added
+  std::vector<float> add_to = {};    // not empty: the next residual before, to which the error is added
   bool keep_error = true;
   float scale = 1, error_scale = 1;
   size_t misaligned = 1;      // elements
@@ -79,8 +78,7 @@ struct Encoded {
 };
 
 // Fails the running test where something outside of the outputs was written.
-Encoded encode(const compress::Compressor& compressor, const EncodeCase& job,
-               compress::Queue& queue);
+Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue);
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job);  // serial
 
 struct DecodeCase {
@@ -90,8 +88,8 @@ struct DecodeCase {
   size_t misaligned = 3;
 };
 
-core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
-                                        const DecodeCase& job, compress::Queue& queue);
+core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
+                                        compress::Queue& queue);
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
                                         const DecodeCase& job);  // serial
 
@@ -99,8 +97,7 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
 std::unique_ptr<compress::Compressor> make(const std::string& spec);
 
 enum class Data : uint8_t { normal, layered, sparse, ties, constant, zero };
-inline constexpr Data kAllData[] = {Data::normal, Data::layered,  Data::sparse,
-                                    Data::ties,   Data::constant, Data::zero};
+inline constexpr Data kAllData[] = {Data::normal, Data::layered, Data::sparse, Data::ties, Data::constant, Data::zero};
 std::vector<float> make_data(Data kind, size_t n, uint64_t seed = 1);
 
 // gradient + residual, as compressors form it.

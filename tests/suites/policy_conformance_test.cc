@@ -29,20 +29,17 @@ constexpr size_t kMostMeasurements = 64;
 
 std::map<std::string, core::GradientTable> tables() {
   std::vector<core::TensorInfo> many;
-  for (int t = 0; t < 300; ++t)
-    many.push_back(tensor("t" + std::to_string(t), 1 + t % 7 * 5000, 100 * t));
+  for (int t = 0; t < 300; ++t) many.push_back(tensor("t" + std::to_string(t), 1 + t % 7 * 5000, 100 * t));
   return {
       {"empty", {}},
       {"one tensor", make_table({tensor("a", 3'000'000)})},
       {"one element", make_table({tensor("a", 1)})},
       {"no elements", make_table({tensor("a", 0), tensor("b", 0)})},
-      {"an empty tensor among others",
-       make_table({tensor("a", 5, 0), tensor("b", 0, 1), tensor("c", 700'000, 2)})},
-      {"mixed dtypes", make_table({tensor("a", 100'000, 0, DType::bf16), tensor("b", 100'001, 10),
-                                   tensor("c", 17, 20, DType::f16),
-                                   tensor("d", 1'000'000, 30, DType::bf16), tensor("e", 3, 40)})},
-      {"16 bits",
-       make_table({tensor("a", 100'000, 0, DType::bf16), tensor("b", 100'001, 10, DType::bf16)})},
+      {"an empty tensor among others", make_table({tensor("a", 5, 0), tensor("b", 0, 1), tensor("c", 700'000, 2)})},
+      {"mixed dtypes",
+       make_table({tensor("a", 100'000, 0, DType::bf16), tensor("b", 100'001, 10), tensor("c", 17, 20, DType::f16),
+                   tensor("d", 1'000'000, 30, DType::bf16), tensor("e", 3, 40)})},
+      {"16 bits", make_table({tensor("a", 100'000, 0, DType::bf16), tensor("b", 100'001, 10, DType::bf16)})},
       {"many tensors", make_table(many)},
       {"reference", testing::reference_table()},
   };
@@ -51,9 +48,7 @@ std::map<std::string, core::GradientTable> tables() {
 // Step times that a job might show, and some that none will.
 using Times = std::function<std::function<double(const core::Strategy&)>()>;
 std::map<std::string, Times> all_times() {
-  const auto constant = [](double ms) {
-    return [ms] { return [ms](const core::Strategy&) { return ms; }; };
-  };
+  const auto constant = [](double ms) { return [ms] { return [ms](const core::Strategy&) { return ms; }; }; };
   return {
       {"constant", constant(100)},
       {"zero", constant(0)},
@@ -62,25 +57,14 @@ std::map<std::string, Times> all_times() {
       {"rising", [] { return [ms = 1.0](const core::Strategy&) mutable { return ms *= 1.1; }; }},
       {"falling", [] { return [ms = 1e6](const core::Strategy&) mutable { return ms *= 0.9; }; }},
       {"more buckets are better",
-       [] {
-         return
-             [](const core::Strategy& s) { return 1000.0 / static_cast<double>(s.buckets.size()); };
-       }},
+       [] { return [](const core::Strategy& s) { return 1000.0 / static_cast<double>(s.buckets.size()); }; }},
       {"fewer buckets are better",
-       [] {
-         return [](const core::Strategy& s) { return static_cast<double>(s.buckets.size()); };
-       }},
+       [] { return [](const core::Strategy& s) { return static_cast<double>(s.buckets.size()); }; }},
       {"random",
-       [] {
-         return [rng = core::Rng(3)](const core::Strategy&) mutable {
-           return 1 + 100 * rng.uniform();
-         };
-       }},
+       [] { return [rng = core::Rng(3)](const core::Strategy&) mutable { return 1 + 100 * rng.uniform(); }; }},
       {"random extremes",
        [] {
-         return [rng = core::Rng(4)](const core::Strategy&) mutable {
-           return rng.below(2) == 0 ? 1e-300 : 1e300;
-         };
+         return [rng = core::Rng(4)](const core::Strategy&) mutable { return rng.below(2) == 0 ? 1e-300 : 1e300; };
        }},
   };
 }
@@ -101,8 +85,7 @@ std::vector<Proposal> run(Policy& policy, const Knowledge& knowledge,
 
 class PolicyConformance : public ::testing::TestWithParam<std::string> {
  protected:
-  static Knowledge knowledge(core::GradientTable table, int world_size, Fidelity fidelity,
-                             int host_threads = 0) {
+  static Knowledge knowledge(core::GradientTable table, int world_size, Fidelity fidelity, int host_threads = 0) {
     Knowledge job = testing::knowledge_of(std::move(table), world_size, fidelity);
     job.host_threads = host_threads;
     job.baseline_ms = 120;
@@ -112,8 +95,8 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
 
   // With baselines as what `fixed` is given.
   static std::unique_ptr<Policy> make(const Knowledge& job) {
-    return std::move(make_policy(GetParam(), {.fixed = baselines(job.table, job.fidelity),
-                                              .most_finalists = kMostFinalists}))
+    return std::move(
+               make_policy(GetParam(), {.fixed = baselines(job.table, job.fidelity), .most_finalists = kMostFinalists}))
         .value();
   }
 
@@ -129,8 +112,7 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
       }
       std::set<uint64_t> different;
       for (const Candidate& candidate : proposal.candidates) {
-        EXPECT_TRUE(different.insert(core::hash(candidate.strategy)).second)
-            << "proposed twice: " << candidate.label;
+        EXPECT_TRUE(different.insert(core::hash(candidate.strategy)).second) << "proposed twice: " << candidate.label;
         EXPECT_FALSE(candidate.label.empty());
         expect_sound(job, candidate);
       }
@@ -149,8 +131,7 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
         EXPECT_TRUE(step.place == core::Place::device || job.host_threads > 0) << candidate.label;
       }
     }
-    const auto program =
-        exec::compile(candidate.strategy, job.table, job.world_size - 1, job.world_size);
+    const auto program = exec::compile(candidate.strategy, job.table, job.world_size - 1, job.world_size);
     EXPECT_TRUE(program.ok()) << candidate.label << ": " << program.error().message;
   }
 };
@@ -160,8 +141,7 @@ TEST_P(PolicyConformance, ProposalsAreSoundForEveryJob) {
     for (int world_size : {1, 2, 3, 16}) {
       for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
         for (int host_threads : {0, 2}) {
-          SCOPED_TRACE(name + ", " + std::to_string(world_size) + " ranks, " +
-                       std::string(core::to_string(fidelity)));
+          SCOPED_TRACE(name + ", " + std::to_string(world_size) + " ranks, " + std::string(core::to_string(fidelity)));
           const Knowledge job = knowledge(table, world_size, fidelity, host_threads);
           expect_sound(job, run(*make(job), job, all_times().at("random")()));
         }
@@ -181,8 +161,7 @@ TEST_P(PolicyConformance, ProposalsAreSoundForEveryAllowList) {
     for (int world_size : {2, 16}) {
       Knowledge job = knowledge(testing::reference_table(), world_size, Fidelity::lossy, 1);
       job.codecs = codecs;
-      const auto policy =
-          std::move(make_policy(GetParam(), {.most_finalists = kMostFinalists})).value();
+      const auto policy = std::move(make_policy(GetParam(), {.most_finalists = kMostFinalists})).value();
       expect_sound(job, run(*policy, job, all_times().at("random")()));
     }
   }
@@ -212,11 +191,10 @@ TEST_P(PolicyConformance, MeasurementsOfOthersAreIgnored) {
   disturbed->learn({12345, 1, 5});
   const auto time = all_times().at("random");
   const auto proposals = run(*policy, job, time());
-  const auto others =
-      run(*disturbed, job, [&, known = time()](const core::Strategy& strategy) mutable {
-        disturbed->learn({12345, 1, 5});
-        return known(strategy);
-      });
+  const auto others = run(*disturbed, job, [&, known = time()](const core::Strategy& strategy) mutable {
+    disturbed->learn({12345, 1, 5});
+    return known(strategy);
+  });
   ASSERT_EQ(proposals.size(), others.size());
 }
 
@@ -249,8 +227,8 @@ TEST_P(PolicyConformance, AFinalProposalStays) {
 
 TEST_P(PolicyConformance, ForOneRankOrNoElementsThereIsNothingToRace) {
   if (GetParam() == "fixed") return;  // does as it is told
-  for (const Knowledge& job : {knowledge(testing::reference_table(), 1, Fidelity::lossy),
-                               knowledge({}, 2, Fidelity::lossy)}) {
+  for (const Knowledge& job :
+       {knowledge(testing::reference_table(), 1, Fidelity::lossy), knowledge({}, 2, Fidelity::lossy)}) {
     const Proposal proposal = make(job)->propose(job);
     EXPECT_TRUE(proposal.final);
     EXPECT_TRUE(proposal.candidates.empty());

@@ -21,8 +21,8 @@ struct Reference {
 // The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.
 Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, float scale);
 
-// The nearest number with so many bits of precision whose unit in the last place is at least 2^min_place, ties to even; infinite
-// above the largest finite number.
+// The nearest number with so many bits of precision whose unit in the last place is at least 2^min_place, ties to even;
+// infinite above the largest finite number.
 double round_to_format(double value, int precision_bits, int min_place, double largest);
 
 double round_to_fp16(double value);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exhaustive search, breadth first, over all that can happen between 2 to 4 ranks within a few steps: rank 0 announces any
-// command that is in order, ranks answer a preparation at any time, with success, failure, or (one of them, once) with
-// another strategy than the one that was sent, and come to and leave each control collective in any order.
+// Exhaustive search, breadth first, over all that can happen between 2 to 4 ranks within a few steps: rank 0 announces
+// any command that is in order, ranks answer a preparation at any time, with success, failure, or (one of them, once)
+// with another strategy than the one that was sent, and come to and leave each control collective in any order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,12 +56,12 @@ struct World {
   std::vector<Rank> ranks;
   ControlWord reduced{};
   int64_t reduced_step = -1;
-  std::array<std::optional<Ran>, 2> ran;  // in even and odd steps: ranks are at most one step apart
+  std::array<std::optional<Ran>, 2> ran;        // in even and odd steps: ranks are at most one step apart
   std::array<bool, kMostSlots> ready = {true};  // as rank 0 knows from reports
-  std::optional<int32_t> asked;           // prepare announced, outcome not known to rank 0
+  std::optional<int32_t> asked;                 // prepare announced, outcome not known to rank 0
   int32_t next_slot = 1;
   bool wrong_left = true;
-  bool has_conflict = false;              // the words that were reduced last hold two hashes for one slot
+  bool has_conflict = false;  // the words that were reduced last hold two hashes for one slot
 
   uint64_t key() const {
     core::Hasher hasher;

@@ -116,8 +116,9 @@ TEST(Agreement, OneRanksExclusionCountsForAll) {
 
 TEST(Agreement, CommandsArriveAsAnnounced) {
   const int64_t kLargest = int64_t{1} << 53;
-  for (const Command& command : {Command{}, Command{Kind::prepare, 5, 123'456}, Command{Kind::prepare, INT32_MAX, kLargest},
-                                 Command{Kind::run, 0, 0}, Command{Kind::drop, 9, 0}, Command{Kind::commit, 0, 0}}) {
+  for (const Command& command :
+       {Command{}, Command{Kind::prepare, 5, 123'456}, Command{Kind::prepare, INT32_MAX, kLargest},
+        Command{Kind::run, 0, 0}, Command{Kind::drop, 9, 0}, Command{Kind::commit, 0, 0}}) {
     EXPECT_EQ(command, Ranks(3).agreed_step(command).command);
   }
 }
@@ -167,7 +168,8 @@ TEST(Agreement, ARunIsCarriedOutOnAllRanksOrOnNone) {
     job.ranks[0].prepared(4, kOther);
     if (is_in_time) job.ranks[1].prepared(4, kOther);
     for (const auto& verdict : job.step({Kind::run, 4, 0})) {
-      EXPECT_EQ(is_in_time ? Kind::run : Kind::keep, verdict.value().command.kind) << "announced together with the answers";
+      EXPECT_EQ(is_in_time ? Kind::run : Kind::keep, verdict.value().command.kind)
+          << "announced together with the answers";
     }
     for (const Agreement& rank : job.ranks) {
       EXPECT_EQ(is_in_time ? 4 : 0, rank.slot());

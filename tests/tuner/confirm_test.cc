@@ -121,7 +121,8 @@ Outcomes outcomes(double cv, double gain, int pairs, int runs) {
     NoiseProcess process({.cv = cv, .spikes = 0.02, .drift = 0.08}, core::Rng(static_cast<uint64_t>(run)));
     Confirmation confirmation(kWinner, kBaseline, pairs, core::Rng(static_cast<uint64_t>(run)).fork("order"));
     std::vector<Score> blocks;
-    for (int32_t slot : confirmation.next_blocks()) blocks.push_back(process.block(slot, slot == kWinner ? 1 - gain : 1));
+    for (int32_t slot : confirmation.next_blocks())
+      blocks.push_back(process.block(slot, slot == kWinner ? 1 - gain : 1));
     confirmation.score(blocks);
     const Claim claim = confirmation.claim();
     outcomes.confirmed += claim.confirmed ? 1.0 / runs : 0;

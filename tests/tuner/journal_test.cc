@@ -18,8 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::string_view kStrategyFile =
-    "{\n\"schema\": \"gradtune.strategy/1\",\n\"label\": \"a\\nb\"\n}\n";
+constexpr std::string_view kStrategyFile = "{\n\"schema\": \"gradtune.strategy/1\",\n\"label\": \"a\\nb\"\n}\n";
 
 JournalHeader header() {
   return {.world_size = 4,
@@ -31,10 +30,9 @@ JournalHeader header() {
 }
 
 TEST(JournalLine, OfTheHeader) {
-  EXPECT_EQ(
-      journal_line(header()),
-      R"({"schema":"gradtune.journal/1","world_size":4,"fidelity":"lossy","seed":7,"model":"0000000000000abc",)"
-      R"("policy":"mergecomp","network":"1 Gbit/s"})");
+  EXPECT_EQ(journal_line(header()),
+            R"({"schema":"gradtune.journal/1","world_size":4,"fidelity":"lossy","seed":7,"model":"0000000000000abc",)"
+            R"("policy":"mergecomp","network":"1 Gbit/s"})");
 }
 
 TEST(JournalLine, OfAStep) {
@@ -59,8 +57,7 @@ TEST(JournalLine, OfADecision) {
 }
 
 TEST(JournalLine, ANumberThatJsonDoesNotHaveIsNull) {
-  EXPECT_THAT(journal_line(Decision{1, Stage::observe, "x", "", std::nan("")}),
-              HasSubstr("\"value\":null"));
+  EXPECT_THAT(journal_line(Decision{1, Stage::observe, "x", "", std::nan("")}), HasSubstr("\"value\":null"));
 }
 
 TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
@@ -73,13 +70,11 @@ TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
 
 TEST(JournalLine, OfAPlanGivesTheStrategyBack) {
   const core::GradientTable table{{{.name = "a", .shape = {100}, .numel = 100}}};
-  const StrategyFile file{
-      .model = table.fingerprint(),
-      .world_size = 2,
-      .strategy = core::uniform({{{0, 0, 60}}, {{0, 60, 40}}}, core::plain_all_reduce(), 2),
-      .tensors = {"a"}};
-  const auto json =
-      nlohmann::json::parse(journal_plan_line(9, 2, core::hash(file.strategy), to_json(file)));
+  const StrategyFile file{.model = table.fingerprint(),
+                          .world_size = 2,
+                          .strategy = core::uniform({{{0, 0, 60}}, {{0, 60, 40}}}, core::plain_all_reduce(), 2),
+                          .tensors = {"a"}};
+  const auto json = nlohmann::json::parse(journal_plan_line(9, 2, core::hash(file.strategy), to_json(file)));
   EXPECT_EQ(parse_strategy(json["strategy"].dump(), compress::known_traits()).value(), file);
 }
 
@@ -87,20 +82,16 @@ class JournalFile : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
   std::string content() const { return read_file(path_, 1 << 20).value(); }
-  const std::string path_ =
-      ::testing::TempDir() + "/gradtune_journal." + std::to_string(::getpid());
+  const std::string path_ = ::testing::TempDir() + "/gradtune_journal." + std::to_string(::getpid());
 };
 
 TEST_F(JournalFile, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
   {
     auto journal = Journal::open(path_, header());
     ASSERT_TRUE(journal.ok()) << journal.error().message;
-    EXPECT_EQ(content(), journal_line(header()) + "\n")
-        << "at once, so that a job that dies early leaves it";
+    EXPECT_EQ(content(), journal_line(header()) + "\n") << "at once, so that a job that dies early leaves it";
     for (int64_t step = 0; step < 100; ++step) {
-      EXPECT_TRUE(journal.value()
-                      ->write(journal_line(Decision{step, Stage::race, "measure", "a", 1}))
-                      .ok());
+      EXPECT_TRUE(journal.value()->write(journal_line(Decision{step, Stage::race, "measure", "a", 1})).ok());
     }
   }
   std::istringstream lines(content());
@@ -131,8 +122,7 @@ TEST_F(JournalFile, ErrorsNameTheFileAndTheCause) {
   const auto journal = Journal::open("/no/such/folder/journal", header());
   ASSERT_FALSE(journal.ok());
   EXPECT_EQ(journal.error().code, core::Error::Code::io);
-  EXPECT_EQ(journal.error().message,
-            "journal: can not open /no/such/folder/journal: No such file or directory");
+  EXPECT_EQ(journal.error().message, "journal: can not open /no/such/folder/journal: No such file or directory");
   const auto full = Journal::open("/dev/full", header());
   ASSERT_FALSE(full.ok());
   EXPECT_EQ(full.error().message, "journal: can not write /dev/full: No space left on device");

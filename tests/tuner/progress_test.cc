@@ -61,8 +61,7 @@ TEST(ProgressLines, TheLastSaysWhyTheBaselineStays) {
 TEST(ProgressLines, TheLiveOneClampsWhatItIsTold) {
   EXPECT_EQ(live_line(Stage::race, 0.456, 120, 104.26, "bf16 gather, 8 buckets"),
             "gradtune: step 120: racing the best, 46 %: 104.3 ms, bf16 gather, 8 buckets");
-  EXPECT_EQ(live_line(Stage::observe, 7, 1, 1, "x"),
-            "gradtune: step 1: observing the baseline, 100 %: 1.0 ms, x");
+  EXPECT_EQ(live_line(Stage::observe, 7, 1, 1, "x"), "gradtune: step 1: observing the baseline, 100 %: 1.0 ms, x");
 }
 
 // A job's life, told to a Progress.
@@ -73,8 +72,7 @@ std::string told(bool is_terminal, int64_t ms_per_step) {
   progress.start(Fidelity::half, {{"none"}}, "auto");
   int64_t step = 0;
   for (const Stage stage : {Stage::observe, Stage::race, Stage::watch}) {
-    for (int i = 0; i < 4; ++i, clock.now_ms += ms_per_step)
-      progress.step(stage, i / 4.0, ++step, 50, "a");
+    for (int i = 0; i < 4; ++i, clock.now_ms += ms_per_step) progress.step(stage, i / 4.0, ++step, 50, "a");
     if (stage == Stage::race) progress.finish(committed(), "all_reduce baseline", "");
   }
   return text;

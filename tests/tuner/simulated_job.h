@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as in the tuning reference
-// (section 4), and the tuner's commands go through an Agreement for each rank, with the lead that they have in a real job.
+// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as in the tuning
+// reference (section 4), and the tuner's commands go through an Agreement for each rank, with the lead that they have
+// in a real job.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -71,10 +72,10 @@ class ScriptedPolicy final : public policies::Policy {
 };
 
 struct Noise {
-  double cv = 0;               // log-normal, independent
-  double spikes = 0;           // probability of a step 1.5 to 3 times as long
-  double drift = 0;            // amplitude of an AR(1) process in the logarithm, coefficient 0.98, shared by all strategies
-  double transient = 1;        // factor of the first step after a switch
+  double cv = 0;         // log-normal, independent
+  double spikes = 0;     // probability of a step 1.5 to 3 times as long
+  double drift = 0;      // amplitude of an AR(1) process in the logarithm, coefficient 0.98, shared by all strategies
+  double transient = 1;  // factor of the first step after a switch
 };
 constexpr Noise kQuiet{};
 constexpr Noise kReference{.cv = 0.05, .spikes = 0.02, .drift = 0.08, .transient = 2};
@@ -112,11 +113,11 @@ struct JobOptions {
   uint64_t seed = 1;
   TunerOptions tuner;
   double preparing_ms = 50;
-  int preparing_steps = 1;                  // until the ranks have answered
-  std::set<std::string> failing;            // labels of what the last rank can not prepare
-  std::function<bool(int64_t)> excluded;    // steps with an evaluation or the like
+  int preparing_steps = 1;                                     // until the ranks have answered
+  std::set<std::string> failing;                               // labels of what the last rank can not prepare
+  std::function<bool(int64_t)> excluded;                       // steps with an evaluation or the like
   std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
-  std::function<double(int64_t)> slowdown;  // of everything
+  std::function<double(int64_t)> slowdown;                     // of everything
 };
 
 class SimulatedJob {

@@ -57,7 +57,8 @@ TEST(Statistics, PowerIsWhatTheTestFinds) {
         const Moments m = moments(sample);
         if (m.mean > t_one_sided(values) * m.sd / std::sqrt(values)) ++found;
       }
-      EXPECT_NEAR(static_cast<double>(found) / kRuns, power(values, mean, 1), 0.045) << values << " values, mean " << mean;
+      EXPECT_NEAR(static_cast<double>(found) / kRuns, power(values, mean, 1), 0.045)
+          << values << " values, mean " << mean;
     }
   }
 }

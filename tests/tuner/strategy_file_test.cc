@@ -25,11 +25,10 @@ const std::vector<core::CompressorTraits>& known() {
 }
 
 core::GradientTable small_table() {
-  return {
-      {{.name = "fc.bias", .shape = {10}, .numel = 10, .dtype = DType::f32, .ready_us = 1},
-       {.name = "fc.weight", .shape = {10, 300}, .numel = 3000, .dtype = DType::f32, .ready_us = 2},
-       {.name = "embed", .shape = {0}, .numel = 0, .dtype = DType::f32, .ready_us = 3},
-       {.name = "conv \"1\"", .shape = {7}, .numel = 7, .dtype = DType::bf16, .ready_us = 4}}};
+  return {{{.name = "fc.bias", .shape = {10}, .numel = 10, .dtype = DType::f32, .ready_us = 1},
+           {.name = "fc.weight", .shape = {10, 300}, .numel = 3000, .dtype = DType::f32, .ready_us = 2},
+           {.name = "embed", .shape = {0}, .numel = 0, .dtype = DType::f32, .ready_us = 3},
+           {.name = "conv \"1\"", .shape = {7}, .numel = 7, .dtype = DType::bf16, .ready_us = 4}}};
 }
 
 StrategyFile file_of(const core::GradientTable& table, core::Strategy strategy) {
@@ -43,9 +42,8 @@ StrategyFile file_of(const core::GradientTable& table, core::Strategy strategy) 
 }
 
 StrategyFile small_file() {
-  StrategyFile file = file_of(
-      small_table(), core::uniform(core::cut(small_table(), 8000, 8000, true),
-                                   core::gather_payloads({"bf16"}, core::Place::device), 2));
+  StrategyFile file = file_of(small_table(), core::uniform(core::cut(small_table(), 8000, 8000, true),
+                                                           core::gather_payloads({"bf16"}, core::Place::device), 2));
   file.evidence = Evidence{.baseline_ms = 228.1,
                            .committed_ms = 104.3,
                            .gain = 0.5427,
@@ -78,8 +76,7 @@ TEST(StrategyFile, ReadsWhatItWrites) {
 
 TEST(StrategyFile, IsTextThatPeopleCanRead) {
   StrategyFile file = small_file();
-  file.strategy =
-      core::uniform({{{0, 0, 10}, {1, 0, 3000}}, {{3, 0, 7}}}, core::plain_all_reduce(), 2);
+  file.strategy = core::uniform({{{0, 0, 10}, {1, 0, 3000}}, {{3, 0, 7}}}, core::plain_all_reduce(), 2);
   file.model = 0xabc;
   EXPECT_EQ(to_json(file), R"({
 "schema": "gradtune.strategy/1",
@@ -101,8 +98,7 @@ TEST(StrategyFile, IsTextThatPeopleCanRead) {
 
 TEST(StrategyFile, AnyStrategySurvives) {
   core::Rng rng(11);
-  const core::Option options[] = {core::plain_all_reduce(),
-                                  core::encoded_all_reduce({"bf16"}, core::Place::host),
+  const core::Option options[] = {core::plain_all_reduce(), core::encoded_all_reduce({"bf16"}, core::Place::host),
                                   core::two_step({"fp16"}, core::Place::device),
                                   core::gather_payloads({"topk", 0.013}, core::Place::device),
                                   core::two_step({"efsignsgd", 64}, core::Place::host)};
@@ -110,15 +106,13 @@ TEST(StrategyFile, AnyStrategySurvives) {
     core::GradientTable table;
     for (uint64_t t = 0, count = rng.below(9); t < count; ++t) {
       const auto numel = static_cast<int64_t>(rng.below(5000));
-      table.tensors.push_back(
-          {.name = "layer." + std::to_string(t) + (rng.below(4) == 0 ? "\n\t\\\"é" : ""),
-           .shape = {numel},
-           .numel = numel,
-           .dtype = static_cast<DType>(rng.below(3))});
+      table.tensors.push_back({.name = "layer." + std::to_string(t) + (rng.below(4) == 0 ? "\n\t\\\"é" : ""),
+                               .shape = {numel},
+                               .numel = numel,
+                               .dtype = static_cast<DType>(rng.below(3))});
     }
-    core::Strategy strategy =
-        core::uniform(core::cut(table, 1 + static_cast<int64_t>(rng.below(4000)), 4096, true),
-                      options[rng.below(5)], 1 + static_cast<int>(rng.below(9)));
+    core::Strategy strategy = core::uniform(core::cut(table, 1 + static_cast<int64_t>(rng.below(4000)), 4096, true),
+                                            options[rng.below(5)], 1 + static_cast<int>(rng.below(9)));
     for (core::Bucket& bucket : strategy.buckets) bucket.option = options[rng.below(5)];
     strategy.order = core::staggered_order(strategy.buckets, 1 + static_cast<int>(rng.below(3)));
     StrategyFile file = file_of(table, std::move(strategy));
@@ -143,8 +137,7 @@ TEST(StrategyFile, AnyStrategySurvives) {
 
 TEST(StrategyFile, EveryTruncationIsRefused) {
   const std::string text = to_json(small_file());
-  for (size_t length = 0; length + 2 < text.size();
-       ++length) {  // without the last brace it is not whole
+  for (size_t length = 0; length + 2 < text.size(); ++length) {  // without the last brace it is not whole
     const auto file = parse_strategy(std::string_view(text).substr(0, length), known());
     ASSERT_FALSE(file.ok()) << length;
     EXPECT_FALSE(file.error().message.empty());
@@ -170,22 +163,17 @@ TEST(StrategyFile, NamesTheKeyThatIsUnknownMissingOrTwice) {
   const std::string text = to_json(small_file());
   EXPECT_THAT(error_of(replaced(text, "\"in_flight\": 2", "\"in_flight\": 2, \"x\": 1")),
               HasSubstr("file: the key \"x\" is unknown; known are schema, model, world_size"));
-  EXPECT_THAT(error_of(replaced(text, "\"in_flight\": 2,", "")),
-              HasSubstr("the key \"in_flight\" is missing"));
+  EXPECT_THAT(error_of(replaced(text, "\"in_flight\": 2,", "")), HasSubstr("the key \"in_flight\" is missing"));
   EXPECT_THAT(error_of(replaced(text, "\"in_flight\": 2", "\"in_flight\": 2, \"in_flight\": 3")),
               HasSubstr("the key \"in_flight\" stands twice"));
-  EXPECT_THAT(
-      error_of(replaced(text, "\"offset\":0", "\"offset\":0,\"Length\":1")),
-      HasSubstr(
-          "buckets[0].slices[0]: the key \"Length\" is unknown; known are tensor, offset, length"));
-  EXPECT_THAT(error_of(replaced(text, "\"gain\":", "\"gian\":")),
-              HasSubstr("evidence: the key \"gian\" is unknown"));
+  EXPECT_THAT(error_of(replaced(text, "\"offset\":0", "\"offset\":0,\"Length\":1")),
+              HasSubstr("buckets[0].slices[0]: the key \"Length\" is unknown; known are tensor, offset, length"));
+  EXPECT_THAT(error_of(replaced(text, "\"gain\":", "\"gian\":")), HasSubstr("evidence: the key \"gian\" is unknown"));
 }
 
 TEST(StrategyFile, NamesTheSchemaThatItDoesNotKnow) {
-  EXPECT_THAT(
-      error_of(replaced(to_json(small_file()), "strategy/1", "strategy/2")),
-      HasSubstr("schema: \"gradtune.strategy/1\" is needed, found \"gradtune.strategy/2\""));
+  EXPECT_THAT(error_of(replaced(to_json(small_file()), "strategy/1", "strategy/2")),
+              HasSubstr("schema: \"gradtune.strategy/1\" is needed, found \"gradtune.strategy/2\""));
   EXPECT_THAT(error_of(R"({"schema": "gradtune.journal/1", "world_size": 2})"),
               HasSubstr("found \"gradtune.journal/1\""));
   EXPECT_THAT(error_of("{}"), HasSubstr("schema: a text"));
@@ -197,31 +185,24 @@ TEST(StrategyFile, NamesTheValueThatIsOutOfRange) {
   const auto expect = [&](std::string_view what, std::string_view by, std::string_view error) {
     EXPECT_THAT(error_of(replaced(text, what, by)), HasSubstr(std::string(error)));
   };
-  expect("\"world_size\": 2", "\"world_size\": 0",
-         "world_size: an integer from 1 to 1000000 is needed, found 0");
-  expect("\"world_size\": 2", "\"world_size\": 2.5",
-         "world_size: an integer from 1 to 1000000 is needed, found 2.5");
+  expect("\"world_size\": 2", "\"world_size\": 0", "world_size: an integer from 1 to 1000000 is needed, found 0");
+  expect("\"world_size\": 2", "\"world_size\": 2.5", "world_size: an integer from 1 to 1000000 is needed, found 2.5");
   expect("\"world_size\": 2", "\"world_size\": \"2\"", "found \"2\"");
-  expect("\"world_size\": 2", "\"world_size\": 18446744073709551615",
-         "the integer 18446744073709551615 is too large");
-  expect("\"in_flight\": 2", "\"in_flight\": -1",
-         "in_flight: an integer from 1 to 10000 is needed, found -1");
+  expect("\"world_size\": 2", "\"world_size\": 18446744073709551615", "the integer 18446744073709551615 is too large");
+  expect("\"in_flight\": 2", "\"in_flight\": -1", "in_flight: an integer from 1 to 10000 is needed, found -1");
   expect("\"offset\":0", "\"offset\":-1", "buckets[0].slices[0].offset: an integer from 0");
   expect("\"length\":10", "\"length\":0", "buckets[0].slices[0].length: an integer from 1");
-  expect("\"length\":10", "\"length\":9223372036854775807",
-         "buckets[0].slices[0].length: an integer from 1");
+  expect("\"length\":10", "\"length\":9223372036854775807", "buckets[0].slices[0].length: an integer from 1");
   expect("\"tensor\":\"fc.bias\"", "\"tensor\":\"fc\"",
          "buckets[0].slices[0].tensor: \"fc\" is not among the file's tensors");
-  expect("[\"fc.bias\",\"fc.weight\"", "[\"fc.bias\",\"fc.bias\"",
-         "tensors[1]: \"fc.bias\" stands there twice");
+  expect("[\"fc.bias\",\"fc.weight\"", "[\"fc.bias\",\"fc.bias\"", "tensors[1]: \"fc.bias\" stands there twice");
   expect("\"fidelity\": \"half\"", "\"fidelity\": \"full\"",
          "fidelity \"full\" is unknown; known are exact, half and lossy");
   expect("\"order\": [[0,1]", "\"order\": [[9,1]", "order[0][0]: an integer from 0");
-  expect("\"order\": [[0,1]", "\"order\": [[0,3]",
-         "order[0][1]: an integer from 0 to 2 is needed, found 3");
+  expect("\"order\": [[0,1]", "\"order\": [[0,3]", "order[0][1]: an integer from 0 to 2 is needed, found 3");
   expect("\"order\": [[0,1]", "\"order\": [[0]", "order[0]: [bucket, step] is needed");
-  expect("\"option\":\"bf16:", "\"option\":\"bf17:",
-         "buckets[0].option: compressor \"bf17\" is unknown; known are none");
+  expect(
+      "\"option\":\"bf16:", "\"option\":\"bf17:", "buckets[0].option: compressor \"bf17\" is unknown; known are none");
   expect("all_gather", "all_gathe", "buckets[0].option: step \"all_gathe\" is unknown");
   expect("\"gain\":0.5427", "\"gain\":1.5", "evidence.gain: a number from");
   expect("[0.531,0.554]", "[0.531]", "evidence.interval: [low, high] is needed");
@@ -232,17 +213,14 @@ TEST(StrategyFile, TheModelIsSixteenDigits) {
   const StrategyFile file = small_file();
   const std::string text = to_json(file), at = "\"model\": \"";
   const std::string digits = text.substr(text.find(at) + at.size(), 16);
-  for (const std::string& bad : {std::string("0x12"), std::string(), digits.substr(1),
-                                 "+" + digits.substr(1), std::string("0123456789ABCDEF")}) {
-    EXPECT_THAT(error_of(replaced(text, digits, bad)),
-                HasSubstr("model: 16 digits 0-9a-f are needed"))
-        << bad;
+  for (const std::string& bad : {std::string("0x12"), std::string(), digits.substr(1), "+" + digits.substr(1),
+                                 std::string("0123456789ABCDEF")}) {
+    EXPECT_THAT(error_of(replaced(text, digits, bad)), HasSubstr("model: 16 digits 0-9a-f are needed")) << bad;
   }
 }
 
 TEST(StrategyFile, LimitsHoldBeforeAnythingElse) {
-  EXPECT_THAT(error_of(std::string((1 << 20) + 1, ' ')),
-              HasSubstr("1048577 bytes; at most 1048576 are read"));
+  EXPECT_THAT(error_of(std::string((1 << 20) + 1, ' ')), HasSubstr("1048577 bytes; at most 1048576 are read"));
   EXPECT_THAT(error_of(std::string(17, '[')), HasSubstr("nested deeper than 16"));
   std::string many = "[0";
   for (int i = 0; i < 100'000; ++i) many += ",0";
@@ -255,7 +233,7 @@ TEST(StrategyFile, LimitsHoldBeforeAnythingElse) {
   EXPECT_THAT(error_of("{\"\xff\": 1}"), HasSubstr("not JSON at byte"));
 }
 
-// --- whether a file fits a job -------------------------------------------------------------------------------------------
+// --- whether a file fits a job ---------------------------------------------------------------------------------------
 
 std::string misfit(const StrategyFile& file, const core::GradientTable& table, int world_size = 2,
                    Fidelity fidelity = Fidelity::half) {
@@ -277,8 +255,7 @@ TEST(StrategyFileFit, PutsTheTableIntoTheFilesOrder) {
 TEST(StrategyFileFit, NamesAnotherModel) {
   core::GradientTable table = small_table();
   table.tensors[1].shape = {300, 10};
-  EXPECT_THAT(misfit(small_file(), table),
-              HasSubstr("another model: names, shapes or dtypes differ"));
+  EXPECT_THAT(misfit(small_file(), table), HasSubstr("another model: names, shapes or dtypes differ"));
   table = small_table();
   table.tensors[1].dtype = DType::f16;
   EXPECT_THAT(misfit(small_file(), table), HasSubstr("another model"));
@@ -289,13 +266,11 @@ TEST(StrategyFileFit, NamesAnotherWorldSize) {
 }
 
 TEST(StrategyFileFit, NamesAFidelityThatTheJobDoesNotAllow) {
-  EXPECT_EQ(misfit(small_file(), small_table(), 2, Fidelity::exact),
-            "it is for fidelity half, this job allows exact");
+  EXPECT_EQ(misfit(small_file(), small_table(), 2, Fidelity::exact), "it is for fidelity half, this job allows exact");
   EXPECT_EQ(misfit(small_file(), small_table(), 2, Fidelity::lossy), "fits");
   StrategyFile liar = small_file();
   liar.fidelity = Fidelity::exact;
-  EXPECT_EQ(misfit(liar, small_table(), 2, Fidelity::exact),
-            "its compressors need fidelity half, it says exact");
+  EXPECT_EQ(misfit(liar, small_table(), 2, Fidelity::exact), "its compressors need fidelity half, it says exact");
 }
 
 TEST(StrategyFileFit, NamesTensorsThatDoNotMatch) {
@@ -303,8 +278,7 @@ TEST(StrategyFileFit, NamesTensorsThatDoNotMatch) {
   file.tensors[2] = "other";
   EXPECT_EQ(misfit(file, small_table()), "tensor \"other\" of the file is not in this model");
   file.tensors.erase(file.tensors.begin() + 2);
-  EXPECT_THAT(misfit(file, small_table()),
-              HasSubstr("tensor \"embed\" of this model is not in the file"));
+  EXPECT_THAT(misfit(file, small_table()), HasSubstr("tensor \"embed\" of this model is not in the file"));
 }
 
 TEST(StrategyFileFit, NamesAHoleInTheBuckets) {
@@ -325,7 +299,7 @@ TEST(StrategyFileFit, NeededFidelityIsThatOfTheMostLossyCompressor) {
   EXPECT_EQ(needed_fidelity(strategy, known()), Fidelity::exact);
 }
 
-// --- files -----------------------------------------------------------------------------------------------------------------
+// --- files -----------------------------------------------------------------------------------------------------------
 
 class Files : public ::testing::Test {
  protected:
@@ -354,8 +328,7 @@ TEST_F(Files, ErrorsNameTheFileAndTheCause) {
   const core::Status status = write_file_atomically(path("no/such/folder"), "text");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, core::Error::Code::io);
-  EXPECT_THAT(status.error().message,
-              ::testing::AllOf(HasSubstr(path("no/such/folder")), HasSubstr("No such file")));
+  EXPECT_THAT(status.error().message, ::testing::AllOf(HasSubstr(path("no/such/folder")), HasSubstr("No such file")));
 }
 
 TEST_F(Files, AFileThatIsTooLargeIsRefusedWithoutReadingIt) {

@@ -104,8 +104,8 @@ TEST(Tunings, AGainOfTenPercentIsFound) {
   EXPECT_NEAR(0, tally.gain_bias, 0.01);
 }
 
-// Jobs as they were measured on small clusters: 200 Mbit/s and 1 Gbit/s, fp32 and 16-bit baseline. At most 200 steps, and
-// 60 baseline steps (3 % of 2,000).
+// Jobs as they were measured on small clusters: 200 Mbit/s and 1 Gbit/s, fp32 and 16-bit baseline. At most 200 steps,
+// and 60 baseline steps (3 % of 2,000).
 constexpr Noise kCluster{.cv = 0.03, .spikes = 0.02, .drift = 0.04, .transient = 1.3};
 
 TEST(Tunings, OnASlowNetworkTheyAreShortAndCheap) {

@@ -235,7 +235,7 @@ TEST(Tuner, SlotsAreDroppedInTime) {
   EXPECT_EQ(2, job.held.size());
 }
 
-// --- lossy and imported strategies -------------------------------------------------------------------------------------
+// --- lossy and imported strategies -----------------------------------------------------------------------------------
 
 TEST(Tuner, NothingLossyRunsBeforeItsTime) {
   JobOptions options;
@@ -288,7 +288,7 @@ TEST(Tuner, ALossyImportedStrategyWaits) {
   EXPECT_LE(job.tuner->outcome().steps, 100);
 }
 
-// --- budget ------------------------------------------------------------------------------------------------------------
+// --- budget ----------------------------------------------------------------------------------------------------------
 
 TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
   for (const int budget_steps : {1, 5, 20, 50, 80}) {
@@ -307,7 +307,8 @@ TEST(Tuner, WhenTheTimeIsSpentTheBaselineStays) {
   SimulatedJob job({}, times(100, {1000, 1100, 1200, 1300, 1400}), measured(arms(5)), {kBaseline});
   job.run(20);
   EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
-  EXPECT_LE(job.tuner->outcome().cost_ms, 0.25 * 200 * 100 + 3 * 1300) << "a quarter of 200 steps, and what was on its way";
+  EXPECT_LE(job.tuner->outcome().cost_ms, 0.25 * 200 * 100 + 3 * 1300)
+      << "a quarter of 200 steps, and what was on its way";
 }
 
 TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
@@ -318,7 +319,7 @@ TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
   EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
 }
 
-// --- determinism (I9) --------------------------------------------------------------------------------------------------
+// --- determinism (I9) ------------------------------------------------------------------------------------------------
 
 TEST(Tuner, SameReportsGiveTheSameCommands) {
   JobOptions options;
@@ -332,7 +333,8 @@ TEST(Tuner, SameReportsGiveTheSameCommands) {
   TunerOptions tuner_options;
   tuner_options.seed = options.seed;
   Tuner replay(tuner_options, std::make_unique<ScriptedPolicy>(measured(arms(5))), knowledge, {kBaseline}, {});
-  for (const auto& step : job.steps) ASSERT_EQ(step.answer, replay.on_step(step.report).command) << "step " << step.step;
+  for (const auto& step : job.steps)
+    ASSERT_EQ(step.answer, replay.on_step(step.report).command) << "step " << step.step;
   EXPECT_EQ(job.tuner->outcome().gain, replay.outcome().gain);
 
   SimulatedJob again(options, ms, measured(arms(5)), {kBaseline});

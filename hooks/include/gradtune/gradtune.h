@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// gradtune: an online autotuner for gradient communication in data-parallel training. Wrap the optimizer, train as before:
+// gradtune: an online autotuner for gradient communication in data-parallel training. Wrap the optimizer, train as
+// before:
 //
 //   auto group = gradtune::init_process_group();      // RANK, WORLD_SIZE, ... as torchrun, Slurm or mpirun set them
 //   torch::optim::SGD sgd(model->parameters(), 0.1);
@@ -14,12 +15,13 @@
 //   optimizer.export_strategy("strategy.json");
 //
 // Errors are exceptions (std::runtime_error) that say what was wrong and what is allowed; for errors between ranks also
-// which rank reports, which peer is suspected, and the step. After such an error training can not go on in this process.
+// which rank reports, which peer is suspected, and the step. After such an error training can not go on in this
+// process.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <cstdint>
 #include <functional>
@@ -30,33 +32,35 @@
 
 namespace gradtune {
 
-// Makes a process group (Gloo) from the variables of the launcher: torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; the
-// agent's store where torchrun runs one), Slurm (SLURM_PROCID, SLURM_NTASKS, ...) or mpirun (OMPI_COMM_WORLD_*, PMI_*).
-// Without any of them: a group of one. GLOO_SOCKET_IFNAME chooses the network interface. A rank that does not come within
-// `timeout_s` ends in an error on all others that names it.
+// Makes a process group (Gloo) from the variables of the launcher: torchrun (RANK, WORLD_SIZE, MASTER_ADDR,
+// MASTER_PORT; the agent's store where torchrun runs one), Slurm (SLURM_PROCID, SLURM_NTASKS, ...) or mpirun
+// (OMPI_COMM_WORLD_*, PMI_*). Without any of them: a group of one. GLOO_SOCKET_IFNAME chooses the network interface. A
+// rank that does not come within `timeout_s` ends in an error on all others that names it.
 c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300);
 
 // Each option that is not set here is taken from the variable GRADTUNE_<NAME>, then from the file that GRADTUNE_CONFIG
 // names (a JSON object), then from the default.
 struct Options {
-  // What may be changed about what is trained. exact: fp32 sums, nothing lossy. half (default): also 16 bits on the wire.
-  // lossy: also the compressors of the default list, and those that `compressors` names.
+  // What may be changed about what is trained. exact: fp32 sums, nothing lossy. half (default): also 16 bits on the
+  // wire. lossy: also the compressors of the default list, and those that `compressors` names.
   std::optional<std::string> fidelity = {};
   // Allow-list, such as {"topk:0.01"}; as a variable separated by commas. Naming a compressor outside the default list
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.
   std::optional<std::vector<std::string>> compressors = {};
-  std::optional<int64_t> lossy_after = {};    // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};     // auto (default), mergecomp, fixed, exhaustive
-  std::optional<std::string> strategy = {};   // file to start from, as export_strategy wrote it
-  std::optional<int64_t> tuning_budget = {};  // steps after which tuning ends and the baseline stays; default 400. 0: nothing is
-                                         // tuned or confirmed, the strategy of the file (or the baseline) is pinned
+  std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
+  std::optional<std::string> policy = {};    // auto (default), mergecomp, fixed, exhaustive
+  std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it
+  std::optional<int64_t> tuning_budget =
+      {};  // steps after which tuning ends and the baseline stays; default 400. 0: nothing is
+           // tuned or confirmed, the strategy of the file (or the baseline) is pinned
   std::optional<double> tuning_share = {};    // the same as a share of time lost against the baseline; default 0.25
   std::optional<int64_t> memory_budget = {};  // bytes of residuals and payloads; default: no limit
-  std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: this process's cores minus one
-  std::optional<double> timeout = {};         // seconds that any communication may take; default 300
-  std::optional<std::string> journal = {};    // file (JSON lines) that rank 0 writes
-  std::optional<int64_t> seed = {};           // of the tuner's own random choices; default 0
-  std::optional<bool> quiet = {};             // no progress on standard error; default false
+  std::optional<int64_t> host_threads =
+      {};                              // oneTBB workers for placement host; default: this process's cores minus one
+  std::optional<double> timeout = {};  // seconds that any communication may take; default 300
+  std::optional<std::string> journal = {};  // file (JSON lines) that rank 0 writes
+  std::optional<int64_t> seed = {};         // of the tuner's own random choices; default 0
+  std::optional<bool> quiet = {};           // no progress on standard error; default false
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};
@@ -74,7 +78,8 @@ class Optimizer {
   // Drops gradients (what the C++ optimizers do by default): the next backward fills them without an addition.
   void zero_grad();
 
-  // The user's optimizer, with the averaged gradients. A closure is evaluated once, gradients enabled, as SGD and Adam do.
+  // The user's optimizer, with the averaged gradients. A closure is evaluated once, gradients enabled, as SGD and Adam
+  // do.
   void step();
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
 
@@ -101,16 +106,17 @@ class Optimizer {
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
-  // The strategy in force, with its evidence (schema gradtune.strategy/1). Written by rank 0, atomically; others return.
+  // The strategy in force, with its evidence (schema gradtune.strategy/1). Written by rank 0, atomically; others
+  // return.
   void export_strategy(const std::string& path) const;
 
   struct Progress {
-    int64_t step = 0;          // steps done
-    int64_t epoch = 0;         // number of the strategy in force, the same on all ranks
-    std::string stage;         // observe, partition, race, confirm, watch or imported; "follow" on ranks other than 0
-    std::string strategy;      // of the step before, for people
+    int64_t step = 0;      // steps done
+    int64_t epoch = 0;     // number of the strategy in force, the same on all ranks
+    std::string stage;     // observe, partition, race, confirm, watch or imported; "follow" on ranks other than 0
+    std::string strategy;  // of the step before, for people
     int64_t nonfinite_steps = 0;
-    double step_ms = 0;        // the step before, this rank
+    double step_ms = 0;                                // the step before, this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // of it, on the thread that runs backward
   };
   Progress progress() const;
@@ -122,10 +128,10 @@ class Optimizer {
     double baseline_ms = 0;
     std::optional<double> committed_ms;
     double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
-    int64_t steps = 0;        // until the decision
-    double cost_ms = 0;       // sum of max(0, step - baseline) while tuning
-    std::string strategy;     // label of the strategy in force
-    std::string description;  // its buckets, for people
+    int64_t steps = 0;                             // until the decision
+    double cost_ms = 0;                            // sum of max(0, step - baseline) while tuning
+    std::string strategy;                          // label of the strategy in force
+    std::string description;                       // its buckets, for people
     std::string fidelity;
   };
   Result result() const;
@@ -138,10 +144,11 @@ class Optimizer {
 };
 
 // Broadcasts the module's parameters and buffers from rank 0, checks that shapes and dtypes agree over ranks, and hooks
-// its gradients. The module must be where it is to be trained already, and both it and the optimizer must outlive the result.
-// Collective: every rank of the group calls it. BatchNorm-like buffers are broadcast from rank 0 after every step, as DDP
-// does before every forward pass. Throws for: sharded, sparse, complex or integer parameters, devices other than the CPU,
-// parameters in two groups, optimizers that call their closure more than once (LBFGS), unknown options.
+// its gradients. The module must be where it is to be trained already, and both it and the optimizer must outlive the
+// result. Collective: every rank of the group calls it. BatchNorm-like buffers are broadcast from rank 0 after every
+// step, as DDP does before every forward pass. Throws for: sharded, sparse, complex or integer parameters, devices
+// other than the CPU, parameters in two groups, optimizers that call their closure more than once (LBFGS), unknown
+// options.
 Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options = {});
 

@@ -29,9 +29,8 @@ void stream_mix(const Arrays& arrays, size_t begin, size_t end) {
       hn::Store(seen, d, bytes);
     }
   };
-  const auto load = [&](const std::byte* from, size_t i) HWY_ATTR {
-    seen = hn::Xor(seen, hn::LoadU(d, reinterpret_cast<const uint8_t*>(from) + i));
-  };
+  const auto load = [&](const std::byte* from, size_t i)
+                        HWY_ATTR { seen = hn::Xor(seen, hn::LoadU(d, reinterpret_cast<const uint8_t*>(from) + i)); };
   for (size_t element = begin; element < end; element += 64) {
     for (size_t i = 0; i < 64 * r0; i += step) load(arrays.read[0], element * r0 + i);
     for (size_t i = 0; i < 64 * r1; i += step) load(arrays.read[1], element * r1 + i);
@@ -75,8 +74,7 @@ namespace gradtune::bench {
 HWY_EXPORT(stream_any);
 
 void run_stream(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed) {
-  core::check(HWY_DYNAMIC_DISPATCH(stream_any)(mix, arrays, begin, end, streamed),
-              "no stream kernel of this mix");
+  core::check(HWY_DYNAMIC_DISPATCH(stream_any)(mix, arrays, begin, end, streamed), "no stream kernel of this mix");
 }
 
 }  // namespace gradtune::bench

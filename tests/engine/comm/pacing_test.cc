@@ -36,10 +36,12 @@ TEST_P(Pacing, Conforms) {
 
 TEST_P(Pacing, EndsAsItsInnerCommunicatorDoes) {
   const Group aborted = make_paced_group(GetParam(), kFast);
-  on_every_rank(GetParam(), [&](int rank) { suites::run_communicator_abort({{aborted[static_cast<size_t>(rank)].get()}}); });
+  on_every_rank(GetParam(),
+                [&](int rank) { suites::run_communicator_abort({{aborted[static_cast<size_t>(rank)].get()}}); });
   if (GetParam() == 1) return;
   const Group late = make_paced_group(GetParam(), kFast);
-  on_every_rank(GetParam(), [&](int rank) { suites::run_communicator_deadline({{late[static_cast<size_t>(rank)].get()}}); });
+  on_every_rank(GetParam(),
+                [&](int rank) { suites::run_communicator_deadline({{late[static_cast<size_t>(rank)].get()}}); });
 }
 
 // Bytes that take `ms` on the link from one rank to the other.

@@ -27,15 +27,18 @@ TEST_P(ThreadGroup, Conforms) {
 
 TEST_P(ThreadGroup, Aborts) {
   const auto group = make_thread_group(GetParam());
-  on_every_rank(GetParam(), [&](int rank) { suites::run_communicator_abort({{group[static_cast<size_t>(rank)].get()}}); });
+  on_every_rank(GetParam(),
+                [&](int rank) { suites::run_communicator_abort({{group[static_cast<size_t>(rank)].get()}}); });
 }
 
 TEST_P(ThreadGroup, MeetsDeadlinesAndRefusesMisuse) {
   if (GetParam() == 1) GTEST_SKIP() << "one rank waits for nobody";
   const auto one = make_thread_group(GetParam());
-  on_every_rank(GetParam(), [&](int rank) { suites::run_communicator_deadline({{one[static_cast<size_t>(rank)].get()}}); });
+  on_every_rank(GetParam(),
+                [&](int rank) { suites::run_communicator_deadline({{one[static_cast<size_t>(rank)].get()}}); });
   const auto other = make_thread_group(GetParam());
-  on_every_rank(GetParam(), [&](int rank) { suites::run_communicator_misuse({{other[static_cast<size_t>(rank)].get()}}); });
+  on_every_rank(GetParam(),
+                [&](int rank) { suites::run_communicator_misuse({{other[static_cast<size_t>(rank)].get()}}); });
 }
 
 Collective any_reduction(double& value, int64_t timeout_ms) {
@@ -51,9 +54,11 @@ TEST(ThreadGroupFaults, ASilentRankIsNamedByTheOthersAndEndsToo) {
   std::vector<core::Status> last(3);
   on_every_rank(3, [&](int rank) {
     double value = 1;
-    for (int call = 0; call < 2; ++call) EXPECT_TRUE(run(*group[static_cast<size_t>(rank)], any_reduction(value, 60'000)).ok());
+    for (int call = 0; call < 2; ++call)
+      EXPECT_TRUE(run(*group[static_cast<size_t>(rank)], any_reduction(value, 60'000)).ok());
     EXPECT_EQ(value, 9);
-    last[static_cast<size_t>(rank)] = run(*group[static_cast<size_t>(rank)], any_reduction(value, rank == 0 ? 100 : 60'000));
+    last[static_cast<size_t>(rank)] =
+        run(*group[static_cast<size_t>(rank)], any_reduction(value, rank == 0 ? 100 : 60'000));
   });
   EXPECT_EQ(last[0].error().code, Error::Code::timeout);
   EXPECT_THAT(last[0].error().message, HasSubstr("all-reduce timed out after 100 ms waiting for rank 1"));

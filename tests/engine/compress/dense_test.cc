@@ -54,8 +54,7 @@ TEST_P(SixteenBits, every_code_is_decoded_and_encoded_again) {
   const auto compressor = make(format.spec);
   for (int64_t target : simd_targets()) {
     const ScopedTarget use(target);
-    const std::vector<float> values =
-        decode(*compressor, {.payloads = {payload_of(all_codes())}, .n = 65536}).value();
+    const std::vector<float> values = decode(*compressor, {.payloads = {payload_of(all_codes())}, .n = 65536}).value();
     const std::vector<uint16_t> again = codes_of(encode(*compressor, {.gradient = values}).payload);
     size_t wrong_values = 0, wrong_codes = 0;
     for (size_t code = 0; code < 65536; ++code) {
@@ -80,8 +79,7 @@ TEST_P(SixteenBits, rounding_is_to_nearest_even) {
   std::vector<float> values;
   for (uint16_t code = 0; std::isfinite(format.value_of(code)); ++code) {
     const double low = format.value_of(code);
-    const double high =
-        low == format.largest ? low + (low - format.value_of(code - 1)) : format.value_of(code + 1);
+    const double high = low == format.largest ? low + (low - format.value_of(code - 1)) : format.value_of(code + 1);
     const auto middle = static_cast<float>((low + high) / 2);  // exact: fp32 has more bits
     for (float value : {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, HUGE_VALF)}) {
       values.push_back(value);
@@ -109,12 +107,10 @@ TEST_P(SixteenBits, overflow_is_not_finite) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
   const double place =
-      format.largest -
-      format.value_of(static_cast<uint16_t>(format.largest == 65504 ? 0x7bfe : 0x7f7e));
+      format.largest - format.value_of(static_cast<uint16_t>(format.largest == 65504 ? 0x7bfe : 0x7f7e));
   const auto halfway = static_cast<float>(format.largest + place / 2);
   for (float sign : {1.0F, -1.0F}) {
-    EXPECT_TRUE(
-        encode(*compressor, {.gradient = {1, sign * std::nextafter(halfway, 0.0F), 1}}).finite);
+    EXPECT_TRUE(encode(*compressor, {.gradient = {1, sign * std::nextafter(halfway, 0.0F), 1}}).finite);
     EXPECT_FALSE(encode(*compressor, {.gradient = {1, sign * halfway, 1}}).finite);
   }
 }
@@ -123,11 +119,8 @@ TEST(None, is_the_gradient_itself) {
   const auto compressor = make("none");
   const std::vector<float> gradient = make_data(Data::layered, 10007);
   const Encoded encoded = encode(*compressor, {.gradient = gradient});
-  EXPECT_EQ(std::memcmp(encoded.payload.data(), gradient.data(), gradient.size() * sizeof(float)),
-            0);
-  EXPECT_TRUE(
-      same_bytes(decode(*compressor, {.payloads = {encoded.payload}, .n = gradient.size()}).value(),
-                 gradient));
+  EXPECT_EQ(std::memcmp(encoded.payload.data(), gradient.data(), gradient.size() * sizeof(float)), 0);
+  EXPECT_TRUE(same_bytes(decode(*compressor, {.payloads = {encoded.payload}, .n = gradient.size()}).value(), gradient));
   EXPECT_EQ(encoded.residual_next, std::vector<float>(gradient.size()));
 }
 

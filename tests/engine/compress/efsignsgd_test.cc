@@ -22,9 +22,8 @@ float word_of(const Payload& payload, size_t at) {
 
 TEST(EfSignSgd, sends_a_bit_for_each_element_and_a_scale_for_each_block) {
   const auto compressor = make("efsignsgd:8");
-  const Encoded encoded = encode(
-      *compressor,
-      {.gradient = {1, -2, 3, -4, 5, -6, 7, -8, -1, -1, 4}, .scale = 0.5F, .error_scale = 2});
+  const Encoded encoded =
+      encode(*compressor, {.gradient = {1, -2, 3, -4, 5, -6, 7, -8, -1, -1, 4}, .scale = 0.5F, .error_scale = 2});
   ASSERT_EQ(encoded.payload.size(), 16U + 16 + 16);
   EXPECT_EQ(word_of(encoded.payload, 16), 2.25F);
   EXPECT_EQ(word_of(encoded.payload, 20), 1.0F);
@@ -32,8 +31,7 @@ TEST(EfSignSgd, sends_a_bit_for_each_element_and_a_scale_for_each_block) {
   EXPECT_EQ(encoded.payload[33], 0b011);
   EXPECT_EQ(decode(*compressor, {.payloads = {encoded.payload}, .n = 11}).value(),
             (std::vector<float>{2.25, -2.25, 2.25, -2.25, 2.25, -2.25, 2.25, -2.25, -1, -1, 1}));
-  EXPECT_EQ(encoded.residual_next,
-            (std::vector<float>{-3.5, 2.5, -1.5, 0.5, 0.5, -1.5, 2.5, -3.5, 1, 1, 2}));
+  EXPECT_EQ(encoded.residual_next, (std::vector<float>{-3.5, 2.5, -1.5, 0.5, 0.5, -1.5, 2.5, -3.5, 1, 1, 2}));
 }
 
 TEST(EfSignSgd, payload_size_follows_the_block) {
@@ -70,8 +68,7 @@ TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
   const auto compressor = make("efsignsgd:8");
   const Encoded encoded = encode(*compressor, {.gradient = {-0.0F, 0.0F, 8, 8, 8, 8, 8, 8}});
   EXPECT_EQ(encoded.payload[32], 0b01);
-  const std::vector<float> decoded =
-      decode(*compressor, {.payloads = {encoded.payload}, .n = 8}).value();
+  const std::vector<float> decoded = decode(*compressor, {.payloads = {encoded.payload}, .n = 8}).value();
   EXPECT_EQ(decoded, (std::vector<float>{-6, 6, 6, 6, 6, 6, 6, 6}));
   EXPECT_EQ(encoded.residual_next, (std::vector<float>{6, -6, 2, 2, 2, 2, 2, 2}));
 }

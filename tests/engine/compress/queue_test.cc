@@ -39,8 +39,7 @@ TEST(Queue, serial_runs_each_block_once_in_order_on_the_calling_thread) {
 #ifndef __SANITIZE_THREAD__  // which cannot see how a oneTBB that was built without it synchronises
 
 TEST(Queue, arena_runs_each_block_once) {
-  const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism,
-                                                     4);
+  const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
   for (int threads : {1, 2, 4}) {
     const auto queue = make_arena_queue(threads);
     EXPECT_EQ(queue->threads(), threads);
@@ -57,9 +56,7 @@ TEST(Queue, arena_serves_several_callers_at_once) {
 
 #endif
 
-TEST(Queue, an_arena_without_threads_is_refused) {
-  EXPECT_THROW(make_arena_queue(0), core::ProgramError);
-}
+TEST(Queue, an_arena_without_threads_is_refused) { EXPECT_THROW(make_arena_queue(0), core::ProgramError); }
 
 }  // namespace
 }  // namespace gradtune::compress

@@ -22,17 +22,14 @@ std::string error_of(const CompressorSpec& spec) {
 TEST(Table, none_is_first_and_names_are_distinct) {
   EXPECT_EQ(table().front().traits.name, "none");
   std::set<std::string_view> names;
-  for (const core::CompressorTraits& traits : known_traits())
-    EXPECT_TRUE(names.insert(traits.name).second);
+  for (const core::CompressorTraits& traits : known_traits()) EXPECT_TRUE(names.insert(traits.name).second);
 }
 
 TEST(Table, what_each_fidelity_uses_without_being_asked) {
   std::vector<std::string_view> exact, half, lossy;
   for (const core::CompressorTraits& traits : known_traits()) {
     if (!traits.in_default_list) continue;
-    auto& list = traits.fidelity == Fidelity::exact  ? exact
-                 : traits.fidelity == Fidelity::half ? half
-                                                     : lossy;
+    auto& list = traits.fidelity == Fidelity::exact ? exact : traits.fidelity == Fidelity::half ? half : lossy;
     list.push_back(traits.name);
   }
   EXPECT_THAT(exact, testing::ElementsAre("none"));
@@ -50,15 +47,13 @@ TEST(Table, defaults_are_allowed_and_survive_printing) {
 }
 
 TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
-  EXPECT_EQ(error_of({"gzip", 0}),
-            "compressor \"gzip\" is unknown; known are none, bf16, fp16, topk, efsignsgd");
+  EXPECT_EQ(error_of({"gzip", 0}), "compressor \"gzip\" is unknown; known are none, bf16, fp16, topk, efsignsgd");
 }
 
 TEST(Table, parameters_out_of_range_are_errors_that_say_what_is_allowed) {
   EXPECT_EQ(error_of({"bf16", 4}), "compressor bf16 takes no parameter");
   for (double density : {0.0, 1.5, -0.1}) {
-    EXPECT_THAT(error_of({"topk", density}),
-                testing::EndsWith("; allowed is a number from 1e-06 to 1"));
+    EXPECT_THAT(error_of({"topk", density}), testing::EndsWith("; allowed is a number from 1e-06 to 1"));
   }
   for (double block : {0.0, 4.0, 12.0, 64.5, 65544.0}) {
     EXPECT_THAT(error_of({"efsignsgd", block}),

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about `topk`: how many elements and which, what happens where selection takes its slow paths, and that
-// what is not sent is kept bit for bit.
+// What is special about `topk`: how many elements and which, what happens where selection takes its slow paths, and
+// that what is not sent is kept bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -56,8 +56,7 @@ Parsed parse(const Payload& payload) {
 std::vector<uint32_t> expected_indices(const std::vector<float>& p, size_t k) {
   std::vector<uint32_t> order(p.size());
   for (size_t i = 0; i < p.size(); ++i) order[i] = static_cast<uint32_t>(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return std::abs(p[a]) > std::abs(p[b]); });
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return std::abs(p[a]) > std::abs(p[b]); });
   order.resize(k);
   std::sort(order.begin(), order.end());
   return order;
@@ -67,17 +66,15 @@ TEST(TopK, sends_the_rounded_up_share) {
   const struct {
     const char* spec;
     size_t n, k;
-  } cases[] = {{"topk", 0, 0},         {"topk", 1, 1},         {"topk", 100, 2},
-               {"topk", 101, 3},       {"topk:0.07", 100, 7},  {"topk:0.1", 30, 3},
-               {"topk:0.3", 10, 3},    {"topk:1", 1000, 1000}, {"topk:1e-06", 999, 1},
-               {"topk:0.5", 1001, 501}};
+  } cases[] = {{"topk", 0, 0},         {"topk", 1, 1},         {"topk", 100, 2},    {"topk", 101, 3},
+               {"topk:0.07", 100, 7},  {"topk:0.1", 30, 3},    {"topk:0.3", 10, 3}, {"topk:1", 1000, 1000},
+               {"topk:1e-06", 999, 1}, {"topk:0.5", 1001, 501}};
   for (const auto& [spec, n, k] : cases) {
     const auto compressor = make(spec);
     EXPECT_EQ(compressor->payload_bytes(static_cast<int64_t>(n)),
               static_cast<int64_t>(values_at(n, k) + section(k * 2)))
         << spec;
-    const Parsed parsed =
-        parse(encode(*compressor, {.gradient = make_data(Data::ties, n)}).payload);
+    const Parsed parsed = parse(encode(*compressor, {.gradient = make_data(Data::ties, n)}).payload);
     EXPECT_EQ(parsed.header.n, n) << spec;
     EXPECT_EQ(parsed.header.count, k) << spec;
   }
@@ -99,7 +96,8 @@ TEST(TopK, sends_the_largest_and_of_equal_ones_the_first) {
   }
 }
 
-// Large elements in clusters make samples of the data unreliable in both directions: the guess from them must not matter.
+// Large elements in clusters make samples of the data unreliable in both directions: the guess from them must not
+// matter.
 TEST(TopK, is_exact_when_a_sample_misleads) {
   constexpr size_t n = 8192 + 100, cluster = 64;
   const auto compressor = make("topk:0.02");
@@ -108,8 +106,7 @@ TEST(TopK, is_exact_when_a_sample_misleads) {
     std::vector<float> p(n);
     for (size_t begin = 0; begin < n; begin += cluster) {
       const float size = rng.below(50) == 0 ? 100.0F : 1.0F;
-      for (size_t i = begin; i < std::min(n, begin + cluster); ++i)
-        p[i] = size * static_cast<float>(rng.normal());
+      for (size_t i = begin; i < std::min(n, begin + cluster); ++i) p[i] = size * static_cast<float>(rng.normal());
     }
     const Parsed parsed = parse(encode(*compressor, {.gradient = p}).payload);
     ASSERT_EQ(parsed.indices, expected_indices(p, parsed.header.count)) << "seed " << seed;
@@ -157,8 +154,7 @@ TEST(TopK, non_finite_input_is_passed_on) {
   const auto compressor = make("topk");
   const Encoded encoded = encode(*compressor, {.gradient = gradient});
   EXPECT_FALSE(encoded.finite);
-  const std::vector<float> decoded =
-      decode(*compressor, {.payloads = {encoded.payload}, .n = 1000}).value();
+  const std::vector<float> decoded = decode(*compressor, {.payloads = {encoded.payload}, .n = 1000}).value();
   EXPECT_TRUE(std::isnan(decoded[0]));
 }
 
@@ -183,14 +179,14 @@ TEST_F(TopKPayload, every_field_of_the_header_is_checked) {
     for (uint32_t word : {0U, 6U, 0xffffffffU}) {
       payload_ = good;
       put(4 * field, word);
-      EXPECT_THAT(rejection(),
-                  testing::StartsWith(std::string("payload 0 of 1: ") + names[field] + " is "));
+      EXPECT_THAT(rejection(), testing::StartsWith(std::string("payload 0 of 1: ") + names[field] + " is "));
     }
   }
 }
 
 TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
-  const uint16_t first = static_cast<uint16_t>(parse(payload_).indices[0]), second = static_cast<uint16_t>(parse(payload_).indices[1]);
+  const uint16_t first = static_cast<uint16_t>(parse(payload_).indices[0]),
+                 second = static_cast<uint16_t>(parse(payload_).indices[1]);
   put16(32 + 2 * 4, kElements);
   EXPECT_EQ(rejection(), "payload 0 of 1: position 4 in block 0 is 50; they ascend and are below 50");
   put16(32 + 2 * 4, kElements - 1);

@@ -13,14 +13,9 @@ namespace gradtune::core {
 namespace {
 
 GradientTable example() {
-  return {.tensors = {
-              {.name = "head.bias", .shape = {10}, .numel = 10, .dtype = DType::f32, .ready_us = 0},
-              {.name = "head.weight",
-               .shape = {10, 20},
-               .numel = 200,
-               .dtype = DType::bf16,
-               .ready_us = 5},
-              {.name = "scale", .shape = {}, .numel = 1, .dtype = DType::f16, .ready_us = 9}}};
+  return {.tensors = {{.name = "head.bias", .shape = {10}, .numel = 10, .dtype = DType::f32, .ready_us = 0},
+                      {.name = "head.weight", .shape = {10, 20}, .numel = 200, .dtype = DType::bf16, .ready_us = 5},
+                      {.name = "scale", .shape = {}, .numel = 1, .dtype = DType::f16, .ready_us = 9}}};
 }
 
 TEST(GradientTable, counts_elements_and_bytes) {
@@ -53,7 +48,8 @@ TEST(GradientTable, fingerprint_depends_on_names_shapes_and_dtypes) {
 
 GradientTable of_sizes(const std::vector<int64_t>& sizes) {
   GradientTable table;
-  for (const int64_t numel : sizes) table.tensors.push_back({.name = std::to_string(numel), .shape = {numel}, .numel = numel});
+  for (const int64_t numel : sizes)
+    table.tensors.push_back({.name = std::to_string(numel), .shape = {numel}, .numel = numel});
   return table;
 }
 

@@ -62,8 +62,7 @@ TEST(Fidelity, is_printed_and_parsed) {
   for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
     EXPECT_EQ(parse_fidelity(to_string(fidelity)).value(), fidelity);
   }
-  EXPECT_EQ(parse_fidelity("best").error().message,
-            "fidelity \"best\" is unknown; known are exact, half and lossy");
+  EXPECT_EQ(parse_fidelity("best").error().message, "fidelity \"best\" is unknown; known are exact, half and lossy");
   EXPECT_LT(Fidelity::exact, Fidelity::half);
   EXPECT_LT(Fidelity::half, Fidelity::lossy);
 }
@@ -90,9 +89,7 @@ TEST(Compressor, any_parameter_survives_printing) {
 }
 
 TEST(Compressor, errors_say_what_is_allowed) {
-  const auto error = [](std::string_view text) {
-    return parse_compressor(text, known()).error().message;
-  };
+  const auto error = [](std::string_view text) { return parse_compressor(text, known()).error().message; };
   EXPECT_EQ(error("zip"), "compressor \"zip\" is unknown; known are half, sparse, blocks");
   EXPECT_THAT(error(""), HasSubstr("known are half, sparse, blocks"));
   EXPECT_THAT(error("half:3"), HasSubstr("half takes no parameter"));
@@ -110,10 +107,8 @@ TEST(Compressor, errors_say_what_is_allowed) {
 TEST(Option, families_print_as_documented) {
   const CompressorSpec sparse{"sparse", 0.01}, half{"half", 0};
   EXPECT_EQ(to_string(plain_all_reduce()), "all_reduce");
-  EXPECT_EQ(to_string(encoded_all_reduce(half, Place::device)),
-            "half: encode@device all_reduce decode@device");
-  EXPECT_EQ(to_string(gather_payloads(sparse, Place::host)),
-            "sparse:0.01: encode@host all_gather decode@host");
+  EXPECT_EQ(to_string(encoded_all_reduce(half, Place::device)), "half: encode@device all_reduce decode@device");
+  EXPECT_EQ(to_string(gather_payloads(sparse, Place::host)), "sparse:0.01: encode@host all_gather decode@host");
   EXPECT_EQ(to_string(two_step(half, Place::device)),
             "half: encode@device all_to_all decode@device encode@device all_gather decode@device");
 }
@@ -121,8 +116,8 @@ TEST(Option, families_print_as_documented) {
 TEST(Option, printing_and_parsing_are_inverse) {
   const CompressorSpec sparse{"sparse", 0.003}, half{"half", 0};
   for (Place place : {Place::device, Place::host}) {
-    for (const Option& option : {plain_all_reduce(), encoded_all_reduce(half, place),
-                                 gather_payloads(sparse, place), two_step(sparse, place)}) {
+    for (const Option& option : {plain_all_reduce(), encoded_all_reduce(half, place), gather_payloads(sparse, place),
+                                 two_step(sparse, place)}) {
       EXPECT_EQ(parse_option(to_string(option), known()).value(), option);
     }
   }
@@ -142,16 +137,12 @@ TEST(Option, errors_name_the_word_and_what_is_allowed) {
   EXPECT_EQ(error_of("all_reduce brodcast"),
             "step \"brodcast\" is unknown; known are encode, decode, all_reduce, all_to_all and "
             "all_gather");
-  EXPECT_THAT(error_of("all_reduce@host"),
-              HasSubstr("\"all_reduce@host\": a collective has no place"));
-  EXPECT_THAT(error_of("half: encode all_reduce"),
-              HasSubstr("\"encode\": the place is @device or @host"));
-  EXPECT_THAT(error_of("half: encode@gpu"),
-              HasSubstr("\"encode@gpu\": the place is @device or @host"));
+  EXPECT_THAT(error_of("all_reduce@host"), HasSubstr("\"all_reduce@host\": a collective has no place"));
+  EXPECT_THAT(error_of("half: encode all_reduce"), HasSubstr("\"encode\": the place is @device or @host"));
+  EXPECT_THAT(error_of("half: encode@gpu"), HasSubstr("\"encode@gpu\": the place is @device or @host"));
   EXPECT_THAT(error_of("half: encode@host#1"), HasSubstr("names codec 1, the program has 1"));
   EXPECT_THAT(error_of("half: encode@host#x"), HasSubstr("after # stands the position of a codec"));
-  EXPECT_THAT(error_of("half: encode@host#-1"),
-              HasSubstr("after # stands the position of a codec"));
+  EXPECT_THAT(error_of("half: encode@host#-1"), HasSubstr("after # stands the position of a codec"));
   EXPECT_THAT(error_of("encode@host"), HasSubstr("names codec 0, the program has 0"));
 }
 

@@ -59,8 +59,8 @@ TEST(Rng, uniform_and_normal_have_their_moments) {
 TEST(Rng, forks_are_independent_of_draws_in_other_forks) {
   const Rng root(5);
   EXPECT_EQ(root.fork("links").next(), root.fork("links").next());
-  std::set<uint64_t> firsts = {root.fork("links").next(), root.fork("clock").next(),
-                               root.fork("").next(), Rng(6).fork("links").next(), Rng(root).next()};
+  std::set<uint64_t> firsts = {root.fork("links").next(), root.fork("clock").next(), root.fork("").next(),
+                               Rng(6).fork("links").next(), Rng(root).next()};
   EXPECT_EQ(firsts.size(), 5U);
 }
 

@@ -54,10 +54,7 @@ TEST(Validate, accepts_what_covers_the_table) {
 TEST(Validate, names_gaps) {
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[1].length = 19; }),
               HasSubstr("bucket 1: slice [20, +30) of t1 does not follow the slice before it"));
-  EXPECT_THAT(error_after([](Strategy& s) {
-                s.buckets[1].slices[0] = {1, 21, 29};
-              }),
-              HasSubstr("[21, +29) of t1"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[1].slices[0] = {1, 21, 29}; }), HasSubstr("[21, +29) of t1"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[1].slices[0].length = 29; }),
               HasSubstr("no bucket holds element 49 of t1"));
   EXPECT_THAT(error_after([](Strategy& s) {
@@ -65,37 +62,24 @@ TEST(Validate, names_gaps) {
                 s.order.pop_back();
               }),
               HasSubstr("no bucket holds element 0 of t2"));
-  EXPECT_THAT(
-      error_after([](Strategy& s) { s.buckets[0].slices.erase(s.buckets[0].slices.begin()); }),
-      HasSubstr("bucket 0: slice [0, +20) of t1"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices.erase(s.buckets[0].slices.begin()); }),
+              HasSubstr("bucket 0: slice [0, +20) of t1"));
 }
 
 TEST(Validate, names_overlaps) {
-  EXPECT_THAT(error_after([](Strategy& s) {
-                s.buckets[1].slices[0] = {1, 19, 31};
-              }),
-              HasSubstr("[19, +31) of t1"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[1].slices[0] = {1, 19, 31}; }), HasSubstr("[19, +31) of t1"));
   EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = 101; }),
               HasSubstr("leaves the tensor of 100 elements"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = INT64_MAX; }),
-              HasSubstr("bucket 0"));
-  EXPECT_THAT(error_after([](Strategy& s) {
-                s.buckets[2].slices.push_back({2, 0, 30});
-              }),
-              HasSubstr("bucket 2"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = INT64_MAX; }), HasSubstr("bucket 0"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices.push_back({2, 0, 30}); }), HasSubstr("bucket 2"));
 }
 
 TEST(Validate, names_slices_that_cannot_be) {
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices.clear(); }),
-              HasSubstr("bucket 0 has no slices"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = 3; }),
-              HasSubstr("names tensor 3 of 3"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = -1; }),
-              HasSubstr("names tensor -1 of 3"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].offset = -1; }),
-              HasSubstr("[-1, +100) of t0"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = 0; }),
-              HasSubstr("[0, +0) of t0"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices.clear(); }), HasSubstr("bucket 0 has no slices"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = 3; }), HasSubstr("names tensor 3 of 3"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[2].slices[0].tensor = -1; }), HasSubstr("names tensor -1 of 3"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].offset = -1; }), HasSubstr("[-1, +100) of t0"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.buckets[0].slices[0].length = 0; }), HasSubstr("[0, +0) of t0"));
 }
 
 TEST(Validate, names_mixed_dtypes) {
@@ -108,22 +92,17 @@ TEST(Validate, names_mixed_dtypes) {
 }
 
 TEST(Validate, names_mistakes_in_the_order) {
-  EXPECT_THAT(error_after([](Strategy& s) { s.order.pop_back(); }),
-              HasSubstr("the order has 3 of 4 collectives"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.order.pop_back(); }), HasSubstr("the order has 3 of 4 collectives"));
   EXPECT_THAT(error_after([](Strategy& s) {
                 s.order.push_back({2, 0});
               }),
               HasSubstr("step 0 of bucket 2, which is not its next collective"));
-  EXPECT_THAT(error_after([](Strategy& s) { std::swap(s.order[0], s.order[2]); }),
-              HasSubstr("step 1 of bucket 0"));
+  EXPECT_THAT(error_after([](Strategy& s) { std::swap(s.order[0], s.order[2]); }), HasSubstr("step 1 of bucket 0"));
   EXPECT_THAT(error_after([](Strategy& s) { s.order[0].step = 0; }),
               HasSubstr("step 0 of bucket 0"));  // an encode
-  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].step = 1; }),
-              HasSubstr("step 1 of bucket 2"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].step = -1; }),
-              HasSubstr("step -1 of bucket 2"));
-  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].bucket = 3; }),
-              HasSubstr("the order names bucket 3 of 3"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].step = 1; }), HasSubstr("step 1 of bucket 2"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].step = -1; }), HasSubstr("step -1 of bucket 2"));
+  EXPECT_THAT(error_after([](Strategy& s) { s.order[3].bucket = 3; }), HasSubstr("the order names bucket 3 of 3"));
   EXPECT_THAT(error_after([](Strategy& s) { s.in_flight = 0; }), HasSubstr("in_flight is 0"));
 }
 
@@ -149,22 +128,17 @@ TEST(Hash, tells_strategies_apart) {
 TEST(StaggeredOrder, later_collectives_go_out_lag_buckets_behind) {
   const Option two = two_step({"bf16", 0}, Place::device);  // collectives at steps 1 and 4
   const std::vector<Bucket> buckets(3, Bucket{{}, two});
-  EXPECT_EQ(staggered_order(buckets, 1),
-            (std::vector<Issue>{{0, 1}, {1, 1}, {0, 4}, {2, 1}, {1, 4}, {2, 4}}));
-  EXPECT_EQ(staggered_order(buckets, 2),
-            (std::vector<Issue>{{0, 1}, {1, 1}, {2, 1}, {0, 4}, {1, 4}, {2, 4}}));
-  EXPECT_EQ(staggered_order(buckets, 0),
-            (std::vector<Issue>{{0, 1}, {0, 4}, {1, 1}, {1, 4}, {2, 1}, {2, 4}}));
-  EXPECT_EQ(staggered_order({3, Bucket{{}, plain_all_reduce()}}),
-            (std::vector<Issue>{{0, 0}, {1, 0}, {2, 0}}));
+  EXPECT_EQ(staggered_order(buckets, 1), (std::vector<Issue>{{0, 1}, {1, 1}, {0, 4}, {2, 1}, {1, 4}, {2, 4}}));
+  EXPECT_EQ(staggered_order(buckets, 2), (std::vector<Issue>{{0, 1}, {1, 1}, {2, 1}, {0, 4}, {1, 4}, {2, 4}}));
+  EXPECT_EQ(staggered_order(buckets, 0), (std::vector<Issue>{{0, 1}, {0, 4}, {1, 1}, {1, 4}, {2, 1}, {2, 4}}));
+  EXPECT_EQ(staggered_order({3, Bucket{{}, plain_all_reduce()}}), (std::vector<Issue>{{0, 0}, {1, 0}, {2, 0}}));
   EXPECT_EQ(staggered_order({}), std::vector<Issue>{});
 }
 
 TEST(StaggeredOrder, is_valid_for_any_mix_of_programs) {
   Rng rng(1);
   const Option options[] = {plain_all_reduce(), encoded_all_reduce({"bf16", 0}, Place::host),
-                            two_step({"bf16", 0}, Place::device),
-                            gather_payloads({"topk", 0.01}, Place::host)};
+                            two_step({"bf16", 0}, Place::device), gather_payloads({"topk", 0.01}, Place::host)};
   for (int round = 0; round < 100; ++round) {
     GradientTable table;
     Strategy strategy;
@@ -180,8 +154,7 @@ TEST(StaggeredOrder, is_valid_for_any_mix_of_programs) {
 int64_t bytes_of(const std::vector<Slice>& slices, const GradientTable& table) {
   int64_t bytes = 0;
   for (const Slice& slice : slices) {
-    bytes +=
-        slice.length * bytes_per_element(table.tensors[static_cast<size_t>(slice.tensor)].dtype);
+    bytes += slice.length * bytes_per_element(table.tensors[static_cast<size_t>(slice.tensor)].dtype);
   }
   return bytes;
 }
@@ -190,8 +163,7 @@ GradientTable random_table(uint64_t seed, bool one_dtype) {
   Rng rng(seed);
   GradientTable table;
   for (uint64_t t = 0; t < 1 + rng.below(30); ++t) {
-    const auto numel =
-        static_cast<int64_t>(rng.below(10) == 0 ? rng.below(100000) : rng.below(300));
+    const auto numel = static_cast<int64_t>(rng.below(10) == 0 ? rng.below(100000) : rng.below(300));
     table.tensors.push_back({.name = std::to_string(t),
                              .shape = {numel},
                              .numel = numel,
@@ -246,23 +218,19 @@ TEST(Cut, without_split_a_bucket_ends_with_the_tensor_that_fills_it) {
 }
 
 TEST(Cut, of_an_example_as_ddp_does_it) {
-  const GradientTable table = table_of(
-      {{10, DType::f32}, {20, DType::f32}, {1, DType::f32}, {1000, DType::f32}, {5, DType::f32}});
+  const GradientTable table =
+      table_of({{10, DType::f32}, {20, DType::f32}, {1, DType::f32}, {1000, DType::f32}, {5, DType::f32}});
   EXPECT_EQ(cut(table, 100, 400, false),
-            (std::vector<std::vector<Slice>>{
-                {{0, 0, 10}, {1, 0, 20}}, {{2, 0, 1}, {3, 0, 1000}}, {{4, 0, 5}}}));
+            (std::vector<std::vector<Slice>>{{{0, 0, 10}, {1, 0, 20}}, {{2, 0, 1}, {3, 0, 1000}}, {{4, 0, 5}}}));
   EXPECT_EQ(cut(table, 100, 4000, true),
-            (std::vector<std::vector<Slice>>{{{0, 0, 10}, {1, 0, 15}},
-                                             {{1, 15, 5}, {2, 0, 1}, {3, 0, 994}},
-                                             {{3, 994, 6}, {4, 0, 5}}}));
+            (std::vector<std::vector<Slice>>{
+                {{0, 0, 10}, {1, 0, 15}}, {{1, 15, 5}, {2, 0, 1}, {3, 0, 994}}, {{3, 994, 6}, {4, 0, 5}}}));
 }
 
 TEST(Cut, keeps_dtypes_apart) {
-  const GradientTable table =
-      table_of({{10, DType::f32}, {10, DType::bf16}, {10, DType::f32}, {10, DType::f16}});
-  EXPECT_EQ(
-      cut(table, 1000, 1000, true),
-      (std::vector<std::vector<Slice>>{{{0, 0, 10}, {2, 0, 10}}, {{1, 0, 10}}, {{3, 0, 10}}}));
+  const GradientTable table = table_of({{10, DType::f32}, {10, DType::bf16}, {10, DType::f32}, {10, DType::f16}});
+  EXPECT_EQ(cut(table, 1000, 1000, true),
+            (std::vector<std::vector<Slice>>{{{0, 0, 10}, {2, 0, 10}}, {{1, 0, 10}}, {{3, 0, 10}}}));
 }
 
 TEST(Uniform, gives_every_bucket_the_option) {

@@ -19,7 +19,8 @@ using Kind = Action::Kind;
 // Pumps a core through one step: of all that may happen next, one thing does, at random.
 class RandomPump {
  public:
-  RandomPump(const Program& program, core::Rng& rng) : program_(program), rng_(rng), next_op_(program.buckets.size(), -1) {}
+  RandomPump(const Program& program, core::Rng& rng)
+      : program_(program), rng_(rng), next_op_(program.buckets.size(), -1) {}
 
   void run(Core& core) {
     std::vector<Action> actions;
@@ -142,7 +143,8 @@ TEST(Core, WithoutBucketsOnlyTheControlCollectiveRuns) {
 
 TEST(Core, AnOperationThatIsNotTheNextOneIsAProgrammersError) {
   const core::GradientTable table = make_table({{100, core::DType::f32}});
-  const auto program = compile(make_strategy(table, "bf16: encode@host all_reduce decode@host", 1 << 20, 1), table, 0, 2);
+  const auto program =
+      compile(make_strategy(table, "bf16: encode@host all_reduce decode@host", 1 << 20, 1), table, 0, 2);
   Core core;
   std::vector<Action> actions;
   core.begin(*program.value());

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that links counting_new.cc counts what it allocates, but not under a sanitizer that has an allocator of its own.
+// A program that links counting_new.cc counts what it allocates, but not under a sanitizer that has an allocator of its
+// own.
 #pragma once
 
 #include <cstdint>

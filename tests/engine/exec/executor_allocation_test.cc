@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the executor allocates, seen by a program whose operator new counts: in steady state nothing on the thread that runs
-// backward (I7), and nothing that stays behind a switch of strategy.
+// What the executor allocates, seen by a program whose operator new counts: in steady state nothing on the thread that
+// runs backward (I7), and nothing that stays behind a switch of strategy.
 #include <gtest/gtest.h>
 
 #include "tests/engine/exec/counting_new.h"

@@ -55,7 +55,7 @@ std::vector<Values> random_gradients(const core::GradientTable& table, int size,
   return gradients;
 }
 
-// --- Averages and residuals ------------------------------------------------------------------------------------------------
+// --- Averages and residuals ------------------------------------------------------------------------------------------
 
 // The ledger of one step, in fp64: over all ranks, what was applied and what is kept is what was there before.
 struct Step {
@@ -110,8 +110,13 @@ class ExecutorRanks : public testing::TestWithParam<int> {
  protected:
   // Runs a step on random gradients, checks it, and that all ranks got the same bits.
   void step(Fleet& fleet, const std::string& option) {
-    Step step{.table = table_, .option = option, .gradients = random_gradients(table_, fleet.size(), rng_), .before = fleet.residuals(),
-              .after = {}, .average = {}, .dtype_of = dtype_of_};
+    Step step{.table = table_,
+              .option = option,
+              .gradients = random_gradients(table_, fleet.size(), rng_),
+              .before = fleet.residuals(),
+              .after = {},
+              .average = {},
+              .dtype_of = dtype_of_};
     for (int r = 0; r < fleet.size(); ++r) rng_.shuffle(fleet.rank(r).ready_order);
     expect_ok(fleet.step(step.gradients));
     step.after = fleet.residuals();
@@ -149,7 +154,8 @@ TEST_P(ExecutorRanks, NothingIsLostAcrossSwitchesOfStrategyAndPartition) {
   for (std::string& option : all_options(Place::host)) options.push_back(std::move(option));
   for (int change = 0; change < 12; ++change) {
     const std::string& option = options[rng_.below(options.size())];
-    fleet.run(make_strategy(table_, option, 1'000 + static_cast<int64_t>(rng_.below(40'000)), 1 + static_cast<int>(rng_.below(4))));
+    fleet.run(make_strategy(table_, option, 1'000 + static_cast<int64_t>(rng_.below(40'000)),
+                            1 + static_cast<int>(rng_.below(4))));
     for (int i = 0; i < 7; ++i) step(fleet, option);
   }
 }
@@ -184,7 +190,7 @@ TEST(Executor, ResidualsStayWithATableThatOnlyChangedTimesAndGoWithAnyOther) {
   EXPECT_EQ(rank.residual(), Values(800, 0));
 }
 
-// --- Steps that are not finite ---------------------------------------------------------------------------------------------
+// --- Steps that are not finite ---------------------------------------------------------------------------------------
 
 class NonFinite : public testing::TestWithParam<float> {};
 INSTANTIATE_TEST_SUITE_P(Values, NonFinite, testing::Values(NAN, INFINITY, -INFINITY));
@@ -209,7 +215,8 @@ TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTrace) {
       for (int r = 0; r < kSize; ++r) {
         EXPECT_FALSE(fleet.rank(r).finite());
         const Values average = fleet.rank(r).average();
-        EXPECT_TRUE(std::all_of(average.begin(), average.end(), [](float value) { return std::isnan(value); })) << option;
+        EXPECT_TRUE(std::all_of(average.begin(), average.end(), [](float value) { return std::isnan(value); }))
+            << option;
       }
       EXPECT_EQ(fleet.residuals(), before) << option;
     }
@@ -220,7 +227,7 @@ TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTrace) {
   }
 }
 
-// --- Refusals --------------------------------------------------------------------------------------------------------------
+// --- Refusals --------------------------------------------------------------------------------------------------------
 
 const char* const kTopk = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";
 
@@ -290,7 +297,7 @@ TEST(ExecutorPrepare, TheStrategyInForceIsNeitherReplacedNorDropped) {
   EXPECT_THROW(executor.drop(0), core::ProgramError);
 }
 
-// --- Failures --------------------------------------------------------------------------------------------------------------
+// --- Failures --------------------------------------------------------------------------------------------------------
 
 const ExecutorOptions kImpatient{.host_threads = 1, .timeout_ms = 1000};
 
@@ -316,14 +323,18 @@ std::vector<Error> step_until_failure(Fleet& fleet, const core::GradientTable& t
 
 core::Strategy two_step_strategy(const core::GradientTable& table, const std::string& place) {
   const std::string coding = "@" + place + " ";
-  return make_strategy(table, "efsignsgd:64: encode" + coding + "all_to_all decode" + coding + "encode" + coding +
-                                  "all_gather decode@" + place, 10'000, 2);
+  return make_strategy(
+      table,
+      "efsignsgd:64: encode" + coding + "all_to_all decode" + coding + "encode" + coding + "all_gather decode@" + place,
+      10'000, 2);
 }
 
 TEST(ExecutorFailure, ASilentRankEndsAllOthersByTheDeadlineWithANamedError) {
   const core::GradientTable table = mixed_table();
-  for (const auto& [place, call] : std::vector<std::pair<std::string, int64_t>>{{"device", 0}, {"device", 37}, {"host", 6}}) {
-    Fleet fleet(3, table, kImpatient, {.falls_silent = [call = call](int rank, int64_t c) { return rank == 1 && c >= call; }});
+  for (const auto& [place, call] :
+       std::vector<std::pair<std::string, int64_t>>{{"device", 0}, {"device", 37}, {"host", 6}}) {
+    Fleet fleet(3, table, kImpatient,
+                {.falls_silent = [call = call](int rank, int64_t c) { return rank == 1 && c >= call; }});
     fleet.run(two_step_strategy(table, place));
     for (const Error& error : step_until_failure(fleet, table)) {
       EXPECT_THAT(error.message, HasSubstr("a collective of bucket"));
@@ -429,8 +440,11 @@ class Corrupting final : public comm::Communicator, private comm::CompletionSink
 TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFinite) {
   const core::GradientTable table = make_table({{1000, DType::f32}});
   auto group = comm::make_thread_group(1);
-  Rank rank(table, std::make_unique<Corrupting>(std::move(group[0])), std::move(comm::make_thread_group(1)[0]), kWithHost);
-  ASSERT_TRUE(rank.executor().prepare(0, make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1)).ok());
+  Rank rank(table, std::make_unique<Corrupting>(std::move(group[0])), std::move(comm::make_thread_group(1)[0]),
+            kWithHost);
+  ASSERT_TRUE(rank.executor()
+                  .prepare(0, make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1))
+                  .ok());
   rank.executor().run(0);
   core::Rng rng(11);
   Values gradient = random_gradient(table, rng);

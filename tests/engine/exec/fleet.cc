@@ -65,9 +65,8 @@ void Fleet::run(const core::Strategy& strategy) {
 
 std::vector<core::Status> Fleet::step(const std::vector<Values>& gradients) {
   std::vector<core::Status> statuses(ranks_.size());
-  suites::on_every_rank(size(), [&](int r) {
-    statuses[static_cast<size_t>(r)] = rank(r).step(gradients[static_cast<size_t>(r)]);
-  });
+  suites::on_every_rank(
+      size(), [&](int r) { statuses[static_cast<size_t>(r)] = rank(r).step(gradients[static_cast<size_t>(r)]); });
   return statuses;
 }
 

@@ -64,7 +64,8 @@ Values random_gradient(const core::GradientTable& table, core::Rng& rng) {
   return values;
 }
 
-core::Strategy make_strategy(const core::GradientTable& table, const std::string& option, int64_t bytes, int in_flight) {
+core::Strategy make_strategy(const core::GradientTable& table, const std::string& option, int64_t bytes,
+                             int in_flight) {
   return core::uniform(core::cut(table, bytes, bytes, /*split=*/true),
                        core::parse_option(option, compress::known_traits()).value(), in_flight);
 }
@@ -83,12 +84,14 @@ std::vector<std::string> all_options(core::Place place) {
   return printed;
 }
 
-core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options, core::Rng& rng) {
+core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options,
+                               core::Rng& rng) {
   core::Strategy strategy{.buckets = {}, .order = {}, .in_flight = 1 + static_cast<int>(rng.below(5))};
   const auto bytes = 500 + static_cast<int64_t>(rng.below(static_cast<uint64_t>(table.bytes())));
   std::vector<int32_t> turns;
   for (std::vector<core::Slice>& slices : core::cut(table, bytes, bytes, /*split=*/true)) {
-    const core::Option option = core::parse_option(options[rng.below(options.size())], compress::known_traits()).value();
+    const core::Option option =
+        core::parse_option(options[rng.below(options.size())], compress::known_traits()).value();
     for (const core::Step& step : option.steps) {
       if (core::is_collective(step.kind)) turns.push_back(static_cast<int32_t>(strategy.buckets.size()));
     }
@@ -149,7 +152,9 @@ Values GradientArenas::read(const Program& program, const Residuals& residuals) 
     std::copy_n(residuals.current(bucket, b), bucket.numel,
                 by_dtype[static_cast<size_t>(bucket.dtype)].begin() + bucket.arena_begin);
   }
-  visit([&](size_t flat, DType dtype, int64_t at) { values[flat] = by_dtype[static_cast<size_t>(dtype)][static_cast<size_t>(at)]; });
+  visit([&](size_t flat, DType dtype, int64_t at) {
+    values[flat] = by_dtype[static_cast<size_t>(dtype)][static_cast<size_t>(at)];
+  });
   return values;
 }
 

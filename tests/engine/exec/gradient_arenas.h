@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small models, their gradients and their arenas, and every option there is: what tests of executors work on. Gradients are
-// given and read as flat vectors, tensor after tensor in the table's order, whatever the arenas look like.
+// Small models, their gradients and their arenas, and every option there is: what tests of executors work on. Gradients
+// are given and read as flat vectors, tensor after tensor in the table's order, whatever the arenas look like.
 #pragma once
 
 #include <array>
@@ -35,7 +35,8 @@ core::Strategy make_strategy(const core::GradientTable& table, const std::string
 std::vector<std::string> all_options(core::Place place);
 
 // A random strategy of these: partition, an option for each bucket, and any legal order of all collectives.
-core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options, core::Rng& rng);
+core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options,
+                               core::Rng& rng);
 
 class GradientArenas {
  public:

@@ -26,11 +26,14 @@ std::string print(const BucketProgram& bucket) {
       case Op::Kind::scale: text += "scale" + place; break;
       case Op::Kind::load: text += "load" + place; break;
       case Op::Kind::store: text += "store" + place; break;
-      case Op::Kind::encode: text += (op.reencode ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size()); break;
+      case Op::Kind::encode:
+        text += (op.reencode ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size());
+        break;
       case Op::Kind::decode: text += "decode" + place + "x" + std::to_string(op.payloads.size()); break;
       case Op::Kind::collective: {
         constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
-        text += std::string(comm::to_string(op.collective)) + " " + std::to_string(op.count) + kTypes[static_cast<size_t>(op.wire)];
+        text += std::string(comm::to_string(op.collective)) + " " + std::to_string(op.count) +
+                kTypes[static_cast<size_t>(op.wire)];
         break;
       }
     }
@@ -63,7 +66,8 @@ TEST(Compile, GivesEachFamilyItsOperations) {
   EXPECT_EQ(compiled(std::string("bf16") + kTwoStep, DType::f32),
             "encode@devicex3 all-to-all 96u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
   EXPECT_EQ(compiled("fp16: encode@host all_to_all decode@host encode@host all_gather decode@host", DType::bf16, 2),
-            "load@host encode@hostx3 all-to-all 96u8 decode@hostx3 encode-again@hostx1 all-gather 96u8 decode@hostx3 store@host");
+            "load@host encode@hostx3 all-to-all 96u8 decode@hostx3 encode-again@hostx1 all-gather 96u8 decode@hostx3 "
+            "store@host");
 
   // 100 of 2 bytes are 200, which is rounded up so that every payload is aligned.
   EXPECT_EQ(compiled("fp16: encode@device all_gather decode@device", DType::f32),
@@ -72,7 +76,8 @@ TEST(Compile, GivesEachFamilyItsOperations) {
   EXPECT_EQ(compiled("topk:0.1: encode@device all_gather decode@device", DType::f32),
             "encode@devicex1 all-gather 96u8 decode@devicex3");
   // Two codecs, one for each direction.
-  EXPECT_EQ(compiled("topk:0.1,bf16: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1", DType::f32),
+  EXPECT_EQ(compiled("topk:0.1,bf16: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1",
+                     DType::f32),
             "encode@devicex3 all-to-all 64u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
 }
 

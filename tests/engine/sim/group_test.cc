@@ -20,7 +20,8 @@ using testing::HasSubstr;
 constexpr RankModel kRank{.bytes_per_second = 1e9, .latency_ns = 1'000};
 
 WorldOptions rough(int size, uint64_t seed) {
-  return {.size = size, .seed = seed, .rank = kRank, .jitter_ns = 100'000, .stall_probability = 0.1, .stall_ns = 5'000'000};
+  return {
+      .size = size, .seed = seed, .rank = kRank, .jitter_ns = 100'000, .stall_probability = 0.1, .stall_ns = 5'000'000};
 }
 
 suites::Players players(World& world, const std::vector<std::unique_ptr<comm::Communicator>>& group) {
@@ -77,12 +78,15 @@ TEST(SimGroupTime, ACollectiveTakesWhatTheAlgorithmSendsOverTheSlowestLink) {
   Log log(world);
   for (int rank = 0; rank < 4; ++rank) {
     world.at(1'000 * rank, rank, [&, rank] {
-      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_reduce, 1'000'000), log, static_cast<uint64_t>(rank));
-      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_gather, 1'000'000), log, static_cast<uint64_t>(10 + rank));
+      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_reduce, 1'000'000), log,
+                                              static_cast<uint64_t>(rank));
+      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_gather, 1'000'000), log,
+                                              static_cast<uint64_t>(10 + rank));
     });
   }
   world.run_all();
-  // Joined by all at 3 us; a ring all-reduce sends 2 * 3/4 of the bytes in 6 messages, an all-gather three times the bytes in 3.
+  // Joined by all at 3 us; a ring all-reduce sends 2 * 3/4 of the bytes in 6 messages, an all-gather three times the
+  // bytes in 3.
   for (uint64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(log.times_ns[rank], 3'000 + 1'500'000 + 6'000);
     EXPECT_EQ(log.times_ns[10 + rank], 3'000 + 1'500'000 + 3'000'000 + 3'000);
