@@ -120,4 +120,15 @@ void move_data(std::span<const Collective> calls) {
   }
 }
 
+core::Error timed_out(const Collective& collective, std::span<const int> missing) {
+  std::string ranks;
+  for (const int rank : missing) ranks += (ranks.empty() ? " waiting for rank " : ", ") + std::to_string(rank);
+  return {core::Error::Code::timeout, std::string(to_string(collective.kind)) + " timed out after " +
+                                          std::to_string(collective.timeout_ms) + " ms" + ranks};
+}
+
+core::Error lost(int rank, const core::Error& error) {
+  return {core::Error::Code::lost, "rank " + std::to_string(rank) + " is lost: " + error.message};
+}
+
 }  // namespace gradtune::comm

@@ -22,4 +22,9 @@ std::string first_difference(std::span<const Collective> calls);
 // Carries out calls that are legal and agree. No buffer may overlap another one, except as Collective allows.
 void move_data(std::span<const Collective> calls);
 
+// Why a collective ended that these ranks did not join in time (none: all did, and it took too long), and what the
+// others are told of a rank that ended the group.
+core::Error timed_out(const Collective& collective, std::span<const int> missing);
+core::Error lost(int rank, const core::Error& error);
+
 }  // namespace gradtune::comm

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/comm/group_member.h"
 #include "engine/comm/in_process.h"
 #include "engine/core/clock.h"
 
@@ -113,7 +114,8 @@ class Group {
       const Deadline next = next_deadline();
       const int64_t now_ns = clock_.now_ns();
       if (next.at_ns <= now_ns) {
-        end(lock, next.rank, {Error::Code::timeout, describe_wait(meetings_[next.meeting], next.rank)});
+        const Meeting& meeting = meetings_[next.meeting];
+        end(lock, next.rank, timed_out(meeting.calls[static_cast<size_t>(next.rank)]->collective, missing(meeting)));
         lock.lock();
       } else if (next.at_ns == kNever) {
         changed_.wait(lock);
@@ -149,8 +151,7 @@ class Group {
     if (std::exchange(ended_, true)) return lock.unlock();
     for (size_t r = 0; r < ranks_.size(); ++r) {
       const bool own = static_cast<int>(r) == culprit || error.code == Error::Code::mismatch;
-      ranks_[r].error =
-          own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
+      ranks_[r].error = own ? error : lost(culprit, error);
     }
     const std::deque<Meeting> meetings = std::exchange(meetings_, {});
     lock.unlock();
@@ -183,14 +184,12 @@ class Group {
     return next;
   }
 
-  std::string describe_wait(const Meeting& meeting, int rank) const {
-    const Collective& collective = meeting.calls[static_cast<size_t>(rank)]->collective;
-    std::string missing;
+  std::vector<int> missing(const Meeting& meeting) const {
+    std::vector<int> ranks;
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      if (!meeting.calls[r] || ranks_[r].silent) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
+      if (!meeting.calls[r] || ranks_[r].silent) ranks.push_back(static_cast<int>(r));
     }
-    return std::string(to_string(collective.kind)) + " timed out after " + std::to_string(collective.timeout_ms) +
-           " ms waiting for rank " + missing;
+    return ranks;
   }
 
   const int size_;
@@ -208,31 +207,11 @@ class Group {
   std::vector<std::thread> threads_;
 };
 
-class ThreadCommunicator final : public Communicator {
- public:
-  ThreadCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
-  ~ThreadCommunicator() override { group_->leave(rank_); }
-
-  int rank() const override { return rank_; }
-  int size() const override { return group_->size(); }
-  void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
-    group_->start(rank_, collective, sink, token);
-  }
-  void abort() override { group_->abort(rank_); }
-
- private:
-  std::shared_ptr<Group> group_;
-  int rank_;
-};
-
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_group(int size, ThreadGroupOptions options) {
   core::check(size >= 1 && options.threads >= 1, "a group has at least one rank and one thread");
-  const auto group = std::make_shared<Group>(size, std::move(options));
-  std::vector<std::unique_ptr<Communicator>> communicators;
-  for (int rank = 0; rank < size; ++rank) communicators.push_back(std::make_unique<ThreadCommunicator>(group, rank));
-  return communicators;
+  return members_of(std::make_shared<Group>(size, std::move(options)));
 }
 
 }  // namespace gradtune::comm

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/comm/group_member.h"
 #include "engine/comm/in_process.h"
 
 namespace gradtune::sim {
@@ -25,10 +26,10 @@ class Group : public std::enable_shared_from_this<Group> {
  public:
   explicit Group(World& world) : world_(world), ranks_(static_cast<size_t>(world.size())) {}
 
-  World& world() { return world_; }
+  int size() const { return world_.size(); }
 
   void start(int rank, const Collective& collective, CompletionSink& sink, uint64_t token) {
-    if (world_.options().moves_data) comm::check_legal(collective, world_.size());
+    comm::check_legal(collective, world_.size());
     Rank& me = ranks_[static_cast<size_t>(rank)];
     const int64_t number = me.calls++;
     world_.note(rank, comm::to_string(collective.kind), static_cast<uint64_t>(collective.count));
@@ -80,7 +81,7 @@ class Group : public std::enable_shared_from_this<Group> {
                                                    messages_of(calls[0].kind, world_.size()));
     world_.at(end_ns, -1, [self = shared_from_this(), number, calls] {
       if (self->ended_) return;
-      if (self->world_.options().moves_data) comm::move_data(calls);
+      comm::move_data(calls);
       for (int rank = 0; rank < self->world_.size(); ++rank)
         self->tell_later(self->world_.draw_delay_ns(), number, rank);
     });
@@ -90,12 +91,11 @@ class Group : public std::enable_shared_from_this<Group> {
     const auto found = meetings_.find(number);
     if (found == meetings_.end() || !found->second.calls[static_cast<size_t>(rank)] || error_of(rank)) return;
     const Collective& collective = found->second.calls[static_cast<size_t>(rank)]->collective;
-    std::string missing;
+    std::vector<int> missing;
     for (size_t r = 0; r < ranks_.size(); ++r) {
-      if (ranks_[r].calls <= number) missing += (missing.empty() ? " waiting for rank " : ", ") + std::to_string(r);
+      if (ranks_[r].calls <= number) missing.push_back(static_cast<int>(r));
     }
-    end(rank, {Error::Code::timeout, std::string(comm::to_string(collective.kind)) + " timed out after " +
-                                         std::to_string(collective.timeout_ms) + " ms" + missing});
+    end(rank, comm::timed_out(collective, missing));
   }
 
   // Ends the group on account of `culprit`, or of all ranks where it is -1.
@@ -103,8 +103,7 @@ class Group : public std::enable_shared_from_this<Group> {
     if (std::exchange(ended_, true)) return;
     for (int rank = 0; rank < world_.size(); ++rank) {
       const bool own = culprit < 0 || rank == culprit;
-      const Error theirs =
-          own ? error : Error{Error::Code::lost, "rank " + std::to_string(culprit) + " is lost: " + error.message};
+      const Error theirs = own ? error : comm::lost(culprit, error);
       const int64_t delay_ns = own ? 0 : world_.rank(rank).latency_ns + world_.draw_delay_ns();
       world_.after(delay_ns, rank, [self = shared_from_this(), rank, theirs] {
         self->ranks_[static_cast<size_t>(rank)].error = theirs;
@@ -141,31 +140,10 @@ class Group : public std::enable_shared_from_this<Group> {
   bool ended_ = false;
 };
 
-class SimCommunicator final : public comm::Communicator {
- public:
-  SimCommunicator(std::shared_ptr<Group> group, int rank) : group_(std::move(group)), rank_(rank) {}
-  ~SimCommunicator() override { group_->leave(rank_); }
-
-  int rank() const override { return rank_; }
-  int size() const override { return group_->world().size(); }
-  void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
-    group_->start(rank_, collective, sink, token);
-  }
-  void abort() override { group_->abort(rank_); }
-
- private:
-  std::shared_ptr<Group> group_;
-  int rank_;
-};
-
 }  // namespace
 
 std::vector<std::unique_ptr<comm::Communicator>> make_group(World& world) {
-  const auto group = std::make_shared<Group>(world);
-  std::vector<std::unique_ptr<comm::Communicator>> communicators;
-  for (int rank = 0; rank < world.size(); ++rank)
-    communicators.push_back(std::make_unique<SimCommunicator>(group, rank));
-  return communicators;
+  return comm::members_of(std::make_shared<Group>(world));
 }
 
 }  // namespace gradtune::sim

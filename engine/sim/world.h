@@ -34,8 +34,6 @@ struct WorldOptions {
   int64_t jitter_ns = 0;
   double stall_probability = 0;
   int64_t stall_ns = 0;
-
-  bool moves_data = true;  // without, collectives only take their time, and buffers may be null
 };
 
 class World {

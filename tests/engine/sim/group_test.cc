@@ -73,15 +73,20 @@ Collective bytes(Collective::Kind kind, int64_t count, int64_t timeout_ms = 1'00
 }
 
 TEST(SimGroupTime, ACollectiveTakesWhatTheAlgorithmSendsOverTheSlowestLink) {
-  World world({.size = 4, .rank = kRank, .moves_data = false});
+  World world({.size = 4, .rank = kRank});
   const auto group = make_group(world);
   Log log(world);
-  for (int rank = 0; rank < 4; ++rank) {
-    world.at(1'000 * rank, rank, [&, rank] {
-      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_reduce, 1'000'000), log,
-                                              static_cast<uint64_t>(rank));
-      group[static_cast<size_t>(rank)]->start(bytes(Collective::Kind::all_gather, 1'000'000), log,
-                                              static_cast<uint64_t>(10 + rank));
+  std::vector<std::vector<std::byte>> sent(4, std::vector<std::byte>(1'000'000)),
+      gathered(4, std::vector<std::byte>(4'000'000));
+  for (size_t rank = 0; rank < 4; ++rank) {
+    world.at(static_cast<int64_t>(1'000 * rank), static_cast<int>(rank), [&, rank] {
+      Collective reduce = bytes(Collective::Kind::all_reduce, 1'000'000),
+                 gather = bytes(Collective::Kind::all_gather, 1'000'000);
+      reduce.out = sent[rank].data();
+      gather.in = sent[rank].data();
+      gather.out = gathered[rank].data();
+      group[rank]->start(reduce, log, rank);
+      group[rank]->start(gather, log, 10 + rank);
     });
   }
   world.run_all();
