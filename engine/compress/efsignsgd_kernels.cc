@@ -96,7 +96,7 @@ void write_errors(const SignEncode run, size_t begin, size_t end, Output<float>&
 bool encode_run(const SignEncode& run) {
   Output<float> errors(run.residual_next, run.stream && !run.add_to_residual_next);
   const double weight = double{run.scale} / static_cast<double>(run.block);
-  double total = 0;
+  double largest = 0, total = 0;
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
   const size_t group = std::max(run.block, kTile / run.block * run.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
@@ -108,14 +108,16 @@ bool encode_run(const SignEncode& run) {
       const double mean = sum * (whole ? weight : double{run.scale} / static_cast<double>(n));
       const auto scale = static_cast<float>(mean);
       run.scales[block] = std::isfinite(scale) ? scale : 0;
+      largest = std::max(largest, sum);
       total += sum;
     });
     if (run.residual_next != nullptr) write_errors(run, begin, end, errors);
   }
   errors.finish();
-  // The sum bounds every element, and so what is sent and what is kept of it.
-  const auto bound = static_cast<float>(total);
-  return std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
+  // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
+  // the total does not.
+  const auto bound = static_cast<float>(largest);
+  return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
 // sums = (old == nullptr ? 0 : old) + the values of part of a block. The part starts at a byte of the sign bits.

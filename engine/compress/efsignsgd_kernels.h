@@ -24,7 +24,7 @@ struct SignEncode {
   bool stream;
 };
 
-// Returns false when the sum of |p| over the run, times scale or unsent_factor, is not finite. A scale that is not
+// Returns false when the sum of |p| over a block, times scale or unsent_factor, is not finite. A scale that is not
 // finite is written as zero.
 bool encode_signs(const SignEncode& run);
 

@@ -87,6 +87,8 @@ TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
 
 TEST(EfSignSgd, a_sum_that_overflows_is_not_finite) {
   EXPECT_FALSE(encode(*make("efsignsgd"), {.gradient = std::vector<float>(64, 3e38F)}).finite);
+  // The sum of each block counts, not that of all.
+  EXPECT_TRUE(encode(*make("efsignsgd:64"), {.gradient = std::vector<float>(6400, 1e36F)}).finite);
 }
 
 TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
