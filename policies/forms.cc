@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 namespace gradtune::policies {
 namespace {
@@ -26,23 +27,22 @@ int64_t payload_bytes(const core::CompressorSpec& codec, const Knowledge& knowle
 double ring_factor(int world_size) { return 2.0 * (world_size - 1) / world_size; }
 double gather_factor(int world_size) { return world_size - 1.0; }
 
-// The partition, and the tensors that it leaves out: buckets for each dtype, behind it.
-Partition completed(const Partition& partition, const core::GradientTable& table) {
-  Partition all = partition;
-  std::vector<bool> is_held(table.tensors.size(), false);
-  for (const auto& bucket : partition) {
-    for (const core::Slice& slice : bucket) is_held[static_cast<size_t>(slice.tensor)] = true;
+// The partition without tensors from position `end` on.
+Partition up_to(size_t end, const Partition& partition) {
+  Partition kept;
+  for (std::vector<core::Slice> bucket : partition) {
+    std::erase_if(bucket, [&](const core::Slice& slice) { return static_cast<size_t>(slice.tensor) >= end; });
+    if (!bucket.empty()) kept.push_back(std::move(bucket));
   }
-  for (core::DType dtype : {core::DType::f32, core::DType::bf16, core::DType::f16}) {
-    std::vector<core::Slice> rest;
-    for (size_t t = 0; t < is_held.size(); ++t) {
-      const core::TensorInfo& tensor = table.tensors[t];
-      if (is_held[t] || tensor.dtype != dtype || tensor.numel == 0) continue;
-      rest.push_back({static_cast<int32_t>(t), 0, tensor.numel});
-    }
-    if (!rest.empty()) all.push_back(std::move(rest));
-  }
-  return all;
+  return kept;
+}
+
+// Tensors from position `begin` on, a bucket for each dtype.
+Partition from(size_t begin, const core::GradientTable& table) {
+  core::GradientTable rest = table;
+  for (size_t t = 0; t < begin; ++t) rest.tensors[t].numel = 0;
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  return core::cut(rest, kAll, kAll, /*split=*/false);
 }
 
 // For tensors that are not worth a loss.
@@ -58,12 +58,6 @@ core::Option lossless(core::DType dtype, const Knowledge& knowledge) {
 
 }  // namespace
 
-core::GradientTable compressible(const Form& form, const core::GradientTable& table) {
-  core::GradientTable part = table;
-  if (form.fidelity == core::Fidelity::lossy) part.tensors.resize(table.first_small());
-  return part;
-}
-
 std::vector<Form> admitted_forms(const Knowledge& knowledge) {
   std::vector<Form> forms;
   const int64_t numel = std::max<int64_t>(knowledge.table.numel(), 1);
@@ -72,13 +66,22 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
     const core::CompressorSpec& codec = knowledge.codecs[c];
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
+    const bool is_lossy = traits.fidelity == core::Fidelity::lossy;
+    const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     const bool is_none = traits.fidelity == core::Fidelity::exact && traits.summable;
     const double payload = static_cast<double>(traits.payload_bytes(codec, numel)) / gradient_bytes;
     const auto add = [&](core::Option option, std::string_view scheme, Place place, double sent) {
       std::string label = option.codecs.empty() ? "" : core::to_string(codec) + " ";
       label += scheme;
       if (place == Place::host) label += " host";
-      forms.push_back({std::move(option), std::move(label), traits.fidelity, c, place, traits.summable, sent});
+      forms.push_back({.option = std::move(option),
+                       .label = std::move(label),
+                       .fidelity = traits.fidelity,
+                       .codec = c,
+                       .place = place,
+                       .summable = traits.summable,
+                       .sent = sent,
+                       .end = end});
     };
     if (is_none) add(core::plain_all_reduce(), "all_reduce", Place::device, ring);
     for (Place place : {Place::device, Place::host}) {
@@ -94,12 +97,14 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge) {
   const auto collectives = std::count_if(form.option.steps.begin(), form.option.steps.end(),
                                          [](const core::Step& step) { return core::is_collective(step.kind); });
-  const Partition all = completed(partition, knowledge.table);
+  const Partition large = up_to(form.end, partition), small = from(form.end, knowledge.table);
+  Partition all = large;
+  all.insert(all.end(), small.begin(), small.end());
   Candidate candidate{core::uniform(all, form.option, static_cast<int>(2 * collectives)),
-                      fmt::format("{}, {} bucket{}{}", form.label, partition.size(), partition.size() == 1 ? "" : "s",
-                                  all.size() > partition.size() ? " + small" : "")};
+                      fmt::format("{}, {} bucket{}{}", form.label, large.size(), large.size() == 1 ? "" : "s",
+                                  small.empty() ? "" : " + small")};
   core::Strategy& strategy = candidate.strategy;
-  for (size_t b = partition.size(); b < all.size(); ++b) {
+  for (size_t b = large.size(); b < all.size(); ++b) {
     const auto first = static_cast<size_t>(all[b][0].tensor);
     strategy.buckets[b].option = lossless(knowledge.table.tensors[first].dtype, knowledge);
   }

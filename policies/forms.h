@@ -21,6 +21,7 @@ struct Form {
   core::Place place = core::Place::device;
   bool summable = true;
   double sent = 0;  // bytes per rank, over bytes of the gradient
+  size_t end = 0;   // the tensor from which on it leaves them alone, as a lossy one does the small tensors at the end
 };
 
 // All of them, compressor by compressor in the order of Knowledge::codecs, on the device first. Per compressor:
@@ -29,13 +30,12 @@ struct Form {
 //   opaque    gather, two_step
 std::vector<Form> admitted_forms(const Knowledge& knowledge);
 
-// What the form is for: the whole table, and without the small tensors at its end where it is lossy.
-core::GradientTable compressible(const Form& form, const core::GradientTable& table);
-
-// The form on every bucket of the partition, which is one of compressible(); what that leaves out is sent without loss,
-// in 16 bits where those are admitted, in one more bucket for each dtype. And the plain all_reduce instead on those
-// whose gradient the compressor would not shrink, such as 16-bit gradients for a 16-bit compressor. In flight are the
-// collectives of two buckets: one that is on the wire, and one that gets ready.
+// The form on every bucket of the partition, but
+//   - tensors that it leaves alone are sent without loss, in 16 bits where those are admitted, in one more bucket for
+//     each dtype;
+//   - buckets whose gradient the compressor would not shrink, such as 16-bit ones for a 16-bit compressor, get the
+//     plain all_reduce.
+// In flight are the collectives of two buckets: one that is on the wire, and one that gets ready.
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge);
 
 // Whether the strategy fits the table and uses nothing but admitted compressors.

@@ -16,8 +16,8 @@
 // What was measured is all the state there is: a phase is a function of the step times so far that names the next
 // point, or nothing when it is over. Points that come next whatever those before them turn out to be are asked for
 // together, since several take fewer steps than one after the other. MergeComp's search of split positions by bisection
-// is left out: it compares neighbours that differ by less than the noise, which costs up to 10 % (reference on
-// schedulers, section 2.5).
+// is left out: it compares neighbours that differ by less than the noise, which costs up to 10 % (MergeComp's traces,
+// replayed).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -125,12 +125,12 @@ class MergeComp final : public Policy {
     for (const Form& form : all) {
       const auto beats = [&](const Form& other) { return outclassed(form, other); };
       if (std::any_of(all.begin(), all.end(), beats)) continue;
-      std::vector<Partition> rungs = rungs_of(compressible(form, knowledge.table));
-      if (rungs.empty()) continue;
-      const uint64_t hash = core::hash(apply(form, rungs[0], knowledge).strategy);
+      const auto [at, is_new] = rungs_.try_emplace(form.end);
+      if (is_new) at->second = rungs_of(knowledge.table, form.end);
+      if (at->second.empty()) continue;
+      const uint64_t hash = core::hash(apply(form, at->second[0], knowledge).strategy);
       if (!different.insert(hash).second) continue;
       forms_.push_back(form);
-      rungs_[form.fidelity == core::Fidelity::lossy] = std::move(rungs);
     }
     drop_useless_codecs();
     std::stable_sort(forms_.begin(), forms_.end(), [](const Form& a, const Form& b) { return a.sent < b.sent; });
@@ -138,7 +138,8 @@ class MergeComp final : public Policy {
     screened_buckets_ = static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets));
   }
 
-  static std::vector<Partition> rungs_of(const core::GradientTable& table) {
+  static std::vector<Partition> rungs_of(core::GradientTable table, size_t end) {
+    table.tensors.resize(end);
     std::vector<Partition> rungs;
     for (Partition& partition : nested_partitions(table, kBuckets.back())) {
       const auto buckets = static_cast<int>(partition.size());
@@ -167,9 +168,7 @@ class MergeComp final : public Policy {
     forms_ = std::move(kept);
   }
 
-  const std::vector<Partition>& rungs(size_t form) const {
-    return rungs_.at(forms_[form].fidelity == core::Fidelity::lossy);
-  }
+  const std::vector<Partition>& rungs(size_t form) const { return rungs_.at(forms_[form].end); }
 
   Point screened(size_t form) const {
     const int buckets = forms_[form].summable ? screened_buckets_ : kFewBuckets;
@@ -342,9 +341,8 @@ class MergeComp final : public Policy {
 
   const size_t most_finalists_;
   bool planned_ = false;
-  std::vector<Form> forms_;  // fewest bytes first
-  // Partitions, fewest buckets first: for lossy forms those without the small tensors.
-  std::map<bool, std::vector<Partition>> rungs_;
+  std::vector<Form> forms_;                         // fewest bytes first
+  std::map<size_t, std::vector<Partition>> rungs_;  // by Form::end, fewest buckets first
   int screened_buckets_ = kFewBuckets;
 
   std::map<uint64_t, Point> asked_;  // by hash of the strategy

@@ -79,14 +79,15 @@ TEST(Apply, DoesNotCompress16BitGradientsTo16Bits) {
   }
 }
 
-TEST(Apply, SendsWhatThePartitionLeavesOutWithoutLoss) {
+TEST(Apply, SendsSmallTensorsWithoutLossWhereverThePartitionHasThem) {
   const auto table = testing::make_table({testing::tensor("a", 1 << 20), testing::tensor("b", 100, 1),
                                           testing::tensor("c", 50, 2, DType::bf16), testing::tensor("d", 0, 3),
                                           testing::tensor("e", 200, 4)});
   for (const Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
     const Knowledge job = knowledge(2, fidelity, table);
     for (const Form& form : admitted_forms(job)) {
-      const core::GradientTable part = compressible(form, table);
+      core::GradientTable part = table;
+      part.tensors.resize(form.end);
       const Candidate candidate = apply(form, nested_partitions(part, 2).back(), job);
       EXPECT_TRUE(core::validate(candidate.strategy, table).ok()) << form.label;
       const auto& buckets = candidate.strategy.buckets;
@@ -95,6 +96,8 @@ TEST(Apply, SendsWhatThePartitionLeavesOutWithoutLoss) {
         continue;
       }
       EXPECT_EQ(part.tensors.size(), 1u);
+      const Partition mixed = {{{0, 0, 1 << 19}}, {{0, 1 << 19, 1 << 19}, {1, 0, 100}, {4, 0, 200}}, {{2, 0, 50}}};
+      EXPECT_EQ(apply(form, mixed, job).strategy, candidate.strategy) << form.label;
       EXPECT_EQ(candidate.label, form.label + ", 2 buckets + small");
       ASSERT_EQ(buckets.size(), 4u) << form.label;
       EXPECT_EQ(buckets[0].option, form.option);

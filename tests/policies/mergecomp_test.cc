@@ -63,7 +63,8 @@ struct Job {
   double best_ms() const {
     double best = std::numeric_limits<double>::infinity();
     for (const Form& form : admitted_forms(knowledge)) {
-      const auto table = compressible(form, knowledge.table);
+      core::GradientTable table = knowledge.table;
+      table.tensors.resize(form.end);
       for (const Partition& partition : nested_partitions(table, kMostBuckets))
         best = std::min(best, time(apply(form, partition, knowledge).strategy));
     }
