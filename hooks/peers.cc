@@ -11,6 +11,7 @@
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
 #include "hooks/roll_call.h"
+#include "tuner/agreement.h"
 
 namespace gradtune {
 namespace {
@@ -101,11 +102,7 @@ void Peers::max(std::vector<uint8_t>& values) {
 void Peers::must_agree(const std::string& what, const std::string& text) {
   core::Hasher hasher;
   hasher.add(text);
-  const std::vector<uint64_t> hashes = gather(hasher.value());
-  std::string differing;
-  for (int r = 1; r < size_; ++r) {
-    if (hashes[static_cast<size_t>(r)] != hashes[0]) differing += (differing.empty() ? "" : ", ") + std::to_string(r);
-  }
+  const std::string differing = tuner::differing_ranks(gather(hasher.value()));
   if (differing.empty()) return;
   // Lines of rank 0 and of this rank, so that a person sees the first place where they part.
   const std::string first = broadcast_text(text);

@@ -221,11 +221,7 @@ void Session::finish_backward() {
     // A rank that knows ends, and may so end the comparison for others; that they differ is known all the same.
     std::string who;
     try {
-      const std::vector<uint64_t> identities = peers_.gather(agreement_->identity());
-      for (int r = 1; r < peers_.size(); ++r) {
-        if (identities[static_cast<size_t>(r)] != identities[0])
-          who += (who.empty() ? "rank " : ", ") + std::to_string(r);
-      }
+      who = "rank " + tuner::differing_ranks(peers_.gather(agreement_->identity()));
     } catch (const core::Exception& error) {
       who = std::string("not known, as comparing all ranks failed: ") + error.what();
     }
@@ -357,12 +353,8 @@ void Session::fail(const core::Error& error) {
 // --- what users ask --------------------------------------------------------------------------------------------------
 
 std::string Session::file_text(const policies::Candidate& candidate, bool evidence) const {
-  tuner::StrategyFile file{.model = gradients_.table().fingerprint(),
-                           .world_size = peers_.size(),
-                           .fidelity = settings_.fidelity,
-                           .label = candidate.label,
-                           .strategy = candidate.strategy};
-  for (const core::TensorInfo& tensor : gradients_.table().tensors) file.tensors.push_back(tensor.name);
+  tuner::StrategyFile file =
+      tuner::strategy_file(gradients_.table(), peers_.size(), settings_.fidelity, candidate.label, candidate.strategy);
   if (evidence) file.evidence = pilot_->evidence();
   return tuner::to_json(file);
 }

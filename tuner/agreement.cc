@@ -71,6 +71,14 @@ core::Result<Command> read_command(const ControlWord& reduced) {
 
 }  // namespace
 
+std::string differing_ranks(std::span<const uint64_t> values) {
+  std::string ranks;
+  for (size_t r = 1; r < values.size(); ++r) {
+    if (values[r] != values[0]) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+  }
+  return ranks;
+}
+
 Agreement::Agreement(int32_t slot, uint64_t strategy_hash)
     : slot_(slot), slots_{{slot, strategy_hash}}, last_slot_(slot) {}
 

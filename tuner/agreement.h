@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
@@ -59,6 +61,9 @@ struct Verdict {
   bool finite = true;       // of this step: no rank met a NaN or Inf
   Command command;          // to be carried out now, by all ranks; keep in place of a run that can not be
 };
+
+// Ranks whose value differs from rank 0's: "1, 3".
+std::string differing_ranks(std::span<const uint64_t> values);
 
 class Agreement {
  public:

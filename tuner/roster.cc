@@ -13,22 +13,10 @@ constexpr int kPatience = 5;
 
 }  // namespace
 
-core::Fidelity fidelity_of(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& traits) {
-  core::Fidelity fidelity = core::Fidelity::exact;
-  for (const core::Bucket& bucket : strategy.buckets) {
-    for (const core::CompressorSpec& codec : bucket.option.codecs) {
-      const auto row = std::find_if(traits.begin(), traits.end(), [&](const auto& t) { return t.name == codec.name; });
-      core::check(row != traits.end(), "a candidate uses a compressor without traits");
-      fidelity = std::max(fidelity, row->fidelity);
-    }
-  }
-  return fidelity;
-}
-
 void Roster::add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent) {
   entries_[slot] = {.candidate = std::make_shared<policies::Candidate>(candidate),
                     .hash = core::hash(candidate.strategy),
-                    .fidelity = fidelity_of(candidate.strategy, traits_),
+                    .fidelity = core::needed_fidelity(candidate.strategy, traits_),
                     .is_ready = true,
                     .is_permanent = is_permanent,
                     .step_ms = {}};

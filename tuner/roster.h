@@ -77,7 +77,4 @@ class Roster {
   std::deque<int32_t> drops_;
 };
 
-// The least fidelity that admits all of the strategy's compressors.
-core::Fidelity fidelity_of(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& traits);
-
 }  // namespace gradtune::tuner

@@ -246,22 +246,21 @@ std::string to_json(const StrategyFile& file) {
   return text;
 }
 
+StrategyFile strategy_file(const core::GradientTable& table, int world_size, core::Fidelity fidelity, std::string label,
+                           const core::Strategy& strategy) {
+  StrategyFile file{.model = table.fingerprint(),
+                    .world_size = world_size,
+                    .fidelity = fidelity,
+                    .label = std::move(label),
+                    .strategy = strategy};
+  for (const core::TensorInfo& tensor : table.tensors) file.tensors.push_back(tensor.name);
+  return file;
+}
+
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known) {
   const core::Result<JsonValue> root = parse_json(text, {});
   if (!root) return root.error();
   return Parser(known).parse(root.value());
-}
-
-core::Fidelity needed_fidelity(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& known) {
-  core::Fidelity needed = core::Fidelity::exact;
-  for (const core::Bucket& bucket : strategy.buckets) {
-    for (const core::CompressorSpec& codec : bucket.option.codecs) {
-      for (const core::CompressorTraits& traits : known) {
-        if (traits.name == codec.name) needed = std::max(needed, traits.fidelity);
-      }
-    }
-  }
-  return needed;
 }
 
 core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
@@ -279,7 +278,7 @@ core::Result<core::GradientTable> fit(const StrategyFile& file, const core::Grad
     return mismatch(fmt::format("it is for fidelity {}, this job allows {}", core::to_string(file.fidelity),
                                 core::to_string(fidelity)));
   }
-  if (const core::Fidelity needed = needed_fidelity(file.strategy, known); needed > file.fidelity) {
+  if (const core::Fidelity needed = core::needed_fidelity(file.strategy, known); needed > file.fidelity) {
     return mismatch(fmt::format("its compressors need fidelity {}, it says {}", core::to_string(needed),
                                 core::to_string(file.fidelity)));
   }

@@ -45,13 +45,14 @@ struct StrategyFile {
   bool operator==(const StrategyFile&) const = default;
 };
 
+// The file of a strategy for a job with that table, without evidence.
+StrategyFile strategy_file(const core::GradientTable& table, int world_size, core::Fidelity fidelity, std::string label,
+                           const core::Strategy& strategy);
+
 std::string to_json(const StrategyFile& file);
 
 // Errors say where in the file, what was found and what is allowed.
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
-
-// The least fidelity that admits all compressors of the strategy.
-core::Fidelity needed_fidelity(const core::Strategy& strategy, const std::vector<core::CompressorTraits>& known);
 
 // Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.
 // On success returns the table put into the file's order.

@@ -47,7 +47,7 @@ std::string_view to_string(Stage stage) {
 int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
                    const std::optional<policies::Candidate>& imported) {
   if (!imported) return 0;
-  const bool is_lossy = fidelity_of(imported->strategy, traits) == core::Fidelity::lossy;
+  const bool is_lossy = core::needed_fidelity(imported->strategy, traits) == core::Fidelity::lossy;
   return is_lossy && options.lossy_after > 0 ? 0 : kImportedSlot;
 }
 

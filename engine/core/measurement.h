@@ -14,13 +14,13 @@ struct StepReport {
   int64_t step = 0;
   int32_t slot = 0;    // of the strategy that ran in this step (tuner/agreement.h)
   double step_ms = 0;  // wall time between the same point of successive steps, maximum over ranks
-  double compute_ms_max =
-      0;  // forward and backward without gradtune's own work, maximum and minimum over ranks: a slow
-  double compute_ms_min = 0;  //   rank shows here and is not blamed on the strategy
-  bool finite = true;         // no rank met a NaN or Inf in a gradient
-  bool excluded = false;      // evaluation, checkpoint, skipped update, or a strategy was prepared: not to be scored
-  bool prepared = true;       // every rank has prepared all that was asked for
-  bool failed = false;        // some rank could not prepare what was asked for last
+  // Forward and backward without gradtune's own work, over ranks: a slow rank shows here and is not blamed on the
+  // strategy.
+  double compute_ms_max = 0, compute_ms_min = 0;
+  bool finite = true;     // no rank met a NaN or Inf in a gradient
+  bool excluded = false;  // evaluation, checkpoint, skipped update, or a strategy was prepared: not to be scored
+  bool prepared = true;   // every rank has prepared all that was asked for
+  bool failed = false;    // some rank could not prepare what was asked for last
 
   bool operator==(const StepReport&) const = default;
 };

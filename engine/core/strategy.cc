@@ -117,6 +117,19 @@ uint64_t hash(const Strategy& strategy) {
   return hasher.value();
 }
 
+Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorTraits>& known) {
+  Fidelity fidelity = Fidelity::exact;
+  for (const Bucket& bucket : strategy.buckets) {
+    for (const CompressorSpec& codec : bucket.option.codecs) {
+      const auto row =
+          std::find_if(known.begin(), known.end(), [&](const auto& traits) { return traits.name == codec.name; });
+      check(row != known.end(), "a strategy uses a compressor without traits");
+      fidelity = std::max(fidelity, row->fidelity);
+    }
+  }
+  return fidelity;
+}
+
 Status validate(const Strategy& strategy, const GradientTable& table) {
   if (strategy.in_flight < 1)
     return mismatch("in_flight is " + std::to_string(strategy.in_flight) + ", at least 1 is needed");

@@ -51,6 +51,9 @@ int64_t numel(const Bucket& bucket);
 
 uint64_t hash(const Strategy& strategy);
 
+// The least fidelity that admits all of the strategy's compressors, which are all among the known ones.
+Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorTraits>& known);
+
 // Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once
 // and in its program's order, in_flight >= 1. The error names the first thing that does not hold.
 Status validate(const Strategy& strategy, const GradientTable& table);

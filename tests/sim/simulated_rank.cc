@@ -153,13 +153,8 @@ void SimulatedRank::end_step() {
 }
 
 std::string SimulatedRank::file_text(const policies::Candidate& candidate) const {
-  tuner::StrategyFile file{.model = options_.table.fingerprint(),
-                           .world_size = size_,
-                           .fidelity = options_.fidelity,
-                           .label = candidate.label,
-                           .strategy = candidate.strategy};
-  for (const core::TensorInfo& tensor : options_.table.tensors) file.tensors.push_back(tensor.name);
-  return tuner::to_json(file);
+  return tuner::to_json(
+      tuner::strategy_file(options_.table, size_, options_.fidelity, candidate.label, candidate.strategy));
 }
 
 std::string SimulatedRank::exported() const { return file_text({executor_.strategy(), "in force"}); }
@@ -175,13 +170,9 @@ void SimulatedRank::name_those_who_differ(const core::Error& error) {
          .out = reinterpret_cast<std::byte*>(identities_.data()),
          .count = sizeof identity_},
         [this, error](const core::Status& status) {
-          std::string who;
-          for (size_t r = 1; r < identities_.size() && status; ++r) {
-            if (identities_[r] != identities_[0]) who += (who.empty() ? "rank " : ", ") + std::to_string(r);
-          }
-          const std::string unknown =
-              status ? "" : "not known, as the comparison of ranks failed: " + status.error().message;
-          fail({error.code, error.message + " (differs from rank 0: " + who + unknown + ")"});
+          const std::string who = status ? "rank " + tuner::differing_ranks(identities_)
+                                         : "not known, as the comparison of ranks failed: " + status.error().message;
+          fail({error.code, error.message + " (differs from rank 0: " + who + ")"});
         });
 }
 

@@ -133,14 +133,5 @@ TEST(Roster, KnowsTheFastest) {
   EXPECT_EQ(0, roster.fastest());
 }
 
-TEST(Roster, FidelityIsThatOfTheLossiestBucket) {
-  core::Strategy strategy = candidate("a", 1, "", 3).strategy;
-  EXPECT_EQ(core::Fidelity::exact, fidelity_of(strategy, traits()));
-  strategy.buckets[1].option.codecs = {{.name = "bf16"}};
-  EXPECT_EQ(core::Fidelity::half, fidelity_of(strategy, traits()));
-  strategy.buckets[0].option.codecs = {{.name = "none"}, {.name = "topk"}};
-  EXPECT_EQ(core::Fidelity::lossy, fidelity_of(strategy, traits()));
-}
-
 }  // namespace
 }  // namespace gradtune::tuner

@@ -290,15 +290,6 @@ TEST(StrategyFileFit, NamesAHoleInTheBuckets) {
   EXPECT_THAT(misfit(file, small_table()), HasSubstr("collectives"));
 }
 
-TEST(StrategyFileFit, NeededFidelityIsThatOfTheMostLossyCompressor) {
-  core::Strategy strategy = small_file().strategy;
-  EXPECT_EQ(needed_fidelity(strategy, known()), Fidelity::half);
-  strategy.buckets[0].option = core::gather_payloads({"topk", 0.01}, core::Place::device);
-  EXPECT_EQ(needed_fidelity(strategy, known()), Fidelity::lossy);
-  for (core::Bucket& bucket : strategy.buckets) bucket.option = core::plain_all_reduce();
-  EXPECT_EQ(needed_fidelity(strategy, known()), Fidelity::exact);
-}
-
 // --- files -----------------------------------------------------------------------------------------------------------
 
 class Files : public ::testing::Test {

@@ -50,17 +50,16 @@ struct Options {
   std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
   std::optional<std::string> policy = {};    // auto (default), mergecomp, fixed, exhaustive
   std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it
-  std::optional<int64_t> tuning_budget =
-      {};  // steps after which tuning ends and the baseline stays; default 400. 0: nothing is
-           // tuned or confirmed, the strategy of the file (or the baseline) is pinned
+  // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, the strategy
+  // of the file (or the baseline) is pinned.
+  std::optional<int64_t> tuning_budget = {};
   std::optional<double> tuning_share = {};    // the same as a share of time lost against the baseline; default 0.25
   std::optional<int64_t> memory_budget = {};  // bytes of residuals and payloads; default: no limit
-  std::optional<int64_t> host_threads =
-      {};                              // oneTBB workers for placement host; default: this process's cores minus one
-  std::optional<double> timeout = {};  // seconds that any communication may take; default 300
-  std::optional<std::string> journal = {};  // file (JSON lines) that rank 0 writes
-  std::optional<int64_t> seed = {};         // of the tuner's own random choices; default 0
-  std::optional<bool> quiet = {};           // no progress on standard error; default false
+  std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: cores minus one
+  std::optional<double> timeout = {};         // seconds that any communication may take; default 300
+  std::optional<std::string> journal = {};    // file (JSON lines) that rank 0 writes
+  std::optional<int64_t> seed = {};           // of the tuner's own random choices; default 0
+  std::optional<bool> quiet = {};             // no progress on standard error; default false
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "engine/core/rng.h"
 
@@ -231,6 +232,21 @@ TEST(Cut, keeps_dtypes_apart) {
   const GradientTable table = table_of({{10, DType::f32}, {10, DType::bf16}, {10, DType::f32}, {10, DType::f16}});
   EXPECT_EQ(cut(table, 1000, 1000, true),
             (std::vector<std::vector<Slice>>{{{0, 0, 10}, {2, 0, 10}}, {{1, 0, 10}}, {{3, 0, 10}}}));
+}
+
+TEST(NeededFidelity, is_that_of_the_most_lossy_compressor_in_any_bucket) {
+  std::vector<CompressorTraits> known(3);
+  const std::pair<std::string_view, Fidelity> rows[] = {
+      {"none", Fidelity::exact}, {"bf16", Fidelity::half}, {"topk", Fidelity::lossy}};
+  for (size_t row = 0; row < 3; ++row) std::tie(known[row].name, known[row].fidelity) = rows[row];
+  Strategy strategy = example();
+  EXPECT_EQ(needed_fidelity(strategy, known), Fidelity::half);
+  strategy.buckets[1].option.codecs = {{.name = "none"}, {.name = "topk"}};
+  EXPECT_EQ(needed_fidelity(strategy, known), Fidelity::lossy);
+  for (Bucket& bucket : strategy.buckets) bucket.option = plain_all_reduce();
+  EXPECT_EQ(needed_fidelity(strategy, known), Fidelity::exact);
+  strategy.buckets[2].option.codecs = {{.name = "unheard"}};
+  EXPECT_THROW(needed_fidelity(strategy, known), ProgramError);
 }
 
 TEST(Uniform, gives_every_bucket_the_option) {
