@@ -12,8 +12,14 @@
 namespace gradtune::exec {
 namespace {
 
-TEST(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
-  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's allocator is not counted";
+class ExecutorAllocation : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's allocator is not counted";
+  }
+};
+
+TEST_F(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
   const core::GradientTable table = mixed_table();
   std::vector<std::string> options = all_options(core::Place::device);
   options.emplace_back("topk:0.1: encode@host all_to_all decode@host encode@host all_gather decode@host");
@@ -41,8 +47,7 @@ TEST(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
   }
 }
 
-TEST(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
-  if (!kCountsAllocations) GTEST_SKIP() << "the sanitizer's allocator is not counted";
+TEST_F(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
   const core::GradientTable table = mixed_table();
   const core::Strategy strategies[] = {
       make_strategy(table, "all_reduce", 1 << 20, 1),

@@ -18,13 +18,6 @@ using core::Error;
 using core::Place;
 using testing::HasSubstr;
 
-#ifdef __SANITIZE_THREAD__  // which cannot see how the workers of a oneTBB that was built without it synchronise
-constexpr int kHostThreads = 1;
-#else
-constexpr int kHostThreads = 2;
-#endif
-const ExecutorOptions kWithHost{.host_threads = kHostThreads, .timeout_ms = 60'000};
-
 DType dtype_at(const core::GradientTable& table, size_t flat) {
   for (const core::TensorInfo& tensor : table.tensors) {
     if (flat < static_cast<size_t>(tensor.numel)) return tensor.dtype;
@@ -47,12 +40,6 @@ double wire_roundoff(const std::string& option, DType dtype) {
 
 void expect_ok(const std::vector<core::Status>& statuses) {
   for (const core::Status& status : statuses) ASSERT_TRUE(status.ok()) << status.error().message;
-}
-
-std::vector<Values> random_gradients(const core::GradientTable& table, int size, core::Rng& rng) {
-  std::vector<Values> gradients;
-  for (int r = 0; r < size; ++r) gradients.push_back(random_gradient(table, rng));
-  return gradients;
 }
 
 // --- Averages and residuals ------------------------------------------------------------------------------------------
@@ -297,90 +284,6 @@ TEST(ExecutorPrepare, TheStrategyInForceIsNeitherReplacedNorDropped) {
   EXPECT_THROW(executor.drop(0), core::ProgramError);
 }
 
-// --- Failures --------------------------------------------------------------------------------------------------------
-
-const ExecutorOptions kImpatient{.host_threads = 1, .timeout_ms = 1000};
-
-// Steps until a rank's error, which must be final: returns the errors of all.
-std::vector<Error> step_until_failure(Fleet& fleet, const core::GradientTable& table) {
-  core::Rng rng(7);
-  for (int i = 0; i < 100; ++i) {
-    const std::vector<core::Status> statuses = fleet.step(random_gradients(table, fleet.size(), rng));
-    if (statuses[0].ok()) continue;
-    std::vector<Error> errors;
-    for (int r = 0; r < fleet.size(); ++r) {
-      EXPECT_FALSE(statuses[static_cast<size_t>(r)].ok());
-      errors.push_back(statuses[static_cast<size_t>(r)].error());
-      const core::Status later[] = {fleet.rank(r).step(random_gradient(table, rng)), fleet.rank(r).settle(),
-                                    fleet.rank(r).executor().prepare(9, fleet.rank(r).executor().strategy())};
-      for (const core::Status& status : later) EXPECT_EQ(status.error().message, errors.back().message);
-    }
-    return errors;
-  }
-  ADD_FAILURE() << "no failure in 100 steps";
-  return std::vector<Error>(static_cast<size_t>(fleet.size()));
-}
-
-core::Strategy two_step_strategy(const core::GradientTable& table, const std::string& place) {
-  const std::string coding = "@" + place + " ";
-  return make_strategy(
-      table,
-      "efsignsgd:64: encode" + coding + "all_to_all decode" + coding + "encode" + coding + "all_gather decode@" + place,
-      10'000, 2);
-}
-
-TEST(ExecutorFailure, ASilentRankEndsAllOthersByTheDeadlineWithANamedError) {
-  const core::GradientTable table = mixed_table();
-  for (const auto& [place, call] :
-       std::vector<std::pair<std::string, int64_t>>{{"device", 0}, {"device", 37}, {"host", 6}}) {
-    Fleet fleet(3, table, kImpatient,
-                {.falls_silent = [call = call](int rank, int64_t c) { return rank == 1 && c >= call; }});
-    fleet.run(two_step_strategy(table, place));
-    for (const Error& error : step_until_failure(fleet, table)) {
-      EXPECT_THAT(error.message, HasSubstr("a collective of bucket"));
-      EXPECT_THAT(error.message, HasSubstr("waiting for rank 1"));
-    }
-  }
-  Fleet fleet(3, table, kImpatient, {}, {.falls_silent = [](int rank, int64_t c) { return rank == 2 && c >= 1; }});
-  fleet.run(two_step_strategy(table, "device"));
-  for (const Error& error : step_until_failure(fleet, table)) {
-    EXPECT_THAT(error.message, HasSubstr("the control collective"));
-    EXPECT_THAT(error.message, HasSubstr("waiting for rank 2"));
-  }
-}
-
-TEST(ExecutorFailure, ARankThatEndsIsLostForTheOthers) {
-  const core::GradientTable table = mixed_table();
-  Fleet fleet(3, table, kWithHost);
-  fleet.run(make_strategy(table, kTopk, 10'000, 2));
-  core::Rng rng(9);
-  const std::vector<Values> gradients = random_gradients(table, 3, rng);
-  expect_ok(fleet.step(gradients));
-  suites::on_every_rank(3, [&](int r) {
-    if (r == 1) return fleet.rank(r).close();
-    const core::Status status = fleet.rank(r).step(gradients[static_cast<size_t>(r)]);
-    ASSERT_FALSE(status.ok());
-    EXPECT_EQ(status.error().code, Error::Code::lost);
-    EXPECT_THAT(status.error().message, HasSubstr("rank 1 is lost"));
-  });
-  EXPECT_THAT(fleet.rank(1).step(gradients[1]).error().message, HasSubstr("stopped"));
-}
-
-TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
-  const core::GradientTable table = mixed_table();
-  for (int tensors = 0; tensors < static_cast<int>(table.tensors.size()); ++tensors) {
-    Fleet fleet(2, table, kWithHost);
-    fleet.run(make_strategy(table, "topk:0.1: encode@host all_gather decode@host", 1'500, 4));
-    suites::on_every_rank(2, [&](int r) {
-      core::Rng rng(static_cast<uint64_t>(r));
-      fleet.rank(r).load(random_gradient(table, rng));
-      fleet.rank(r).executor().begin_step();
-      for (int t = 0; t < tensors; ++t) fleet.rank(r).executor().tensor_ready(t);
-      fleet.rank(r).close();
-    });
-  }
-}
-
 // What tensor_ready brings piece by piece gives, bit for bit, what lies in the arena already.
 TEST(ExecutorGradients, MayLieElsewhere) {
   const core::GradientTable table = mixed_table();
@@ -412,52 +315,6 @@ TEST(ExecutorGradients, MayLieElsewhere) {
     }
     EXPECT_EQ(results[true], results[false]) << option;
   }
-}
-
-// Breaks the first byte of what every all-gather brings, as no network should.
-class Corrupting final : public comm::Communicator, private comm::CompletionSink {
- public:
-  explicit Corrupting(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  void abort() override { inner_->abort(); }
-  void start(const comm::Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
-    sink_ = &sink;
-    target_ = collective.kind == comm::Collective::Kind::all_gather ? collective.out : nullptr;
-    inner_->start(collective, *this, token);
-  }
-
- private:
-  void complete(uint64_t token, core::Status status) override {
-    if (target_ != nullptr) target_[0] ^= std::byte{1};
-    sink_->complete(token, std::move(status));
-  }
-  std::unique_ptr<comm::Communicator> inner_;
-  comm::CompletionSink* sink_ = nullptr;
-  std::byte* target_ = nullptr;
-};
-
-TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFinite) {
-  const core::GradientTable table = make_table({{1000, DType::f32}});
-  auto group = comm::make_thread_group(1);
-  Rank rank(table, std::make_unique<Corrupting>(std::move(group[0])), std::move(comm::make_thread_group(1)[0]),
-            kWithHost);
-  ASSERT_TRUE(rank.executor()
-                  .prepare(0, make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1))
-                  .ok());
-  rank.executor().run(0);
-  core::Rng rng(11);
-  Values gradient = random_gradient(table, rng);
-  gradient[3] = NAN;
-  EXPECT_TRUE(rank.step(gradient).ok());
-  EXPECT_FALSE(rank.finite());
-
-  gradient[3] = 0;
-  const core::Status status = rank.step(gradient);
-  ASSERT_FALSE(status.ok());
-  EXPECT_EQ(status.error().code, Error::Code::corrupt);
-  EXPECT_THAT(status.error().message, HasSubstr("bucket 0: payload"));
-  EXPECT_EQ(rank.step(gradient).error().message, status.error().message);
 }
 
 }  // namespace

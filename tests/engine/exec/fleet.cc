@@ -8,6 +8,12 @@
 
 namespace gradtune::exec {
 
+std::vector<Values> random_gradients(const core::GradientTable& table, int size, core::Rng& rng) {
+  std::vector<Values> gradients;
+  for (int r = 0; r < size; ++r) gradients.push_back(random_gradient(table, rng));
+  return gradients;
+}
+
 Rank::Rank(const core::GradientTable& table, std::unique_ptr<comm::Communicator> data,
            std::unique_ptr<comm::Communicator> control, const ExecutorOptions& options)
     : ready_order(table.tensors.size()), gradients_(table), data_(std::move(data)), control_(std::move(control)) {

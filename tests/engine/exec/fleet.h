@@ -17,6 +17,16 @@
 
 namespace gradtune::exec {
 
+#ifdef __SANITIZE_THREAD__  // which cannot see how the workers of a oneTBB that was built without it synchronise
+constexpr int kHostThreads = 1;
+#else
+constexpr int kHostThreads = 2;
+#endif
+const ExecutorOptions kWithHost{.host_threads = kHostThreads, .timeout_ms = 60'000};
+
+// One random gradient for each rank.
+std::vector<Values> random_gradients(const core::GradientTable& table, int size, core::Rng& rng);
+
 class Rank {
  public:
   Rank(const core::GradientTable& table, std::unique_ptr<comm::Communicator> data,
