@@ -1,0 +1,34 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost_model.h"
+
+#include <cmath>
+
+namespace gradtune::policies {
+
+std::vector<double> ready_times_us(const core::GradientTable& table) {
+  std::vector<double> times;
+  double latest = 0;
+  for (const core::TensorInfo& tensor : table.tensors) {
+    if (std::isfinite(tensor.ready_us)) latest = std::max(latest, tensor.ready_us);
+    times.push_back(latest);
+  }
+  return times;
+}
+
+double replay_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy) {
+  const std::vector<double> ready_us = ready_times_us(table);
+  const auto options = model.options();
+  Lanes lanes;
+  for (const core::Bucket& bucket : strategy.buckets) {
+    const auto option = std::find(options.begin(), options.end(), bucket.option);
+    core::check(option != options.end(), "a cost model is asked for an option that it does not have");
+    int32_t last = 0;
+    for (const core::Slice& slice : bucket.slices) last = std::max(last, slice.tensor);
+    lanes.send(model.work(static_cast<size_t>(option - options.begin()), core::numel(bucket)),
+               ready_us[static_cast<size_t>(last)]);
+  }
+  return lanes.end_us(ready_us.empty() ? 0 : ready_us.back());
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whole strategies for a recorded job under a cost model, by the name of the planner. Where a policy proposes and is told
+// what was measured, a planner has only the model.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "engine/core/result.h"
+#include "policies/cost_model.h"
+#include "policies/policy.h"
+
+namespace gradtune::policies {
+
+struct Planned {
+  core::Strategy strategy;
+  double end_us = 0;       // from the first ready gradient to the end of communication and backward
+  double error_bound = 0;  // no strategy of the planner's space ends before end_us / (1 + error_bound)
+};
+
+// What a planner works on. All gradients are fp32.
+struct PlannedJob {
+  const CostModel& model;
+  // The table, and for planners that walk programs as a policy does the compressors of the model's options.
+  Knowledge knowledge = {};
+};
+
+// The table of this family (planner.cc).
+struct PlannerRow {
+  std::string_view name;
+  std::string_view summary;
+  Planned (*plan)(const PlannedJob& job);
+};
+std::span<const PlannerRow> planner_table();
+
+// An unknown name, or a table that has other gradients than fp32 ones, is an error that says what is allowed.
+core::Result<Planned> plan(std::string_view planner, const PlannedJob& job);
+
+}  // namespace gradtune::policies

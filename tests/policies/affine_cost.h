@@ -1,0 +1,41 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A cost model that tests make up: for each option and lane a fixed cost and one per element.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "policies/cost_model.h"
+
+namespace gradtune::policies::testing {
+
+struct AffineCost final : CostModel {
+  struct Row {
+    Work fixed_us{}, us_per_element{};
+    std::optional<size_t> on_host = {};
+  };
+  explicit AffineCost(std::vector<Row> table)
+      : rows(std::move(table)), programs(rows.size(), core::plain_all_reduce()) {}
+
+  std::span<const core::Option> options() const override { return programs; }
+  std::optional<size_t> on_host(size_t option) const override { return rows[option].on_host; }
+  Work work(size_t option, int64_t numel) const override {
+    Work work = rows[option].fixed_us;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      work[lane] += rows[option].us_per_element[lane] * static_cast<double>(numel);
+    }
+    return work;
+  }
+
+  const std::vector<Row> rows;
+  const std::vector<core::Option> programs;  // as many as rows; which ones they are does not matter here
+};
+
+// Uncompressed; a compressor on the device; and the same one on the host. Link and decoding grow with the number of
+// ranks as they do for an all-reduce and for an all-gather of payloads.
+AffineCost random_cost(core::Rng& rng, int ranks);
+
+}  // namespace gradtune::policies::testing
