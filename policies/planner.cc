@@ -53,7 +53,7 @@ bool has_all(const CostModel& model, const core::Strategy& strategy) {
 
 void improve(Planned& best, core::Strategy strategy, const PlannedJob& job) {
   const double end_us = replay_us(job.model, job.knowledge.table, strategy);
-  if (end_us < best.end_us) best = {std::move(strategy), end_us, 0};
+  if (end_us < best.end_us) best = {std::move(strategy), end_us, {}};
 }
 
 // What a user has without gradtune: DDP's buckets, the faster of those options that are summed by an all-reduce.
@@ -92,7 +92,7 @@ Planned plan_espresso(const PlannedJob& job) {
   const Atoms atoms(job.knowledge.table);
   const Plan on_device = choose_options(job.model, atoms.atoms);
   const Plan plan = offload(job.model, atoms.atoms, on_device);
-  return {strategy_of(plan, atoms, job.model), plan.end_us, 0};
+  return {strategy_of(plan, atoms, job.model), plan.end_us, {}};
 }
 
 // The better one of the joint search's answer and of what is known already.
@@ -100,7 +100,7 @@ Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
   const Atoms atoms(job.knowledge.table);
   options.known_us = best.end_us;
   const SearchResult found = search_labels(job.model, atoms.atoms, options);
-  if (!found.plans.empty()) best = {strategy_of(found.plans[0], atoms, job.model), found.plans[0].end_us, 0};
+  if (!found.plans.empty()) best = {strategy_of(found.plans[0], atoms, job.model), found.plans[0].end_us, {}};
   best.error_bound = found.least_us > 0 ? best.end_us / found.least_us - 1 : 0;
   return best;
 }

@@ -5,6 +5,7 @@
 // what was measured, a planner has only the model.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -16,8 +17,9 @@ namespace gradtune::policies {
 
 struct Planned {
   core::Strategy strategy;
-  double end_us = 0;       // from the first ready gradient to the end of communication and backward
-  double error_bound = 0;  // no strategy of the planner's space ends before end_us / (1 + error_bound)
+  double end_us = 0;  // from the first ready gradient to the end of communication and backward
+  // No strategy of the joint space ends before end_us / (1 + error_bound); nothing where the planner does not know.
+  std::optional<double> error_bound = {};
 };
 
 // What a planner works on. All gradients are fp32.

@@ -138,22 +138,27 @@ void JsonReader::fail(std::string_view where, const std::string& what) {
 }
 
 const JsonObject& JsonReader::object(const JsonValue& value, std::string_view where,
-                                     std::initializer_list<std::string_view> members) {
+                                     std::initializer_list<std::string_view> members,
+                                     std::initializer_list<std::string_view> optional) {
   static const JsonObject kEmpty;
   const auto* object = std::get_if<JsonObject>(&value.value);
   if (object == nullptr) {
     fail(where, "an object is needed, found " + found(value));
     return kEmpty;
   }
-  const std::string known = fmt::format("{}", fmt::join(members, ", "));
+  const std::string needed = fmt::format("{}", fmt::join(members, ", "));
+  const std::string known = optional.size() == 0 ? needed : fmt::format("{}, {}", needed, fmt::join(optional, ", "));
+  const auto holds = [](std::initializer_list<std::string_view> names, std::string_view name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (const auto& [name, ignored] : *object) {
-    if (std::find(members.begin(), members.end(), name) == members.end()) {
+    if (!holds(members, name) && !holds(optional, name)) {
       fail(where, fmt::format("the key \"{}\" is unknown; known are {}", name, known));
     }
   }
   for (std::string_view name : members) {
     if (find(*object, name) == nullptr)
-      fail(where, fmt::format("the key \"{}\" is missing; needed are {}", name, known));
+      fail(where, fmt::format("the key \"{}\" is missing; needed are {}", name, needed));
   }
   return *object;
 }

@@ -45,9 +45,10 @@ class JsonReader {
   const std::optional<core::Error>& error() const { return error_; }
   void fail(std::string_view where, const std::string& what);
 
-  // An object with exactly these members, whatever their order.
+  // An object with these members, whatever their order; those that are optional may be missing.
   const JsonObject& object(const JsonValue& value, std::string_view where,
-                           std::initializer_list<std::string_view> members);
+                           std::initializer_list<std::string_view> members,
+                           std::initializer_list<std::string_view> optional = {});
   const JsonArray& array(const JsonValue& value, std::string_view where);
 
   // A member of an object that `object` returned. Null for one that is missing after an error.

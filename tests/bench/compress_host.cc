@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// usage: bench_compress_host ... OUTPUT.json How fast the compressors are on the host: encode, encode with error
-// feedback, decode of 1 and 2 payloads, on one core and on all. Values are GB/s of the bytes that an operation has to
-// move; the anchor is a stream kernel that moves the same mix of reads and writes (the faster one of plain and of
-// streaming stores), measured in turn with it.
+// usage: bench_compress_host ... OUTPUT.json
+//
+// How fast the compressors are on the host: encode, encode with error feedback, decode of 1 and 2 payloads, on one core
+// and on all. Values are GB/s of the bytes that an operation has to move; the anchor is a stream kernel that moves the
+// same mix of reads and writes (the faster one of plain and of streaming stores), measured in turn with it.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// usage: bench_planning TRACE... BUILD_FOLDER OUTPUT.json
+//
+// How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
+// published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
+// of the second kind say how far the plan's step is from the exact optimum of partition and options.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/core/clock.h"
+#include "policies/planner.h"
+#include "policies/published_cost.h"
+#include "tuner/files.h"
+#include "tuner/trace_file.h"
+
+namespace gradtune::bench {
+namespace {
+
+constexpr int kSamples = 31;
+constexpr double kGoalMs = 10, kGoalLargeMs = 50, kGoalGap = 1.01;
+constexpr size_t kLarge = 200;      // tensors, beyond which the second goal holds
+constexpr size_t kMostExact = 250;  // beyond, the exact optimum takes minutes
+const policies::PublishedCost kCosts[] = {{.compressor = "dgc", .intra = "pcie", .two_level = true},
+                                          {.compressor = "randomk", .intra = "nvl"},
+                                          {.compressor = "efsignsgd", .intra = "nvl", .machines = 4}};
+
+struct Times {
+  std::vector<double> ms;
+  double quantile(double share) {
+    std::sort(ms.begin(), ms.end());
+    return ms[static_cast<size_t>(share * static_cast<double>(ms.size() - 1))];
+  }
+};
+
+double plan_ms(std::string_view planner, const policies::PlannedJob& job, policies::Planned& planned) {
+  const core::SteadyClock clock;
+  const int64_t start_ns = clock.now_ns();
+  planned = policies::plan(planner, job).value();
+  return static_cast<double>(clock.now_ns() - start_ns) * 1e-6;
+}
+
+void measure(const tuner::TraceFile& trace, const policies::PublishedCost& cost, nlohmann::json& rows) {
+  const auto model = std::move(policies::make_published_cost(cost)).value();
+  const policies::PlannedJob job{*model, policies::published_knowledge(cost, trace.table)};
+  Times automatic, espresso;
+  policies::Planned planned, other;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    automatic.ms.push_back(plan_ms("auto", job, planned));
+    espresso.ms.push_back(plan_ms("espresso", job, other));
+  }
+  const size_t tensors = trace.table.tensors.size();
+  const std::string name = trace.model + " (" + std::to_string(tensors) + " tensors), " + cost.compressor + ", " +
+                           cost.intra + ", " + std::to_string(cost.machines) + " machines";
+  const double goal = tensors <= kLarge ? kGoalMs : kGoalLargeMs;
+  const double median = automatic.quantile(0.5), anchor = espresso.quantile(0.5);
+  rows.push_back({{"name", "planning, " + name},
+                  {"value", median},
+                  {"unit", "ms"},
+                  {"anchor", anchor},
+                  {"ratio", median / anchor},
+                  {"spread", {automatic.quantile(0.25), automatic.quantile(0.75)}},
+                  {"goal", goal},
+                  {"met", median <= goal}});
+  std::printf("%-70s %8.2f ms (algorithm 1: %.2f ms)", name.c_str(), median, anchor);
+  if (tensors <= kMostExact) {
+    const double exact_us = policies::plan("exhaustive", job).value().end_us;
+    const double gap = planned.end_us / exact_us;
+    rows.push_back({{"name", "step, " + name},
+                    {"value", planned.end_us * 1e-3},
+                    {"unit", "ms"},
+                    {"anchor", exact_us * 1e-3},
+                    {"ratio", gap},
+                    {"spread", {gap, gap}},
+                    {"goal", kGoalGap},
+                    {"met", gap <= kGoalGap}});
+    std::printf(", step %.2f ms, %.3f of the optimum", planned.end_us * 1e-3, gap);
+  }
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+// One behind the other, as a model that is as deep as all of them.
+void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
+  all.model += (all.model.empty() ? "" : "+") + trace.model;
+  const double begin_us = all.table.tensors.empty() ? 0 : all.table.tensors.back().ready_us;
+  for (core::TensorInfo tensor : trace.table.tensors) {
+    tensor.name = trace.model + "." + tensor.name;
+    tensor.ready_us += begin_us;
+    all.table.tensors.push_back(std::move(tensor));
+  }
+}
+
+}  // namespace
+}  // namespace gradtune::bench
+
+int main(int argc, char** argv) {
+  using namespace gradtune;
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: bench_planning TRACE... BUILD_FOLDER OUTPUT.json\n");
+    return 2;
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  tuner::TraceFile all;
+  for (int i = 1; i < argc - 2; ++i) {
+    const auto text = tuner::read_file(argv[i], 1 << 20);
+    const auto trace = text ? tuner::parse_trace(text.value()) : core::Result<tuner::TraceFile>(text.error());
+    if (!trace) {
+      std::fprintf(stderr, "bench_planning: %s: %s\n", argv[i], trace.error().message.c_str());
+      return 1;
+    }
+    for (const auto& cost : bench::kCosts) bench::measure(trace.value(), cost, rows);
+    bench::append(trace.value(), all);
+  }
+  for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);
+  std::ofstream(argv[argc - 1]) << nlohmann::json{{"rows", rows}}.dump(1) << "\n";
+}

@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command-line program as its users call it: `gradtune replay` on a trace.
+
+usage: gradtune_test.py PROGRAM
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM = ""
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False)
+
+
+class Replay(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.trace = Path(folder.name) / "trace.json"
+        tensors = [{"name": f"t{i}", "numel": 1_000_000 if i % 3 else 500, "ready_us": 900 * i} for i in range(12)]
+        self.trace.write_text(json.dumps({"model": "made up", "tensors": tensors}), encoding="utf-8")
+
+    def replay(self, *arguments):
+        done = run("replay", self.trace, "--json", *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def test_every_policy_covers_the_trace_and_auto_is_never_worse(self):
+        ends = {}
+        for policy in ["auto", "espresso", "mergecomp", "baseline", "exhaustive"]:
+            for network in [["--intra", "pcie", "--two-level"], ["--intra", "nvl", "--machines", "4"]]:
+                plan = self.replay("--policy", policy, "--compressor", "efsignsgd", *network)
+                self.assertEqual(set(plan), {"time_ms", "planning_ms", "error_bound", "buckets"})
+                ends[policy, network[1]] = plan["time_ms"]
+                covered = [0] * 12
+                for bucket in plan["buckets"]:
+                    self.assertIn(bucket["option"], range(4))
+                    for slice_ in bucket.get("slices", []):
+                        covered[slice_["tensor"]] += slice_["length"] / (1_000_000 if slice_["tensor"] % 3 else 500)
+                    if "slices" not in bucket:
+                        for tensor in range(bucket["first"], bucket["last"] + 1):
+                            covered[tensor] += 1
+                self.assertEqual([round(part, 9) for part in covered], [1] * 12)
+        for (policy, intra), end in ends.items():
+            self.assertLessEqual(ends["exhaustive", intra], end * (1 + 1e-12) if policy != "mergecomp" else 1e9)
+            self.assertLessEqual(ends["auto", intra], end * 1.01 if policy == "exhaustive" else end, policy)
+
+    def test_the_error_bound_is_zero_where_the_search_is_exact_and_null_where_nothing_is_known(self):
+        self.assertEqual(self.replay("--policy", "exhaustive")["error_bound"], 0)
+        self.assertIsNone(self.replay("--policy", "espresso")["error_bound"])
+
+    def test_the_table_is_for_people(self):
+        done = run("replay", self.trace)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("made up: 12 tensors", done.stdout)
+        self.assertIn("policy auto:", done.stdout)
+
+    def test_what_is_wrong_is_named(self):
+        for arguments, code, said in [
+            (["replay", self.trace, "--policy", "best"], 1, "known are auto, espresso, mergecomp, baseline, exhaustive"),
+            (["replay", self.trace, "--compressor", "zip"], 1, "known are randomk, dgc, efsignsgd, onebit"),
+            (["replay", self.trace.with_name("none.json")], 1, "none.json"),
+            (["replay"], 2, "trace is required"),
+            (["replay", self.trace, "--cost", "other"], 2, "published"),
+            (["plan"], 2, "subcommand"),
+        ]:
+            done = run(*arguments)
+            self.assertEqual(done.returncode, code, arguments)
+            self.assertEqual(done.stdout, "")
+            self.assertIn(said, done.stderr)
+        self.trace.write_text('{"model": "m", "tensors": [{"name": "a", "numel": 1}]}', encoding="utf-8")
+        done = run("replay", self.trace)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("trace.json: trace.tensors[0]: the key \"ready_us\" is missing", done.stderr)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// `gradtune replay`: plans for a recorded job under a cost model and says what a step would take.
+#pragma once
+
+#include <string>
+
+#include "engine/core/result.h"
+#include "policies/published_cost.h"
+
+namespace gradtune::tuner {
+
+struct ReplayOptions {
+  std::string trace;  // file
+  std::string policy = "auto";
+  policies::PublishedCost cost = {};
+  bool json = false;
+};
+
+// What it prints: a JSON object {time_ms, planning_ms, error_bound, buckets: [{first, last, option}]}, or a table for
+// people. time_ms runs from the first ready gradient to the end of communication and backward; no plan takes less than
+// time_ms / (1 + error_bound), where the planner knows such a bound (null where it does not). Tensors are counted from 0,
+// `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options are those of
+// the cost model, by number.
+core::Result<std::string> replay(const ReplayOptions& options);
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Traces (JSON): the gradients of a recorded job in the order in which backward finished them: {"model": text, "tensors":
+// [{"name", "numel", "ready_us"}, ...]}, times in us since the first one was ready. "order", "ready_us" and "source" may
+// say in words where it comes from. Files are untrusted: limits as for strategy files, every number in a stated range.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/core/gradient_table.h"
+#include "engine/core/result.h"
+
+namespace gradtune::tuner {
+
+struct TraceFile {
+  std::string model;
+  core::GradientTable table;  // fp32, each tensor of one dimension
+
+  bool operator==(const TraceFile&) const = default;
+};
+
+// Errors say where in the file, what was found and what is allowed.
+core::Result<TraceFile> parse_trace(std::string_view text);
+
+}  // namespace gradtune::tuner
