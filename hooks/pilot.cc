@@ -3,6 +3,7 @@
 #include "hooks/pilot.h"
 
 #include <chrono>
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -70,7 +71,8 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
   if (progress_) {
-    progress_->step(tuner_->stage(), tuner_->progress(), report.step, report.step_ms, tuner_->in_force().label);
+    progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
+                    tuner_->in_force().label);
   }
   return action;
 }
@@ -106,7 +108,11 @@ void Pilot::write(const std::string& journal_line) {
 
 void Pilot::finish() {
   if (!tuner_) return;
-  if (progress_) progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
+  if (progress_ && tuner_->stage() == tuner::Stage::watch) {
+    progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
+  } else if (progress_ && settings_.tuning_budget > 0) {
+    progress_->finish_early(tuner_->stage(), tuner_->in_force().label);
+  }
   if (!journal_) return;
   if (const core::Status status = journal_->flush(); !status) {
     std::fprintf(stderr, "gradtune: the journal is incomplete: %s\n", status.error().message.c_str());

@@ -73,6 +73,10 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
       100 * outcome.gain_high, without_role(baseline_label), cost);
 }
 
+std::string unfinished_line(Stage stage, std::string_view label) {
+  return fmt::format("gradtune: training ended while {}; nothing was confirmed, {} was in force", doing(stage), label);
+}
+
 Progress::Progress(Write write, bool is_terminal, const core::Clock& clock)
     : write_(std::move(write)), is_terminal_(is_terminal), clock_(clock) {}
 
@@ -101,6 +105,8 @@ void Progress::step(Stage stage, double progress, int64_t step, double step_ms, 
 void Progress::finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
   print(final_line(outcome, baseline_label, why_baseline));
 }
+
+void Progress::finish_early(Stage stage, std::string_view label) { print(unfinished_line(stage, label)); }
 
 void Progress::print(const std::string& line) {
   write_(is_terminal_ ? fmt::format("{}{}{}\n", kReturn, line, kErase) : line + "\n");

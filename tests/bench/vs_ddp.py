@@ -11,8 +11,8 @@ a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each go
             2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it raced.
                Each of those is timed once, pinned, in a run of its own; the best go on.
             3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of processes each,
-               one after the other. The value of a row is the median over rounds of the median step; ratios are taken
-               inside a round; their spread is their range.
+               one after the other; and each exported strategy's first ten steps when it is imported. The value of a row
+               is the median over rounds of the median step; ratios are taken inside a round; their spread is their range.
 mlp-small   Nothing to gain: unshaped, exact.
 
 Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row of all, whatever
@@ -77,7 +77,7 @@ def median_step(report, warm_up=WARM_UP):
 
 
 def timed_steps(rate):
-    return 40 if rate != "200mbit" else 24
+    return 40 if rate != "200mbit" else 20
 
 
 def raced_strategies(journal, folder, tag):
@@ -133,6 +133,12 @@ def pinned_step(bench, rate, fidelity, file):
     return median_step(bench.gradtune(rate, ["--fidelity", fidelity], timed_steps(rate), pinned=file))
 
 
+def first_steps(bench, rate, fidelity, file):
+    """What a user sees who starts from an exported strategy: the first steps but the very first two, tuning and all."""
+    report = bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], 12)
+    return statistics.median(step["ms"] for step in report["steps"][2:] if step["stage"] == "imported")
+
+
 def in_rounds(bench, rate, rounds, caps, tuned):
     """Median steps of every row, one for each round."""
     times = {}
@@ -143,6 +149,7 @@ def in_rounds(bench, rate, rounds, caps, tuned):
         for fidelity, result in tuned.items():
             for label, file in {"committed": result["exported"], **result["arms"]}.items():
                 times.setdefault((fidelity, label), []).append(pinned_step(bench, rate, fidelity, file))
+            times.setdefault((fidelity, "imported"), []).append(first_steps(bench, rate, fidelity, result["exported"]))
     return times
 
 
@@ -167,6 +174,7 @@ def time_rate(bench, rate, rounds, rows):
         if result["arms"]:
             best = min(((fidelity, label) for label in result["arms"]), key=medians.get)
             compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", (fidelity, "committed"), best, 1.03)
+        compare(f"gradtune {fidelity} imported, its first steps / committed", (fidelity, "imported"), (fidelity, "committed"), 1.03)
 
 
 def accuracies(bench, rates, seeds, rows):

@@ -58,6 +58,12 @@ TEST(ProgressLines, TheLastSaysWhyTheBaselineStays) {
             "80 steps and cost 0.0 s");
 }
 
+TEST(ProgressLines, TheLastSaysWhatWasInForceWhereNothingWasDecided) {
+  EXPECT_EQ(
+      unfinished_line(Stage::race, "bf16 all_reduce, 8 buckets"),
+      "gradtune: training ended while racing the best; nothing was confirmed, bf16 all_reduce, 8 buckets was in force");
+}
+
 TEST(ProgressLines, TheLiveOneClampsWhatItIsTold) {
   EXPECT_EQ(live_line(Stage::race, 0.456, 120, 104.26, "bf16 gather, 8 buckets"),
             "gradtune: step 120: racing the best, 46 %: 104.3 ms, bf16 gather, 8 buckets");
