@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/pilot.h"
 
-#include <chrono>
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 
-#include "engine/compress/compressor.h"
+#include "policies/baseline.h"
 
 namespace gradtune {
 namespace {
@@ -28,24 +28,23 @@ Pilot::Pilot(const Settings& settings, int world_size, const std::string& networ
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
-void Pilot::start(const core::GradientTable& table, std::vector<policies::Candidate> baselines,
-                  std::optional<policies::Candidate> imported) {
-  table_ = table;
+void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
+  job_ = {.table = table,
+          .world_size = world_size_,
+          .fidelity = settings_.fidelity,
+          .codecs = settings_.codecs,
+          .host_threads = static_cast<int>(settings_.host_threads),
+          .policy = settings_.policy,
+          .tuning = tuner_options(settings_),
+          .imported = std::move(imported)};
   ready_sum_us_.assign(table.tensors.size(), 0);
   ready_count_.assign(table.tensors.size(), 0);
-  policies::PolicyOptions options{.seed = settings_.seed};
-  if (imported) options.fixed = {*imported};
-  policies::Knowledge knowledge{.table = table,
-                                .world_size = world_size_,
-                                .fidelity = settings_.fidelity,
-                                .codecs = settings_.codecs,
-                                .traits = compress::known_traits(),
-                                .host_threads = static_cast<int>(settings_.host_threads)};
-  if (!settings_.journal.empty()) open_journal();
-  baseline_label_ = baselines.front().label;
-  tuner_ =
-      std::make_unique<tuner::Tuner>(tuner_options(settings_), policies::make_policy(settings_.policy, options).value(),
-                                     std::move(knowledge), std::move(baselines), std::move(imported));
+  tuner_ = tuner::make_tuner(job_).value();
+  baseline_label_ = policies::baselines(table, settings_.fidelity).front().label;
+  if (settings_.journal.empty()) return;
+  journal_ = tuner::Journal::open(settings_.journal, tuner::journal_header(job_, network_)).value();
+  write(tuner::journal_line(job_.table));
+  if (job_.imported) planned(-1, tuner::kImportedSlot, *job_.imported);
 }
 
 void Pilot::saw_ready(int32_t position, double ready_us) {
@@ -62,12 +61,14 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
     return {};
   }
   if (stage == tuner::Stage::observe) {
-    for (size_t p = 0; p < table_.tensors.size(); ++p) {
-      if (ready_count_[p] > 0) table_.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
+    for (size_t p = 0; p < job_.table.tensors.size(); ++p) {
+      if (ready_count_[p] > 0) job_.table.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
     }
-    tuner_->learn_table(table_);
+    tuner_->learn_table(job_.table);
   }
   tuner::Action action = tuner_->on_step(report);
+  const bool observed = stage == tuner::Stage::observe && tuner_->stage() != stage;
+  if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
   if (progress_) {
@@ -77,25 +78,14 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
   return action;
 }
 
-void Pilot::planned(int64_t step, const tuner::Action& action, const std::string& strategy_file) {
-  if (!journal_) return;
-  write(tuner::journal_plan_line(step, action.command.slot, core::hash(action.candidate->strategy), strategy_file));
+void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
+  if (journal_) write(tuner::journal_plan_line(step, slot, job_, candidate));
 }
 
 void Pilot::note(const tuner::Decision& decision) {
   if (decision.what == "baseline") baseline_label_ = decision.label;
   if (decision.what == "keep baseline") why_baseline_ = decision.label;
   if (journal_) write(tuner::journal_line(decision));
-}
-
-void Pilot::open_journal() {
-  auto journal = tuner::Journal::open(settings_.journal, {.world_size = world_size_,
-                                                          .fidelity = settings_.fidelity,
-                                                          .seed = settings_.seed,
-                                                          .model = table_.fingerprint(),
-                                                          .policy = settings_.policy,
-                                                          .network = network_});
-  journal_ = std::move(journal.value());
 }
 
 // A full disk must not end a training job: the journal ends, and says so once.

@@ -25,15 +25,14 @@ class Pilot {
   Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock);
 
   // A tuner for gradients in this order.
-  void start(const core::GradientTable& table, std::vector<policies::Candidate> baselines,
-             std::optional<policies::Candidate> imported);
+  void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
 
   // When a gradient was ready, since the first one of the same backward pass.
   void saw_ready(int32_t position, double ready_us);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
   // What a prepare command sends, for the journal.
-  void planned(int64_t step, const tuner::Action& action, const std::string& strategy_file);
+  void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 
   // The last line for people, and the rest of the journal.
   void finish();
@@ -44,14 +43,13 @@ class Pilot {
   Optimizer::Result result() const;
 
  private:
-  void open_journal();
   void write(const std::string& journal_line);
   void note(const tuner::Decision& decision);
 
   const Settings settings_;
   const int world_size_;
   const std::string network_;
-  core::GradientTable table_;
+  tuner::Job job_;
   std::vector<double> ready_sum_us_;
   std::vector<int> ready_count_;
   std::unique_ptr<tuner::Tuner> tuner_;

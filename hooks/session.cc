@@ -140,7 +140,7 @@ void Session::start_tuning() {
   executor_.run(first);
   announced_ = {};
   local_ = {};
-  if (pilot_ && order_learned_) pilot_->start(table, std::move(baselines), std::move(imported));
+  if (pilot_ && order_learned_) pilot_->start(table, std::move(imported));
 }
 
 // After the first step: the arena is laid in the order in which rank 0's gradients were ready.
@@ -237,7 +237,7 @@ void Session::finish_backward() {
     if (announced_.kind == tuner::Command::Kind::prepare) {
       announced_text_ = file_text(*action.candidate, /*evidence=*/false);
       announced_.bytes = static_cast<int64_t>(announced_text_.size());
-      pilot_->planned(step_, action, announced_text_);
+      pilot_->planned(step_, announced_.slot, *action.candidate);
     }
   }
   synchronised_ = true;

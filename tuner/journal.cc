@@ -9,6 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "tuner/strategy_file.h"
+
 namespace gradtune::tuner {
 namespace {
 
@@ -23,14 +25,33 @@ core::Error failed(std::string_view what, const std::string& path) {
 
 }  // namespace
 
-std::string journal_line(const JournalHeader& header) {
-  return dump({{"schema", "gradtune.journal/1"},
-               {"world_size", header.world_size},
-               {"fidelity", core::to_string(header.fidelity)},
-               {"seed", header.seed},
-               {"model", fmt::format("{:016x}", header.model)},
-               {"policy", header.policy},
-               {"network", header.network}});
+std::string journal_header(const Job& job, std::string_view network) {
+  ordered_json codecs = ordered_json::array();
+  for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
+  return dump({{"schema", kJournalSchema},
+               {"world_size", job.world_size},
+               {"fidelity", core::to_string(job.fidelity)},
+               {"compressors", std::move(codecs)},
+               {"host_threads", job.host_threads},
+               {"policy", job.policy},
+               {"model", fmt::format("{:016x}", job.table.fingerprint())},
+               {"network", network},
+               {"tuning",
+                {{"seed", job.tuning.seed},
+                 {"budget_steps", job.tuning.budget_steps},
+                 {"budget_share", job.tuning.budget_share},
+                 {"lossy_after", job.tuning.lossy_after}}}});
+}
+
+std::string journal_line(const core::GradientTable& table) {
+  ordered_json tensors = ordered_json::array();
+  for (const core::TensorInfo& tensor : table.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"dtype", core::to_string(tensor.dtype)},
+                       {"ready_us", tensor.ready_us}});
+  }
+  return dump({{"kind", "table"}, {"tensors", std::move(tensors)}});
 }
 
 std::string journal_line(const core::StepReport& report, Stage stage) {
@@ -43,7 +64,8 @@ std::string journal_line(const core::StepReport& report, Stage stage) {
                {"compute_ms_min", report.compute_ms_min},
                {"finite", report.finite},
                {"excluded", report.excluded},
-               {"prepared", report.prepared}});
+               {"prepared", report.prepared},
+               {"failed", report.failed}});
 }
 
 std::string journal_line(const Decision& decision) {
@@ -55,20 +77,21 @@ std::string journal_line(const Decision& decision) {
                {"value", decision.value}});
 }
 
-std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash, std::string_view strategy_file) {
-  std::string line =
-      fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot, strategy_hash);
+std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate) {
+  std::string line = fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot,
+                                 core::hash(candidate.strategy));
+  const StrategyFile file = strategy_file(job.table, job.world_size, job.fidelity, candidate.label, candidate.strategy);
   // In JSON a line's end is never part of a text, so a blank means the same.
-  for (char c : strategy_file) line += c == '\n' ? ' ' : c;
+  for (char c : to_json(file)) line += c == '\n' ? ' ' : c;
   return line + "}";
 }
 
-core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const JournalHeader& header,
+core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const std::string& header,
                                                      int flush_lines) {
   std::FILE* file = std::fopen(path.c_str(), "we");
   if (file == nullptr) return failed("open", path);
   std::unique_ptr<Journal> journal(new Journal(path, file, flush_lines));
-  journal->buffer_ = journal_line(header) + "\n";
+  journal->buffer_ = header + "\n";
   if (core::Status status = journal->flush(); !status) return status.error();
   return journal;
 }

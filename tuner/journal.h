@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal (JSON lines, schema "gradtune.journal/1"): what the tuner saw and decided, so that a run can be
+// The journal (JSON lines, schema "gradtune.journal/2"): what the tuner was told, saw and decided, so that a run can be
 // explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header; every
-// other one has a "kind": "step" (a report), "decision", or "plan" (a strategy that was put into a slot, as a strategy
-// file in "strategy").
+// other one has a "kind": "table" (the gradients, with ready times once they were observed), "step" (a report),
+// "decision", or "plan" (a strategy that was put into a slot, as a strategy file in "strategy"; before the first step:
+// the imported one).
 #pragma once
 
 #include <cstdint>
@@ -13,35 +14,28 @@
 #include <string>
 #include <string_view>
 
-#include "engine/core/compressor.h"
+#include "engine/core/gradient_table.h"
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
-#include "tuner/tuner.h"
+#include "tuner/job.h"
 
 namespace gradtune::tuner {
 
-struct JournalHeader {
-  int world_size = 1;
-  core::Fidelity fidelity = core::Fidelity::half;
-  uint64_t seed = 0;
-  uint64_t model = 0;  // GradientTable::fingerprint()
-  std::string policy = {};
-  std::string network = {};  // how the ranks are connected, in words; empty where nobody said
-};
+constexpr std::string_view kJournalSchema = "gradtune.journal/2";
 
-// One line each, without its end.
-std::string journal_line(const JournalHeader& header);
+// One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
+std::string journal_header(const Job& job, std::string_view network);
+std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
-// `strategy_file` is the text of tuner/strategy_file.h.
-std::string journal_plan_line(int64_t step, int32_t slot, uint64_t strategy_hash, std::string_view strategy_file);
+std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
 // Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns
 // again, nothing more is written; training goes on without a journal.
 class Journal {
  public:
   // Replaces what is in the file.
-  static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const JournalHeader& header,
+  static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& header,
                                                      int flush_lines = 64);
   ~Journal();  // writes what is left; ask `flush` to know whether that worked
   Journal(const Journal&) = delete;

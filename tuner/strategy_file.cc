@@ -260,7 +260,11 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known) {
   const core::Result<JsonValue> root = parse_json(text, {});
   if (!root) return root.error();
-  return Parser(known).parse(root.value());
+  return parse_strategy(root.value(), known);
+}
+
+core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known) {
+  return Parser(known).parse(value);
 }
 
 core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,

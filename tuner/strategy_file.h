@@ -19,6 +19,7 @@
 #include "engine/core/result.h"
 #include "engine/core/strategy.h"
 #include "tuner/files.h"
+#include "tuner/strict_json.h"
 
 namespace gradtune::tuner {
 
@@ -51,7 +52,8 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
 
 std::string to_json(const StrategyFile& file);
 
-// Errors say where in the file, what was found and what is allowed.
+// Errors say where in the file, what was found and what is allowed. The second form is for a file inside of another one.
+core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known);
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
 
 // Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.

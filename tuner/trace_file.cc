@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "tuner/strict_json.h"
@@ -46,6 +48,33 @@ core::Result<TraceFile> parse_trace(std::string_view text) {
     trace.table.tensors.push_back({.name = name, .shape = {numel}, .numel = numel, .ready_us = ready_us});
   }
   if (!reader.ok()) return *reader.error();
+  return trace;
+}
+
+std::string to_json(const TraceFile& trace) {
+  nlohmann::ordered_json json = {{"model", trace.model},
+                                 {"order", "backward (first ready first)"},
+                                 {"ready_us", "time since the first gradient was ready, microseconds"},
+                                 {"tensors", nlohmann::ordered_json::array()}};
+  for (const core::TensorInfo& tensor : trace.table.tensors) {
+    json["tensors"].push_back({{"name", tensor.name}, {"numel", tensor.numel}, {"ready_us", tensor.ready_us}});
+  }
+  return json.dump(1) + "\n";
+}
+
+core::Result<TraceFile> trace_of(const JournalFile& journal) {
+  TraceFile trace{.model = fmt::format("{:016x}", journal.job.table.fingerprint()), .table = journal.job.table};
+  auto& tensors = trace.table.tensors;
+  if (std::all_of(tensors.begin(), tensors.end(),
+                  [](const core::TensorInfo& tensor) { return tensor.ready_us == 0; })) {
+    return core::Error{core::Error::Code::invalid, "the job ended before the times of its gradients were known"};
+  }
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const core::TensorInfo& a, const core::TensorInfo& b) { return a.ready_us < b.ready_us; });
+  for (core::TensorInfo& tensor : tensors) {
+    tensor.shape = {tensor.numel};
+    tensor.dtype = core::DType::f32;
+  }
   return trace;
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
+#include "tuner/journal_file.h"
 
 namespace gradtune::tuner {
 
@@ -23,5 +24,10 @@ struct TraceFile {
 
 // Errors say where in the file, what was found and what is allowed.
 core::Result<TraceFile> parse_trace(std::string_view text);
+std::string to_json(const TraceFile& trace);
+
+// The trace of a journal's job: its gradients in the order in which they were ready. An error where the job ended before
+// their times were known.
+core::Result<TraceFile> trace_of(const JournalFile& journal);
 
 }  // namespace gradtune::tuner

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command-line program as its users call it: `gradtune replay` on a trace.
+"""The command-line program as its users call it.
 
 usage: gradtune_test.py PROGRAM
 """
@@ -78,6 +78,34 @@ class Replay(unittest.TestCase):
         done = run("replay", self.trace)
         self.assertEqual(done.returncode, 1)
         self.assertIn("trace.json: trace.tensors[0]: the key \"ready_us\" is missing", done.stderr)
+
+
+class Trace(unittest.TestCase):
+    JOURNAL = Path(__file__).resolve().parents[1] / "golden" / "journals" / "half_1gbit.jsonl"
+
+    def test_a_journal_becomes_a_trace_that_can_be_planned_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace.json"
+            done = run("trace", self.JOURNAL, "-o", trace)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            tensors = json.loads(trace.read_text(encoding="utf-8"))["tensors"]
+            self.assertEqual(sum(tensor["numel"] for tensor in tensors), 8_551_818)
+            self.assertEqual(tensors, sorted(tensors, key=lambda tensor: tensor["ready_us"]))
+            done = run("replay", trace, "--json")
+            self.assertEqual(done.returncode, 0)
+            self.assertGreater(json.loads(done.stdout)["time_ms"], tensors[-1]["ready_us"] * 1e-3)
+
+    def test_what_is_wrong_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = Path(folder) / "journal.jsonl"
+            broken.write_text("{}\n", encoding="utf-8")
+            done = run("trace", broken, "-o", Path(folder) / "trace.json")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("journal.jsonl: line 1: the key \"schema\" is missing", done.stderr)
+            self.assertFalse((Path(folder) / "trace.json").exists())
+            done = run("trace", self.JOURNAL, "-o", Path(folder) / "no" / "trace.json")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no/trace.json", done.stderr)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/journal.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -18,21 +19,29 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::string_view kStrategyFile = "{\n\"schema\": \"gradtune.strategy/1\",\n\"label\": \"a\\nb\"\n}\n";
-
-JournalHeader header() {
-  return {.world_size = 4,
+Job job() {
+  return {.table = {{{.name = "a", .shape = {20, 5}, .numel = 100, .ready_us = 0.1}}},
+          .world_size = 4,
           .fidelity = core::Fidelity::lossy,
-          .seed = 7,
-          .model = 0xabc,
+          .codecs = {{.name = "none"}, {.name = "topk", .parameter = 0.02}},
+          .host_threads = 1,
           .policy = "mergecomp",
-          .network = "1 Gbit/s"};
+          .tuning = {.seed = 7, .lossy_after = 3}};
 }
 
+std::string header() { return journal_header(job(), "1 Gbit/s"); }
+
 TEST(JournalLine, OfTheHeader) {
-  EXPECT_EQ(journal_line(header()),
-            R"({"schema":"gradtune.journal/1","world_size":4,"fidelity":"lossy","seed":7,"model":"0000000000000abc",)"
-            R"("policy":"mergecomp","network":"1 Gbit/s"})");
+  EXPECT_EQ(header(), R"({"schema":"gradtune.journal/2","world_size":4,"fidelity":"lossy",)"
+                      R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
+                          fmt::format("{:016x}", job().table.fingerprint()) +
+                          R"(","network":"1 Gbit/s",)"
+                          R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3}})");
+}
+
+TEST(JournalLine, OfTheTable) {
+  EXPECT_EQ(journal_line(job().table),
+            R"({"kind":"table","tensors":[{"name":"a","shape":[20,5],"dtype":"float32","ready_us":0.1}]})");
 }
 
 TEST(JournalLine, OfAStep) {
@@ -43,11 +52,12 @@ TEST(JournalLine, OfAStep) {
                                 .compute_ms_min = 79.5,
                                 .finite = true,
                                 .excluded = false,
-                                .prepared = false};
+                                .prepared = false,
+                                .failed = true};
   EXPECT_EQ(
       journal_line(report, Stage::race),
       R"({"kind":"step","step":12,"stage":"race","slot":3,"step_ms":104.25,"compute_ms_max":80.0,"compute_ms_min":79.5,)"
-      R"("finite":true,"excluded":false,"prepared":false})");
+      R"("finite":true,"excluded":false,"prepared":false,"failed":true})");
 }
 
 TEST(JournalLine, OfADecision) {
@@ -61,35 +71,30 @@ TEST(JournalLine, ANumberThatJsonDoesNotHaveIsNull) {
 }
 
 TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
-  const std::string line = journal_plan_line(9, 2, 0x1f, kStrategyFile);
+  const policies::Candidate candidate{core::uniform({{{0, 0, 60}}, {{0, 60, 40}}}, core::plain_all_reduce(), 2),
+                                      "a\nb"};
+  const std::string line = journal_plan_line(9, 2, job(), candidate);
   EXPECT_EQ(line.find('\n'), line.npos);
   const auto json = nlohmann::json::parse(line);
-  EXPECT_EQ(json["hash"], "000000000000001f");
-  EXPECT_EQ(json["strategy"], nlohmann::json::parse(kStrategyFile));
+  EXPECT_EQ(json["step"], 9);
+  EXPECT_EQ(json["slot"], 2);
+  EXPECT_EQ(json["hash"], fmt::format("{:016x}", core::hash(candidate.strategy)));
+  EXPECT_EQ(parse_strategy(json["strategy"].dump(), compress::known_traits()).value(),
+            strategy_file(job().table, 4, core::Fidelity::lossy, "a\nb", candidate.strategy));
 }
 
-TEST(JournalLine, OfAPlanGivesTheStrategyBack) {
-  const core::GradientTable table{{{.name = "a", .shape = {100}, .numel = 100}}};
-  const StrategyFile file{.model = table.fingerprint(),
-                          .world_size = 2,
-                          .strategy = core::uniform({{{0, 0, 60}}, {{0, 60, 40}}}, core::plain_all_reduce(), 2),
-                          .tensors = {"a"}};
-  const auto json = nlohmann::json::parse(journal_plan_line(9, 2, core::hash(file.strategy), to_json(file)));
-  EXPECT_EQ(parse_strategy(json["strategy"].dump(), compress::known_traits()).value(), file);
-}
-
-class JournalFile : public ::testing::Test {
+class WrittenJournal : public ::testing::Test {
  protected:
   void TearDown() override { std::filesystem::remove(path_); }
   std::string content() const { return read_file(path_, 1 << 20).value(); }
   const std::string path_ = ::testing::TempDir() + "/gradtune_journal." + std::to_string(::getpid());
 };
 
-TEST_F(JournalFile, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
+TEST_F(WrittenJournal, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
   {
     auto journal = Journal::open(path_, header());
     ASSERT_TRUE(journal.ok()) << journal.error().message;
-    EXPECT_EQ(content(), journal_line(header()) + "\n") << "at once, so that a job that dies early leaves it";
+    EXPECT_EQ(content(), header() + "\n") << "at once, so that a job that dies early leaves it";
     for (int64_t step = 0; step < 100; ++step) {
       EXPECT_TRUE(journal.value()->write(journal_line(Decision{step, Stage::race, "measure", "a", 1})).ok());
     }
@@ -97,7 +102,7 @@ TEST_F(JournalFile, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
   std::istringstream lines(content());
   std::string line;
   ASSERT_TRUE(std::getline(lines, line));
-  EXPECT_EQ(line, journal_line(header()));
+  EXPECT_EQ(line, header());
   for (int64_t step = 0; step < 100; ++step) {
     ASSERT_TRUE(std::getline(lines, line));
     EXPECT_EQ(nlohmann::json::parse(line)["step"], step);
@@ -105,7 +110,7 @@ TEST_F(JournalFile, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
   EXPECT_FALSE(std::getline(lines, line));
 }
 
-TEST_F(JournalFile, WritesSomeLinesAtATime) {
+TEST_F(WrittenJournal, WritesSomeLinesAtATime) {
   auto journal = std::move(Journal::open(path_, header(), /*flush_lines=*/3)).value();
   const std::string head = content();
   ASSERT_TRUE(journal->write("1").ok());
@@ -118,7 +123,7 @@ TEST_F(JournalFile, WritesSomeLinesAtATime) {
   EXPECT_EQ(content(), head + "1\n2\n3\n4\n");
 }
 
-TEST_F(JournalFile, ErrorsNameTheFileAndTheCause) {
+TEST_F(WrittenJournal, ErrorsNameTheFileAndTheCause) {
   const auto journal = Journal::open("/no/such/folder/journal", header());
   ASSERT_FALSE(journal.ok());
   EXPECT_EQ(journal.error().code, core::Error::Code::io);

@@ -8,6 +8,7 @@
 
 #include "policies/planner.h"
 #include "tuner/cli/replay.h"
+#include "tuner/cli/trace.h"
 
 namespace {
 
@@ -41,12 +42,17 @@ int main(int argc, char** argv) {
   replay->add_flag("--two-level", options.cost.two_level, "Also compress inside a machine (option 3)");
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
+  std::string journal, output;
+  CLI::App* trace = app.add_subcommand("trace", "Make a trace of a job from its journal");
+  trace->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
+  trace->add_option("-o,--output", output, "File for the trace")->required();
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  const auto text = gradtune::tuner::replay(options);
+  const auto text = replay->parsed() ? gradtune::tuner::replay(options) : gradtune::tuner::write_trace(journal, output);
   if (!text) {
     std::fprintf(stderr, "gradtune: %s\n", text.error().message.c_str());
     return 1;

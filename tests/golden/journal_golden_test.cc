@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Journals of real jobs (two ranks of the reference job on a shaped network, 2026-11-21), replayed: told the same step
+// times, a tuner decides the same, byte for byte (I9). Where decisions are changed on purpose, what was recorded no longer
+// fits, and new journals have to be recorded: GRADTUNE_JOURNAL=FILE examples/cluster ... train_fashion_mnist.
+#include <gtest/gtest.h>
+
+#include "tuner/files.h"
+#include "tuner/journal_file.h"
+
+namespace gradtune::tuner {
+namespace {
+
+class JournalGolden : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Runs, JournalGolden, testing::Values("half_1gbit", "lossy_200mbit", "imported_200mbit"),
+                         [](const auto& run) { return run.param; });
+
+TEST_P(JournalGolden, DecidesTheSameAgain) {
+  const std::string text = read_file(GRADTUNE_JOURNALS "/" + GetParam() + ".jsonl", 1 << 20).value();
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const auto again = decide_again(file.value());
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_GE(again.value().size(), 8u) << "the run got somewhere";
+  EXPECT_EQ(again.value(), file.value().decided);
+}
+
+// Other times lead to other decisions: the test above can fail.
+TEST_P(JournalGolden, OtherTimesDecideOtherwise) {
+  const std::string text = read_file(GRADTUNE_JOURNALS "/" + GetParam() + ".jsonl", 1 << 20).value();
+  JournalFile file = parse_journal(text).value();
+  for (size_t r = 0; r < file.reports.size(); r += 3) file.reports[r].step_ms *= 1.2;
+  EXPECT_NE(decide_again(file).value(), file.decided);
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

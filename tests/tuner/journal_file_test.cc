@@ -1,0 +1,115 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/journal_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tuner/journal.h"
+#include "tuner/trace_file.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using testing::HasSubstr;
+
+Job job() {
+  return {.table = {{{.name = "w", .shape = {300, 10}, .numel = 3000, .ready_us = 120.5},
+                     {.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16, .ready_us = 0.1}}},
+          .world_size = 4,
+          .fidelity = core::Fidelity::lossy,
+          .codecs = {{.name = "none"}, {.name = "topk", .parameter = 0.02}},
+          .host_threads = 1,
+          .policy = "mergecomp",
+          .tuning = {.seed = 7, .lossy_after = 3}};
+}
+
+std::string journal() {
+  const core::StepReport report{
+      .step = 0, .slot = 1, .step_ms = 10.5, .compute_ms_max = 6, .compute_ms_min = 5, .failed = true};
+  return journal_header(job(), "loopback") + "\n" + journal_line(job().table) + "\n" +
+         journal_line(report, Stage::observe) + "\n" +
+         journal_line(Decision{0, Stage::observe, "baseline", "all_reduce", 10}) + "\n";
+}
+
+std::string error_of(std::string text, std::string_view what, std::string_view with) {
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  const auto file = parse_journal(text.replace(at, what.size(), with));
+  return file.ok() ? "" : file.error().message;
+}
+
+TEST(JournalFile, GivesBackWhatWasWritten) {
+  const auto read = parse_journal(journal());
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const JournalFile& file = read.value();
+  EXPECT_EQ(journal_header(file.job, file.network), journal_header(job(), "loopback"));
+  EXPECT_EQ(file.job.table, job().table);
+  EXPECT_FALSE(file.job.imported);
+  ASSERT_EQ(file.reports.size(), 1u);
+  EXPECT_EQ(
+      journal_line(file.reports[0], Stage::observe),
+      journal_line({.step = 0, .slot = 1, .step_ms = 10.5, .compute_ms_max = 6, .compute_ms_min = 5, .failed = true},
+                   Stage::observe));
+  EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
+}
+
+TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
+  const policies::Candidate imported{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2),
+                                     "mine"};
+  std::string text = journal_header(job(), "") + "\n" + journal_line(job().table) + "\n";
+  text += journal_plan_line(-1, kImportedSlot, job(), imported) + "\n";
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_TRUE(file.value().job.imported);
+  EXPECT_EQ(file.value().job.imported->label, "mine");
+  EXPECT_EQ(file.value().job.imported->strategy, imported.strategy);
+}
+
+TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
+  const std::string text = journal();
+  const size_t last = text.rfind('\n', text.size() - 2) + 1;
+  for (size_t size = last; size < text.size(); ++size) {
+    const auto file = parse_journal(text.substr(0, size));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_EQ(file.value().reports.size(), 1u);
+    EXPECT_TRUE(file.value().decided.empty());
+  }
+}
+
+TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
+  const std::string text = journal();
+  EXPECT_THAT(error_of(text, "journal/2", "journal/1"),
+              HasSubstr("line 1: schema: \"gradtune.journal/2\" is needed, found \"gradtune.journal/1\""));
+  EXPECT_THAT(error_of(text, "\"world_size\":4", "\"world_size\":0"),
+              HasSubstr("line 1: world_size: an integer from 1 to 1000000 is needed, found 0"));
+  EXPECT_THAT(error_of(text, "topk:0.02", "zip"), HasSubstr("line 1: compressors:"));
+  EXPECT_THAT(error_of(text, "[300,10]", "[300,11]"), HasSubstr("line 2: tensors: they are model"));
+  EXPECT_THAT(error_of(text, "[300,10]", "[1099511627776,1099511627776]"), HasSubstr("too many elements"));
+  EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: dtype: \"int4\" is unknown"));
+  EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
+  EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
+  EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
+              HasSubstr("line 4: kind: table, step, plan or decision is needed, found \"guess\""));
+  EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));
+  EXPECT_THAT(error_of(text, journal_line(job().table) + "\n", ""),
+              HasSubstr("line 2: a table is needed before the first step"));
+  EXPECT_FALSE(parse_journal("").ok());
+  EXPECT_FALSE(parse_journal("\n").ok());
+}
+
+TEST(JournalFile, ATraceIsInTheOrderOfReadiness) {
+  const auto trace = trace_of(parse_journal(journal()).value());
+  ASSERT_TRUE(trace.ok());
+  EXPECT_EQ(trace.value().table.tensors[0].name, "b");
+  EXPECT_EQ(trace.value().table.tensors[1].ready_us, 120.5);
+  EXPECT_EQ(parse_trace(to_json(trace.value())).value(), trace.value());
+  Job early = job();
+  for (core::TensorInfo& tensor : early.table.tensors) tensor.ready_us = 0;
+  const std::string text = journal_header(early, "") + "\n" + journal_line(early.table) + "\n";
+  EXPECT_THAT(trace_of(parse_journal(text).value()).error().message,
+              HasSubstr("before the times of its gradients were known"));
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

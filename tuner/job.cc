@@ -1,0 +1,27 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/job.h"
+
+#include <utility>
+
+#include "engine/compress/compressor.h"
+#include "policies/baseline.h"
+
+namespace gradtune::tuner {
+
+core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
+  policies::PolicyOptions options{.seed = job.tuning.seed};
+  if (job.imported) options.fixed = {*job.imported};
+  auto policy = policies::make_policy(job.policy, options);
+  if (!policy) return policy.error();
+  policies::Knowledge knowledge{.table = job.table,
+                                .world_size = job.world_size,
+                                .fidelity = job.fidelity,
+                                .codecs = job.codecs,
+                                .traits = compress::known_traits(),
+                                .host_threads = job.host_threads};
+  return std::make_unique<Tuner>(job.tuning, std::move(policy).value(), std::move(knowledge),
+                                 policies::baselines(job.table, job.fidelity), job.imported);
+}
+
+}  // namespace gradtune::tuner

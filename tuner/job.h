@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// All that a tuner is told of a job before its first step: with the reports of its steps, all that its decisions depend
+// on (I9). A running job has it from the user and the model, a replayed one from its journal.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/gradient_table.h"
+#include "engine/core/result.h"
+#include "policies/policy.h"
+#include "tuner/tuner.h"
+
+namespace gradtune::tuner {
+
+struct Job {
+  core::GradientTable table = {};  // in the order of the arena
+  int world_size = 1;
+  core::Fidelity fidelity = core::Fidelity::half;
+  std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
+  int host_threads = 0;
+  std::string policy = "auto";
+  TunerOptions tuning = {};
+  std::optional<policies::Candidate> imported = {};
+};
+
+// A tuner whose baselines are those of the job. An unknown policy is an error that lists the known ones.
+core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job);
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/journal_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/compress/compressor.h"
+#include "tuner/journal.h"
+#include "tuner/strategy_file.h"
+#include "tuner/strict_json.h"
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr int64_t kMostSteps = int64_t{1} << 48, kMostElements = int64_t{1} << 40;
+constexpr double kMostMs = 1e12;
+constexpr size_t kMostText = 4096;
+
+class Parser {
+ public:
+  core::Result<JournalFile> parse(std::string_view text) {
+    const size_t end = text.rfind('\n');
+    text = text.substr(0, end == text.npos ? 0 : end);  // the rest is cut off, or nothing
+    for (size_t line = 1; !text.empty() || line == 1; ++line) {
+      const size_t length = std::min(text.find('\n'), text.size());
+      where_ = fmt::format("line {}", line);
+      read(text.substr(0, length), line == 1);
+      if (in_.error()) return *in_.error();
+      text.remove_prefix(std::min(length + 1, text.size()));
+    }
+    return std::move(file_);
+  }
+
+ private:
+  static const JsonValue& get(const JsonObject& object, std::string_view name) {
+    return JsonReader::member(object, name);
+  }
+  std::string at(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
+  std::string text(const JsonObject& object, std::string_view name) {
+    return in_.text(get(object, name), at(name), kMostText);
+  }
+  int64_t integer(const JsonObject& object, std::string_view name, int64_t least, int64_t most) {
+    return in_.integer(get(object, name), at(name), least, most);
+  }
+  double number(const JsonObject& object, std::string_view name) {
+    return in_.number(get(object, name), at(name), 0, kMostMs);
+  }
+  bool flag(const JsonObject& object, std::string_view name) {
+    const auto* value = std::get_if<bool>(&get(object, name).value);
+    if (value == nullptr) in_.fail(at(name), "true or false is needed");
+    return value != nullptr && *value;
+  }
+
+  void read(std::string_view line, bool is_first) {
+    const auto value = parse_json(line, {});
+    if (!value) return in_.fail(where_, value.error().message);
+    if (is_first) return read_header(value.value());
+    std::string kind;
+    if (const auto* object = std::get_if<JsonObject>(&value.value().value)) kind = text(*object, "kind");
+    if (kind == "table") return read_table(value.value());
+    if (kind == "step") return read_step(value.value());
+    if (kind == "plan") return read_plan(value.value(), line);
+    if (kind == "decision") return file_.decided.emplace_back(line), void();
+    in_.fail(at("kind"), fmt::format("table, step, plan or decision is needed, found \"{}\"", kind));
+  }
+
+  void read_header(const JsonValue& value) {
+    const JsonObject& header = in_.object(
+        value, where_,
+        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"});
+    if (!in_.ok()) return;
+    if (const std::string schema = text(header, "schema"); schema != kJournalSchema) {
+      return in_.fail(at("schema"), fmt::format("\"{}\" is needed, found \"{}\"", kJournalSchema, schema));
+    }
+    Job& job = file_.job;
+    job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
+    job.fidelity = known(core::parse_fidelity(text(header, "fidelity")), "fidelity");
+    for (const JsonValue& entry : in_.array(get(header, "compressors"), at("compressors"))) {
+      job.codecs.push_back(
+          known(core::parse_compressor(in_.text(entry, at("compressors"), kMostText), traits_), "compressors"));
+    }
+    job.host_threads = static_cast<int>(integer(header, "host_threads", 0, 1 << 16));
+    job.policy = text(header, "policy");
+    model_ = text(header, "model");
+    file_.network = text(header, "network");
+    const JsonObject& tuning =
+        in_.object(get(header, "tuning"), at("tuning"), {"seed", "budget_steps", "budget_share", "lossy_after"});
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    job.tuning.seed = static_cast<uint64_t>(integer(tuning, "seed", 0, std::numeric_limits<int64_t>::max()));
+    job.tuning.budget_steps = static_cast<int>(integer(tuning, "budget_steps", 0, kMost));
+    job.tuning.budget_share = number(tuning, "budget_share");
+    job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
+  }
+
+  template <class Value>
+  Value known(const core::Result<Value>& value, std::string_view name) {
+    if (value) return value.value();
+    in_.fail(at(name), value.error().message);
+    return {};
+  }
+
+  void read_table(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "tensors"});
+    core::GradientTable table;
+    for (const JsonValue& entry : in_.array(get(line, "tensors"), at("tensors"))) {
+      const JsonObject& tensor = in_.object(entry, at("tensors"), {"name", "shape", "dtype", "ready_us"});
+      core::TensorInfo info;
+      info.name = text(tensor, "name");
+      info.numel = 1;
+      info.ready_us = number(tensor, "ready_us");
+      for (const JsonValue& dimension : in_.array(get(tensor, "shape"), at("shape"))) {
+        const int64_t size = in_.integer(dimension, at("shape"), 0, kMostElements);
+        info.shape.push_back(size);
+        if (size > 0 && info.numel > kMostElements / size) in_.fail(at("shape"), "a tensor of too many elements");
+        if (!in_.ok()) return;
+        info.numel *= size;
+      }
+      const std::string dtype = text(tensor, "dtype");
+      const auto found =
+          std::find_if(kDTypes.begin(), kDTypes.end(), [&](auto d) { return core::to_string(d) == dtype; });
+      if (found == kDTypes.end()) in_.fail(at("dtype"), fmt::format("\"{}\" is unknown", dtype));
+      if (!in_.ok()) return;
+      info.dtype = *found;
+      table.tensors.push_back(std::move(info));
+    }
+    if (const std::string model = fmt::format("{:016x}", table.fingerprint()); model != model_) {
+      in_.fail(at("tensors"), fmt::format("they are model {}, the journal is of model {}", model, model_));
+    }
+    file_.job.table = std::move(table);
+  }
+
+  void read_step(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_,
+                                        {"kind", "step", "stage", "slot", "step_ms", "compute_ms_max", "compute_ms_min",
+                                         "finite", "excluded", "prepared", "failed"});
+    if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
+    if (!in_.ok()) return;
+    file_.reports.push_back(
+        {.step = integer(line, "step", -1, kMostSteps),
+         .slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max())),
+         .step_ms = number(line, "step_ms"),
+         .compute_ms_max = number(line, "compute_ms_max"),
+         .compute_ms_min = number(line, "compute_ms_min"),
+         .finite = flag(line, "finite"),
+         .excluded = flag(line, "excluded"),
+         .prepared = flag(line, "prepared"),
+         .failed = flag(line, "failed")});
+  }
+
+  // What was there before the first step is the imported strategy.
+  void read_plan(const JsonValue& value, std::string_view line) {
+    const JsonObject& plan = in_.object(value, where_, {"kind", "step", "slot", "hash", "strategy"});
+    if (!in_.ok()) return;
+    if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
+    const auto strategy = parse_strategy(get(plan, "strategy"), traits_);
+    if (!strategy) return in_.fail(at("strategy"), strategy.error().message);
+    file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
+  }
+
+  static constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
+  const std::vector<core::CompressorTraits> traits_ = compress::known_traits();
+  JsonReader in_;
+  std::string where_, model_;
+  JournalFile file_;
+};
+
+}  // namespace
+
+core::Result<JournalFile> parse_journal(std::string_view text) { return Parser().parse(text); }
+
+core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
+  if (file.job.imported) {
+    const core::Status fits = core::validate(file.job.imported->strategy, file.job.table);
+    if (!fits) return core::Error{fits.error().code, "the imported strategy does not fit: " + fits.error().message};
+  }
+  const auto tuner = make_tuner(file.job);
+  if (!tuner) return tuner.error();
+  std::vector<std::string> lines;
+  if (file.job.tuning.budget_steps == 0) return lines;  // pinned: nothing is decided
+  for (const core::StepReport& report : file.reports) {
+    const Action action = tuner.value()->on_step(report);
+    for (const Decision& decision : tuner.value()->take_decisions()) lines.push_back(journal_line(decision));
+    if (action.command.kind == Command::Kind::prepare) {
+      lines.push_back(journal_plan_line(report.step + 1, action.command.slot, file.job, *action.candidate));
+    }
+  }
+  return lines;
+}
+
+}  // namespace gradtune::tuner
