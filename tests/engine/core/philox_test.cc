@@ -1,0 +1,40 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/core/philox.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+namespace gradtune::core {
+namespace {
+
+using Block = std::array<uint32_t, 4>;
+
+// The authors' known answers (kat_vectors of Random123).
+TEST(Philox, is_philox4x32_10) {
+  EXPECT_EQ(philox4x32({}, {}), (Block{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
+  EXPECT_EQ(philox4x32({~0U, ~0U, ~0U, ~0U}, {~0U, ~0U}), (Block{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(philox4x32({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
+            (Block{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
+}
+
+// Each bit of counter and key changes about half of the 128 bits that come out.
+TEST(Philox, every_bit_of_counter_and_key_matters) {
+  for (int bit = 0; bit < 192; ++bit) {
+    int changed = 0;
+    for (uint32_t i = 0; i < 100; ++i) {
+      Block counter{i, 1, 2, 3};
+      std::array<uint32_t, 2> key{4, 5};
+      const Block before = philox4x32(counter, key);
+      (bit < 128 ? counter[static_cast<size_t>(bit / 32)] : key[static_cast<size_t>(bit / 32 - 4)]) ^= 1U << bit % 32;
+      const Block after = philox4x32(counter, key);
+      for (size_t word = 0; word < 4; ++word) changed += std::popcount(before[word] ^ after[word]);
+    }
+    EXPECT_NEAR(changed, 6400, 5 * std::sqrt(3200.0)) << bit;
+  }
+}
+
+}  // namespace
+}  // namespace gradtune::core
