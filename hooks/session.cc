@@ -19,6 +19,7 @@ exec::ExecutorOptions executor_options(const Settings& settings, Peers& peers) {
   return {.host_threads = static_cast<int>(settings.host_threads),
           .timeout_ms = settings.timeout_ms,
           .memory_budget_bytes = settings.memory_budget,
+          .seed = settings.seed,
           .alarm = [&peers] { return peers.alarm(); }};
 }
 

@@ -17,6 +17,9 @@
 // and scales before they use them and reject by name (I8); they write nothing outside their output for any input.
 // Summable payloads are bare arrays of their wire type.
 //
+// Randomness is counter-based: what an element draws is a function of Random and of its position in the gradient alone
+// (random-inl.h), so it does not depend on buckets, threads or SIMD targets, and no state is kept.
+//
 // Determinism: the same bytes for every thread count and every SIMD target.
 #pragma once
 
@@ -34,6 +37,15 @@
 
 namespace gradtune::compress {
 
+// What random numbers are made of, besides the element. All but `rank` is the same on all ranks; a compressor whose
+// ranks have to draw alike leaves `rank` out.
+struct Random {
+  uint64_t seed = 0;  // of the job
+  uint32_t step = 0;
+  uint32_t rank = 0;
+  uint32_t use = 0;  // another number for each use of the same position in one step
+};
+
 struct Encode {
   std::span<const float> gradient;    // n elements
   const float* residual = nullptr;    // n elements, or null: p = gradient
@@ -41,6 +53,8 @@ struct Encode {
   bool add_to_residual_next = false;  // add the error instead of storing it
   float scale = 1;
   float error_scale = 1;
+  Random random = {};            // used by random compressors only, and so is
+  int64_t first_element = 0;     // the position of gradient[0] in the whole gradient
   std::span<std::byte> payload;  // payload_bytes(n), aligned to 16 bytes; summable ones to their elements
   std::span<std::byte> scratch;  // at least scratch_bytes(n), 16-byte aligned
 };

@@ -82,6 +82,13 @@ float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
   return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
 }
 
+// Arenas share positions and what is encoded again was encoded before; none of them may draw what another one drew.
+compress::Random random_of(const BucketProgram& bucket, const Op& op, const BucketMemory& memory) {
+  compress::Random random = memory.random;
+  random.use = static_cast<uint32_t>(bucket.dtype) * 2 + (op.reencode ? 1 : 0);
+  return random;
+}
+
 bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   const bool feedback = op.codec->traits().error_feedback && memory.residual_next != nullptr;
   const auto size = static_cast<float>(memory.size);
@@ -94,6 +101,8 @@ bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memor
         .add_to_residual_next = op.reencode,
         .scale = op.reencode ? 1.0F : 1.0F / size,
         .error_scale = size,
+        .random = random_of(bucket, op, memory),
+        .first_element = bucket.arena_begin + payload.range.begin,
         .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
         .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
     finite = op.codec->encode(job, queue) && finite;

@@ -4,6 +4,7 @@
 // Runs one operation of a bucket on the calling thread's queue: everything but collectives.
 #pragma once
 
+#include "engine/compress/compressor.h"
 #include "engine/compress/queue.h"
 #include "engine/core/result.h"
 #include "engine/exec/memory.h"
@@ -16,7 +17,8 @@ struct BucketMemory {
   std::byte* gradient;    // first element of the bucket in its arena
   const float* residual;  // null where none is kept
   float* residual_next;
-  int size;  // ranks
+  int size;                 // ranks
+  compress::Random random;  // of this rank and step
 };
 
 // Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.

@@ -31,7 +31,7 @@ Executor::Executor(comm::Communicator& data, comm::Communicator& control, const 
       clock_(clock),
       options_(options),
       control_word_(std::move(control_word)),
-      workspace_(data.rank(), data.size()),
+      workspace_(data.rank(), data.size(), options.seed),
       device_queue_(compress::make_serial_queue()) {
   if (options.host_threads > 0) host_queue_ = compress::make_arena_queue(options.host_threads);
   start_threads(64);

@@ -36,6 +36,7 @@ struct ExecutorOptions {
   int host_threads = 0;                     // 0: placement `host` is refused
   int64_t timeout_ms = 300'000;             // of every collective
   int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool
+  uint64_t seed = 0;                        // of random compressors
   // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that
   // wait for the dead rank itself.
   std::function<core::Status()> alarm = {};

@@ -131,6 +131,7 @@ core::Status Workspace::settle(bool finite) {
   if (finite) {
     if (undecodable) return *undecodable;
     residuals_.swap(*program_);
+    ++step_;
     return {};
   }
   for (size_t d = 0; d < arenas_.size(); ++d) {
@@ -150,7 +151,8 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
           .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
           .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
           .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
-          .size = size_};
+          .size = size_,
+          .random = {.seed = seed_, .step = step_, .rank = static_cast<uint32_t>(rank_)}};
 }
 
 // --- collectives -----------------------------------------------------------------------------------------------------

@@ -25,7 +25,8 @@ namespace gradtune::exec {
 
 class Workspace {
  public:
-  Workspace(int rank, int size) : rank_(rank), size_(size) {}
+  // The seed is that of random compressors.
+  Workspace(int rank, int size, uint64_t seed) : rank_(rank), size_(size), seed_(seed) {}
 
   // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed
   // times.
@@ -72,12 +73,15 @@ class Workspace {
   BucketMemory memory_of(int32_t bucket) const;
 
   const int rank_, size_;
+  const uint64_t seed_;
   core::GradientTable table_;
   Arenas arenas_{};
   std::map<int32_t, std::unique_ptr<Program>> slots_;
   const Program* program_ = nullptr;
   AlignedBytes pool_;
   Residuals residuals_;
+
+  uint32_t step_ = 0;  // steps that were settled as finite: on all ranks the same ones
 
   // Of the step.
   std::vector<int32_t> missing_tensors_;  // per bucket

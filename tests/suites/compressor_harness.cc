@@ -55,6 +55,8 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
                                       .add_to_residual_next = !job.add_to.empty(),
                                       .scale = job.scale,
                                       .error_scale = job.error_scale,
+                                      .random = job.random,
+                                      .first_element = job.first_element,
                                       .payload = std::as_writable_bytes(payload.span()),
                                       .scratch = std::as_writable_bytes(scratch.span())},
                                      queue);

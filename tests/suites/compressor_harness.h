@@ -67,6 +67,8 @@ struct EncodeCase {
   std::vector<float> add_to = {};    // not empty: the next residual before, to which the error is added
   bool keep_error = true;
   float scale = 1, error_scale = 1;
+  compress::Random random = {};
+  int64_t first_element = 0;
   size_t misaligned = 1;      // elements
   unsigned char fill = 0xa5;  // of payload, scratch and next residual before
 };

@@ -58,7 +58,7 @@ struct Options {
   std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: cores minus one
   std::optional<double> timeout = {};         // seconds that any communication may take; default 300
   std::optional<std::string> journal = {};    // file (JSON lines) that rank 0 writes
-  std::optional<int64_t> seed = {};           // of the tuner's own random choices; default 0
+  std::optional<int64_t> seed = {};           // of the tuner's random choices and of random compressors; default 0
   std::optional<bool> quiet = {};             // no progress on standard error; default false
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.

@@ -28,8 +28,13 @@ DType dtype_at(const core::GradientTable& table, size_t flat) {
 
 double unit_roundoff(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
 
-bool has_feedback(const std::string& option) {
-  return option.find("topk") != std::string::npos || option.find("efsignsgd") != std::string::npos;
+// Of the option's compressor; those of `none` where it has none.
+core::CompressorTraits traits_of(const std::string& option) {
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const auto found = std::find_if(known.begin(), known.end(), [&](const core::CompressorTraits& traits) {
+    return option.starts_with(std::string(traits.name) + ":");
+  });
+  return found == known.end() ? known.front() : *found;
 }
 
 double wire_roundoff(const std::string& option, DType dtype) {
@@ -76,7 +81,7 @@ struct Step {
     }
   }
 
-  // Without error feedback: the average within the rounding that the program does, and no residual touched.
+  // The average within the rounding that the program does.
   void check_average() const {
     int wrong = 0;
     for (size_t i = 0; i < average.size(); ++i) {
@@ -87,7 +92,13 @@ struct Step {
       if (!(std::abs(static_cast<double>(average[i]) - sum(gradients, i) / size()) <= allowed)) ++wrong;
     }
     EXPECT_EQ(wrong, 0) << option;
+  }
+
+  void check() const {
+    const core::CompressorTraits traits = traits_of(option);
+    if (traits.error_feedback) return check_ledger();
     EXPECT_EQ(before, after) << option;
+    if (traits.fidelity < core::Fidelity::lossy) check_average();
   }
 
   std::vector<DType> dtype_of;
@@ -109,7 +120,7 @@ class ExecutorRanks : public testing::TestWithParam<int> {
     step.after = fleet.residuals();
     step.average = fleet.rank(0).average();
     for (int r = 1; r < fleet.size(); ++r) EXPECT_EQ(fleet.rank(r).average(), step.average) << option;
-    has_feedback(option) ? step.check_ledger() : step.check_average();
+    step.check();
   }
 
   const core::GradientTable table_ = mixed_table();
