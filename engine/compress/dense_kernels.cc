@@ -127,9 +127,7 @@ uint32_t encode(const DenseEncode job) {
     Code* code = codes.tile(begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
-      auto p = hn::LoadU(d, gradient + i);
-      if (residual != nullptr) p = hn::Add(p, hn::LoadU(d, residual + i));
-      const auto sent = hn::Mul(p, hn::Set(d, job.scale));
+      const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, job.scale));
       Wire::store(d, sent, code + i);
       if (error != nullptr) {
         auto missed = hn::Mul(hn::Sub(sent, Wire::load(d, code + i)), hn::Set(d, job.error_scale));

@@ -16,12 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-template <class D>
-HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, size_t i) {
-  const auto g = hn::LoadU(d, gradient + i);
-  return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
-}
-
 // Sum of |p| over 64 elements, and their sign bits. Element i goes to partial sum i % 8 whatever the vector size, so
 // that every target rounds alike.
 HWY_INLINE float sum_word(const float* gradient, const float* residual, uint64_t* signs) {
@@ -60,16 +54,6 @@ HWY_INLINE double sum_block(const float* gradient, const float* residual, size_t
     std::memcpy(bits + i / 8, &signs, (n - i + 7) / 8);
   }
   return sum;
-}
-
-// Calls body(block, begin, end) for the parts of blocks that [begin, end) covers.
-template <class Body>
-HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& body) {
-  for (size_t b = begin / block; begin < end; ++b) {
-    const size_t stop = std::min(end, (b + 1) * block);
-    body(b, begin, stop);
-    begin = stop;
-  }
 }
 
 // The run comes by value: what the compiler keeps in registers no store can change.

@@ -13,5 +13,12 @@ TableRow bf16();       // dense.cc
 TableRow fp16();       // dense.cc
 TableRow topk();       // topk.cc
 TableRow efsignsgd();  // efsignsgd.cc
+TableRow int8();       // block_codes.cc, and so are those that follow
+TableRow int8s();
+TableRow fp8e4m3();
+TableRow fp8e5m2();
+TableRow natural();
+TableRow terngrad();
+TableRow qsgd();
 
 }  // namespace gradtune::compress

@@ -56,6 +56,23 @@ HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {
   use(i, bits);
 }
 
+// Calls body(block, begin, end) for the parts of blocks that [begin, end) covers.
+template <class Body>
+HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& body) {
+  for (size_t b = begin / block; begin < end; ++b) {
+    const size_t stop = std::min(end, (b + 1) * block);
+    body(b, begin, stop);
+    begin = stop;
+  }
+}
+
+// p = gradient + residual, if any.
+template <class D>
+HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, size_t i) {
+  const auto g = hn::LoadU(d, gradient + i);
+  return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
+}
+
 template <class D, class M>
 HWY_INLINE uint64_t bits_of(D d, M mask) {
   uint64_t bits = 0;

@@ -40,8 +40,12 @@ class CompressorConformance : public testing::TestWithParam<core::CompressorSpec
 
   // A step in the middle of training on three ranks.
   static EncodeCase usual_case(size_t n, Data kind = Data::layered) {
-    return {
-        .gradient = make_data(kind, n, 11), .residual = make_data(kind, n, 12), .scale = 1.0F / 3, .error_scale = 3};
+    return {.gradient = make_data(kind, n, 11),
+            .residual = make_data(kind, n, 12),
+            .scale = 1.0F / 3,
+            .error_scale = 3,
+            .random = {.seed = 0x123456789abcdef0, .step = 7, .rank = 2, .use = 1},
+            .first_element = 1234567891011};
   }
 
   std::vector<float> decode_one(const Payload& payload, size_t n) const {
@@ -78,7 +82,7 @@ TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
       const Encoded encoded = encode(*compressor_, job);
       ASSERT_TRUE(encoded.finite);
       const std::vector<float> p = corrected(job);
-      const Reference reference = reference_encode(GetParam(), p, job.scale);
+      const Reference reference = reference_encode(GetParam(), p, job);
       const std::vector<float> decoded = decode_one(encoded.payload, n);
       size_t wrong_values = 0, wrong_errors = 0;
       for (size_t i = 0; i < n; ++i) {
@@ -188,6 +192,59 @@ TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
     std::vector<float> expected = job.add_to;
     for (size_t i = 0; i < n; ++i) expected[i] += stored.residual_next[i];
     EXPECT_EQ(added.residual_next, expected);
+  }
+}
+
+// What an element draws has to do with seed, step, rank, use and its position, and with nothing else.
+TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
+  constexpr size_t n = 65536 + 1000, half = 65536;  // a multiple of every block
+  const EncodeCase job = usual_case(n);
+  const bool random = reference_encode(GetParam(), {}, job).unbiased;
+  const Payload payload = encode(*compressor_, job).payload;
+  EncodeCase others[5] = {job, job, job, job, job};
+  others[0].random.seed ^= uint64_t{1} << 40;
+  ++others[1].random.step;
+  ++others[2].random.rank;
+  ++others[3].random.use;
+  ++others[4].first_element;
+  for (const EncodeCase& other : others) EXPECT_EQ(encode(*compressor_, other).payload != payload, random);
+  if (!random) return;
+
+  EncodeCase part = job;
+  part.gradient.erase(part.gradient.begin(), part.gradient.begin() + half);
+  part.residual.erase(part.residual.begin(), part.residual.begin() + half);
+  part.first_element += half;
+  const std::vector<float> whole = decode_one(payload, n);
+  EXPECT_EQ(decode_one(encode(*compressor_, part).payload, n - half),
+            std::vector<float>(whole.begin() + half, whole.end()));
+}
+
+// The errors of many steps, summed with several weights, are as small as their own variance lets expect.
+TEST_P(CompressorConformance, random_ones_are_unbiased) {
+  constexpr size_t n = 640;
+  constexpr uint32_t kSteps = 3000;
+  EncodeCase job = usual_case(n);
+  if (!reference_encode(GetParam(), {}, job).unbiased) return;
+  const std::vector<float> p = corrected(job);
+  std::vector<double> sum(n), squares(n);
+  for (job.random.step = 0; job.random.step < kSteps; ++job.random.step) {
+    const std::vector<float> decoded = decode_one(encode(*compressor_, job).payload, n);
+    for (size_t i = 0; i < n; ++i) {
+      const double error = double{decoded[i]} - double{job.scale} * p[i];
+      sum[i] += error;
+      squares[i] += error * error;
+    }
+  }
+  double (*const weights[])(double) = {[](double) { return 1.0; }, [](double x) { return x < 0 ? -1.0 : 1.0; },
+                                       [](double x) { return x; }};
+  for (const auto& weight : weights) {
+    double bias = 0, variance = 0;
+    for (size_t i = 0; i < n; ++i) {
+      bias += weight(p[i]) * sum[i];
+      variance += weight(p[i]) * weight(p[i]) * (squares[i] - sum[i] * sum[i] / kSteps);
+    }
+    EXPECT_GT(variance, 0);
+    EXPECT_LE(std::abs(bias), 4 * std::sqrt(variance));
   }
 }
 

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
+
+#include "engine/core/philox.h"
 
 namespace gradtune::suites {
 namespace {
@@ -42,14 +45,113 @@ Reference signs(std::span<const float> p, float scale, size_t block) {
   return reference;
 }
 
+// --- Blocks of codes -------------------------------------------------------------------------------------------------
+
+// What a block's elements are divided by, and what a code says of the quotient; `random` is in (0, 1).
+struct BlockCodes {
+  size_t block;
+  bool euclidean = false;
+  bool unbiased = false;
+  std::function<float(float norm)> unit;
+  std::function<double(float x, double random)> value;
+};
+
+Reference block_codes(const BlockCodes& codes, std::span<const float> p, const EncodeCase& job) {
+  Reference reference{.decoded = {}, .tolerance = 2e-7, .unbiased = codes.unbiased};
+  for (size_t begin = 0; begin < p.size(); begin += codes.block) {
+    const std::span<const float> values = p.subspan(begin, std::min(codes.block, p.size() - begin));
+    double largest = 0, squares = 0;
+    for (float value : values) {
+      largest = std::max(largest, std::abs(double{value}));
+      squares += double{value} * value;
+    }
+    const auto norm = static_cast<float>((codes.euclidean ? std::sqrt(squares) : largest) * job.scale);
+    const float unit = codes.unit(norm);
+    const bool sent = unit >= std::numeric_limits<float>::min();
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i;
+      const double random = (reference_random(job.random, element) + 0.5) / 65536;
+      const float x = sent ? (values[i] * job.scale) * (1 / unit) : 0;
+      reference.decoded.push_back(sent ? codes.value(x, random) * unit : 0);
+    }
+  }
+  return reference;
+}
+
+// Integers from -levels to levels.
+BlockCodes integers(size_t block, int levels, bool random) {
+  const auto limit = static_cast<double>(levels);
+  return {.block = block,
+          .unbiased = random,
+          .unit = [levels](float norm) { return norm / static_cast<float>(levels); },
+          .value =
+              [limit, random](float x, double draw) {
+                const double rounded = random ? std::floor(x + static_cast<float>(draw)) : std::nearbyint(x);
+                return std::clamp(rounded, -limit, limit);
+              }};
+}
+
+BlockCodes qsgd(int bits) {
+  BlockCodes codes = integers(128, (1 << (bits - 1)) - 1, true);
+  codes.euclidean = true;
+  if (bits > 1) return codes;
+  codes.unit = [](float norm) { return norm * 2; };
+  codes.value = [](float x, double draw) {
+    return std::floor(x + (static_cast<float>(draw) + 0.5F)) >= 1 ? 0.5 : -0.5;
+  };
+  return codes;
+}
+
+BlockCodes floats(size_t block, int precision_bits, int min_place, double largest) {
+  return {.block = block,
+          .unit = [largest](float norm) { return norm / static_cast<float>(largest); },
+          .value =
+              [=](float x, double) {
+                return std::clamp(round_to_format(x, precision_bits, min_place, HUGE_VAL), -largest, largest);
+              }};
+}
+
+// The power of two above the norm is the unit, whose powers go down to 2^-126; zero is below them.
+BlockCodes powers() {
+  return {.block = 1024,
+          .unbiased = true,
+          .unit = [](float norm) { return norm == 0 ? 0 : std::ldexp(1.0F, std::max(std::ilogb(norm) + 1, -126)); },
+          .value =
+              [](float x, double draw) {
+                const bool tiny = std::abs(x) < 0x1p-126F;
+                const double lower = tiny ? 0 : std::ldexp(1.0, std::ilogb(x));
+                const double step = tiny ? 0x1p-126 : lower;
+                const double chosen = (std::abs(x) - lower) / step + draw >= 1 ? lower + step : lower;
+                return std::copysign(chosen, x);
+              }};
+}
+
 }  // namespace
 
-Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, float scale) {
+uint16_t reference_random(const compress::Random& random, uint64_t element) {
+  const uint64_t group = element / 64, in_group = element % 64, in_half = in_group % 32;
+  const auto block = static_cast<uint32_t>(group * 8 + in_half / 4);
+  const auto words = core::philox4x32({block, random.step, random.rank, random.use},
+                                      {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
+  const uint32_t word = words[in_group / 32 * 2 + in_half % 4 / 2];
+  return static_cast<uint16_t>(in_half % 2 == 0 ? word : word >> 16);
+}
+
+Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job) {
+  const float scale = job.scale;
+  const auto block = static_cast<size_t>(spec.parameter);
   if (spec.name == "none") return each_rounded(p, scale, [](double value) { return value; });
   if (spec.name == "bf16") return each_rounded(p, scale, round_to_bf16);
   if (spec.name == "fp16") return each_rounded(p, scale, round_to_fp16);
   if (spec.name == "topk") return largest(p, scale, spec.parameter);
-  if (spec.name == "efsignsgd") return signs(p, scale, static_cast<size_t>(spec.parameter));
+  if (spec.name == "efsignsgd") return signs(p, scale, block);
+  if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
+  if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
+  if (spec.name == "terngrad") return block_codes(integers(block, 1, true), p, job);
+  if (spec.name == "qsgd") return block_codes(qsgd(static_cast<int>(spec.parameter)), p, job);
+  if (spec.name == "fp8e4m3") return block_codes(floats(block, 4, -9, 448), p, job);
+  if (spec.name == "fp8e5m2") return block_codes(floats(block, 3, -16, 57344), p, job);
+  if (spec.name == "natural") return block_codes(powers(), p, job);
   ADD_FAILURE() << "no reference of " << core::to_string(spec);
   return {};
 }

@@ -10,16 +10,22 @@
 #include <vector>
 
 #include "engine/core/compressor.h"
+#include "tests/suites/compressor_harness.h"
 
 namespace gradtune::suites {
 
 struct Reference {
   std::vector<double> decoded;  // what the payload stands for
   double tolerance = 0;         // allowed relative difference of decoded values
+  bool unbiased = false;        // the mean of what is decoded, over steps, is scale * p
 };
 
 // The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.
-Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, float scale);
+// Where a number is rounded one way or another, the fp32 roundings on the way to it belong to the definition.
+Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job);
+
+// The 16 random bits of the element at that position, as random-inl.h says.
+uint16_t reference_random(const compress::Random& random, uint64_t element);
 
 // The nearest number with so many bits of precision whose unit in the last place is at least 2^min_place, ties to even;
 // infinite above the largest finite number.

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The compressors that send, of each block of elements, a scale and a code of 1 to 8 bits for each element: they differ
+// in what a code says (block_codes_kernels.h) and in nothing else.
+//
+//   int8      255 integers, the nearest one. Error feedback. Misses at most block / (4 * 127^2) of the squared norm.
+//   int8s     255 integers, rounded at random; unbiased, variance at most the same share. No error feedback.
+//   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased, variance
+//             at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and variance is 127.
+//   terngrad  TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the block's largest; unbiased. The paper's clipping,
+//             an answer to one scale for a whole layer, would make it biased; small blocks are an answer that does not.
+//   natural   natural compression (Horvath et al., 2019): a neighbouring power of two; unbiased, variance at most 1/8.
+//             127 powers below the block's largest are there, so that nothing overflows.
+//   fp8e4m3, fp8e5m2  8-bit floating-point numbers that end at 448 and 57344. Error feedback.
+//
+// Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
+// bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads. Random
+// ones compute 20 vector operations for each 128 bits of Philox, which costs about what the memory does. Accuracy has not
+// been measured for any of them. Hence none is in the default list.
+#include "engine/compress/block_codes_kernels.h"
+#include "engine/compress/blocks.h"
+#include "engine/compress/rows.h"
+#include "engine/compress/shared.h"
+
+namespace gradtune::compress {
+namespace {
+
+// A compressor of this family; the spec's parameter takes the place of what is zero here.
+struct Member {
+  uint32_t id;
+  CodeFormat format;
+  int64_t block;
+};
+
+using Codes = CodeFormat::Codes;
+constexpr Member kInt8{compressor_id("int8"), {.codes = Codes::nearest}, 0};
+constexpr Member kInt8s{compressor_id("in8s"), {.codes = Codes::stochastic}, 0};
+constexpr Member kFp8E4M3{compressor_id("e4m3"), {.codes = Codes::e4m3}, 0};
+constexpr Member kFp8E5M2{compressor_id("e5m2"), {.codes = Codes::e5m2}, 0};
+constexpr Member kNatural{compressor_id("natu"), {.codes = Codes::power}, 1024};
+constexpr Member kTernGrad{compressor_id("tern"), {.codes = Codes::stochastic, .bits = 2}, 0};
+constexpr Member kQsgd{
+    compressor_id("qsgd"), {.codes = Codes::stochastic, .norm = CodeFormat::Norm::euclidean, .bits = 0}, 128};
+
+Member with_parameter(Member member, const core::CompressorSpec& spec) {
+  if (member.block == 0) member.block = static_cast<int64_t>(spec.parameter);
+  if (member.format.bits == 0) member.format.bits = static_cast<int>(spec.parameter);
+  return member;
+}
+
+BlockLayout layout_of(const Member& member, int64_t n) {
+  return block_layout(member.block, n, /*scales_per_block=*/1, code_bytes(n, member.format.bits));
+}
+
+class BlockCodes final : public Compressor {
+ public:
+  BlockCodes(core::CompressorSpec spec, const core::CompressorTraits& traits, const Member& member)
+      : spec_(std::move(spec)), traits_(traits), member_(with_parameter(member, spec_)) {}
+
+  const core::CompressorTraits& traits() const override { return traits_; }
+  const core::CompressorSpec& spec() const override { return spec_; }
+  int64_t scratch_bytes(int64_t /*n*/) const override { return 0; }
+
+  bool encode(const Encode& job, Queue& queue) const override {
+    check_encode(*this, job);
+    const auto n = static_cast<int64_t>(job.gradient.size());
+    const BlockLayout layout = layout_of(member_, n);
+    write_frame(job.payload, layout, member_.id, n);
+    std::byte* const payload = job.payload.data();
+    std::atomic<bool> finite = true;
+    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+      const CodeEncode run{
+          .gradient = job.gradient.data() + begin,
+          .residual = offset(job.residual, begin),
+          .residual_next = offset(job.residual_next, begin),
+          .add_to_residual_next = job.add_to_residual_next,
+          .scale = job.scale,
+          .error_scale = job.error_scale,
+          .random = job.random,
+          .first_element = static_cast<uint64_t>(job.first_element + begin),
+          .units = reinterpret_cast<float*>(payload + layout.scales_at) + begin / layout.block,
+          .codes = reinterpret_cast<uint8_t*>(payload) + layout.codes_at + code_bytes(begin, member_.format.bits),
+          .block = static_cast<size_t>(layout.block),
+          .n = static_cast<size_t>(end - begin),
+          .stream = n * 4 >= kStreamBytes};
+      if (!encode_codes(member_.format, run)) finite.store(false, std::memory_order_relaxed);
+    });
+    return finite.load(std::memory_order_relaxed);
+  }
+
+  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
+                      Queue& queue) const override {
+    const auto n = static_cast<int64_t>(out.size());
+    const BlockLayout layout = layout_of(member_, n);
+    if (core::Status status = check_blocks(payloads, layout, member_.id, n, queue); !status) return status;
+    Largest accepted;  // complement of the lowest position of a bad payload
+    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+      const CodeDecode run{.payloads = payloads,
+                           .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
+                           .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
+                           .out = out.data() + begin,
+                           .block = static_cast<size_t>(layout.block),
+                           .n = static_cast<size_t>(end - begin),
+                           .accumulate = accumulate,
+                           .stream = n * 4 >= kStreamBytes};
+      accepted.add(static_cast<uint32_t>(payloads.size() - decode_codes(member_.format, run)));
+    });
+    if (accepted.get() == 0) return {};
+    return bad_payload(payloads.size() - accepted.get(), payloads.size(), "a code is larger than any that is sent");
+  }
+
+ private:
+  core::CompressorSpec spec_;
+  core::CompressorTraits traits_;
+  Member member_;
+};
+
+struct Parameter {
+  std::string_view name;
+  double usual, min, max, step;
+};
+constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
+
+template <const Member& member>
+TableRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter) {
+  return {.traits = {.name = name,
+                     .summary = summary,
+                     .fidelity = core::Fidelity::lossy,
+                     .in_default_list = false,
+                     .summable = false,
+                     .error_feedback = error_feedback,
+                     .parameter_name = parameter.name,
+                     .parameter_default = parameter.usual,
+                     .parameter_min = parameter.min,
+                     .parameter_max = parameter.max,
+                     .parameter_step = parameter.step,
+                     .payload_bytes = [](const core::CompressorSpec& spec,
+                                         int64_t n) { return layout_of(with_parameter(member, spec), n).bytes; }},
+          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
+              -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
+}
+
+}  // namespace
+
+TableRow int8() { return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256)); }
+
+TableRow int8s() {
+  return row<kInt8s>("int8s", "8-bit integers, scaled by block, rounded at random", false, block_of(256));
+}
+
+TableRow fp8e4m3() {
+  return row<kFp8E4M3>("fp8e4m3", "8-bit numbers with 4 bits of precision, scaled by block", true, block_of(128));
+}
+
+TableRow fp8e5m2() {
+  return row<kFp8E5M2>("fp8e5m2", "8-bit numbers with 3 bits of precision, scaled by block", true, block_of(128));
+}
+
+TableRow natural() { return row<kNatural>("natural", "powers of two, rounded at random", false, {}); }
+
+TableRow terngrad() {
+  return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256));
+}
+
+TableRow qsgd() {
+  return row<kQsgd>("qsgd", "integers of so many bits, scaled by the norm of 128 elements, rounded at random", false,
+                    {"bits", 8, 1, 8, 1});
+}
+
+}  // namespace gradtune::compress

@@ -1,0 +1,383 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/compress/block_codes_kernels.h"
+
+#include <bit>
+#include <cfloat>
+#include <cmath>
+
+#include "engine/compress/shared.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/compress/block_codes_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "engine/compress/random-inl.h"
+#include "engine/compress/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+// Each of the following says how numbers become codes: `unit` of a block by its norm, `encode` of x = element / unit with
+// 16 random bits, `value` of a code, and the largest code there is, sign apart.
+
+// Codes count from the lowest integer; `zero` is the code of 0. With one bit there is none, 0 lies between both.
+template <bool kIsRandom>
+class Integers {
+ public:
+  static constexpr bool kRandom = kIsRandom;
+
+  explicit Integers(int bits)
+      : high_(bits == 1 ? 1 : (1 << (bits - 1)) - 1),
+        low_(bits == 1 ? 0 : -high_),
+        shift_(bits == 1 ? 0.5F : 0.0F),
+        zero_(shift_ - static_cast<float>(low_)) {}
+
+  float largest_value() const { return static_cast<float>(high_) - shift_; }
+  float unit(float norm) const { return norm / largest_value(); }
+  int32_t code_mask() const { return 0xff; }
+  int32_t largest_code() const { return high_ - low_; }
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+    const hn::RebindToSigned<D> di;
+    auto integer = hn::Zero(di);
+    if constexpr (kRandom) {
+      // In the middle of the 2^16 parts of (0, 1), so that an integer stays what it is.
+      const auto draw = hn::Mul(hn::Add(hn::ConvertTo(d, random), hn::Set(d, 0.5F)), hn::Set(d, 0x1p-16F));
+      integer = hn::ConvertTo(di, hn::Floor(hn::Add(x, hn::Add(draw, hn::Set(d, shift_)))));
+    } else {
+      integer = hn::NearestInt(x);
+    }
+    return hn::Sub(hn::Min(hn::Max(integer, hn::Set(di, low_)), hn::Set(di, high_)), hn::Set(di, low_));
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    return hn::Sub(hn::ConvertTo(d, code), hn::Set(d, zero_));
+  }
+
+ private:
+  int32_t high_, low_;
+  float shift_, zero_;
+};
+
+// Sign, exponent, and this many bits of mantissa; the largest code is that of the largest value.
+template <int kMantissa, int32_t kLargestCode>
+class Floats {
+ public:
+  static constexpr bool kRandom = false;
+  explicit Floats(int /*bits*/) {}
+
+  float largest_value() const {
+    const int exponent = (kLargestCode >> kMantissa) - kBias;
+    return std::ldexp(1 + static_cast<float>(kLargestCode & (kOne - 1)) / kOne, exponent);
+  }
+  float unit(float norm) const { return norm / largest_value(); }
+  int32_t code_mask() const { return 0x7f; }
+  int32_t largest_code() const { return kLargestCode; }
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R /*random*/) const {
+    const hn::RebindToSigned<D> di;
+    const auto bits = abs_bits(d, x);
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+    // Subnormals are rounded by adding a number whose last place is theirs.
+    const auto magic = hn::Set(di, (127 - kBias + 1 - kMantissa + 23) << 23);
+    const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, bits), hn::BitCast(d, magic))), magic);
+    const auto odd = hn::And(hn::ShiftRight<kShift>(bits), hn::Set(di, 1));
+    const auto rounded = hn::ShiftRight<kShift>(hn::Add(bits, hn::Add(odd, hn::Set(di, (1 << (kShift - 1)) - 1))));
+    const auto normal = hn::Min(hn::Sub(rounded, hn::Set(di, kRebias)), hn::Set(di, kLargestCode));
+    return hn::Or(hn::IfThenElse(hn::Lt(bits, hn::Set(di, kSmallest)), subnormal, normal), sign);
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    const hn::RebindToSigned<D> di;
+    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
+    const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
+    const auto bits = hn::ShiftLeft<kShift>(magnitude);
+    const auto smallest = hn::Set(di, kSmallest);
+    const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
+    const auto normal = hn::Add(bits, hn::Set(di, kRebias << kShift));
+    const auto value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kOne)), hn::BitCast(di, subnormal), normal);
+    return hn::BitCast(d, hn::Or(value, sign));
+  }
+
+ private:
+  static constexpr int kOne = 1 << kMantissa;
+  static constexpr int kBias = (1 << (6 - kMantissa)) - 1;
+  static constexpr int kShift = 23 - kMantissa;
+  static constexpr int32_t kRebias = (127 - kBias) << kMantissa;
+  static constexpr int32_t kSmallest = (127 - kBias + 1) << 23;  // bits of the smallest normal number
+};
+
+// The exponent of fp32 itself, since x < 1 has only half of them. Random bits are added to the mantissa, whose carry then
+// is the larger power; numbers below the smallest power work in the same way.
+class Powers {
+ public:
+  static constexpr bool kRandom = true;
+  explicit Powers(int /*bits*/) {}
+
+  float largest_value() const { return 1; }
+  float unit(float norm) const {
+    return norm == 0 ? 0 : std::bit_cast<float>((std::bit_cast<uint32_t>(norm) & kInfinityBits) + (1U << 23));
+  }
+  int32_t code_mask() const { return 0x7f; }
+  int32_t largest_code() const { return 0x7f; }
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+    const hn::RebindToSigned<D> di;
+    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+    const auto draw = hn::Add(hn::ShiftLeft<7>(random), hn::Set(di, 64));
+    return hn::Or(hn::ShiftRight<23>(hn::Add(abs_bits(d, x), draw)), sign);
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    const hn::RebindToSigned<D> di;
+    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
+    return hn::BitCast(d, hn::Or(hn::ShiftLeft<23>(hn::And(code, hn::Set(di, 0x7f))), sign));
+  }
+};
+
+// --- Norms. They do not depend on the size of vectors.
+
+HWY_INLINE double largest_magnitude(const float* gradient, const float* residual, size_t n) {
+  const uint32_t bits =
+      largest_of(n, [&](auto d, size_t i) HWY_ATTR { return abs_bits(d, load_p(d, gradient, residual, i)); });
+  return double{std::bit_cast<float>(bits)};
+}
+
+// Squares in fp64: none overflows or vanishes. Element i goes to partial sum i % 8.
+HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  HWY_ALIGN double sums[8];
+  const size_t whole = n / 8 * 8;
+  for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
+    auto sum = hn::Zero(d);
+    for (size_t i = lane; i < whole; i += 8) {
+      const auto p = hn::PromoteTo(d, load_p(df, gradient, residual, i));
+      sum = hn::Add(sum, hn::Mul(p, p));
+    }
+    hn::StoreU(sum, d, sums + lane);
+  }
+  for (size_t i = whole; i < n; ++i) {
+    const double p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
+    sums[i % 8] += p * p;
+  }
+  return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
+}
+
+// --- Planes.
+
+// `codes` has room for a whole last group.
+HWY_INLINE void pack(uint8_t* codes, size_t n, int bits, uint8_t* planes) {
+  const hn::CappedTag<uint8_t, kPlaneElements> d;
+  std::fill(codes + n, codes + round_up(n, kPlaneElements), uint8_t{0});
+  for (size_t begin = 0; begin < n; begin += kPlaneElements) {
+    for (int bit = 0; bit < bits; ++bit, planes += sizeof(uint64_t)) {
+      const auto of_bit = hn::Set(d, static_cast<uint8_t>(1 << bit));
+      uint64_t word = 0;
+      for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
+        const auto set = hn::TestBit(hn::LoadU(d, codes + begin + lane), of_bit);
+        word |= bits_of(d, set) << lane;
+      }
+      std::memcpy(planes, &word, sizeof word);
+    }
+  }
+}
+
+HWY_INLINE void unpack(const uint8_t* planes, size_t n, int bits, uint8_t* codes) {
+  const hn::CappedTag<uint8_t, kPlaneElements> d;
+  for (size_t begin = 0; begin < n; begin += kPlaneElements) {
+    uint64_t words[8];
+    std::memcpy(words, planes, static_cast<size_t>(bits) * sizeof(uint64_t));
+    planes += static_cast<size_t>(bits) * sizeof(uint64_t);
+    for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
+      auto code = hn::Zero(d);
+      for (int bit = 0; bit < bits; ++bit) {
+        const uint64_t word = words[bit] >> lane;
+        const auto set = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&word));
+        code = hn::Or(code, hn::IfThenElseZero(set, hn::Set(d, static_cast<uint8_t>(1 << bit))));
+      }
+      hn::StoreU(code, d, codes + begin + lane);
+    }
+  }
+}
+
+// --- Runs. They come by value: what the compiler keeps in registers no store can change.
+
+// Writes the units of the blocks of [begin, end); returns whether all is finite.
+template <class Codes>
+bool write_units(const Codes& codes, CodeFormat::Norm norm, const CodeEncode& run, size_t begin, size_t end) {
+  bool finite = true;
+  for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    const auto* gradient = run.gradient + from;
+    const auto* residual = offset(run.residual, from);
+    const double of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, to - from)
+                                                              : euclidean_norm(gradient, residual, to - from);
+    const auto sent = static_cast<float>(of_block * run.scale);
+    const float unit = codes.unit(sent);
+    const bool good = std::isfinite(sent) && std::isfinite(unit * codes.largest_value());
+    finite &= good;
+    run.units[block] = good && unit >= FLT_MIN ? unit : 0;
+  });
+  return finite;
+}
+
+template <class Codes>
+HWY_INLINE void write_codes(const Codes& codes, const CodeEncode& run, float unit, size_t from, size_t to,
+                            const uint16_t* random, uint8_t* code, float* error) {
+  const float inverse = unit > 0 ? 1 / unit : 0;
+  const float* gradient = run.gradient + from;
+  const float* residual = offset(run.residual, from);
+  for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::Rebind<uint8_t, decltype(d)> d8;
+    const hn::Rebind<uint16_t, decltype(d)> d16;
+    const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, run.scale));
+    auto bits = hn::Zero(di);
+    if constexpr (Codes::kRandom) bits = hn::PromoteTo(di, hn::LoadU(d16, random + i));
+    const auto chosen = codes.encode(d, hn::Mul(sent, hn::Set(d, inverse)), bits);
+    hn::StoreU(hn::DemoteTo(d8, chosen), d8, code + i);
+    if (error != nullptr) {
+      const auto decoded = hn::Mul(codes.value(d, chosen), hn::Set(d, unit));
+      auto missed = hn::Mul(hn::Sub(sent, decoded), hn::Set(d, run.error_scale));
+      if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error + i), missed);
+      hn::StoreU(missed, d, error + i);
+    }
+  });
+}
+
+template <class Codes>
+bool encode_run(const CodeFormat format, const CodeEncode run) {
+  const Codes codes(format.bits);
+  const auto bits = static_cast<size_t>(format.bits);
+  Output<uint8_t> out(run.codes, run.stream);
+  Output<float> errors(run.residual_next, run.stream && !run.add_to_residual_next);
+  RandomTile randoms(run.random);
+  HWY_ALIGN uint8_t unpacked[kTile];
+  const auto encode_tile = [&](size_t begin, size_t count) HWY_ATTR {
+    const uint16_t* random = Codes::kRandom ? randoms.bits(run.first_element + begin, count) : nullptr;
+    uint8_t* const place = out.tile(begin / 8 * bits);
+    uint8_t* const code = bits == 8 ? place : unpacked;
+    float* const error = errors.tile(begin);
+    for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+      const size_t at = from - begin;
+      write_codes(codes, run, run.units[block], from, to, offset(random, at), code + at, offset(error, at));
+    });
+    if (bits < 8) pack(unpacked, count, format.bits, place);
+    out.finish_tile(begin / 8 * bits, static_cast<size_t>(code_bytes(count, format.bits)));
+    errors.finish_tile(begin, count);
+  };
+  bool finite = true;
+  // Codes need the unit, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
+  const size_t group = std::max(run.block, kTile / run.block * run.block);
+  for (size_t begin = 0; begin < run.n; begin += group) {
+    const size_t end = std::min(run.n, begin + group);
+    finite &= write_units(codes, format.norm, run, begin, end);
+    for (size_t tile = begin; tile < end; tile += kTile) encode_tile(tile, std::min(kTile, end - tile));
+  }
+  out.finish();
+  errors.finish();
+  return finite;
+}
+
+// sums = (old == nullptr ? 0 : old) + the values of part of a block. Returns the largest code, sign apart.
+template <class Codes>
+HWY_INLINE uint32_t add_values(const Codes& codes, const uint8_t* code, float unit, const float* old, float* sums,
+                               size_t n) {
+  return largest_of(n, [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::Rebind<uint8_t, decltype(d)> d8;
+    const auto one = hn::PromoteTo(di, hn::LoadU(d8, code + i));
+    auto sum = hn::Mul(codes.value(d, one), hn::Set(d, unit));
+    if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
+    hn::StoreU(sum, d, sums + i);
+    return hn::And(one, hn::Set(di, codes.code_mask()));
+  });
+}
+
+template <class Codes>
+size_t decode_run(const CodeFormat format, const CodeDecode run) {
+  const Codes codes(format.bits);
+  Output<float> out(run.out, run.stream);
+  HWY_ALIGN uint8_t unpacked[kTile];
+  size_t bad = run.payloads.size();
+  for (size_t begin = 0; begin < run.n; begin += kTile) {
+    const size_t count = std::min(kTile, run.n - begin);
+    float* const tile = out.tile(begin);
+    const float* old = run.accumulate ? run.out + begin : nullptr;
+    for (size_t i = 0; i < run.payloads.size(); ++i) {
+      const std::byte* payload = run.payloads[i].data();
+      const auto* units = reinterpret_cast<const float*>(payload + run.units_at);
+      const auto* code = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
+      if (format.bits < 8) {
+        unpack(code, count, format.bits, unpacked);
+        code = unpacked;
+      }
+      uint32_t largest = 0;
+      for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+        const size_t at = from - begin;
+        largest = std::max(largest, add_values(codes, code + at, units[block], offset(old, at), tile + at, to - from));
+      });
+      if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, i);
+      old = tile;
+    }
+    out.finish_tile(begin, count);
+  }
+  out.finish();
+  return bad;
+}
+
+using Nearest = Integers<false>;
+using Stochastic = Integers<true>;
+using E4M3 = Floats<3, 0x7e>;
+using E5M2 = Floats<2, 0x7b>;
+
+bool encode_any(const CodeFormat& format, const CodeEncode& run) {
+  switch (format.codes) {
+    case CodeFormat::Codes::nearest: return encode_run<Nearest>(format, run);
+    case CodeFormat::Codes::stochastic: return encode_run<Stochastic>(format, run);
+    case CodeFormat::Codes::e4m3: return encode_run<E4M3>(format, run);
+    case CodeFormat::Codes::e5m2: return encode_run<E5M2>(format, run);
+    case CodeFormat::Codes::power: return encode_run<Powers>(format, run);
+  }
+  return false;
+}
+
+size_t decode_any(const CodeFormat& format, const CodeDecode& run) {
+  switch (format.codes) {
+    case CodeFormat::Codes::nearest: return decode_run<Nearest>(format, run);
+    case CodeFormat::Codes::stochastic: return decode_run<Stochastic>(format, run);
+    case CodeFormat::Codes::e4m3: return decode_run<E4M3>(format, run);
+    case CodeFormat::Codes::e5m2: return decode_run<E5M2>(format, run);
+    case CodeFormat::Codes::power: return decode_run<Powers>(format, run);
+  }
+  return 0;
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gradtune::compress {
+
+HWY_EXPORT(encode_any);
+HWY_EXPORT(decode_any);
+
+bool encode_codes(const CodeFormat& format, const CodeEncode& run) {
+  return HWY_DYNAMIC_DISPATCH(encode_any)(format, run);
+}
+
+size_t decode_codes(const CodeFormat& format, const CodeDecode& run) {
+  return HWY_DYNAMIC_DISPATCH(decode_any)(format, run);
+}
+
+}  // namespace gradtune::compress
+#endif

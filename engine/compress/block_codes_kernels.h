@@ -1,0 +1,71 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of the compressors that send, of each block, a scale and a code of 1 to 8 bits for each element: one pass over a
+// run of blocks. Internal to engine/compress.
+//
+// A block's unit is what its elements are divided by, and it is the scale that is sent. Codes of 8 bits are bytes. Codes
+// of fewer bits lie in planes: of each group of 64 elements, a 64-bit word with bit 0 of every code, then one with bit 1,
+// and so on, so that a vector's mask of a bit is what is stored. The last group is filled up with zeros.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/compress/compressor.h"
+
+namespace gradtune::compress {
+
+struct CodeFormat {
+  // What a code says of the element divided by the unit, x:
+  //   nearest, stochastic  one of 2^bits - 1 integers around 0, the nearest one (ties to even) or one of both neighbours
+  //                        at random, so that the mean is x. With 1 bit they are -1/2 and 1/2.
+  //   e4m3, e5m2           the nearest floating-point number of those 8 bits.
+  //   power                sign and exponent of one of both neighbouring powers of two, at random in the same way.
+  enum class Codes : uint8_t { nearest, stochastic, e4m3, e5m2, power } codes;
+  // What the unit is made of: the largest magnitude of the block, or its Euclidean norm. It becomes the largest code's
+  // value; with `power`, the unit is the power of two above.
+  enum class Norm : uint8_t { largest, euclidean } norm = Norm::largest;
+  int bits = 8;
+};
+
+// Elements of a group of planes; blocks are multiples of it.
+inline constexpr int64_t kPlaneElements = 64;
+
+constexpr int64_t code_bytes(int64_t n, int bits) {
+  return bits == 8 ? n : (n + kPlaneElements - 1) / kPlaneElements * bits * (kPlaneElements / 8);
+}
+
+struct CodeEncode {
+  const float* gradient;
+  const float* residual;  // or null
+  float* residual_next;   // or null
+  bool add_to_residual_next;
+  float scale, error_scale;
+  Random random;
+  uint64_t first_element;
+  float* units;  // one for each block
+  uint8_t* codes;
+  size_t block;
+  size_t n;  // whole blocks, but for the last one of the bucket
+  bool stream;
+};
+
+// Returns whether all units and what codes make of them are finite. A unit that is not is written as zero; so is one that
+// is not a normal number, and its elements are sent as zeros.
+bool encode_codes(const CodeFormat& format, const CodeEncode& run);
+
+struct CodeDecode {
+  std::span<const std::span<const std::byte>> payloads;  // at least one
+  size_t units_at, codes_at;  // bytes from the start of each payload to this run's units and codes
+  float* out;
+  size_t block, n;  // as above
+  bool accumulate;
+  bool stream;
+};
+
+// Returns the position of the first payload with a code that no encoder sends, or the number of payloads.
+size_t decode_codes(const CodeFormat& format, const CodeDecode& run);
+
+}  // namespace gradtune::compress

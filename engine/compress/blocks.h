@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Payloads of compressors that cut elements into blocks and send, for each block, one or more fp32 scales: header (count
+// = blocks), scales, codes. Internal to engine/compress.
+#pragma once
+
+#include "engine/compress/shared.h"
+
+namespace gradtune::compress {
+
+// Where the sections of such a payload begin, in bytes.
+struct BlockLayout {
+  int64_t block, blocks, scales, scales_at, codes_at, code_bytes, bytes;
+};
+BlockLayout block_layout(int64_t block, int64_t n, int64_t scales_per_block, int64_t code_bytes);
+
+// Elements of one task: whole blocks, about as many as other compressors give to one.
+constexpr int64_t run_elements(int64_t block) { return std::max(block, kBlockElements / block * block); }
+
+// Writes the header, and zeros between the sections and behind them.
+void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32_t compressor, int64_t n);
+
+// The frame of each payload; and every scale has to be finite and not negative.
+core::Status check_blocks(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout,
+                          uint32_t compressor, int64_t n, Queue& queue);
+
+}  // namespace gradtune::compress
