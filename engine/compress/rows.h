@@ -12,7 +12,9 @@ TableRow none();       // dense.cc
 TableRow bf16();       // dense.cc
 TableRow fp16();       // dense.cc
 TableRow topk();       // topk.cc
-TableRow efsignsgd();  // efsignsgd.cc
+TableRow efsignsgd();  // signs.cc
+TableRow onebit();     // signs.cc
+TableRow signsgd();    // signs.cc
 TableRow int8();       // block_codes.cc, and so are those that follow
 TableRow int8s();
 TableRow fp8e4m3();

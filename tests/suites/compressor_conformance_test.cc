@@ -282,6 +282,7 @@ TEST_P(CompressorConformance, zeros_stay_zeros) {
     const EncodeCase job{.gradient = std::vector<float>(n), .residual = std::vector<float>(n)};
     const Encoded encoded = encode(*compressor_, job);
     EXPECT_TRUE(encoded.finite);
+    if (reference_encode(GetParam(), {}, job).sizeless) continue;
     EXPECT_THAT(encoded.residual_next, testing::Each(0.0F));
     EXPECT_THAT(decode_one(encoded.payload, n), testing::Each(0.0F));
   }
@@ -317,8 +318,10 @@ TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary)
     for (size_t position : {0, 500, 999}) {
       std::vector<float> gradient(1000);
       gradient[position] = value;
-      const Encoded encoded = encode(*compressor_, {.gradient = gradient});
+      const EncodeCase job{.gradient = gradient};
+      const Encoded encoded = encode(*compressor_, job);
       EXPECT_TRUE(encoded.finite);
+      if (reference_encode(GetParam(), {}, job).sizeless) continue;
       for (float decoded : decode_one(encoded.payload, 1000)) EXPECT_LE(std::abs(decoded), std::abs(value));
     }
   }

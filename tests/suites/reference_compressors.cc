@@ -33,6 +33,31 @@ Reference largest(std::span<const float> p, float scale, double density) {
   return reference;
 }
 
+// Above and below zero, -0 counting as below, all of a block is the mean magnitude there.
+Reference sides(std::span<const float> p, float scale, size_t block) {
+  Reference reference{.decoded = {}, .tolerance = 1e-6};
+  for (size_t begin = 0; begin < p.size(); begin += block) {
+    const std::span<const float> values = p.subspan(begin, std::min(block, p.size() - begin));
+    double sums[2] = {}, counts[2] = {};
+    for (float value : values) {
+      sums[std::signbit(value)] += double{value};
+      ++counts[std::signbit(value)];
+    }
+    for (float value : values) {
+      const bool side = std::signbit(value);
+      reference.decoded.push_back(double{scale} * sums[side] / counts[side]);
+    }
+  }
+  return reference;
+}
+
+// Votes have 12 bits of precision.
+Reference votes(std::span<const float> p, float scale) {
+  Reference reference{.decoded = {}, .tolerance = 0x1p-11, .sizeless = true};
+  for (float value : p) reference.decoded.push_back(std::signbit(value) ? -scale : scale);
+  return reference;
+}
+
 Reference signs(std::span<const float> p, float scale, size_t block) {
   Reference reference{.decoded = {}, .tolerance = 1e-6};
   for (size_t begin = 0; begin < p.size(); begin += block) {
@@ -145,6 +170,8 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "fp16") return each_rounded(p, scale, round_to_fp16);
   if (spec.name == "topk") return largest(p, scale, spec.parameter);
   if (spec.name == "efsignsgd") return signs(p, scale, block);
+  if (spec.name == "onebit") return sides(p, scale, block);
+  if (spec.name == "signsgd") return votes(p, scale);
   if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
   if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
   if (spec.name == "terngrad") return block_codes(integers(block, 1, true), p, job);

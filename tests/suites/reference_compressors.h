@@ -18,6 +18,7 @@ struct Reference {
   std::vector<double> decoded;  // what the payload stands for
   double tolerance = 0;         // allowed relative difference of decoded values
   bool unbiased = false;        // the mean of what is decoded, over steps, is scale * p
+  bool sizeless = false;        // what is decoded says nothing of the size of p
 };
 
 // The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.

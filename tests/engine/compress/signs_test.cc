@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about `efsignsgd`: its payload, its equality, its signs.
+// What is special about the compressors that send signs: their payloads, equalities, votes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -102,6 +102,80 @@ TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
     payload[i] = 0xff;
   }
   EXPECT_EQ(decode(*compressor, {.payloads = {payload}, .n = 11}).value(), before);
+}
+
+// --- onebit ----------------------------------------------------------------------------------------------------------
+
+TEST(OneBit, sends_a_bit_for_each_element_and_two_means_for_each_block) {
+  const auto compressor = make("onebit:8");
+  const Encoded encoded =
+      encode(*compressor, {.gradient = {1, -2, 3, -4, 5, -6, 7, 0, -1, -2, -3}, .scale = 0.5F, .error_scale = 2});
+  ASSERT_EQ(encoded.payload.size(), 16U + 16 + 16);
+  EXPECT_FLOAT_EQ(word_of(encoded.payload, 16), 1.6F);
+  EXPECT_EQ(word_of(encoded.payload, 20), 2.0F);
+  EXPECT_EQ(word_of(encoded.payload, 24), 0.0F);  // an empty side
+  EXPECT_EQ(word_of(encoded.payload, 28), 1.0F);
+  EXPECT_EQ(encoded.payload[32], 0b00101010);
+  EXPECT_EQ(encoded.payload[33], 0b111);
+  const std::vector<float> decoded = decode(*compressor, {.payloads = {encoded.payload}, .n = 11}).value();
+  EXPECT_THAT(decoded,
+              testing::Pointwise(testing::FloatEq(), {1.6, -2.0, 1.6, -2.0, 1.6, -2.0, 1.6, 1.6, -1.0, -1.0, -1.0}));
+}
+
+// ||C(p)||^2 + ||p - C(p)||^2 = ||p||^2 in every block.
+TEST(OneBit, is_an_orthogonal_projection) {
+  for (size_t block : {8, 24, 256, 1000, 65536}) {
+    const auto compressor = make("onebit:" + std::to_string(block));
+    const std::vector<float> p = make_data(Data::layered, 100001);
+    const Encoded encoded = encode(*compressor, {.gradient = p});
+    const std::vector<float> decoded = decode(*compressor, {.payloads = {encoded.payload}, .n = p.size()}).value();
+    for (size_t begin = 0; begin < p.size(); begin += block) {
+      double norm = 0, sent = 0, missed = 0;
+      for (size_t i = begin; i < std::min(p.size(), begin + block); ++i) {
+        norm += double{p[i]} * p[i];
+        sent += double{decoded[i]} * decoded[i];
+        missed += double{encoded.residual_next[i]} * encoded.residual_next[i];
+      }
+      EXPECT_NEAR(sent + missed, norm, 1e-6 * norm);
+    }
+  }
+}
+
+// --- signsgd ---------------------------------------------------------------------------------------------------------
+
+// The votes of so many ranks, and their sum encoded again, as a program of two steps does.
+std::vector<float> majority(const std::vector<std::vector<float>>& ranks) {
+  const auto compressor = make("signsgd");
+  const size_t n = ranks[0].size();
+  DecodeCase votes{.payloads = {}, .n = n};
+  for (const std::vector<float>& gradient : ranks) {
+    const EncodeCase vote{.gradient = gradient, .scale = 1 / static_cast<float>(ranks.size())};
+    votes.payloads.push_back(encode(*compressor, vote).payload);
+  }
+  const Encoded again = encode(*compressor, {.gradient = decode(*compressor, votes).value()});
+  return decode(*compressor, {.payloads = {again.payload}, .n = n}).value();
+}
+
+TEST(SignSgd, two_steps_are_a_majority_vote_and_a_tie_is_positive) {
+  for (size_t size : {1, 2, 3, 5, 6, 7, 10, 64, 100}) {
+    std::vector<std::vector<float>> ranks;
+    for (size_t rank = 0; rank < size; ++rank) ranks.push_back(make_data(Data::normal, 500, rank + 1));
+    const std::vector<float> decided = majority(ranks);
+    for (size_t i = 0; i < decided.size(); ++i) {
+      int balance = 0;
+      for (const std::vector<float>& gradient : ranks) balance += std::signbit(gradient[i]) ? -1 : 1;
+      EXPECT_EQ(decided[i], balance < 0 ? -1 : 1) << size << " ranks";
+    }
+  }
+}
+
+TEST(SignSgd, a_payload_is_a_vote_with_the_weight_of_its_rank) {
+  const auto compressor = make("signsgd");
+  const Encoded encoded = encode(*compressor, {.gradient = {3, -0.5F, 0.0F, -0.0F}, .scale = 0.25F, .error_scale = 4});
+  EXPECT_EQ(decode(*compressor, {.payloads = {encoded.payload}, .n = 4}).value(),
+            (std::vector<float>{0.25F, -0.25F, 0.25F, -0.25F}));
+  EXPECT_EQ(encoded.residual_next, (std::vector<float>{2, 0.5F, -1, 1}));
+  EXPECT_EQ(compressor->payload_bytes(100000), static_cast<int64_t>(16 + section(4 * 13) + section(12500)));
 }
 
 }  // namespace

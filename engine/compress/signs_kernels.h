@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `efsignsgd`: one pass over a run of its blocks. Internal to engine/compress.
+// Kernels of the compressors that send signs: one pass over a run of blocks. Internal to engine/compress.
+//
+// A sign is a bit (1 = negative; -0 counts as negative, as it does in the error, so that encoder and decoders agree), least
+// significant bit first. A block has one scale, or two, the magnitudes of its positive and of its negative elements.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +13,23 @@
 
 namespace gradtune::compress {
 
+enum class SignScales : uint8_t {
+  mean,   // one: the mean magnitude of the block
+  means,  // two: the mean magnitudes of either side, 0 for an empty one
+  vote,   // one: `scale` itself with 12 bits of precision, so that sums of up to 4096 votes are exact
+};
+constexpr int64_t scales_per_block(SignScales scales) { return scales == SignScales::means ? 2 : 1; }
+
 struct SignEncode {
+  SignScales kind;
   const float* gradient;
   const float* residual;  // or null
   float* residual_next;   // or null
   bool add_to_residual_next;
   float scale, error_scale;
   float unsent_factor;  // what error_scale * scale is meant to be
-  float* scales;        // one for each block
-  std::byte* bits;      // the sign bits, least significant bit first; zero behind the last element
+  float* scales;        // of each block
+  std::byte* bits;      // zero behind the last element
   size_t block;         // elements, a multiple of 8
   size_t n;             // whole blocks, but for the last one of the bucket
   bool stream;
@@ -29,6 +40,7 @@ struct SignEncode {
 bool encode_signs(const SignEncode& run);
 
 struct SignDecode {
+  SignScales kind;
   std::span<const std::span<const std::byte>> payloads;  // at least one
   size_t scales_at, bits_at;  // bytes from the start of each payload to this run's scales and bits
   float* out;
