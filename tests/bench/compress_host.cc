@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <functional>
@@ -144,9 +145,9 @@ class Bench {
       compressor.decode(std::span(spans).first(payloads), {out_.floats(), static_cast<size_t>(n)}, false, queue)
           .value();
     };
-    // Opaque payloads are small against the rest.
-    const int width =
-        compressor.traits().summable ? static_cast<int>(core::bytes_per_element(compressor.sum_type())) : 0;
+    // Whole bytes of an element: what is less is small against the rest.
+    const auto width =
+        static_cast<int>(std::lround(static_cast<double>(compressor.payload_bytes(kLargest)) / kLargest));
     return {{"encode", {{4, 0}, {width, 0}}, [=] { encode(plain); }},
             {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}}, [=] { encode(feedback); }},
             {"decode_1", {{width, 0}, {4, 0}}, [=] { decode(1); }},

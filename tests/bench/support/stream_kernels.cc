@@ -55,6 +55,10 @@ bool stream_if(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, b
 bool stream_any(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed) {
   return stream_if<4, 0, 0, 0>(mix, arrays, begin, end, streamed) ||
          stream_if<0, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
+         stream_if<1, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
+         stream_if<1, 1, 4, 0>(mix, arrays, begin, end, streamed) ||
+         stream_if<4, 0, 1, 0>(mix, arrays, begin, end, streamed) ||
+         stream_if<4, 4, 1, 4>(mix, arrays, begin, end, streamed) ||
          stream_if<2, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
          stream_if<2, 2, 4, 0>(mix, arrays, begin, end, streamed) ||
          stream_if<4, 0, 2, 0>(mix, arrays, begin, end, streamed) ||
