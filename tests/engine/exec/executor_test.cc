@@ -188,6 +188,33 @@ TEST(Executor, ResidualsStayWithATableThatOnlyChangedTimesAndGoWithAnyOther) {
   EXPECT_EQ(rank.residual(), Values(800, 0));
 }
 
+TEST(Executor, RandomCompressorsDrawAnewInEveryStepAndOnEveryRank) {
+  const core::GradientTable table = make_table({{1024, DType::f32}});
+  const auto strategy = make_strategy(table, "int8s:256: encode@device all_gather decode@device", 1 << 20, 1);
+  Values gradient(1024);
+  core::Rng rng(1);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = i % 256 == 0 ? 127 : static_cast<float>(rng.uniform() * 200 - 100);
+  }
+  const auto averages = [&](uint64_t seed) {
+    Fleet fleet(2, table, {.seed = seed});
+    fleet.run(strategy);
+    std::vector<Values> steps;
+    for (int i = 0; i < 3; ++i) {
+      expect_ok(fleet.step({gradient, gradient}));
+      steps.push_back(fleet.rank(0).average());
+    }
+    return steps;
+  };
+  const std::vector<Values> steps = averages(1);
+  EXPECT_EQ(averages(1), steps);
+  EXPECT_NE(averages(2)[0], steps[0]);
+  EXPECT_NE(steps[0], steps[1]);
+  EXPECT_NE(steps[1], steps[2]);
+  // Either rank sends multiples of 0.5; had both drawn alike, the sums were multiples of 1.
+  EXPECT_TRUE(std::any_of(steps[0].begin(), steps[0].end(), [](float value) { return value != std::floor(value); }));
+}
+
 // --- Steps that are not finite ---------------------------------------------------------------------------------------
 
 class NonFinite : public testing::TestWithParam<float> {};
