@@ -19,6 +19,9 @@ std::string today() {
   return text;
 }
 
+// Stages before candidates are planned.
+bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe || stage == tuner::Stage::imported; }
+
 }  // namespace
 
 Pilot::Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock)
@@ -49,7 +52,7 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
 
 void Pilot::saw_ready(int32_t position, double ready_us) {
   const auto p = static_cast<size_t>(position);
-  if (!tuner_ || tuner_->stage() != tuner::Stage::observe) return;
+  if (!tuner_ || !is_observing(tuner_->stage())) return;
   ready_sum_us_[p] += ready_us;
   ++ready_count_[p];
 }
@@ -60,14 +63,14 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
     if (journal_) write(tuner::journal_line(report, stage));
     return {};
   }
-  if (stage == tuner::Stage::observe) {
+  if (is_observing(stage)) {
     for (size_t p = 0; p < job_.table.tensors.size(); ++p) {
       if (ready_count_[p] > 0) job_.table.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
     }
     tuner_->learn_table(job_.table);
   }
   tuner::Action action = tuner_->on_step(report);
-  const bool observed = stage == tuner::Stage::observe && tuner_->stage() != stage;
+  const bool observed = is_observing(stage) && !is_observing(tuner_->stage());
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
@@ -85,6 +88,7 @@ void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candi
 void Pilot::note(const tuner::Decision& decision) {
   if (decision.what == "baseline") baseline_label_ = decision.label;
   if (decision.what == "keep baseline") why_baseline_ = decision.label;
+  if (decision.what == "drift" && progress_) progress_->drifted(decision.step, decision.value);
   if (journal_) write(tuner::journal_line(decision));
 }
 

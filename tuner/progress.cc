@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace gradtune::tuner {
 namespace {
@@ -73,6 +74,11 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
       100 * outcome.gain_high, without_role(baseline_label), cost);
 }
 
+std::string drift_line(int64_t step, double log_shift) {
+  return fmt::format("gradtune: step {}: steps take {:.0f} % {} than before; what runs stays", step,
+                     100 * std::abs(std::expm1(log_shift)), log_shift > 0 ? "longer" : "less");
+}
+
 std::string unfinished_line(Stage stage, std::string_view label) {
   return fmt::format("gradtune: training ended while {}; nothing was confirmed, {} was in force", doing(stage), label);
 }
@@ -105,6 +111,8 @@ void Progress::step(Stage stage, double progress, int64_t step, double step_ms, 
 void Progress::finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
   print(final_line(outcome, baseline_label, why_baseline));
 }
+
+void Progress::drifted(int64_t step, double log_shift) { print(drift_line(step, log_shift)); }
 
 void Progress::finish_early(Stage stage, std::string_view label) { print(unfinished_line(stage, label)); }
 

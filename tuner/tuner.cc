@@ -10,6 +10,7 @@
 #include "engine/core/rng.h"
 #include "tuner/budget.h"
 #include "tuner/confirm.h"
+#include "tuner/drift.h"
 #include "tuner/observation.h"
 #include "tuner/race.h"
 #include "tuner/roster.h"
@@ -21,6 +22,7 @@ namespace {
 constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
 constexpr int kScored = 3;            // steps of a block outside of races, after one that is dropped
 constexpr int kPatience = 5;          // steps that a candidate's block is extended by when some can not be scored
+constexpr int kImported = 20;         // steps of an imported strategy before it is doubted
 constexpr double kAborted = 2.0;      // times the fastest strategy known: its blocks are cut short
 constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
 
@@ -71,10 +73,11 @@ class Tuner::Core {
  private:
   // One for each stage: what its scores say, and what is next.
   void advance();
-  void observe(const std::vector<Score>& scores);
+  void observe(std::vector<Score> scores);
   void partition();
   void race(const std::vector<Score>& scores);
   void confirm(const std::vector<Score>& scores);
+  void watch(const core::StepReport& report);
 
   void start_race(std::vector<int32_t> finalists);
   void start_confirming();
@@ -108,7 +111,8 @@ class Tuner::Core {
   bool is_trial_ahead_ = false;  // on the schedule, not known to be prepared
 
   Stage stage_ = Stage::observe;
-  bool importing_;  // the race, of one, and the confirmation are about the imported strategy
+  bool importing_;           // the race, of one, and the confirmation are about the imported strategy
+  bool is_opening_ = false;  // it runs, and nothing else is looked at yet
   Observation observation_;
   std::vector<int32_t> finalists_;
   std::optional<Race> race_;
@@ -116,6 +120,7 @@ class Tuner::Core {
   int32_t winner_ = 0;
   int32_t baseline_ = 0;
   std::optional<int32_t> commit_;  // to be announced
+  Drift drift_;                    // since then
 
   int64_t step_ = -1;
   std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;
@@ -142,6 +147,10 @@ Tuner::Core::Core(const TunerOptions& options, std::unique_ptr<policies::Policy>
     roster_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
   }
   if (imported) roster_.add_ready(kImportedSlot, *imported, /*is_permanent=*/false);
+  // Whoever imports a strategy gets its step time from the start; the baseline is looked at later, and only then does
+  // tuning begin.
+  is_opening_ = schedule_.slot() == kImportedSlot;
+  if (is_opening_) schedule_.add({.slot = kImportedSlot, .scored = kImported - 1, .patience = kPatience});
   in_force_ = roster_.at(schedule_.slot()).candidate;
   outcome_.label = in_force_->label;
 }
@@ -150,8 +159,9 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   step_ = report.step;
   schedule_.record(report);
   for (const Score& score : schedule_.take_scores()) note(score);
+  if (stage_ == Stage::watch) watch(report);
   if (stage_ != Stage::watch) {
-    if (!is_held()) budget_.count(report, roster_.preparing().has_value());
+    if (!is_held() && !is_opening_) budget_.count(report, roster_.preparing().has_value());
     if (stage_ == Stage::observe) observation_.record(report);
     follow_preparation(report);
     if (!budget_.allows()) {
@@ -264,7 +274,9 @@ void Tuner::Core::advance() {
   }
 }
 
-void Tuner::Core::observe(const std::vector<Score>& scores) {
+void Tuner::Core::observe(std::vector<Score> scores) {
+  std::erase_if(scores, [&](const Score& score) { return score.slot >= baselines_; });
+  is_opening_ = false;
   observation_.score(scores);
   if (!observation_.is_over()) return run(observation_.next_blocks(), &Core::trial_block);
   baseline_ = observation_.baseline();
@@ -396,6 +408,13 @@ void Tuner::Core::conclude(int32_t slot) {
   outcome_.label = roster_.at(slot).candidate->label;
   outcome_.steps = budget_.steps();
   if (observation_.is_over()) outcome_.cost_ms = budget_.cost_ms(outcome_.baseline_ms);
+}
+
+// What moved is written down; it does not change what runs.
+void Tuner::Core::watch(const core::StepReport& report) {
+  const bool counts = report.slot == schedule_.slot() && report.finite && !report.excluded && report.step_ms > 0;
+  const auto alarm = counts ? drift_.record(report.step_ms) : std::nullopt;
+  if (alarm) decide("drift", outcome_.label, alarm->log_shift);
 }
 
 double Tuner::Core::progress() const {

@@ -36,7 +36,6 @@ struct TunerOptions {
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
   int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
   int block_steps = 5;         // of a race; the first is dropped (see tuning reference, section 4)
-  int watch_steps = 0;         // reserved length of the reference after a commit; 0: 50
 };
 
 // What the evidence says once it is in. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
@@ -64,6 +63,8 @@ struct Outcome {
 //   not confirmed             lower bound of the gain
 //   drop imported             0; the label says why
 //   keep baseline             its step time, ms; the label says why
+//   drift                     while watching: logarithm of the new step time over the one before; the label is the
+//                             strategy in force
 struct Decision {
   int64_t step = 0;
   Stage stage = Stage::observe;

@@ -9,7 +9,8 @@ accuracy    After one epoch (468 steps of 2 x 64), the mean of the same seeds: D
             while it trains. This part does not mind a busy machine; the others do.
 a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each goes on with its best ("tuned DDP").
             2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it raced.
-               Each of those is timed once, pinned, in a run of its own; the best go on.
+               Those that were not far behind when they were measured are timed once, pinned, in runs of their own; the best
+               go on.
             3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of processes each,
                one after the other; and each exported strategy's first ten steps when it is imported. The value of a row
                is the median over rounds of the median step; ratios are taken inside a round; their spread is their range.
@@ -33,8 +34,9 @@ HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1
 CAPS = [2, 5, 25, 100]
 WARM_UP = 12
 EPOCH = 468
-TUNING = 300  # steps; longer than tuning takes
+TUNING = 240  # steps; longer than tuning takes
 POINTS = 0.5  # of accuracy that a lossy row may lose against fp32
+WORTH_PINNING = 1.15  # times the best one, as tuning measured it
 NEAR_BEST = 1.08
 GOALS = {"1gbit": {"exact": 0.96, "half": 0.97, "lossy": 0.90}, "200mbit": {"exact": 0.99, "half": 0.99, "lossy": 0.90}}
 
@@ -81,16 +83,19 @@ def timed_steps(rate):
 
 
 def raced_strategies(journal, folder, tag):
-    """Every strategy that went through the race, as files, by label."""
-    plans, raced = {}, set()
+    """Strategies that went through the race and were near the best when they were measured before, as files, by label."""
+    plans, raced, measured = {}, set(), {}
     for line in journal.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
         if "strategy" in entry and isinstance(entry["strategy"], dict):
             plans[entry["strategy"]["label"]] = entry["strategy"]
         if entry.get("stage") == "race" and entry.get("label"):
             raced.add(entry["label"])
+        if entry.get("what") == "measure" and entry["value"] > 0:
+            measured[entry["label"]] = entry["value"]
+    worth = {label for label in measured if measured[label] <= WORTH_PINNING * min(measured.values())}
     files = {}
-    for label in sorted(raced & plans.keys()):
+    for label in sorted(raced & plans.keys() & worth):
         files[label] = folder / f"{tag}-{len(files)}.json"
         files[label].write_text(json.dumps(plans[label]), encoding="utf-8")
     return files

@@ -22,7 +22,7 @@ TEST_P(JournalGolden, DecidesTheSameAgain) {
   ASSERT_TRUE(file.ok()) << file.error().message;
   const auto again = decide_again(file.value());
   ASSERT_TRUE(again.ok()) << again.error().message;
-  EXPECT_GE(again.value().size(), 8u) << "the run got somewhere";
+  EXPECT_GE(again.value().size(), 5u) << "the run got somewhere";
   EXPECT_EQ(again.value(), file.value().decided);
 }
 

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace gradtune::tuner {
 namespace {
 
@@ -62,6 +64,11 @@ TEST(ProgressLines, TheLastSaysWhatWasInForceWhereNothingWasDecided) {
   EXPECT_EQ(
       unfinished_line(Stage::race, "bf16 all_reduce, 8 buckets"),
       "gradtune: training ended while racing the best; nothing was confirmed, bf16 all_reduce, 8 buckets was in force");
+}
+
+TEST(ProgressLines, OfADriftInWords) {
+  EXPECT_EQ(drift_line(900, std::log(1.25)), "gradtune: step 900: steps take 25 % longer than before; what runs stays");
+  EXPECT_EQ(drift_line(900, std::log(0.8)), "gradtune: step 900: steps take 20 % less than before; what runs stays");
 }
 
 TEST(ProgressLines, TheLiveOneClampsWhatItIsTold) {

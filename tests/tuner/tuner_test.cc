@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -257,7 +259,7 @@ TEST(Tuner, AnImportedStrategyRunsFromTheFirstStepAndIsConfirmed) {
   EXPECT_EQ(Stage::imported, job.tuner->stage());
   EXPECT_EQ("arm0", job.tuner->in_force().label);
   job.run(20);
-  EXPECT_EQ("arm0", job.steps[0].label);
+  for (size_t step = 0; step < 20; ++step) EXPECT_EQ("arm0", job.steps[step].label) << step;
   EXPECT_TRUE(job.tuner->outcome().committed);
   EXPECT_EQ("arm0", job.label_in_force());
   EXPECT_NEAR(0.2, job.tuner->outcome().gain, 1e-12);
@@ -320,6 +322,24 @@ TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
 }
 
 // --- determinism (I9) ------------------------------------------------------------------------------------------------
+
+TEST(Tuner, WhileItWatchesADriftIsWrittenDownAndNothingElseChanges) {
+  int64_t slow_from = std::numeric_limits<int64_t>::max();
+  JobOptions options;
+  options.noise = {.cv = 0.03, .spikes = 0.02};
+  options.slowdown = [&](int64_t step) { return step >= slow_from ? 1.3 : 1.0; };
+  SimulatedJob job(options, times(100, {80}), measured(arms(1)), {kBaseline});
+  job.run(1'000);
+  EXPECT_THAT(job.decided("drift"), IsEmpty());
+  slow_from = job.steps.back().step + 1;
+  job.run(100);
+  EXPECT_THAT(job.decided("drift"), ElementsAre("arm0"));
+  EXPECT_NEAR(job.decisions.back().value, std::log(1.3), 0.1) << "a block in which it began is in it";
+  EXPECT_EQ(job.label_in_force(), "arm0");
+  for (const auto& step : job.steps) {
+    EXPECT_TRUE(step.step < slow_from || step.answer.kind == Kind::keep) << step.step;
+  }
+}
 
 TEST(Tuner, SameReportsGiveTheSameCommands) {
   JobOptions options;
