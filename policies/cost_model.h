@@ -31,9 +31,9 @@ constexpr size_t kLanes = 4;
 // Microseconds that a message keeps each lane busy; 0 where it does not use the lane.
 using Work = std::array<double, kLanes>;
 
-// The state of a step: for kBackward the delay so far, for the others when they are free, in us since the first gradient
-// was ready. Less is never worse, in any lane, for anything that follows; and a state that is later by at most x in every
-// lane ends at most x later: planners that drop states rely on both.
+// The state of a step: for kBackward the delay so far, for the others when they are free, in us since the first
+// gradient was ready. Less is never worse, in any lane, for anything that follows; and a state that is later by at most
+// x in every lane ends at most x later: planners that drop states rely on both.
 struct Lanes {
   std::array<double, kLanes> us{};
 

@@ -175,8 +175,8 @@ class Search {
                      lanes.us[kUnpack] + least.work[kUnpack]});
   }
 
-  // Labels of all prefixes, at most `width` each. A plan that ends at `known_us` is known already. Returns the least end
-  // that a plan can have which begins like one that did not fit.
+  // Labels of all prefixes, at most `width` each. A plan that ends at `known_us` is known already. Returns the least
+  // end that a plan can have which begins like one that did not fit.
   double fill(size_t width, double known_us) {
     labels_.resize(atoms_.size() + 1, Front(0));
     labels_[0] = Front(1);

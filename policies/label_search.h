@@ -2,10 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The joint search over partitions and options under a cost model: dynamic programming over prefixes of the gradient,
-// where a label is a state of the lanes that some partition of the prefix, with some options, ends in. A label that is no
-// better than another in any lane is dropped, so is one whose lower bound is no better than a plan that is known; beyond
-// that only the most promising labels of a prefix are kept, and the least lower bound of those that were not bounds the
-// error of the answer. The number kept doubles until the bound is small enough or the limit of work is reached.
+// where a label is a state of the lanes that some partition of the prefix, with some options, ends in. A label that is
+// no better than another in any lane is dropped, so is one whose lower bound is no better than a plan that is known;
+// beyond that only the most promising labels of a prefix are kept, and the least lower bound of those that were not
+// bounds the error of the answer. The number kept doubles until the bound is small enough or the limit of work is
+// reached.
 //
 // Messages leave in the order of readiness, which is optimal where all of them are due at the end of backward.
 #pragma once

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole strategies for a recorded job under a cost model, by the name of the planner. Where a policy proposes and is told
-// what was measured, a planner has only the model.
+// Whole strategies for a recorded job under a cost model, by the name of the planner. Where a policy proposes and is
+// told what was measured, a planner has only the model.
 #pragma once
 
 #include <optional>

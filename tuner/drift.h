@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether step times have moved for good: CUSUM, in both directions, on the logarithms of block medians against the level
-// after a commit (Page 1954; in physical units, as charts in units of an estimated sigma alarm all the time where noise is
-// correlated, skewed or has spikes). Leaves open what a change means and what to do about it.
+// Whether step times have moved for good: CUSUM, in both directions, on the logarithms of block medians against the
+// level after a commit (Page 1954; in physical units, as charts in units of an estimated sigma alarm all the time where
+// noise is correlated, skewed or has spikes). Leaves open what a change means and what to do about it.
 #pragma once
 
 #include <cstdint>

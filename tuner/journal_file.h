@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A journal read back: the job, the reports of its steps, and what was decided then, to be explained, replayed or turned
-// into a trace. Files are untrusted: every line within the limits of strict_json.h, unknown and missing keys refused,
-// every number in a stated range. A job that was killed leaves a last line that is cut off; it is left out.
+// A journal read back: the job, the reports of its steps, and what was decided then, to be explained, replayed or
+// turned into a trace. Files are untrusted: every line within the limits of strict_json.h, unknown and missing keys
+// refused, every number in a stated range. A job that was killed leaves a last line that is cut off; it is left out.
 #pragma once
 
 #include <string>

@@ -52,7 +52,8 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
 
 std::string to_json(const StrategyFile& file);
 
-// Errors say where in the file, what was found and what is allowed. The second form is for a file inside of another one.
+// Errors say where in the file, what was found and what is allowed. The second form is for a file inside of another
+// one.
 core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known);
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Payloads of compressors that cut elements into blocks and send, for each block, one or more fp32 scales: header (count
-// = blocks), scales, codes. Internal to engine/compress.
+// Payloads of compressors that cut elements into blocks and send, for each block, one or more fp32 scales: header
+// (count = blocks), scales, codes. Internal to engine/compress.
 #pragma once
 
 #include "engine/compress/shared.h"

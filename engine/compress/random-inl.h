@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits of elements, by their position in the gradient: 16 each, so that one block of Philox (engine/core/philox.h)
-// serves 8 elements. Element e belongs to the group e / 64, which is made of the 8 blocks with counters {group * 8 + b,
-// step, rank, use}, b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the blocks, the others words 2
-// and 3: with i = e % 32, block i / 4, and of its two words the low half of the first, its high half, and so on. So
-// vectors of 64-bit lanes, one block in each, store what they computed as it is.
+// Random bits of elements, by their position in the gradient: 16 each, so that one block of Philox
+// (engine/core/philox.h) serves 8 elements. Element e belongs to the group e / 64, which is made of the 8 blocks with
+// counters {group * 8 + b, step, rank, use}, b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the
+// blocks, the others words 2 and 3: with i = e % 32, block i / 4, and of its two words the low half of the first, its
+// high half, and so on. So vectors of 64-bit lanes, one block in each, store what they computed as it is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_

@@ -3,8 +3,9 @@
 //
 // Kernels of the compressors that send signs: one pass over a run of blocks. Internal to engine/compress.
 //
-// A sign is a bit (1 = negative; -0 counts as negative, as it does in the error, so that encoder and decoders agree), least
-// significant bit first. A block has one scale, or two, the magnitudes of its positive and of its negative elements.
+// A sign is a bit (1 = negative; -0 counts as negative, as it does in the error, so that encoder and decoders agree),
+// least significant bit first. A block has one scale, or two, the magnitudes of its positive and of its negative
+// elements.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value or
-// with an error that names the payload. Input: the row of the table, 2 bytes of the number of elements, the payload. The
-// function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
+// Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value
+// or with an error that names the payload. Input: the row of the table, 2 bytes of the number of elements, the payload.
+// The function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Planners on the published traces under the published cost model, against what is known of them: the time without any
-// merging or compression, what Espresso's algorithm 1 finds, and the exact optima of options per tensor and of options and
-// partition together. Skipped where there are no traces.
+// merging or compression, what Espresso's algorithm 1 finds, and the exact optima of options per tensor and of options
+// and partition together. Skipped where there are no traces.
 #include "policies/published_cost.h"
 
 #include <gmock/gmock.h>

@@ -20,9 +20,9 @@ struct ReplayOptions {
 
 // What it prints: a JSON object {time_ms, planning_ms, error_bound, buckets: [{first, last, option}]}, or a table for
 // people. time_ms runs from the first ready gradient to the end of communication and backward; no plan takes less than
-// time_ms / (1 + error_bound), where the planner knows such a bound (null where it does not). Tensors are counted from 0,
-// `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options are those of
-// the cost model, by number.
+// time_ms / (1 + error_bound), where the planner knows such a bound (null where it does not). Tensors are counted from
+// 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options are those
+// of the cost model, by number.
 core::Result<std::string> replay(const ReplayOptions& options);
 
 }  // namespace gradtune::tuner
