@@ -6,6 +6,13 @@
 
 namespace gradtune::policies {
 
+std::optional<size_t> number_of(const core::Option& option, const CostModel& model) {
+  const auto options = model.options();
+  const auto found = std::find(options.begin(), options.end(), option);
+  if (found == options.end()) return {};
+  return static_cast<size_t>(found - options.begin());
+}
+
 std::vector<double> ready_times_us(const core::GradientTable& table) {
   std::vector<double> times;
   double latest = 0;
@@ -18,15 +25,13 @@ std::vector<double> ready_times_us(const core::GradientTable& table) {
 
 double replay_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy) {
   const std::vector<double> ready_us = ready_times_us(table);
-  const auto options = model.options();
   Lanes lanes;
   for (const core::Bucket& bucket : strategy.buckets) {
-    const auto option = std::find(options.begin(), options.end(), bucket.option);
-    core::check(option != options.end(), "a cost model is asked for an option that it does not have");
+    const auto option = number_of(bucket.option, model);
+    core::check(option.has_value(), "a cost model is asked for an option that it does not have");
     int32_t last = 0;
     for (const core::Slice& slice : bucket.slices) last = std::max(last, slice.tensor);
-    lanes.send(model.work(static_cast<size_t>(option - options.begin()), core::numel(bucket)),
-               ready_us[static_cast<size_t>(last)]);
+    lanes.send(model.work(*option, core::numel(bucket)), ready_us[static_cast<size_t>(last)]);
   }
   return lanes.end_us(ready_us.empty() ? 0 : ready_us.back());
 }

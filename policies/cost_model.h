@@ -58,11 +58,16 @@ class CostModel {
 
   // Option 0 sends the gradient as it is.
   virtual std::span<const core::Option> options() const = 0;
+
+  // Never less, in any lane, for more elements: the lower bounds of planners rely on it.
   virtual Work work(size_t option, int64_t numel) const = 0;
 
   // The option with its encodes and decodes on the host, where it has one.
   virtual std::optional<size_t> on_host(size_t option) const = 0;
 };
+
+// The number of an option of the model, if it has that one.
+std::optional<size_t> number_of(const core::Option& option, const CostModel& model);
 
 // Ready times as a step has them: medians over steps need not be monotone, though the events were.
 std::vector<double> ready_times_us(const core::GradientTable& table);

@@ -45,10 +45,8 @@ bool sends_the_sum(const core::Option& option) {
 }
 
 bool has_all(const CostModel& model, const core::Strategy& strategy) {
-  const auto options = model.options();
-  return std::all_of(strategy.buckets.begin(), strategy.buckets.end(), [&](const core::Bucket& bucket) {
-    return std::find(options.begin(), options.end(), bucket.option) != options.end();
-  });
+  return std::all_of(strategy.buckets.begin(), strategy.buckets.end(),
+                     [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
 }
 
 void improve(Planned& best, core::Strategy strategy, const PlannedJob& job) {

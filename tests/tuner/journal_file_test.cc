@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/tuner/journal_job.h"
 #include "tuner/journal.h"
 #include "tuner/trace_file.h"
 
@@ -14,14 +15,8 @@ namespace {
 using testing::HasSubstr;
 
 Job job() {
-  return {.table = {{{.name = "w", .shape = {300, 10}, .numel = 3000, .ready_us = 120.5},
-                     {.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16, .ready_us = 0.1}}},
-          .world_size = 4,
-          .fidelity = core::Fidelity::lossy,
-          .codecs = {{.name = "none"}, {.name = "topk", .parameter = 0.02}},
-          .host_threads = 1,
-          .policy = "mergecomp",
-          .tuning = {.seed = 7, .lossy_after = 3}};
+  return journal_job({{{.name = "w", .shape = {300, 10}, .numel = 3000, .ready_us = 120.5},
+                       {.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16, .ready_us = 0.1}}});
 }
 
 std::string journal() {

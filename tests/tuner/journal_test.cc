@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "engine/compress/compressor.h"
+#include "tests/tuner/journal_job.h"
 #include "tuner/strategy_file.h"
 
 namespace gradtune::tuner {
@@ -19,15 +20,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Job job() {
-  return {.table = {{{.name = "a", .shape = {20, 5}, .numel = 100, .ready_us = 0.1}}},
-          .world_size = 4,
-          .fidelity = core::Fidelity::lossy,
-          .codecs = {{.name = "none"}, {.name = "topk", .parameter = 0.02}},
-          .host_threads = 1,
-          .policy = "mergecomp",
-          .tuning = {.seed = 7, .lossy_after = 3}};
-}
+Job job() { return journal_job({{{.name = "a", .shape = {20, 5}, .numel = 100, .ready_us = 0.1}}}); }
 
 std::string header() { return journal_header(job(), "1 Gbit/s"); }
 

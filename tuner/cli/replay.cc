@@ -24,10 +24,7 @@ struct Replayed {
   double planning_ms;
 
   const core::GradientTable& table() const { return trace.table; }
-  size_t option_of(const core::Bucket& bucket) const {
-    const auto options = model.options();
-    return static_cast<size_t>(std::find(options.begin(), options.end(), bucket.option) - options.begin());
-  }
+  size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
   bool is_whole(const core::Slice& slice) const {
     return slice.length == table().tensors[static_cast<size_t>(slice.tensor)].numel;
   }
