@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/confirm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
@@ -13,17 +14,14 @@ namespace {
 
 constexpr int kPairs[] = {4, 6, 8, 12};
 constexpr double kPower = 0.85;
-constexpr double kTooSmall = 0.02;
 
 }  // namespace
 
-std::optional<int> pairs_for(const Race::Winner& winner) {
+int pairs_for(const Race::Winner& winner) {
   const double effect = winner.effect - winner.noise / std::sqrt(winner.rounds);
-  for (int pairs : kPairs) {
-    if (power(pairs, effect, winner.noise) >= kPower) return pairs;
-  }
-  if (winner.effect < kTooSmall) return {};
-  return kPairs[std::size(kPairs) - 1];
+  const auto* enough =
+      std::ranges::find_if(kPairs, [&](int pairs) { return power(pairs, effect, winner.noise) >= kPower; });
+  return enough != std::end(kPairs) ? *enough : kPairs[std::size(kPairs) - 1];
 }
 
 Confirmation::Confirmation(int32_t winner, int32_t baseline, int pairs, core::Rng rng)

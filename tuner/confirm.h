@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "engine/core/rng.h"
@@ -16,9 +15,9 @@
 namespace gradtune::tuner {
 
 // The smallest of 4, 6, 8 and 12 pairs that gives 85 % power for what the race saw of the winner (a standard error
-// less, as winners look better than they are); 12 where none does and the gain is at least 2 %, and nothing where it is
-// smaller: such a gain can not be told from none.
-std::optional<int> pairs_for(const Race::Winner& winner);
+// less, as winners look better than they are); 12 where none does: a small gain may be missed then, but pairs of two
+// strategies that are about as fast cost next to nothing.
+int pairs_for(const Race::Winner& winner);
 
 struct Claim {
   bool confirmed = false;  // the one-sided 95 % bound of the gain is above 0

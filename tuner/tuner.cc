@@ -353,15 +353,14 @@ void Tuner::Core::start_confirming() {
   const auto winner = race_->winner();
   if (!winner) return fall_back("nothing looks faster");
   decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
-  const auto pairs = pairs_for(*winner);
-  if (!pairs) return fall_back("the gain is too small to be told from none");
+  const int pairs = pairs_for(*winner);
   winner_ = winner->slot;
   roster_.release_all_but({winner_});
   stage_ = Stage::confirm;
   const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
-  if (!budget_.allows(*pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
-  decide("confirm", roster_.at(winner_).candidate->label, *pairs);
-  confirmation_.emplace(winner_, baseline_, *pairs, rng_.fork("confirm"));
+  if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
+  decide("confirm", roster_.at(winner_).candidate->label, pairs);
+  confirmation_.emplace(winner_, baseline_, pairs, rng_.fork("confirm"));
   run(confirmation_->next_blocks(), &Core::paired_block);
 }
 
