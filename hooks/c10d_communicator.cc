@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace gradtune {
 namespace {
@@ -60,8 +61,11 @@ class C10dCommunicator final : public comm::Communicator {
     }
     try {
       ++pending_;
-      const c10::intrusive_ptr<c10d::Work> work = launch(collective);
-      work->getFuture()->addCallback([this, &sink, token](c10::ivalue::Future& future) {
+      at::Tensor parts;  // of a reduce-scatter, which Gloo only has as an all-reduce and a slice
+      if (collective.kind == Collective::Kind::reduce_scatter) parts = take_scratch(collective);
+      const c10::intrusive_ptr<c10d::Work> work = launch(collective, parts);
+      work->getFuture()->addCallback([this, &sink, token, collective, parts](c10::ivalue::Future& future) {
+        if (parts.defined()) add_up(collective, parts, future.hasError());
         sink.complete(token, future.hasError() ? core::Status(error_of(future.exception_ptr())) : core::Status());
         if (--pending_ == 0) pending_.notify_all();
       });
@@ -81,12 +85,41 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> launch(const Collective& what) {
+  c10::intrusive_ptr<c10d::Work> launch(const Collective& what, at::Tensor& parts) {
     const std::chrono::milliseconds timeout(what.timeout_ms);
     switch (what.kind) {
+      case Collective::Kind::reduce_scatter: {
+        at::Tensor in = view(what.in, what.count * size(), what.type);
+        at::Tensor out = parts.flatten();
+        std::vector<int64_t> even_out, even_in;
+        c10d::AllToAllOptions options;
+        options.timeout = timeout;
+        return backend_->alltoall_base(out, in, even_out, even_in, options);
+      }
+      case Collective::Kind::reduce: {
+        c10d::ReduceOptions options;
+        options.reduceOp = reduction_of(what);
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->reduce(tensors, options);
+      }
+      case Collective::Kind::gather: {
+        c10d::GatherOptions options;
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> in{view(what.in, what.count, what.type)};
+        std::vector<std::vector<at::Tensor>> out;
+        if (rank() == what.root) {
+          out.emplace_back();
+          const int64_t bytes = what.count * bytes_per_element(what.type);
+          for (int r = 0; r < size(); ++r) out[0].push_back(view(what.out + r * bytes, what.count, what.type));
+        }
+        return backend_->gather(out, in, options);
+      }
       case Collective::Kind::all_reduce: {
         c10d::AllreduceOptions options;
-        options.reduceOp = what.reduction == Collective::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+        options.reduceOp = reduction_of(what);
         options.timeout = timeout;
         std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
         return backend_->allreduce(tensors, options);
@@ -134,6 +167,37 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->alltoall_base(out, in, received, sent, options);
   }
 
+  // Every rank's part for this one, a row each.
+  at::Tensor take_scratch(const Collective& what) {
+    const std::lock_guard lock(scratch_mutex_);
+    at::Tensor scratch;
+    if (!scratch_.empty()) {
+      scratch = std::move(scratch_.back());
+      scratch_.pop_back();
+    }
+    const int64_t bytes = what.count * size() * bytes_per_element(what.type);
+    if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
+    return scratch.narrow(0, 0, bytes).view(scalar_type(what.type)).view({size(), what.count});
+  }
+
+  void add_up(const Collective& what, const at::Tensor& parts, bool failed) {
+    if (!failed && what.count > 0) {
+      const at::NoGradGuard no_grad;
+      at::Tensor out = view(what.out, what.count, what.type);
+      if (what.reduction == Collective::Reduction::max) {
+        at::amax_out(out, parts, {0});
+      } else {
+        at::sum_out(out, parts, {0}, /*keepdim=*/false, parts.scalar_type());
+      }
+    }
+    const std::lock_guard lock(scratch_mutex_);
+    scratch_.push_back(at::empty({0}, at::kByte).set_(parts.storage()));
+  }
+
+  static c10d::ReduceOp reduction_of(const Collective& what) {
+    return what.reduction == Collective::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+  }
+
   static at::Tensor view(const std::byte* data, int64_t count, comm::WireType type) {
     return at::from_blob(const_cast<std::byte*>(data), {count}, at::TensorOptions(scalar_type(type)));
   }
@@ -141,6 +205,8 @@ class C10dCommunicator final : public comm::Communicator {
   c10::intrusive_ptr<c10d::Backend> backend_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> pending_ = 0;
+  std::mutex scratch_mutex_;
+  std::vector<at::Tensor> scratch_;  // of collectives that have ended, as bytes
 };
 
 }  // namespace

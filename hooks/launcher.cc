@@ -4,6 +4,8 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 namespace gradtune {
 namespace {
@@ -66,6 +68,18 @@ std::optional<std::string> environment_variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
+}
+
+std::string node_name(const Environment& environment) {
+  if (const auto name = environment("GRADTUNE_NODE")) return *name;
+  std::string name;
+  for (const char* file : {"/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id"}) {
+    std::string line;
+    std::getline(std::ifstream(file), line);
+    name += line + ' ';
+  }
+  std::error_code ignored;
+  return name + std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
 }
 
 std::string first_host(const std::string& node_list) {

@@ -29,6 +29,10 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 // The process's own variables; an empty one counts as not set.
 std::optional<std::string> environment_variable(const char* name);
 
+// What tells the machine of this process from others: GRADTUNE_NODE where that is set, otherwise host, boot and network
+// namespace, so that containers with a network of their own are nodes of their own.
+std::string node_name(const Environment& environment);
+
 // Errors name the variable, its value and what is allowed.
 core::Result<LaunchInfo> launch_info(const Environment& environment);
 

@@ -143,7 +143,7 @@ struct Found {
 Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found,
                       std::string& config) {
   // Not options of wrap: the file of options, and what launchers of emulated networks tell (examples/cluster).
-  const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_PACING_MBIT"};
+  const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_NODE", "GRADTUNE_PACING_MBIT"};
   for (const std::string& variable : variables) {
     const std::string name = variable.substr(0, variable.find('='));
     const std::string value = variable.substr(name.size() + 1);
@@ -154,8 +154,8 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
         std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
     if (row == std::end(kRows)) {
       return invalid("variable " + name +
-                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, PACING_MBIT, " + known_names() +
-                     " in capitals");
+                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, " +
+                     known_names() + " in capitals");
     }
     found[row->name] = {value, "variable " + name};
   }

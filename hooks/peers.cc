@@ -50,17 +50,32 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
     network_ = "pacing,rate=" + *rate + "mbit";
   }
   await_all(store_, "wrap", rank_, size_, timeout_ms).value();
-  data_ = make(options, "data", /*threads=*/4);
-  control_ = make(options, "control", /*threads=*/1);
+  data_ = make(options, "data", rank_, size_, /*threads=*/4);
+  control_ = make(options, "control", rank_, size_, /*threads=*/1);
+  make_levels(options);
 }
 
 Peers::~Peers() { close(/*failed=*/true); }
 
-std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const std::string& name, int threads) {
+std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const std::string& name, int rank, int size,
+                                                int threads) {
   auto backend = options.make_group ? options.make_group(name)->getBackend(c10::DeviceType::CPU)
-                                    : make_gloo_backend(name, store_, rank_, size_, timeout_ms_, threads);
+                                    : make_gloo_backend(name, store_, rank, size, timeout_ms_, threads);
   auto communicator = make_c10d_communicator(std::move(backend));
   return link_ ? comm::make_paced(std::move(communicator), link_) : std::move(communicator);
+}
+
+// Of a user's factory only groups over all ranks are asked for, and a paced link stands for one between all ranks: then
+// there are no levels.
+void Peers::make_levels(const Options& options) {
+  core::Hasher name;
+  name.add(node_name(environment_variable));
+  seat_ = core::find_seat(rank_, gather(name.value()));
+  if (options.make_group || link_) seat_ = {.rank = rank_, .size = size_};
+  if (!seat_.has_levels()) return;
+  constexpr int kThreads = 2;
+  intra_ = make(options, "intra/" + std::to_string(seat_.node), seat_.local_rank, seat_.local_size, kThreads);
+  inter_ = make(options, "inter/" + std::to_string(seat_.local_rank), seat_.node, seat_.nodes, kThreads);
 }
 
 void Peers::broadcast(std::byte* data, int64_t bytes) {
@@ -141,10 +156,10 @@ core::Status Peers::alarm() {
 void Peers::leave(int64_t step) { sign_off(store_, rank_, "left after step " + std::to_string(step)); }
 
 void Peers::close(bool failed) {
-  if (failed && data_) data_->abort();
-  if (failed && control_) control_->abort();
-  data_.reset();
-  control_.reset();
+  for (auto* group : {&data_, &control_, &intra_, &inter_}) {
+    if (failed && *group) (*group)->abort();
+  }
+  for (auto* group : {&data_, &control_, &intra_, &inter_}) group->reset();
 }
 
 }  // namespace gradtune

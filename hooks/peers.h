@@ -1,16 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The other ranks of a job, as gradtune talks to them: two communicators of its own (gradients; control), the store,
-// and how failures are put into words that name ranks. The group of the user is not used for collectives: they would
-// interleave with the user's own in an order that differs between ranks.
+// The other ranks of a job, as gradtune talks to them: communicators of its own (gradients, over all ranks and over
+// levels; control), the store, and how failures are put into words that name ranks. The group of the user is not used
+// for collectives: they would interleave with the user's own in an order that differs between ranks.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "engine/comm/communicator.h"
+#include "engine/comm/groups.h"
 #include "engine/comm/pacing.h"
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
@@ -25,8 +25,7 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  comm::Communicator& data() { return *data_; }
-  comm::Communicator& control() { return *control_; }
+  comm::Groups groups() const { return {seat_, *data_, *control_, intra_.get(), inter_.get()}; }
 
   // Over the control communicator, by all ranks; throws core::Exception.
   void broadcast(std::byte* data, int64_t bytes);
@@ -48,11 +47,14 @@ class Peers {
   // An error when another rank has told that it failed.
   core::Status alarm();
 
-  // Ends both communicators, at once when something failed. The executor has to be stopped before.
+  // Ends the communicators, at once when something failed. The executor has to be stopped before.
   void close(bool failed);
 
  private:
-  std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int threads);
+  // Over `size` ranks, of which this one is number `rank`.
+  std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int rank, int size,
+                                           int threads);
+  void make_levels(const Options& options);
 
   const int rank_, size_;
   const int64_t timeout_ms_;
@@ -60,6 +62,8 @@ class Peers {
   std::string network_;
   std::shared_ptr<comm::PacedLink> link_;  // where GRADTUNE_PACING_MBIT asks for one
   std::unique_ptr<comm::Communicator> data_, control_;
+  core::Seat seat_;
+  std::unique_ptr<comm::Communicator> intra_, inter_;  // where there are levels
 };
 
 }  // namespace gradtune

@@ -24,8 +24,8 @@ bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe ||
 
 }  // namespace
 
-Pilot::Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock)
-    : settings_(settings), world_size_(world_size), network_(network) {
+Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const core::Clock& clock)
+    : settings_(settings), seat_(seat), network_(network) {
   if (settings.quiet) return;
   progress_.emplace(tuner::Progress::on_standard_error(clock));
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
@@ -33,7 +33,8 @@ Pilot::Pilot(const Settings& settings, int world_size, const std::string& networ
 
 void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
   job_ = {.table = table,
-          .world_size = world_size_,
+          .world_size = seat_.size,
+          .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
           .fidelity = settings_.fidelity,
           .codecs = settings_.codecs,
           .host_threads = static_cast<int>(settings_.host_threads),
@@ -79,6 +80,28 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
                     tuner_->in_force().label);
   }
   return action;
+}
+
+void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times) {
+  constexpr int kSteps = 4;  // of which the first may hold what a switch costs
+  if (!journal_ || timed_[slot] >= kSteps || times.empty()) return;
+  if (++timed_[slot] == 1) return;
+  const int64_t start_ns = std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) {
+                             return a.begin_ns < b.begin_ns;
+                           })->begin_ns;
+  tuner::Timing timing{.step = step, .slot = slot, .ops = {}};
+  auto time = times.begin();
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    for (const exec::Op& op : program.buckets[b].ops) {
+      const exec::OpTime& at = *time++;
+      if (op.step < 0 && op.kind != exec::Op::Kind::scale) continue;
+      timing.ops.push_back({.bucket = static_cast<int32_t>(b),
+                            .step = op.step,
+                            .begin_us = static_cast<double>(at.begin_ns - start_ns) * 1e-3,
+                            .end_us = static_cast<double>(at.end_ns - start_ns) * 1e-3});
+    }
+  }
+  write(tuner::journal_line(timing));
 }
 
 void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {

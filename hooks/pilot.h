@@ -4,6 +4,7 @@
 // What rank 0 does beyond the other ranks: feeds the tuner, and tells people what it does (journal, progress lines).
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,7 @@ namespace gradtune {
 
 class Pilot {
  public:
-  Pilot(const Settings& settings, int world_size, const std::string& network, const core::Clock& clock);
+  Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const core::Clock& clock);
 
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
@@ -31,6 +32,8 @@ class Pilot {
   void saw_ready(int32_t position, double ready_us);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
+  // When the operations of a step ran that is over. For the journal: the first steps of each strategy.
+  void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
   // What a prepare command sends, for the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 
@@ -47,11 +50,12 @@ class Pilot {
   void note(const tuner::Decision& decision);
 
   const Settings settings_;
-  const int world_size_;
+  const core::Seat seat_;
   const std::string network_;
   tuner::Job job_;
   std::vector<double> ready_sum_us_;
   std::vector<int> ready_count_;
+  std::map<int32_t, int> timed_;  // steps of each slot that are in the journal with their times
   std::unique_ptr<tuner::Tuner> tuner_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet

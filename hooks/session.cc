@@ -55,11 +55,11 @@ Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
       settings_(resolve(options, gradtune_variables()).value()),
       gradients_(module, optimizer),
       peers_(group, options, settings_.timeout_ms, clock_),
-      executor_(peers_.data(), peers_.control(), clock_, executor_options(settings_, peers_),
+      executor_(peers_.groups(), clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }) {
   peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
   broadcast_module();
-  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.size(), peers_.network(), clock_);
+  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), clock_);
   take_imported();
   start_tuning();
   gradients_.on_ready([this](int32_t position) { on_ready(position); });
@@ -215,6 +215,7 @@ void Session::finish_backward() {
   }
   if (core::Status status = executor_.finish_step(); !status) fail(status.error());
   last_times_ = executor_.times();
+  if (pilot_ && order_learned_) pilot_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
   tuner::ControlWord reduced;
   std::copy_n(word_.begin(), reduced.size(), reduced.begin());
   auto verdict = agreement_->receive(local_, reduced);

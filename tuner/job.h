@@ -14,6 +14,7 @@
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "policies/policy.h"
+#include "policies/step_sizes.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::tuner {
@@ -21,12 +22,15 @@ namespace gradtune::tuner {
 struct Job {
   core::GradientTable table = {};  // in the order of the arena
   int world_size = 1;
+  int ranks_per_node = 0;  // 0: there are no levels
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
   std::string policy = "auto";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};
+
+  policies::Ranks ranks() const { return {world_size, ranks_per_node}; }
 };
 
 // A tuner whose baselines are those of the job. An unknown policy is an error that lists the known ones.

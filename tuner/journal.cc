@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +31,7 @@ std::string journal_header(const Job& job, std::string_view network) {
   for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
   return dump({{"schema", kJournalSchema},
                {"world_size", job.world_size},
+               {"ranks_per_node", job.ranks_per_node},
                {"fidelity", core::to_string(job.fidelity)},
                {"compressors", std::move(codecs)},
                {"host_threads", job.host_threads},
@@ -75,6 +77,15 @@ std::string journal_line(const Decision& decision) {
                {"what", decision.what},
                {"label", decision.label},
                {"value", decision.value}});
+}
+
+std::string journal_line(const Timing& timing) {
+  const auto tenths = [](double us) { return std::round(us * 10) / 10; };
+  ordered_json ops = ordered_json::array();
+  for (const policies::TimedStep& op : timing.ops) {
+    ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us)});
+  }
+  return dump({{"kind", "timing"}, {"step", timing.step}, {"slot", timing.slot}, {"ops", std::move(ops)}});
 }
 
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate) {

@@ -4,8 +4,8 @@
 // The journal (JSON lines, schema "gradtune.journal/2"): what the tuner was told, saw and decided, so that a run can be
 // explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header; every
 // other one has a "kind": "table" (the gradients, with ready times once they were observed), "step" (a report),
-// "decision", or "plan" (a strategy that was put into a slot, as a strategy file in "strategy"; before the first step:
-// the imported one).
+// "decision", "plan" (a strategy that was put into a slot, as a strategy file in "strategy"; before the first step: the
+// imported one), or "timing" (when the operations of a step ran on rank 0: [bucket, step of its program, begin, end]).
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,31 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/gradient_table.h"
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
+#include "policies/cost_fit.h"
 #include "tuner/job.h"
 
 namespace gradtune::tuner {
 
 constexpr std::string_view kJournalSchema = "gradtune.journal/2";
 
+// When the operations of a step ran.
+struct Timing {
+  int64_t step = 0;
+  int32_t slot = 0;
+  std::vector<policies::TimedStep> ops = {};
+};
+
 // One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
 std::string journal_header(const Job& job, std::string_view network);
 std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
+std::string journal_line(const Timing& timing);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
 // Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns

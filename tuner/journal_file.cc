@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "engine/compress/compressor.h"
+#include "policies/baseline.h"
+#include "tuner/files.h"
 #include "tuner/journal.h"
 #include "tuner/strategy_file.h"
 #include "tuner/strict_json.h"
@@ -63,20 +66,25 @@ class Parser {
     if (kind == "table") return read_table(value.value());
     if (kind == "step") return read_step(value.value());
     if (kind == "plan") return read_plan(value.value(), line);
+    if (kind == "timing") return read_timing(value.value());
     if (kind == "decision") return file_.decided.emplace_back(line), void();
-    in_.fail(at("kind"), fmt::format("table, step, plan or decision is needed, found \"{}\"", kind));
+    in_.fail(at("kind"), fmt::format("table, step, plan, decision or timing is needed, found \"{}\"", kind));
   }
 
   void read_header(const JsonValue& value) {
     const JsonObject& header = in_.object(
         value, where_,
-        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"});
+        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
+        {"ranks_per_node"});
     if (!in_.ok()) return;
     if (const std::string schema = text(header, "schema"); schema != kJournalSchema) {
       return in_.fail(at("schema"), fmt::format("\"{}\" is needed, found \"{}\"", kJournalSchema, schema));
     }
     Job& job = file_.job;
     job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
+    if (!get(header, "ranks_per_node").is_null()) {
+      job.ranks_per_node = static_cast<int>(integer(header, "ranks_per_node", 0, job.world_size));
+    }
     job.fidelity = known(core::parse_fidelity(text(header, "fidelity")), "fidelity");
     for (const JsonValue& entry : in_.array(get(header, "compressors"), at("compressors"))) {
       job.codecs.push_back(
@@ -153,23 +161,64 @@ class Parser {
   // What was there before the first step is the imported strategy.
   void read_plan(const JsonValue& value, std::string_view line) {
     const JsonObject& plan = in_.object(value, where_, {"kind", "step", "slot", "hash", "strategy"});
+    const auto slot = static_cast<int32_t>(integer(plan, "slot", 0, std::numeric_limits<int32_t>::max()));
     if (!in_.ok()) return;
-    if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
     const auto strategy = parse_strategy(get(plan, "strategy"), traits_);
     if (!strategy) return in_.fail(at("strategy"), strategy.error().message);
+    slots_[slot] = strategy.value().strategy;
+    if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
     file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
+  }
+
+  void read_timing(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "ops"});
+    const auto slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max()));
+    if (!in_.ok()) return;
+    if (!slots_.contains(slot)) {  // the baselines are not planned
+      const auto baselines = policies::baselines(file_.job.table, file_.job.fidelity);
+      if (static_cast<size_t>(slot) >= baselines.size())
+        return in_.fail(at("slot"), "no strategy was put there before");
+      slots_[slot] = baselines[static_cast<size_t>(slot)].strategy;
+    }
+    JournalTiming timing{.strategy = slots_[slot], .ops = {}};
+    const auto most_us = kMostMs * 1e3;
+    for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
+      const JsonArray& op = in_.array(entry, at("ops"));
+      if (op.size() != 4) return in_.fail(at("ops"), "bucket, step, begin and end are needed");
+      policies::TimedStep step;
+      const auto buckets = static_cast<int64_t>(timing.strategy.buckets.size());
+      step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, buckets - 1));
+      if (!in_.ok()) return;
+      const auto steps = timing.strategy.buckets[static_cast<size_t>(step.bucket)].option.steps.size();
+      step.step = static_cast<int32_t>(in_.integer(op[1], at("ops"), -1, static_cast<int64_t>(steps) - 1));
+      step.begin_us = in_.number(op[2], at("ops"), 0, most_us);
+      step.end_us = in_.number(op[3], at("ops"), step.begin_us, most_us);
+      if (!in_.ok()) return;
+      timing.ops.push_back(step);
+    }
+    file_.timings.push_back(std::move(timing));
   }
 
   static constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
   const std::vector<core::CompressorTraits> traits_ = compress::known_traits();
   JsonReader in_;
   std::string where_, model_;
+  std::map<int32_t, core::Strategy> slots_;
   JournalFile file_;
 };
 
 }  // namespace
 
 core::Result<JournalFile> parse_journal(std::string_view text) { return Parser().parse(text); }
+
+core::Result<JournalFile> read_journal(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  const auto text = read_file(path, kMostBytes);
+  if (!text) return text.error();
+  auto file = parse_journal(text.value());
+  if (!file) return core::Error{file.error().code, path + ": " + file.error().message};
+  return file;
+}
 
 core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
   if (file.job.imported) {

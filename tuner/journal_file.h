@@ -12,19 +12,28 @@
 
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
+#include "policies/cost_fit.h"
 #include "tuner/job.h"
 
 namespace gradtune::tuner {
+
+// What a step took under a strategy that ran in the job.
+struct JournalTiming {
+  core::Strategy strategy;
+  std::vector<policies::TimedStep> ops;
+};
 
 struct JournalFile {
   Job job;  // with ready times where the job came that far
   std::string network;
   std::vector<core::StepReport> reports;
+  std::vector<JournalTiming> timings;
   std::vector<std::string> decided;  // the lines of decisions and of plans, as they are
 };
 
 // Errors say which line, what was found and what is allowed.
 core::Result<JournalFile> parse_journal(std::string_view text);
+core::Result<JournalFile> read_journal(const std::string& path);
 
 // The lines that the same job decides when it is told the same reports: those of `file` again, byte for byte.
 core::Result<std::vector<std::string>> decide_again(const JournalFile& file);

@@ -6,13 +6,16 @@
 
 namespace gradtune::comm {
 
-int64_t bytes_sent_per_rank(const Collective& collective, int size) {
+int64_t link_bytes(const Collective& collective, int size) {
   const int64_t bytes = collective.count * bytes_per_element(collective.type);
   switch (collective.kind) {
     case Collective::Kind::all_reduce: return 2 * bytes * (size - 1) / size;  // ring: reduce-scatter, all-gather
-    case Collective::Kind::all_gather: return bytes * (size - 1);             // ring
-    case Collective::Kind::all_to_all: return bytes * (size - 1);             // pairwise
-    case Collective::Kind::broadcast: return size > 1 ? bytes : 0;            // pipeline; the last rank sends nothing
+    case Collective::Kind::reduce_scatter:
+    case Collective::Kind::all_gather:
+    case Collective::Kind::all_to_all:
+    case Collective::Kind::gather: return bytes * (size - 1);  // ring, ring, pairwise, into the root
+    case Collective::Kind::reduce:
+    case Collective::Kind::broadcast: return size > 1 ? bytes : 0;  // pipelines
   }
   return 0;
 }
@@ -20,9 +23,12 @@ int64_t bytes_sent_per_rank(const Collective& collective, int size) {
 const char* to_string(Collective::Kind kind) {
   switch (kind) {
     case Collective::Kind::all_reduce: return "all-reduce";
+    case Collective::Kind::reduce_scatter: return "reduce-scatter";
     case Collective::Kind::all_gather: return "all-gather";
     case Collective::Kind::all_to_all: return "all-to-all";
+    case Collective::Kind::reduce: return "reduce";
     case Collective::Kind::broadcast: return "broadcast";
+    case Collective::Kind::gather: return "gather";
   }
   return "unknown";
 }

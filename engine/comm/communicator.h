@@ -23,10 +23,15 @@ constexpr int64_t bytes_per_element(WireType type) {
 
 struct Collective {
   enum class Kind : uint8_t {
-    all_reduce,  // in place in `out`, count elements
-    all_gather,  // `in`: count elements; `out`: size * count, in rank order; in place where `in` is part `rank` of `out`
-    all_to_all,  // `in` and `out`: size * count; part r of `in` goes to rank r, part r of `out` came from it
-    broadcast,   // `out`, count elements, from rank `root`
+    all_reduce,      // in place in `out`, count elements
+    reduce_scatter,  // `in`: size * count; `out`: count elements, the sums of part `rank`; in place where `out` is that
+                     // part of `in`, the rest of which may be overwritten
+    all_gather,      // `in`: count elements; `out`: size * count, in rank order; in place where `in` is part `rank` of
+                     // `out`
+    all_to_all,      // `in` and `out`: size * count; part r of `in` goes to rank r, part r of `out` came from it
+    reduce,          // in place in `out`, count elements, to rank `root`; `out` of the others may be overwritten
+    broadcast,       // `out`, count elements, from rank `root`
+    gather,          // as all_gather, to rank `root`; `out` of the others is left alone
   } kind;
   enum class Reduction : uint8_t { sum, max } reduction = Reduction::sum;
   WireType type = WireType::u8;
@@ -37,8 +42,8 @@ struct Collective {
   int64_t timeout_ms = 300'000;
 };
 
-// Bytes that one rank sends for it, by the usual ring and pairwise algorithms: what a link of that rate must carry.
-int64_t bytes_sent_per_rank(const Collective& collective, int size);
+// What the busiest link must carry for it in one direction, by the usual ring and pairwise algorithms.
+int64_t link_bytes(const Collective& collective, int size);
 
 const char* to_string(Collective::Kind kind);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "engine/core/float16.h"
 
@@ -34,9 +35,11 @@ struct F16 {
 
 constexpr int64_t kBlock = 4096;  // elements: what is added up stays in the L1 cache
 
+// `count` elements of every rank's input, into those targets (each of which may be one of the inputs).
 template <typename Type>
-void reduce(std::span<const Collective> calls) {
-  const auto at = [&](size_t rank) { return reinterpret_cast<typename Type::Stored*>(calls[rank].out); };
+void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
+            const std::vector<std::byte*>& targets) {
+  const auto at = [&](size_t rank) { return reinterpret_cast<const typename Type::Stored*>(inputs[rank]); };
   const bool sum = calls[0].reduction == Collective::Reduction::sum;
   std::array<typename Type::Sum, kBlock> total;
   for (int64_t begin = 0; begin < calls[0].count; begin += kBlock) {
@@ -51,32 +54,63 @@ void reduce(std::span<const Collective> calls) {
         for (size_t i = 0; i < length; ++i) total[i] = std::max(total[i], Type::load(values[i]));
       }
     }
-    for (size_t i = 0; i < length; ++i) at(0)[begin + static_cast<int64_t>(i)] = Type::store(total[i]);
-    for (size_t rank = 1; rank < calls.size(); ++rank) {
-      std::memcpy(at(rank) + begin, at(0) + begin, length * sizeof(typename Type::Stored));
+    for (std::byte* target : targets) {
+      auto* stored = reinterpret_cast<typename Type::Stored*>(target) + begin;
+      for (size_t i = 0; i < length; ++i) stored[i] = Type::store(total[i]);
     }
   }
 }
 
-void all_reduce(std::span<const Collective> calls) {
+void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
+            const std::vector<std::byte*>& targets) {
   switch (calls[0].type) {
-    case WireType::u8: return reduce<Plain<uint8_t>>(calls);
-    case WireType::f32: return reduce<Plain<float>>(calls);
-    case WireType::f64: return reduce<Plain<double>>(calls);
-    case WireType::bf16: return reduce<Bf16>(calls);
-    case WireType::f16: return reduce<F16>(calls);
+    case WireType::u8: return reduce<Plain<uint8_t>>(calls, inputs, targets);
+    case WireType::f32: return reduce<Plain<float>>(calls, inputs, targets);
+    case WireType::f64: return reduce<Plain<double>>(calls, inputs, targets);
+    case WireType::bf16: return reduce<Bf16>(calls, inputs, targets);
+    case WireType::f16: return reduce<F16>(calls, inputs, targets);
   }
+}
+
+// all_reduce, reduce and reduce_scatter.
+void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> targets;
+  if (calls[0].kind == Collective::Kind::reduce_scatter) {
+    for (size_t part = 0; part < calls.size(); ++part) {
+      inputs.clear();
+      for (const Collective& call : calls) inputs.push_back(call.in + part * part_bytes);
+      reduce(calls, inputs, {calls[part].out});
+    }
+    return;
+  }
+  for (const Collective& call : calls) inputs.push_back(call.out);
+  if (calls[0].kind == Collective::Kind::reduce) {
+    targets = {calls[static_cast<size_t>(calls[0].root)].out};
+  } else {
+    for (const Collective& call : calls) targets.push_back(call.out);
+  }
+  reduce(calls, inputs, targets);
+}
+
+bool is_reduction(Collective::Kind kind) {
+  return kind == Collective::Kind::all_reduce || kind == Collective::Kind::reduce_scatter ||
+         kind == Collective::Kind::reduce;
+}
+
+bool has_input(Collective::Kind kind) {
+  return kind != Collective::Kind::all_reduce && kind != Collective::Kind::reduce &&
+         kind != Collective::Kind::broadcast;
 }
 
 }  // namespace
 
 void check_legal(const Collective& collective, int size) {
-  using Kind = Collective::Kind;
-  const bool has_input = collective.kind == Kind::all_gather || collective.kind == Kind::all_to_all;
   core::check(collective.count >= 0, "a collective has at least 0 elements");
   core::check(collective.count == 0 || collective.out != nullptr, "a collective with elements has a place for them");
-  core::check(collective.count == 0 || !has_input || collective.in != nullptr, "this collective needs an input");
-  core::check(collective.root >= 0 && collective.root < size, "the root of a broadcast is a rank of the group");
+  core::check(collective.count == 0 || !has_input(collective.kind) || collective.in != nullptr,
+              "this collective needs an input");
+  core::check(collective.root >= 0 && collective.root < size, "the root of a collective is a rank of the group");
   core::check(collective.timeout_ms > 0, "a collective has a deadline that lies ahead");
 }
 
@@ -104,14 +138,17 @@ std::string first_difference(std::span<const Collective> calls) {
 void move_data(std::span<const Collective> calls) {
   if (calls[0].count == 0) return;
   const auto part = static_cast<size_t>(calls[0].count * bytes_per_element(calls[0].type));
-  if (calls[0].kind == Collective::Kind::all_reduce) return all_reduce(calls);
+  const Collective::Kind kind = calls[0].kind;
+  const auto root = static_cast<size_t>(calls[0].root);
+  if (is_reduction(kind)) return reduce_all(calls, part);
   for (size_t to = 0; to < calls.size(); ++to) {
+    if (kind == Collective::Kind::gather && to != root) continue;
     for (size_t from = 0; from < calls.size(); ++from) {
       std::byte* target = calls[to].out + from * part;
       const std::byte* source = calls[from].in;
-      if (calls[0].kind == Collective::Kind::all_to_all) source += to * part;
-      if (calls[0].kind == Collective::Kind::broadcast) {
-        if (from != static_cast<size_t>(calls[0].root)) continue;
+      if (kind == Collective::Kind::all_to_all) source += to * part;
+      if (kind == Collective::Kind::broadcast) {
+        if (from != root) continue;
         target = calls[to].out;
         source = calls[from].out;
       }

@@ -65,7 +65,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
   int size() const override { return inner_->size(); }
 
   void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
-    const int64_t sent_bytes = bytes_sent_per_rank(collective, size());
+    const int64_t sent_bytes = link_bytes(collective, size());
     const bool is_source = collective.kind == Collective::Kind::broadcast && collective.root == rank();
     std::unique_lock lock(mutex_);
     if (error_) {

@@ -9,7 +9,8 @@ namespace gradtune::core {
 namespace {
 
 using Kind = Step::Kind;
-constexpr Kind kKinds[] = {Kind::encode, Kind::decode, Kind::all_reduce, Kind::all_to_all, Kind::all_gather};
+constexpr Kind kKinds[] = {Kind::encode,     Kind::decode, Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather,
+                           Kind::all_to_all, Kind::reduce, Kind::broadcast,  Kind::gather};
 
 Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
 
@@ -26,7 +27,10 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
 
 std::string print(const Step& step) {
   std::string text(to_string(step.kind));
-  if (is_collective(step.kind)) return text;
+  if (is_collective(step.kind)) {
+    if (step.level != Level::flat) text.append("@").append(to_string(step.level));
+    return text;
+  }
   text += '@';
   text += to_string(step.place);
   if (step.codec != 0) text += '#' + std::to_string(step.codec);
@@ -37,16 +41,18 @@ std::string print(const Step& step) {
 Result<Step> parse_step(std::string_view word, size_t codecs) {
   const std::string_view name = word.substr(0, word.find('@'));
   std::optional<Step> step;
+  std::string names;
   for (Kind kind : kKinds) {
+    names.append(names.empty() ? "" : ", ").append(to_string(kind));
     if (name == to_string(kind)) step = Step{.kind = kind};
   }
-  if (!step) {
-    return invalid("step \"" + std::string(word) +
-                   "\" is unknown; known are encode, decode, all_reduce, all_to_all and all_gather");
-  }
+  if (!step) return invalid("step \"" + std::string(word) + "\" is unknown; known are " + names);
   if (is_collective(step->kind)) {
-    if (name != word) return invalid("step \"" + std::string(word) + "\": a collective has no place");
-    return *step;
+    for (Level level : {Level::flat, Level::intra, Level::inter}) {
+      step->level = level;
+      if (print(*step) == word) return *step;
+    }
+    return invalid("step \"" + std::string(word) + "\": the level of a collective is @intra, @inter or not said");
   }
   std::string_view place = word.substr(name.size());
   if (const size_t hash = place.find('#'); hash != std::string_view::npos) {
@@ -83,13 +89,26 @@ Option program(std::vector<CompressorSpec> codecs, std::initializer_list<Kind> k
 
 std::string_view to_string(Place place) { return place == Place::device ? "device" : "host"; }
 
+std::string_view to_string(Level level) {
+  switch (level) {
+    case Level::flat: return "flat";
+    case Level::intra: return "intra";
+    case Level::inter: return "inter";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(Step::Kind kind) {
   switch (kind) {
     case Kind::encode: return "encode";
     case Kind::decode: return "decode";
     case Kind::all_reduce: return "all_reduce";
-    case Kind::all_to_all: return "all_to_all";
+    case Kind::reduce_scatter: return "reduce_scatter";
     case Kind::all_gather: return "all_gather";
+    case Kind::all_to_all: return "all_to_all";
+    case Kind::reduce: return "reduce";
+    case Kind::broadcast: return "broadcast";
+    case Kind::gather: return "gather";
   }
   return "unknown";
 }

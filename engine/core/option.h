@@ -5,15 +5,22 @@
 // all ranks. Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function,
 // the timeline and the printer all walk the same steps.
 //
-// What the steps do to a bucket of n elements on N ranks:
-//   encode      gradient -> payload. Before an all_to_all the bucket is encoded as N shards, one payload for each owner
-//   all_reduce  sums over ranks in place: of the gradient itself, or of a summable payload
-//   all_to_all  every rank receives the N payloads of the shard that it owns
-//   all_gather  every rank receives every rank's payload: whole buckets to be summed, or, after the shard was reduced,
-//               the shards to be put side by side
-//   decode      payloads -> gradient (of the bucket, or of the owned shard), summed in fp32
+// What the steps do, on a group of g ranks (all of them, those of a node, or one of each node: Level):
+//   encode          gradient -> payloads: one for what this rank holds, or, before exchanges that cut it, one for each
+//                   part
+//   decode          payloads -> gradient, summed in fp32
+//   all_reduce      sums over the group, in place: of the gradient itself, or of a summable payload
+//   reduce_scatter  sums over the group; every rank keeps its shard
+//   all_to_all      every rank receives the group's payloads of its shard
+//   reduce, gather  sums, or payloads, at one rank of the group; the others have nothing until the broadcast
+//   all_gather      every rank receives the group's shards, to be put side by side, or the group's payloads
+//   broadcast       from the rank that has them
+// A bucket is at first the local gradient of every rank and must end as the average, whole and on every rank. Payloads
+// may pass several exchanges before they are decoded. The decision tree (policies/decision_tree.h) is made of these.
+//
 // The printed form names codecs, then steps: "bf16: encode@device all_to_all decode@device encode@device all_gather
-// decode@device"; a step that uses another codec than the first says so: "encode@host#1".
+// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so does a collective
+// that is not over all ranks ("all_gather@inter").
 #pragma once
 
 #include <cstdint>
@@ -23,6 +30,7 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/result.h"
+#include "engine/core/topology.h"
 
 namespace gradtune::core {
 
@@ -31,8 +39,19 @@ namespace gradtune::core {
 enum class Place : uint8_t { device, host };
 
 struct Step {
-  enum class Kind : uint8_t { encode, decode, all_reduce, all_to_all, all_gather } kind;
+  enum class Kind : uint8_t {
+    encode,
+    decode,
+    all_reduce,
+    reduce_scatter,
+    all_gather,
+    all_to_all,
+    reduce,
+    broadcast,
+    gather,
+  } kind;
   Place place = Place::device;  // encode, decode
+  Level level = Level::flat;    // collectives
   uint8_t codec = 0;            // encode, decode: position in Option::codecs
 
   bool operator==(const Step&) const = default;
@@ -41,6 +60,7 @@ struct Step {
 constexpr bool is_collective(Step::Kind kind) { return kind != Step::Kind::encode && kind != Step::Kind::decode; }
 
 std::string_view to_string(Place place);
+std::string_view to_string(Level level);
 std::string_view to_string(Step::Kind kind);
 
 struct Option {

@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "engine/core/float16.h"
 
@@ -35,15 +36,28 @@ bool all_blocks_finite(int64_t n, compress::Queue& queue, Body body) {
   return finite;
 }
 
-bool scale(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
+  return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
+}
+
+// With the residual, of which nothing is left then.
+bool scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   const float factor = 1.0F / static_cast<float>(memory.size);
-  if (bucket.dtype == DType::f32) {
-    auto* values = reinterpret_cast<float*>(memory.gradient);
+  if (bucket.dtype == DType::f32 || bucket.staging >= 0) {
+    float* values = dense(bucket, memory);
     return all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
       uint32_t worst = 0;  // the largest exponent tells a NaN or Inf without a branch per element
-      for (int64_t i = begin; i < end; ++i) {
-        values[i] *= factor;
-        worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
+      if (op.residual) {
+        for (int64_t i = begin; i < end; ++i) {
+          values[i] = (values[i] + memory.residual[i]) * factor;
+          worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
+        }
+        std::fill(memory.residual_next + begin, memory.residual_next + end, 0.0F);
+      } else {
+        for (int64_t i = begin; i < end; ++i) {
+          values[i] *= factor;
+          worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
+        }
       }
       return worst != 0x7f800000U;
     });
@@ -60,48 +74,57 @@ bool scale(const BucketProgram& bucket, const BucketMemory& memory, compress::Qu
   });
 }
 
+// Behind the bucket's elements stand zeros.
 void load(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
-  const auto* from = reinterpret_cast<const uint16_t*>(memory.gradient);
   auto* to = reinterpret_cast<float*>(memory.pool + bucket.staging);
   all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = widen(from[i], bucket.dtype);
+    if (bucket.dtype == DType::f32) {
+      std::memcpy(to + begin, memory.gradient + begin * 4, static_cast<size_t>(end - begin) * 4);
+    } else {
+      const auto* from = reinterpret_cast<const uint16_t*>(memory.gradient);
+      for (int64_t i = begin; i < end; ++i) to[i] = widen(from[i], bucket.dtype);
+    }
     return true;
   });
+  std::fill(to + bucket.numel, to + bucket.staged, 0.0F);
 }
 
 void store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
   const auto* from = reinterpret_cast<const float*>(memory.pool + bucket.staging);
-  auto* to = reinterpret_cast<uint16_t*>(memory.gradient);
   all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) to[i] = narrow(from[i], bucket.dtype);
+    if (bucket.dtype == DType::f32) {
+      std::memcpy(memory.gradient + begin * 4, from + begin, static_cast<size_t>(end - begin) * 4);
+    } else {
+      auto* to = reinterpret_cast<uint16_t*>(memory.gradient);
+      for (int64_t i = begin; i < end; ++i) to[i] = narrow(from[i], bucket.dtype);
+    }
     return true;
   });
 }
 
-float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
-  return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
-}
-
-// Arenas share positions and what is encoded again was encoded before; none of them may draw what another one drew.
-compress::Random random_of(const BucketProgram& bucket, const Op& op, const BucketMemory& memory) {
-  compress::Random random = memory.random;
-  random.use = static_cast<uint32_t>(bucket.dtype) * 2 + (op.reencode ? 1 : 0);
-  return random;
+void pack(const Op& op, const BucketMemory& memory) {
+  std::byte* to = memory.pool + op.output;
+  for (const Payload& payload : op.payloads) {
+    std::memcpy(to, memory.pool + payload.offset, static_cast<size_t>(payload.bytes));
+    to += payload.bytes;
+  }
 }
 
 bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
-  const bool feedback = op.codec->traits().error_feedback && memory.residual_next != nullptr;
   const auto size = static_cast<float>(memory.size);
+  compress::Random random = op.random;
+  random.seed = memory.seed;
+  random.step = memory.step;
   bool finite = true;
   for (const Payload& payload : op.payloads) {
     const compress::Encode job{
         .gradient = {dense(bucket, memory) + payload.range.begin, static_cast<size_t>(payload.range.length)},
-        .residual = feedback && !op.reencode ? memory.residual + payload.range.begin : nullptr,
-        .residual_next = feedback ? memory.residual_next + payload.range.begin : nullptr,
-        .add_to_residual_next = op.reencode,
-        .scale = op.reencode ? 1.0F : 1.0F / size,
+        .residual = op.residual ? memory.residual + payload.range.begin : nullptr,
+        .residual_next = op.banks ? memory.residual_next + payload.range.begin : nullptr,
+        .add_to_residual_next = op.share,
+        .scale = op.share ? 1.0F : 1.0F / size,
         .error_scale = size,
-        .random = random_of(bucket, op, memory),
+        .random = random,
         .first_element = bucket.arena_begin + payload.range.begin,
         .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
         .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
@@ -140,7 +163,8 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
 
 ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   switch (op.kind) {
-    case Op::Kind::scale: return {.finite = scale(bucket, memory, queue), .status = {}};
+    case Op::Kind::scale: return {.finite = scale(bucket, op, memory, queue), .status = {}};
+    case Op::Kind::pack: pack(op, memory); return {};
     case Op::Kind::load: load(bucket, memory, queue); return {};
     case Op::Kind::store: store(bucket, memory, queue); return {};
     case Op::Kind::encode: return {.finite = encode(bucket, op, memory, queue), .status = {}};

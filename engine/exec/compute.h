@@ -17,8 +17,9 @@ struct BucketMemory {
   std::byte* gradient;    // first element of the bucket in its arena
   const float* residual;  // null where none is kept
   float* residual_next;
-  int size;                 // ranks
-  compress::Random random;  // of this rank and step
+  int size;       // ranks
+  uint64_t seed;  // of random compressors
+  uint32_t step;
 };
 
 // Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.

@@ -62,7 +62,7 @@ void Core::advance(int32_t bucket, std::vector<Action>& actions) {
 }
 
 void Core::issue(std::vector<Action>& actions) {
-  const std::vector<core::Issue>& order = program_->strategy.order;
+  const std::vector<Issue>& order = program_->order;
   while (next_issue_ < order.size() && in_flight_ < program_->strategy.in_flight) {
     State& state = buckets_[static_cast<size_t>(order[next_issue_].bucket)];
     if (!state.may_issue) return;

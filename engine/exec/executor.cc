@@ -24,14 +24,13 @@ bool uses_host(const Program& program) {
 
 }  // namespace
 
-Executor::Executor(comm::Communicator& data, comm::Communicator& control, const core::Clock& clock,
-                   const ExecutorOptions& options, ControlWord control_word)
-    : data_(data),
-      control_(control),
+Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const ExecutorOptions& options,
+                   ControlWord control_word)
+    : groups_(groups),
       clock_(clock),
       options_(options),
       control_word_(std::move(control_word)),
-      workspace_(data.rank(), data.size(), options.seed),
+      workspace_(groups.seat, options.seed),
       device_queue_(compress::make_serial_queue()) {
   if (options.host_threads > 0) host_queue_ = compress::make_arena_queue(options.host_threads);
   start_threads(64);
@@ -41,7 +40,7 @@ Executor::~Executor() { stop(); }
 
 void Executor::stop() {
   if (!communication_thread_.joinable()) return;
-  if (!finished_) abort_communicators();
+  if (!finished_) groups_.abort();
   fail({core::Error::Code::lost, "the executor was stopped"});
   end_threads();
 }
@@ -90,7 +89,15 @@ core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
 }
 
 void Executor::run(int32_t slot) {
-  if (!failed_) workspace_.run(slot);
+  if (failed_) return;
+  workspace_.run(slot);
+  first_op_.clear();
+  int32_t ops = 0;
+  for (const BucketProgram& bucket : workspace_.program()->buckets) {
+    first_op_.push_back(ops);
+    ops += static_cast<int32_t>(bucket.ops.size());
+  }
+  op_times_.assign(static_cast<size_t>(ops), {});
 }
 
 core::Status Executor::self_test(const Program& program) const {
@@ -184,9 +191,11 @@ bool Executor::drain_device_ops() {
 }
 
 void Executor::run_on_device(int32_t bucket, int32_t op) {
-  const int64_t start_ns = clock_.now_ns();
+  OpTime& time = time_of(bucket, op);
+  time.begin_ns = clock_.now_ns();
   workspace_.compute(bucket, op, *device_queue_);
-  const double ms = static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
+  time.end_ns = clock_.now_ns();
+  const double ms = static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
   const Op::Kind kind = workspace_.op(bucket, op).kind;
   (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
 }
@@ -225,11 +234,14 @@ bool Executor::handle(const Event& event) {
 void Executor::act(const Action& action) {
   switch (action.kind) {
     case Action::Kind::start:
-      data_.start(workspace_.collective(action.bucket, action.op, options_.timeout_ms), *this,
-                  token_of(action.bucket, action.op));
+      time_of(action.bucket, action.op).begin_ns = clock_.now_ns();
+      groups_.at(workspace_.op(action.bucket, action.op).level)
+          .start(workspace_.collective(action.bucket, action.op, options_.timeout_ms), *this,
+                 token_of(action.bucket, action.op));
       break;
     case Action::Kind::control:
-      control_.start(control_collective(control_word_(workspace_.finite()), options_.timeout_ms), *this, kControlToken);
+      groups_.control.start(control_collective(control_word_(workspace_.finite()), options_.timeout_ms), *this,
+                            kControlToken);
       break;
     case Action::Kind::run_device:
       device_ops_->push({.kind = Event::Kind::op_done, .bucket = action.bucket, .op = action.op});
@@ -255,7 +267,10 @@ void Executor::work_on_host() {
     while (host_ops_->pop(event)) {
       if (event.kind == Event::Kind::stop) return;
       if (failed_) continue;
+      OpTime& time = time_of(event.bucket, event.op);
+      time.begin_ns = clock_.now_ns();
       workspace_.compute(event.bucket, event.op, *host_queue_);
+      time.end_ns = clock_.now_ns();
       post(event);
     }
   }
@@ -269,6 +284,7 @@ void Executor::complete(uint64_t token, core::Status status) {
   } else if (token == kControlToken) {
     post({.kind = Event::Kind::control_done});
   } else {
+    time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
     post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
   }
 }
@@ -291,14 +307,9 @@ void Executor::fail(core::Error error) {
 core::Status Executor::failure() {
   // Here and not where the failure was seen, which may be a thread of the communicator itself. None are left after
   // stop().
-  if (communication_thread_.joinable()) abort_communicators();
+  if (communication_thread_.joinable()) groups_.abort();
   const std::lock_guard lock(error_mutex_);
   return error_;
-}
-
-void Executor::abort_communicators() {
-  data_.abort();
-  control_.abort();
 }
 
 }  // namespace gradtune::exec

@@ -9,7 +9,7 @@
 // another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
 // thread.
 //
-// Errors are final: after the first one both communicators are aborted, and every later call returns that error.
+// Errors are final: after the first one the communicators are aborted, and every later call returns that error.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/comm/communicator.h"
+#include "engine/comm/groups.h"
 #include "engine/compress/queue.h"
 #include "engine/core/clock.h"
 #include "engine/core/gradient_table.h"
@@ -49,17 +49,23 @@ struct StepTimes {
   double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
 };
 
+// When an operation of a bucket began and ended; a collective is under way from the moment it is started. Nanoseconds
+// of the executor's clock.
+struct OpTime {
+  int64_t begin_ns = 0, end_ns = 0;
+};
+
 class Executor final : private comm::CompletionSink {
  public:
   // Called on the communication thread once per step, after the last encode: returns this rank's control word, which is
   // then reduced in place by maximum.
   using ControlWord = std::function<std::span<double>(bool finite)>;
 
-  Executor(comm::Communicator& data, comm::Communicator& control, const core::Clock& clock,
-           const ExecutorOptions& options, ControlWord control_word);
+  Executor(const comm::Groups& groups, const core::Clock& clock, const ExecutorOptions& options,
+           ControlWord control_word);
   ~Executor() override;
 
-  // Ends the threads; within a step it aborts both communicators. What is under way completes into the executor, so
+  // Ends the threads; within a step it aborts the communicators. What is under way completes into the executor, so
   // between this call and its end the communicators have to be destroyed, and after them the memory that they work on.
   void stop();
 
@@ -83,6 +89,9 @@ class Executor final : private comm::CompletionSink {
   core::Status settle(bool finite);
 
   const StepTimes& times() const { return times_; }
+  // Of the last step, bucket after bucket, as many as the program has operations. After finish_step.
+  const std::vector<OpTime>& op_times() const { return op_times_; }
+  const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }
   int64_t memory_bytes() const { return workspace_.memory_bytes(); }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
@@ -103,7 +112,6 @@ class Executor final : private comm::CompletionSink {
   void post(const Event& event);
   void fail(core::Error error);
   core::Status failure();
-  void abort_communicators();
 
   void communicate();   // the communication thread
   void work_on_host();  // the host thread
@@ -111,11 +119,13 @@ class Executor final : private comm::CompletionSink {
   void act(const Action& action);
 
   void run_on_device(int32_t bucket, int32_t op);
+  OpTime& time_of(int32_t bucket, int32_t op) {
+    return op_times_[static_cast<size_t>(first_op_[static_cast<size_t>(bucket)] + op)];
+  }
   bool drain_device_ops();
   core::Status self_test(const Program& program) const;
 
-  comm::Communicator& data_;
-  comm::Communicator& control_;
+  const comm::Groups groups_;
   const core::Clock& clock_;
   const ExecutorOptions options_;
   const ControlWord control_word_;
@@ -140,6 +150,8 @@ class Executor final : private comm::CompletionSink {
   std::atomic<bool> finished_ = true;
   std::atomic<bool> failed_ = false;
   std::atomic<int64_t> progress_ = 0;  // events that the communication thread has handled
+  std::vector<OpTime> op_times_;
+  std::vector<int32_t> first_op_;  // of each bucket, in op_times_
   std::mutex error_mutex_;
   core::Error error_{};
   std::thread communication_thread_, host_thread_;

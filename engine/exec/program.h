@@ -32,36 +32,43 @@ struct Payload {
 
 struct Op {
   enum class Kind : uint8_t {
-    scale,       // gradient *= 1 / N, in its own dtype, before a sum in place
-    load,        // 16-bit gradient -> fp32 staging
+    load,        // gradient -> fp32 staging
+    scale,       // what is at hand becomes a share of the average: times 1 / N
     encode,      // each of `payloads` from its range
+    pack,        // moves payloads to `output`, in the order of `payloads`
     collective,  // `collective` on `input` and `output`
     decode,      // ranges of the gradient from `payloads`; payloads of one range are added up
-    store,       // fp32 staging -> 16-bit gradient
+    store,       // fp32 staging -> gradient
   } kind;
   core::Place place = core::Place::device;
   int32_t step = -1;  // position in the option's program; -1 for what compiling inserted
 
   const compress::Compressor* codec = nullptr;
   std::vector<Payload> payloads = {};
-  bool reencode = false;  // the range was summed over ranks before: its error joins the owner's residual
-  int64_t scratch = 0;    // offset of the codec's scratch memory in the pool
+  bool residual = false;         // scale, encode: adds the residual, and writes the next one anew
+  bool share = false;            // encode: the gradient is a share of the average already
+  bool banks = false;            // encode: this rank keeps the error. Where ranks encode the same sum, one of them does
+  compress::Random random = {};  // encode: its rank (that of the one who keeps the error) and use
+  int64_t scratch = 0;           // offset of the codec's scratch memory in the pool
   int64_t scratch_bytes = 0;
 
   comm::Collective::Kind collective{};
+  core::Level level = core::Level::flat;
   comm::WireType wire = comm::WireType::u8;
   int64_t count = 0;
-  int64_t input = 0, output = 0;  // offsets in the pool
-  bool on_gradient = false;       // the collective works in place on the gradient itself
+  int root = 0;
+  int64_t input = 0, output = 0;  // offsets in the pool, bytes
+  bool on_gradient = false;       // ... or in the bucket's gradient
 };
 
 struct BucketProgram {
   core::DType dtype = core::DType::f32;
   int64_t arena_begin = 0;  // first element in the arena of its dtype
   int64_t numel = 0;
-  int64_t staging = -1;  // offset of fp32 staging in the pool; -1 for fp32 gradients
+  int64_t staging = -1;  // offset of fp32 staging in the pool; -1: what is at hand is the gradient itself
+  int64_t staged = 0;    // elements of it: the bucket's, and zeros up to a whole number of shards
   bool keeps_residual = false;
-  std::vector<Op> ops;
+  std::vector<Op> ops;  // of this rank: collectives that others hold among themselves are left out
   int32_t tensors = 0;  // slices of this many tensors have to be ready
 };
 
@@ -73,9 +80,16 @@ struct Piece {
   int64_t length = 0;
 };
 
+// A collective: operation `op` of a bucket.
+struct Issue {
+  int32_t bucket = 0;
+  int32_t op = 0;
+};
+
 struct Program {
   core::Strategy strategy;
   uint64_t hash = 0;
+  std::vector<Issue> order;  // the strategy's, of the collectives that this rank takes part in
   std::vector<BucketProgram> buckets;
   std::vector<std::vector<Piece>> pieces_of_tensor;
   int64_t pool_bytes = 0;
@@ -85,9 +99,6 @@ struct Program {
 
 // The strategy must pass core::validate for the table.
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
-                                               int rank, int size);
-
-// Part `rank` of n elements cut into `size` shards of equal length (a multiple of 16, the last ones shorter or empty).
-Range shard(int64_t n, int rank, int size);
+                                               const core::Seat& seat);
 
 }  // namespace gradtune::exec

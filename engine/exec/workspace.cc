@@ -33,7 +33,7 @@ void Workspace::set_gradients(const core::GradientTable& table, const Arenas& ar
 core::Result<std::unique_ptr<Program>> Workspace::compile(int32_t slot, const core::Strategy& strategy) const {
   core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be replaced");
   if (core::Status status = core::validate(strategy, table_); !status) return status.error();
-  return exec::compile(strategy, table_, rank_, size_);
+  return exec::compile(strategy, table_, seat_);
 }
 
 core::Status Workspace::add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes) {
@@ -97,10 +97,10 @@ void Workspace::begin() {
 }
 
 bool Workspace::arrived(const Piece& piece, const std::byte* values) {
+  const BucketProgram& bucket = this->bucket(piece.bucket);
+  const int64_t width = core::bytes_per_element(bucket.dtype);
   if (values != nullptr) {
-    const core::DType dtype = bucket(piece.bucket).dtype;
-    const int64_t width = core::bytes_per_element(dtype);
-    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + piece.arena_begin * width,
+    std::memcpy(arenas_[static_cast<size_t>(bucket.dtype)].data + piece.arena_begin * width,
                 values + piece.tensor_begin * width, static_cast<size_t>(piece.length * width));
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
@@ -118,11 +118,13 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
   const Op& what = this->op(bucket, op);
   const BucketMemory memory = memory_of(bucket);
+  std::byte* base = what.on_gradient ? memory.gradient : memory.pool;
   return {.kind = what.collective,
           .type = what.wire,
-          .in = what.on_gradient ? memory.gradient : memory.pool + what.input,
-          .out = what.on_gradient ? memory.gradient : memory.pool + what.output,
+          .in = base + what.input,
+          .out = base + what.output,
           .count = what.count,
+          .root = what.root,
           .timeout_ms = timeout_ms};
 }
 
@@ -151,8 +153,9 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
           .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
           .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
           .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
-          .size = size_,
-          .random = {.seed = seed_, .step = step_, .rank = static_cast<uint32_t>(rank_)}};
+          .size = seat_.size,
+          .seed = seed_,
+          .step = step_};
 }
 
 // --- collectives -----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ namespace gradtune::exec {
 class Workspace {
  public:
   // The seed is that of random compressors.
-  Workspace(int rank, int size, uint64_t seed) : rank_(rank), size_(size), seed_(seed) {}
+  Workspace(const core::Seat& seat, uint64_t seed) : seat_(seat), seed_(seed) {}
 
   // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed
   // times.
@@ -72,7 +72,7 @@ class Workspace {
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
   BucketMemory memory_of(int32_t bucket) const;
 
-  const int rank_, size_;
+  const core::Seat seat_;
   const uint64_t seed_;
   core::GradientTable table_;
   Arenas arenas_{};

@@ -77,8 +77,8 @@ class Group : public std::enable_shared_from_this<Group> {
     if (const std::string difference = comm::first_difference(calls); !difference.empty()) {
       return end(-1, {Error::Code::mismatch, difference});
     }
-    const int64_t end_ns = world_.reserve_links_ns(comm::bytes_sent_per_rank(calls[0], world_.size()),
-                                                   messages_of(calls[0].kind, world_.size()));
+    const int64_t end_ns =
+        world_.reserve_links_ns(comm::link_bytes(calls[0], world_.size()), messages_of(calls[0].kind, world_.size()));
     world_.at(end_ns, -1, [self = shared_from_this(), number, calls] {
       if (self->ended_) return;
       comm::move_data(calls);

@@ -4,8 +4,11 @@
 
 #include <filesystem>
 
+#include "engine/compress/compressor.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tuner/files.h"
+#include "tuner/strategy_file.h"
 
 namespace gradtune::test {
 namespace {
@@ -320,6 +323,39 @@ TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
     auto other = make_mlp(1, /*width=*/32);
     torch::optim::SGD other_sgd(other->parameters(), 0.05);
     EXPECT_THAT(message_of([&] { wrap_again(other, other_sgd); }), HasSubstr("model"));
+  });
+  std::filesystem::remove(file);
+}
+
+TEST(Wrap, AStrategyWithLevelsRunsWhereThereAreNodes) {
+  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_levels.json").string();
+  run_ranks(4, [&](const Rank& rank) {
+    auto group = make_group();
+    const auto trained = [&](const std::string& strategy) {
+      auto model = make_mlp(1);
+      torch::optim::SGD sgd(model->parameters(), 0.05);
+      auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact", .strategy = strategy, .tuning_budget = 0}));
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        loss_of(model, make_data(rank.rank, step)).backward();
+        optimizer.step();
+      }
+      if (strategy.empty()) optimizer.export_strategy(file);
+      return torch::nn::utils::parameters_to_vector(model->parameters()).detach();
+    };
+    const torch::Tensor flat = trained("");
+    if (rank.rank == 0) {
+      auto read = tuner::parse_strategy(tuner::read_file(file, 1 << 20).value(), compress::known_traits()).value();
+      for (core::Bucket& bucket : read.strategy.buckets) {
+        bucket.option = core::parse_option("reduce_scatter@intra all_reduce@inter all_gather@intra", {}).value();
+      }
+      read.strategy.order = core::staggered_order(read.strategy.buckets);
+      ASSERT_TRUE(tuner::write_file_atomically(file, tuner::to_json(read)).ok());
+    }
+    group->barrier()->wait();
+    EXPECT_THAT(message_of([&] { trained(file); }), HasSubstr("levels need nodes")) << "all ranks are on this machine";
+    setenv("GRADTUNE_NODE", std::to_string(rank.rank / 2).c_str(), 1);
+    EXPECT_LE((trained(file) - flat).abs().max().item<double>(), 1e-6);
   });
   std::filesystem::remove(file);
 }

@@ -84,7 +84,7 @@ std::vector<Expected> expected_calls(const SimulatedRank& rank, const core::Grad
   using Kind = comm::Collective::Kind;
   std::vector<Expected> calls;
   for (const StepRecord& record : rank.steps()) {
-    const auto program = exec::compile(record.strategy, table, r, size);
+    const auto program = exec::compile(record.strategy, table, {.rank = r, .size = size});
     for (const core::Issue& issue : record.strategy.order) {
       const std::vector<exec::Op>& ops = program.value()->buckets[static_cast<size_t>(issue.bucket)].ops;
       const auto op = std::find_if(ops.begin(), ops.end(), [&](const exec::Op& each) {

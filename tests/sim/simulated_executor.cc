@@ -21,7 +21,7 @@ SimulatedExecutor::SimulatedExecutor(World& world, comm::Communicator& data, com
       model_(model),
       control_word_(std::move(control_word)),
       rank_(data.rank()),
-      workspace_(rank_, data.size(), /*seed=*/0),
+      workspace_({.rank = rank_, .size = data.size()}, /*seed=*/0),
       device_(world, rank_, [this] { next_tensor(); }),
       host_(world, rank_, [] {}) {
   workspace_.set_gradients(gradients.table(), gradients.arenas());

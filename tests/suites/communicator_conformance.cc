@@ -86,7 +86,7 @@ struct Case {
 
   std::string name() const {
     return std::string(comm::to_string(kind)) + (in_place ? " in place" : "") +
-           (last_is_root ? " from the last rank" : "") + (reduction == Reduction::max ? " (max)" : "") + " of " +
+           (last_is_root ? " at the last rank" : "") + (reduction == Reduction::max ? " (max)" : "") + " of " +
            std::to_string(count) + " elements of type " + std::to_string(static_cast<int>(type));
   }
 };
@@ -94,12 +94,25 @@ struct Case {
 constexpr Case kKinds[] = {
     {.kind = Kind::all_reduce},
     {.kind = Kind::all_reduce, .reduction = Reduction::max},
+    {.kind = Kind::reduce_scatter},
+    {.kind = Kind::reduce_scatter, .in_place = true},
+    {.kind = Kind::reduce_scatter, .reduction = Reduction::max},
     {.kind = Kind::all_gather},
     {.kind = Kind::all_gather, .in_place = true},
     {.kind = Kind::all_to_all},
+    {.kind = Kind::reduce},
+    {.kind = Kind::reduce, .reduction = Reduction::max, .last_is_root = true},
     {.kind = Kind::broadcast},
     {.kind = Kind::broadcast, .last_is_root = true},
+    {.kind = Kind::gather},
+    {.kind = Kind::gather, .in_place = true, .last_is_root = true},
 };
+
+bool has_parts_in(Kind kind) { return kind == Kind::all_to_all || kind == Kind::reduce_scatter; }
+bool has_parts_out(const Case& what) {
+  return what.kind == Kind::all_gather || what.kind == Kind::all_to_all || what.kind == Kind::gather ||
+         (what.kind == Kind::reduce_scatter && what.in_place);
+}
 
 std::vector<Case> cases_of(WireType type, int64_t count) {
   std::vector<Case> cases(std::begin(kKinds), std::end(kKinds));
@@ -113,17 +126,22 @@ std::vector<Case> cases_of(WireType type, int64_t count) {
 // What rank `me` holds at element i of part p before and after. Parts are of `count` elements.
 int before(const Case& what, int me, int part, int64_t i) { return value_at(me, part * what.count + i); }
 
+int reduced(const Case& what, int size, int part, int64_t i) {
+  int sum = 0, largest = 0;
+  for (int rank = 0; rank < size; ++rank) {
+    sum += before(what, rank, part, i);
+    largest = std::max(largest, before(what, rank, part, i));
+  }
+  return what.reduction == Reduction::sum ? sum : largest;
+}
+
 int after(const Case& what, int size, int me, int part, int64_t i) {
   switch (what.kind) {
-    case Kind::all_reduce: {
-      int sum = 0, largest = 0;
-      for (int rank = 0; rank < size; ++rank) {
-        sum += before(what, rank, 0, i);
-        largest = std::max(largest, before(what, rank, 0, i));
-      }
-      return what.reduction == Reduction::sum ? sum : largest;
-    }
-    case Kind::all_gather: return before(what, part, what.in_place ? part : 0, i);
+    case Kind::all_reduce:
+    case Kind::reduce: return reduced(what, size, 0, i);
+    case Kind::reduce_scatter: return reduced(what, size, me, i);
+    case Kind::all_gather:
+    case Kind::gather: return before(what, part, what.in_place ? part : 0, i);
     case Kind::all_to_all: return before(what, part, me, i);
     case Kind::broadcast: return before(what, what.last_is_root ? size - 1 : 0, 0, i);
   }
@@ -148,6 +166,10 @@ class Buffer {
     }
   }
   std::byte* data() { return reinterpret_cast<std::byte*>(bytes_.data()); }
+
+  void take_part(Buffer& other, int part, int64_t part_bytes) {
+    std::memcpy(data() + part * part_bytes, other.data() + part * part_bytes, static_cast<size_t>(part_bytes));
+  }
   bool operator==(const Buffer&) const = default;
 
  private:
@@ -160,20 +182,23 @@ class Part {
   Part(const Case& what, comm::Communicator& rank)
       : what_(what),
         rank_(rank),
-        parts_in_(what.kind == Kind::all_to_all ? rank.size() : 1),
-        parts_out_(what.kind == Kind::all_gather || what.kind == Kind::all_to_all ? rank.size() : 1),
+        parts_in_(has_parts_in(what.kind) ? rank.size() : 1),
+        parts_out_(has_parts_out(what) ? rank.size() : 1),
         in_(what.type, parts_in_, what.count, [&](int part, int64_t i) { return before(what_, me(), part, i); }),
         out_(what.type, parts_out_, what.count, [&](int part, int64_t i) { return initial(part, i); }) {}
 
   void start(Sink& sink, uint64_t token) {
-    const int64_t own_bytes = what_.in_place ? me() * what_.count * comm::bytes_per_element(what_.type) : 0;
+    std::byte* own = out_.data() + (what_.in_place ? me() * part_bytes() : 0);
+    const bool scatters = what_.kind == Kind::reduce_scatter;
     rank_.start({.kind = what_.kind,
                  .reduction = what_.reduction,
                  .type = what_.type,
-                 .in = what_.in_place ? out_.data() + own_bytes : in_.data(),
-                 .out = out_.data(),
+                 .in = !what_.in_place ? in_.data()
+                       : scatters      ? out_.data()
+                                       : own,
+                 .out = scatters ? own : out_.data(),
                  .count = what_.count,
-                 .root = what_.last_is_root ? rank_.size() - 1 : 0,
+                 .root = root(),
                  .timeout_ms = kLongTimeoutMs},
                 sink, token);
   }
@@ -181,17 +206,29 @@ class Part {
   void check() {
     const Buffer in(what_.type, parts_in_, what_.count,
                     [&](int part, int64_t i) { return before(what_, me(), part, i); });
-    const Buffer out(what_.type, parts_out_, what_.count,
-                     [&](int part, int64_t i) { return after(what_, rank_.size(), me(), part, i); });
+    Buffer out(what_.type, parts_out_, what_.count, [&](int part, int64_t i) {
+      return is_left_alone() ? initial(part, i) : after(what_, rank_.size(), me(), part, i);
+    });
+    for (int part = 0; part < parts_out_; ++part) {
+      if (may_hold_anything(part)) out.take_part(out_, part, part_bytes());
+    }
     EXPECT_TRUE(in_ == in) << "rank " << me() << ": the input of " << what_.name() << " was written to";
     EXPECT_TRUE(out_ == out) << "rank " << me() << ": wrong result of " << what_.name();
   }
 
  private:
   int me() const { return rank_.rank(); }
+  int root() const { return what_.last_is_root ? rank_.size() - 1 : 0; }
+  int64_t part_bytes() const { return what_.count * comm::bytes_per_element(what_.type); }
+  bool is_left_alone() const { return what_.kind == Kind::gather && me() != root(); }
+  bool may_hold_anything(int part) const {
+    return (what_.kind == Kind::reduce && me() != root()) ||
+           (what_.kind == Kind::reduce_scatter && what_.in_place && part != me());
+  }
   // Where a collective reads from `out` stands its input, elsewhere what must be overwritten.
   int initial(int part, int64_t i) const {
-    const bool reads_out = what_.kind == Kind::all_reduce || what_.kind == Kind::broadcast;
+    const bool reads_out = what_.kind == Kind::all_reduce || what_.kind == Kind::reduce ||
+                           what_.kind == Kind::broadcast || (what_.kind == Kind::reduce_scatter && what_.in_place);
     return reads_out || (what_.in_place && part == me()) ? before(what_, me(), part, i) : 77;
   }
 
@@ -283,7 +320,7 @@ void run_communicator_conformance(const Players& players) {
     }
   }
   for (Case what : cases_of(WireType::f32, 1 << 20)) {
-    if (what.kind == Kind::all_gather || what.kind == Kind::all_to_all) what.count /= size;  // of the whole
+    if (has_parts_in(what.kind) || has_parts_out(what)) what.count /= size;  // of the whole
     run_together({what}, players);
   }
 }

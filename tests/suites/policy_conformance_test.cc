@@ -131,7 +131,8 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
         EXPECT_TRUE(step.place == core::Place::device || job.host_threads > 0) << candidate.label;
       }
     }
-    const auto program = exec::compile(candidate.strategy, job.table, job.world_size - 1, job.world_size);
+    const auto program =
+        exec::compile(candidate.strategy, job.table, {.rank = job.world_size - 1, .size = job.world_size});
     EXPECT_TRUE(program.ok()) << candidate.label << ": " << program.error().message;
   }
 };

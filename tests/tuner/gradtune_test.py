@@ -55,6 +55,24 @@ class Replay(unittest.TestCase):
         self.assertEqual(self.replay("--policy", "exhaustive")["error_bound"], 0)
         self.assertIsNone(self.replay("--policy", "espresso")["error_bound"])
 
+    def test_a_cost_file_is_a_model_too_and_its_options_are_programs(self):
+        rates = [{"kind": kind, "level": level, "message_us": 50, "byte_us": 0.01 if level != "intra" else 0.0005}
+                 for kind in ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"] for level in ["flat", "intra", "inter"]]
+        codec = {"codec": "topk:0.01", "place": "device", "encode": {"fixed_us": 5, "element_us": 0.0005},
+                 "decode": {"fixed_us": 3, "element_us": 0.0001, "byte_us": 0.0005}}
+        cost = self.trace.with_name("cost.json")
+        cost.write_text(json.dumps({"schema": "gradtune.cost/1", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
+                                    "scale": {"fixed_us": 1, "element_us": 0.0001}, "collectives": rates}), encoding="utf-8")
+        ends = {policy: self.replay("--cost", cost, "--policy", policy) for policy in ["auto", "espresso", "mergecomp", "baseline"]}
+        for policy, plan in ends.items():
+            self.assertLessEqual(ends["auto"]["time_ms"], plan["time_ms"], policy)
+        programs = {bucket["option"] for bucket in ends["auto"]["buckets"]}
+        self.assertTrue(any("topk:0.01" in program and "@inter" in program for program in programs), programs)
+        exact = self.replay("--cost", cost, "--fidelity", "exact")
+        self.assertTrue(all("encode" not in bucket["option"] for bucket in exact["buckets"]))
+        flat = self.replay("--cost", cost, "--world-size", "64")
+        self.assertTrue(all("@int" not in bucket["option"] for bucket in flat["buckets"]))
+
     def test_the_table_is_for_people(self):
         done = run("replay", self.trace)
         self.assertEqual(done.returncode, 0)
@@ -67,7 +85,9 @@ class Replay(unittest.TestCase):
             (["replay", self.trace, "--compressor", "zip"], 1, "known are randomk, dgc, efsignsgd, onebit"),
             (["replay", self.trace.with_name("none.json")], 1, "none.json"),
             (["replay"], 2, "trace is required"),
-            (["replay", self.trace, "--cost", "other"], 2, "published"),
+            (["replay", self.trace, "--cost", self.trace.with_name("other")], 1, "other"),
+            (["replay", self.trace, "--cost", self.trace], 1, "trace.json: cost: the key \"model\" is unknown"),
+            (["replay", self.trace, "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
             (["plan"], 2, "subcommand"),
         ]:
             done = run(*arguments)

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "policies/baseline.h"
 #include "tests/tuner/journal_job.h"
 #include "tuner/journal.h"
 #include "tuner/trace_file.h"
@@ -61,6 +62,32 @@ TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
   EXPECT_EQ(file.value().job.imported->strategy, imported.strategy);
 }
 
+TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
+  const policies::Candidate candidate{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2), "x"};
+  const Timing of_baseline{.step = 1, .slot = 0, .ops = {{0, 0, 0, 1500.25}}};
+  const Timing of_plan{.step = 3, .slot = 7, .ops = {{0, -1, 0, 1.5}, {1, 0, 2, 40}}};
+  const std::string text = journal() + journal_line(of_baseline) + "\n" + journal_plan_line(2, 7, job(), candidate) +
+                           "\n" + journal_line(of_plan) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const std::vector<JournalTiming>& timings = read.value().timings;
+  ASSERT_EQ(timings.size(), 2u);
+  EXPECT_EQ(timings[0].strategy, policies::baselines(job().table, job().fidelity)[0].strategy);
+  EXPECT_NEAR(timings[0].ops[0].end_us, 1500.2, 0.11);
+  EXPECT_EQ(timings[1].strategy, candidate.strategy);
+  ASSERT_EQ(timings[1].ops.size(), 2u);
+  EXPECT_EQ(timings[1].ops[0].step, -1);
+  EXPECT_EQ(timings[1].ops[1].bucket, 1);
+  EXPECT_EQ(timings[1].ops[1].end_us, 40);
+
+  EXPECT_THAT(error_of(text, "\"slot\":7,\"ops\"", "\"slot\":8,\"ops\""),
+              HasSubstr("line 7: slot: no strategy was put"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[2,0,2.0,40.0]"), HasSubstr("line 7: ops: an integer from 0 to 1"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,1,2.0,40.0]"), HasSubstr("line 7: ops: an integer from -1 to 0"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0,1.0]"), HasSubstr("line 7: ops: a number from 2"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0]"), HasSubstr("bucket, step, begin and end are needed"));
+}
+
 TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
   const std::string text = journal();
   const size_t last = text.rfind('\n', text.size() - 2) + 1;
@@ -85,7 +112,7 @@ TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
   EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
-              HasSubstr("line 4: kind: table, step, plan or decision is needed, found \"guess\""));
+              HasSubstr("line 4: kind: table, step, plan, decision or timing is needed, found \"guess\""));
   EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));
   EXPECT_THAT(error_of(text, journal_line(job().table) + "\n", ""),
               HasSubstr("line 2: a table is needed before the first step"));

@@ -25,7 +25,7 @@ Job job() { return journal_job({{{.name = "a", .shape = {20, 5}, .numel = 100, .
 std::string header() { return journal_header(job(), "1 Gbit/s"); }
 
 TEST(JournalLine, OfTheHeader) {
-  EXPECT_EQ(header(), R"({"schema":"gradtune.journal/2","world_size":4,"fidelity":"lossy",)"
+  EXPECT_EQ(header(), R"({"schema":"gradtune.journal/2","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
                       R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
                           fmt::format("{:016x}", job().table.fingerprint()) +
                           R"(","network":"1 Gbit/s",)"

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "policies/planner.h"
+#include "tuner/cli/cost.h"
 #include "tuner/cli/replay.h"
 #include "tuner/cli/trace.h"
 
@@ -28,31 +29,49 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
 
   gradtune::tuner::ReplayOptions options;
-  std::string cost = "published";
+  std::string fidelity = "lossy";
   CLI::App* replay = app.add_subcommand("replay", "Plan for a recorded job under a cost model, and replay the plan");
   replay->add_option("trace", options.trace, "Trace file (JSON): tensors in backward order with ready times")
       ->required();
   replay->add_option("--policy", options.policy, "Who plans (default auto):" + planner_names());
-  replay->add_option("--cost", cost, "The cost model: published (of Espresso's simulator)")
-      ->check(CLI::IsMember({"published"}));
-  replay->add_option("--compressor", options.cost.compressor, "randomk (default), dgc, efsignsgd, onebit");
-  replay->add_option("--intra", options.cost.intra, "Link inside a machine: pcie (default), nvl");
-  replay->add_option("--machines", options.cost.machines, "default 8");
-  replay->add_option("--gpus-per-machine", options.cost.gpus_per_machine, "default 8");
-  replay->add_flag("--two-level", options.cost.two_level, "Also compress inside a machine (option 3)");
+  replay->add_option("--cost", options.cost, "published (default, of Espresso's simulator), or a cost file (JSON)");
+  replay->add_option("--compressor", options.published.compressor,
+                     "Of the published model: randomk (default), dgc, efsignsgd, onebit");
+  replay->add_option("--intra", options.published.intra, "Its link inside a machine: pcie (default), nvl");
+  replay->add_option("--machines", options.published.machines, "default 8");
+  replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8");
+  replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
+  replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
+      ->check(CLI::IsMember({"exact", "half", "lossy"}));
+  CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")
+                           ->check(CLI::Range(1, 1 << 20));
+  replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
+      ->check(CLI::Range(0, 1 << 20))
+      ->needs(ranks);
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
   std::string journal, output;
   CLI::App* trace = app.add_subcommand("trace", "Make a trace of a job from its journal");
-  trace->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
-  trace->add_option("-o,--output", output, "File for the trace")->required();
+  CLI::App* cost = app.add_subcommand("cost", "Make a cost file of a job from its journal");
+  for (CLI::App* command : {trace, cost}) {
+    command->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
+    command->add_option("-o,--output", output, "File to write")->required();
+  }
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  const auto text = replay->parsed() ? gradtune::tuner::replay(options) : gradtune::tuner::write_trace(journal, output);
+  options.fidelity = gradtune::core::parse_fidelity(fidelity).value();
+  if (options.ranks.local_size > 0 && options.ranks.size % options.ranks.local_size != 0) {
+    std::fprintf(stderr, "gradtune: --ranks-per-node %d does not divide --world-size %d\n", options.ranks.local_size,
+                 options.ranks.size);
+    return 2;
+  }
+  const auto text = replay->parsed() ? gradtune::tuner::replay(options)
+                    : cost->parsed() ? gradtune::tuner::write_cost(journal, output)
+                                     : gradtune::tuner::write_trace(journal, output);
   if (!text) {
     std::fprintf(stderr, "gradtune: %s\n", text.error().message.c_str());
     return 1;

@@ -7,21 +7,26 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
+#include "policies/narrowing.h"
 #include "policies/planner.h"
+#include "policies/program_cost.h"
+#include "tuner/cost_file.h"
 #include "tuner/files.h"
 #include "tuner/trace_file.h"
 
 namespace gradtune::tuner {
 namespace {
 
-constexpr int64_t kMostTraceBytes = 1 << 20;
+constexpr int64_t kMostTraceBytes = 1 << 20, kMostCostBytes = 1 << 20;
 
 struct Replayed {
   const TraceFile& trace;
   const policies::CostModel& model;
   const policies::Planned& planned;
   double planning_ms;
+  bool numbered;  // whether options have published numbers
 
   const core::GradientTable& table() const { return trace.table; }
   size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
@@ -37,9 +42,12 @@ std::string as_json(const Replayed& replayed) {
   json["error_bound"] = replayed.planned.error_bound ? nlohmann::ordered_json(*replayed.planned.error_bound) : nullptr;
   json["buckets"] = nlohmann::ordered_json::array();
   for (const core::Bucket& bucket : replayed.planned.strategy.buckets) {
-    nlohmann::ordered_json entry = {{"first", bucket.slices.front().tensor},
-                                    {"last", bucket.slices.back().tensor},
-                                    {"option", replayed.option_of(bucket)}};
+    nlohmann::ordered_json entry = {{"first", bucket.slices.front().tensor}, {"last", bucket.slices.back().tensor}};
+    if (replayed.numbered) {
+      entry["option"] = replayed.option_of(bucket);
+    } else {
+      entry["option"] = core::to_string(bucket.option);
+    }
     if (!std::all_of(bucket.slices.begin(), bucket.slices.end(), [&](const auto& s) { return replayed.is_whole(s); })) {
       for (const core::Slice& slice : bucket.slices) {
         entry["slices"].push_back({{"tensor", slice.tensor}, {"offset", slice.offset}, {"length", slice.length}});
@@ -65,12 +73,53 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     const int32_t first = bucket.slices.front().tensor, last = bucket.slices.back().tensor;
-    const size_t option = replayed.option_of(bucket);
-    text += fmt::format("{:>6}  {:>12}  {:>11}  {:>9.2f}  {} ({})\n", b,
+    const std::string number = replayed.numbered ? fmt::format(" ({})", replayed.option_of(bucket)) : "";
+    text += fmt::format("{:>6}  {:>12}  {:>11}  {:>9.2f}  {}{}\n", b,
                         first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), core::numel(bucket),
-                        tensors[static_cast<size_t>(last)].ready_us * 1e-3, option, core::to_string(bucket.option));
+                        tensors[static_cast<size_t>(last)].ready_us * 1e-3, core::to_string(bucket.option), number);
   }
   return text;
+}
+
+// A model together with what policies are told of its job.
+struct Modelled {
+  std::unique_ptr<policies::CostModel> model;
+  policies::Knowledge knowledge;
+};
+
+core::Result<Modelled> published(const ReplayOptions& options, const core::GradientTable& table) {
+  auto model = policies::make_published_cost(options.published);
+  if (!model) return model.error();
+  return Modelled{std::move(model.value()), policies::published_knowledge(options.published, table)};
+}
+
+core::Result<Modelled> from_file(const ReplayOptions& options, const core::GradientTable& table) {
+  const auto text = read_file(options.cost, kMostCostBytes);
+  if (!text) return text.error();
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  auto cost = parse_cost(text.value(), known);
+  if (!cost) return core::Error{cost.error().code, options.cost + ": " + cost.error().message};
+  if (options.ranks.size > 0) cost.value().ranks = options.ranks;
+  const policies::Ranks& ranks = cost.value().ranks;
+  policies::TreeJob job{.ranks = ranks,
+                        .host_threads = 1,
+                        .fidelity = options.fidelity,
+                        .codecs = {},
+                        .traits = known,
+                        .numel = table.numel()};
+  for (const policies::CodecRate& rate : cost.value().codecs) {
+    if (std::find(job.codecs.begin(), job.codecs.end(), rate.codec) == job.codecs.end())
+      job.codecs.push_back(rate.codec);
+  }
+  auto model = policies::make_program_cost(cost.value(), policies::tree_options(job), known, table.numel());
+  if (!model) return core::Error{model.error().code, options.cost + ": " + model.error().message};
+  policies::Knowledge knowledge{.table = table,
+                                .world_size = ranks.size,
+                                .fidelity = options.fidelity,
+                                .codecs = job.codecs,
+                                .traits = known,
+                                .host_threads = job.host_threads};
+  return Modelled{std::move(model.value()), std::move(knowledge)};
 }
 
 }  // namespace
@@ -80,16 +129,19 @@ core::Result<std::string> replay(const ReplayOptions& options) {
   if (!text) return text.error();
   const auto trace = parse_trace(text.value());
   if (!trace) return core::Error{trace.error().code, options.trace + ": " + trace.error().message};
-  const auto model = policies::make_published_cost(options.cost);
-  if (!model) return model.error();
+  const bool numbered = options.cost == "published";
+  const core::GradientTable& table = trace.value().table;
+  auto modelled = numbered ? published(options, table) : from_file(options, table);
+  if (!modelled) return modelled.error();
 
   const core::SteadyClock clock;
   const int64_t start_ns = clock.now_ns();
-  const policies::PlannedJob job{*model.value(), policies::published_knowledge(options.cost, trace.value().table)};
+  const policies::CostModel& model = *modelled.value().model;
+  const policies::PlannedJob job{model, std::move(modelled.value().knowledge)};
   const auto planned = policies::plan(options.policy, job);
   if (!planned) return planned.error();
   const double planning_ms = static_cast<double>(clock.now_ns() - start_ns) * 1e-6;
-  const Replayed replayed{trace.value(), *model.value(), planned.value(), planning_ms};
+  const Replayed replayed{trace.value(), model, planned.value(), planning_ms, numbered};
   return options.json ? as_json(replayed) : as_table(replayed, options);
 }
 

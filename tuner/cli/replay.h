@@ -8,21 +8,26 @@
 
 #include "engine/core/result.h"
 #include "policies/published_cost.h"
+#include "policies/step_sizes.h"
 
 namespace gradtune::tuner {
 
 struct ReplayOptions {
   std::string trace;  // file
   std::string policy = "auto";
-  policies::PublishedCost cost = {};
+  std::string cost = "published";  // or a file (cost_file.h)
+  policies::PublishedCost published = {};
+  // For a cost file: what may be used, and other ranks than those it was made on (0: the same).
+  core::Fidelity fidelity = core::Fidelity::lossy;
+  policies::Ranks ranks = {.size = 0};
   bool json = false;
 };
 
 // What it prints: a JSON object {time_ms, planning_ms, error_bound, buckets: [{first, last, option}]}, or a table for
 // people. time_ms runs from the first ready gradient to the end of communication and backward; no plan takes less than
 // time_ms / (1 + error_bound), where the planner knows such a bound (null where it does not). Tensors are counted from
-// 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options are those
-// of the cost model, by number.
+// 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options of the
+// published model are told by number, those of a cost file as programs.
 core::Result<std::string> replay(const ReplayOptions& options);
 
 }  // namespace gradtune::tuner

@@ -74,17 +74,17 @@ TEST(FirstDifference, NamesWhatDiffersAndWhere) {
 
 TEST(BytesSentPerRank, AreThoseOfRingAndPairwiseAlgorithms) {
   Collective call{.kind = Collective::Kind::all_reduce, .type = WireType::f32, .count = 100};
-  EXPECT_EQ(bytes_sent_per_rank(call, 1), 0);
-  EXPECT_EQ(bytes_sent_per_rank(call, 2), 400);
-  EXPECT_EQ(bytes_sent_per_rank(call, 4), 600);
+  EXPECT_EQ(link_bytes(call, 1), 0);
+  EXPECT_EQ(link_bytes(call, 2), 400);
+  EXPECT_EQ(link_bytes(call, 4), 600);
   for (const auto kind : {Collective::Kind::all_gather, Collective::Kind::all_to_all}) {
     call.kind = kind;
-    EXPECT_EQ(bytes_sent_per_rank(call, 1), 0);
-    EXPECT_EQ(bytes_sent_per_rank(call, 4), 1200);
+    EXPECT_EQ(link_bytes(call, 1), 0);
+    EXPECT_EQ(link_bytes(call, 4), 1200);
   }
   call.kind = Collective::Kind::broadcast;
-  EXPECT_EQ(bytes_sent_per_rank(call, 1), 0);
-  EXPECT_EQ(bytes_sent_per_rank(call, 4), 400);
+  EXPECT_EQ(link_bytes(call, 1), 0);
+  EXPECT_EQ(link_bytes(call, 4), 400);
 }
 
 }  // namespace

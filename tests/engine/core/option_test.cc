@@ -130,14 +130,27 @@ TEST(Option, printing_and_parsing_are_inverse) {
   EXPECT_EQ(parse_option(to_string(two_codecs), known()).value(), two_codecs);
 }
 
+TEST(Option, collectives_over_levels_say_so) {
+  const char* const text =
+      "half: reduce_scatter@intra encode@device gather@inter broadcast@inter decode@host all_gather@intra";
+  const Option option = parse_option(text, known()).value();
+  EXPECT_EQ(to_string(option), text);
+  EXPECT_EQ(option.steps[0], (Step{.kind = Step::Kind::reduce_scatter, .level = Level::intra}));
+  EXPECT_EQ(option.steps[3], (Step{.kind = Step::Kind::broadcast, .level = Level::inter}));
+  EXPECT_EQ(parse_option("reduce broadcast", known()).value().steps[0], (Step{.kind = Step::Kind::reduce}));
+}
+
 TEST(Option, errors_name_the_word_and_what_is_allowed) {
   EXPECT_THAT(error_of(""), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("half: "), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("zip: encode@host"), HasSubstr("known are half, sparse, blocks"));
-  EXPECT_EQ(error_of("all_reduce brodcast"),
-            "step \"brodcast\" is unknown; known are encode, decode, all_reduce, all_to_all and "
-            "all_gather");
-  EXPECT_THAT(error_of("all_reduce@host"), HasSubstr("\"all_reduce@host\": a collective has no place"));
+  EXPECT_EQ(
+      error_of("all_reduce brodcast"),
+      "step \"brodcast\" is unknown; known are encode, decode, all_reduce, reduce_scatter, all_gather, all_to_all, "
+      "reduce, broadcast, gather");
+  for (const char* step : {"all_reduce@host", "all_reduce@flat", "all_reduce@", "all_reduce@intra#1"}) {
+    EXPECT_THAT(error_of(step), HasSubstr("the level of a collective is @intra, @inter or not said"));
+  }
   EXPECT_THAT(error_of("half: encode all_reduce"), HasSubstr("\"encode\": the place is @device or @host"));
   EXPECT_THAT(error_of("half: encode@gpu"), HasSubstr("\"encode@gpu\": the place is @device or @host"));
   EXPECT_THAT(error_of("half: encode@host#1"), HasSubstr("names codec 1, the program has 1"));

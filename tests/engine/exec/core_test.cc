@@ -109,7 +109,7 @@ TEST(Core, KeepsItsRulesWhateverHappensWhen) {
     core::Rng rng(seed);
     const core::Strategy strategy = random_strategy(table, options, rng);
     ASSERT_TRUE(core::validate(strategy, table).ok());
-    const auto program = compile(strategy, table, static_cast<int>(seed % 3), 3);
+    const auto program = compile(strategy, table, {.rank = static_cast<int>(seed % 3), .size = 3});
     ASSERT_TRUE(program.ok()) << program.error().message;
     for (int step = 0; step < 2; ++step) RandomPump(*program.value(), rng).run(core);
     if (testing::Test::HasFailure()) break;
@@ -119,7 +119,7 @@ TEST(Core, KeepsItsRulesWhateverHappensWhen) {
 TEST(Core, SaysTheSameAgain) {
   const core::GradientTable table = mixed_table();
   core::Rng rng(4);
-  const auto program = compile(random_strategy(table, all_options(core::Place::device), rng), table, 0, 2);
+  const auto program = compile(random_strategy(table, all_options(core::Place::device), rng), table, {.size = 2});
   std::vector<Action> first, second;
   for (std::vector<Action>* all : {&first, &second}) {
     Core core;
@@ -130,7 +130,7 @@ TEST(Core, SaysTheSameAgain) {
 }
 
 TEST(Core, WithoutBucketsOnlyTheControlCollectiveRuns) {
-  const auto program = compile(core::Strategy{}, core::GradientTable{}, 0, 2);
+  const auto program = compile(core::Strategy{}, core::GradientTable{}, {.size = 2});
   Core core;
   std::vector<Action> actions;
   core.begin(*program.value());
@@ -144,7 +144,7 @@ TEST(Core, WithoutBucketsOnlyTheControlCollectiveRuns) {
 TEST(Core, AnOperationThatIsNotTheNextOneIsAProgrammersError) {
   const core::GradientTable table = make_table({{100, core::DType::f32}});
   const auto program =
-      compile(make_strategy(table, "bf16: encode@host all_reduce decode@host", 1 << 20, 1), table, 0, 2);
+      compile(make_strategy(table, "bf16: encode@host all_reduce decode@host", 1 << 20, 1), table, {.size = 2});
   Core core;
   std::vector<Action> actions;
   core.begin(*program.value());

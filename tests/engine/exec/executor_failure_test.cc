@@ -127,9 +127,9 @@ class Corrupting final : public comm::Communicator, private comm::CompletionSink
 
 TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFinite) {
   const core::GradientTable table = make_table({{1000, DType::f32}});
-  auto group = comm::make_thread_group(1);
-  Rank rank(table, std::make_unique<Corrupting>(std::move(group[0])), std::move(comm::make_thread_group(1)[0]),
-            kWithHost);
+  std::vector<RankGroups> groups = make_groups(1);
+  groups[0].flat = std::make_unique<Corrupting>(std::move(groups[0].flat));
+  Rank rank(table, std::move(groups[0]), kWithHost);
   ASSERT_TRUE(rank.executor()
                   .prepare(0, make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1))
                   .ok());

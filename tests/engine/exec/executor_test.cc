@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "tests/engine/exec/checked_step.h"
 #include "tests/engine/exec/fleet.h"
 #include "tests/suites/communicator_ranks.h"
 
@@ -18,117 +19,15 @@ using core::Error;
 using core::Place;
 using testing::HasSubstr;
 
-DType dtype_at(const core::GradientTable& table, size_t flat) {
-  for (const core::TensorInfo& tensor : table.tensors) {
-    if (flat < static_cast<size_t>(tensor.numel)) return tensor.dtype;
-    flat -= static_cast<size_t>(tensor.numel);
-  }
-  return DType::f32;
-}
-
-double unit_roundoff(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
-
-// Of the option's compressor; those of `none` where it has none.
-core::CompressorTraits traits_of(const std::string& option) {
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
-  const auto found = std::find_if(known.begin(), known.end(), [&](const core::CompressorTraits& traits) {
-    return option.starts_with(std::string(traits.name) + ":");
-  });
-  return found == known.end() ? known.front() : *found;
-}
-
-double wire_roundoff(const std::string& option, DType dtype) {
-  if (option.starts_with("bf16")) return unit_roundoff(DType::bf16);
-  if (option.starts_with("fp16")) return unit_roundoff(DType::f16);
-  return option == "all_reduce" ? unit_roundoff(dtype) : unit_roundoff(DType::f32);
-}
-
 void expect_ok(const std::vector<core::Status>& statuses) {
   for (const core::Status& status : statuses) ASSERT_TRUE(status.ok()) << status.error().message;
 }
 
 // --- Averages and residuals ------------------------------------------------------------------------------------------
 
-// The ledger of one step, in fp64: over all ranks, what was applied and what is kept is what was there before.
-struct Step {
-  const core::GradientTable& table;
-  std::string option;
-  std::vector<Values> gradients, before, after;
-  Values average;
-
-  double size() const { return static_cast<double>(gradients.size()); }
-  static double sum(const std::vector<Values>& ranks, size_t i) {
-    double total = 0;
-    for (const Values& values : ranks) total += static_cast<double>(values[i]);
-    return total;
-  }
-
-  // Per dtype, since 16-bit gradients are rounded once more when the average is stored.
-  void check_ledger() const {
-    std::array<double, 3> error{}, total{}, stored{};
-    for (size_t i = 0; i < average.size(); ++i) {
-      const auto d = static_cast<size_t>(dtype_of[i]);
-      const double given = sum(gradients, i) + sum(before, i);
-      const double found = size() * static_cast<double>(average[i]) + sum(after, i);
-      error[d] += (found - given) * (found - given);
-      total[d] += given * given;
-      stored[d] += size() * static_cast<double>(average[i]) * size() * static_cast<double>(average[i]);
-    }
-    for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
-      const auto d = static_cast<size_t>(dtype);
-      const double rounding = dtype == DType::f32 ? 0 : unit_roundoff(dtype) * std::sqrt(stored[d]);
-      EXPECT_LE(std::sqrt(error[d]), 1e-6 * std::sqrt(total[d]) + rounding) << option << ", " << core::to_string(dtype);
-    }
-  }
-
-  // The average within the rounding that the program does.
-  void check_average() const {
-    int wrong = 0;
-    for (size_t i = 0; i < average.size(); ++i) {
-      double magnitude = 0;
-      for (const Values& values : gradients) magnitude += std::abs(static_cast<double>(values[i])) / size();
-      const double roundoff = std::max(wire_roundoff(option, dtype_of[i]), unit_roundoff(dtype_of[i]));
-      const double allowed = (size() + 2) * roundoff * magnitude + 0x1p-24;  // the smallest float16 is 2^-24
-      if (!(std::abs(static_cast<double>(average[i]) - sum(gradients, i) / size()) <= allowed)) ++wrong;
-    }
-    EXPECT_EQ(wrong, 0) << option;
-  }
-
-  void check() const {
-    const core::CompressorTraits traits = traits_of(option);
-    if (traits.error_feedback) return check_ledger();
-    EXPECT_EQ(before, after) << option;
-    if (traits.fidelity < core::Fidelity::lossy) check_average();
-  }
-
-  std::vector<DType> dtype_of;
-};
-
 class ExecutorRanks : public testing::TestWithParam<int> {
  protected:
-  // Runs a step on random gradients, checks it, and that all ranks got the same bits.
-  void step(Fleet& fleet, const std::string& option) {
-    Step step{.table = table_,
-              .option = option,
-              .gradients = random_gradients(table_, fleet.size(), rng_),
-              .before = fleet.residuals(),
-              .after = {},
-              .average = {},
-              .dtype_of = dtype_of_};
-    for (int r = 0; r < fleet.size(); ++r) rng_.shuffle(fleet.rank(r).ready_order);
-    expect_ok(fleet.step(step.gradients));
-    step.after = fleet.residuals();
-    step.average = fleet.rank(0).average();
-    for (int r = 1; r < fleet.size(); ++r) EXPECT_EQ(fleet.rank(r).average(), step.average) << option;
-    step.check();
-  }
-
   const core::GradientTable table_ = mixed_table();
-  const std::vector<DType> dtype_of_ = [this] {
-    std::vector<DType> dtypes;
-    for (int64_t i = 0; i < table_.numel(); ++i) dtypes.push_back(dtype_at(table_, static_cast<size_t>(i)));
-    return dtypes;
-  }();
   core::Rng rng_{17};
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, ExecutorRanks, testing::Values(1, 2, 3, 4));
@@ -140,7 +39,7 @@ TEST_P(ExecutorRanks, EveryProgramAveragesUnderEveryPartitionAtEveryPlace) {
       int in_flight = 1;
       for (const int64_t bytes : {int64_t{1} << 30, int64_t{10'000}, int64_t{1'500}}) {
         fleet.run(make_strategy(table_, option, bytes, in_flight++));
-        for (int i = 0; i < 2; ++i) step(fleet, option);
+        for (int i = 0; i < 2; ++i) checked_step(fleet, table_, option, rng_);
       }
     }
   }
@@ -154,7 +53,7 @@ TEST_P(ExecutorRanks, NothingIsLostAcrossSwitchesOfStrategyAndPartition) {
     const std::string& option = options[rng_.below(options.size())];
     fleet.run(make_strategy(table_, option, 1'000 + static_cast<int64_t>(rng_.below(40'000)),
                             1 + static_cast<int>(rng_.below(4))));
-    for (int i = 0; i < 7; ++i) step(fleet, option);
+    for (int i = 0; i < 7; ++i) checked_step(fleet, table_, option, rng_);
   }
 }
 

@@ -14,10 +14,34 @@ std::vector<Values> random_gradients(const core::GradientTable& table, int size,
   return gradients;
 }
 
-Rank::Rank(const core::GradientTable& table, std::unique_ptr<comm::Communicator> data,
-           std::unique_ptr<comm::Communicator> control, const ExecutorOptions& options)
-    : ready_order(table.tensors.size()), gradients_(table), data_(std::move(data)), control_(std::move(control)) {
-  executor_ = std::make_unique<Executor>(*data_, *control_, clock_, options, [this](bool finite) {
+std::vector<RankGroups> make_groups(int size, int local_size, const comm::ThreadGroupOptions& data,
+                                    const comm::ThreadGroupOptions& control) {
+  auto flat = comm::make_thread_group(size, data), words = comm::make_thread_group(size, control);
+  std::vector<RankGroups> ranks;
+  for (int r = 0; r < size; ++r) {
+    const core::Seat seat = local_size > 0 ? core::seat(r, size, local_size) : core::Seat{.rank = r, .size = size};
+    const auto at = static_cast<size_t>(r);
+    ranks.push_back({.seat = seat, .flat = std::move(flat[at]), .control = std::move(words[at])});
+  }
+  if (local_size == 0) return ranks;
+  for (int node = 0; node < size / local_size; ++node) {
+    auto group = comm::make_thread_group(local_size, data);
+    for (int i = 0; i < local_size; ++i) {
+      ranks[static_cast<size_t>(node * local_size + i)].intra = std::move(group[static_cast<size_t>(i)]);
+    }
+  }
+  for (int i = 0; i < local_size; ++i) {
+    auto group = comm::make_thread_group(size / local_size, data);
+    for (int node = 0; node < size / local_size; ++node) {
+      ranks[static_cast<size_t>(node * local_size + i)].inter = std::move(group[static_cast<size_t>(node)]);
+    }
+  }
+  return ranks;
+}
+
+Rank::Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options)
+    : ready_order(table.tensors.size()), gradients_(table), groups_(std::move(groups)) {
+  executor_ = std::make_unique<Executor>(groups_.view(), clock_, options, [this](bool finite) {
     const auto hash = static_cast<double>(core::hash(executor_->strategy()) >> 11);  // exact in a double
     word_ = {finite ? 0.0 : 1.0, hash, -hash};
     return std::span<double>(word_);
@@ -28,12 +52,11 @@ Rank::Rank(const core::GradientTable& table, std::unique_ptr<comm::Communicator>
 
 void Rank::close() {
   executor_->stop();
-  data_.reset();
-  control_.reset();
+  groups_ = {};
 }
 
 Values Rank::residual() {
-  const auto program = compile(executor_->strategy(), gradients_.table(), 0, 1);  // the same buckets on every rank
+  const auto program = compile(executor_->strategy(), gradients_.table(), groups_.seat);
   return gradients_.read(*program.value(), executor_->residuals());
 }
 
@@ -50,13 +73,12 @@ core::Status Rank::step(const Values& gradient) {
   return settle();
 }
 
-Fleet::Fleet(int size, const core::GradientTable& table, const ExecutorOptions& options, comm::ThreadGroupOptions data,
-             comm::ThreadGroupOptions control) {
-  auto data_group = comm::make_thread_group(size, std::move(data));
-  auto control_group = comm::make_thread_group(size, std::move(control));
-  for (size_t r = 0; r < data_group.size(); ++r) {
-    ranks_.push_back(std::make_unique<Rank>(table, std::move(data_group[r]), std::move(control_group[r]), options));
-  }
+Fleet::Fleet(int size, const core::GradientTable& table, const ExecutorOptions& options,
+             const comm::ThreadGroupOptions& data, const comm::ThreadGroupOptions& control)
+    : Fleet(make_groups(size, 0, data, control), table, options) {}
+
+Fleet::Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options) {
+  for (RankGroups& own : groups) ranks_.push_back(std::make_unique<Rank>(table, std::move(own), options));
 }
 
 void Fleet::run(const core::Strategy& strategy) {

@@ -27,10 +27,21 @@ const ExecutorOptions kWithHost{.host_threads = kHostThreads, .timeout_ms = 60'0
 // One random gradient for each rank.
 std::vector<Values> random_gradients(const core::GradientTable& table, int size, core::Rng& rng);
 
+// The communicators of one rank.
+struct RankGroups {
+  core::Seat seat;
+  std::unique_ptr<comm::Communicator> flat, control, intra = {}, inter = {};
+
+  comm::Groups view() const { return {seat, *flat, *control, intra.get(), inter.get()}; }
+};
+
+// Those of all ranks; with levels where nodes have `local_size` ranks each.
+std::vector<RankGroups> make_groups(int size, int local_size = 0, const comm::ThreadGroupOptions& data = {},
+                                    const comm::ThreadGroupOptions& control = {});
+
 class Rank {
  public:
-  Rank(const core::GradientTable& table, std::unique_ptr<comm::Communicator> data,
-       std::unique_ptr<comm::Communicator> control, const ExecutorOptions& options);
+  Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options);
   ~Rank() { close(); }
 
   // Ends this rank: its communicators are gone, and everything else answers with an error.
@@ -56,7 +67,7 @@ class Rank {
   GradientArenas gradients_;
   const core::SteadyClock clock_;
   std::array<double, 3> word_{};  // not finite; hash of the strategy in force and its negation
-  std::unique_ptr<comm::Communicator> data_, control_;
+  RankGroups groups_;
   std::unique_ptr<Executor> executor_;
 };
 
@@ -64,7 +75,8 @@ class Rank {
 class Fleet {
  public:
   Fleet(int size, const core::GradientTable& table, const ExecutorOptions& options = {},
-        comm::ThreadGroupOptions data = {}, comm::ThreadGroupOptions control = {});
+        const comm::ThreadGroupOptions& data = {}, const comm::ThreadGroupOptions& control = {});
+  Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& rank(int r) { return *ranks_[static_cast<size_t>(r)]; }

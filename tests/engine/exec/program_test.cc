@@ -26,14 +26,16 @@ std::string print(const BucketProgram& bucket) {
       case Op::Kind::scale: text += "scale" + place; break;
       case Op::Kind::load: text += "load" + place; break;
       case Op::Kind::store: text += "store" + place; break;
+      case Op::Kind::pack: text += "packx" + std::to_string(op.payloads.size()); break;
       case Op::Kind::encode:
-        text += (op.reencode ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size());
+        text += (op.share ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size());
         break;
       case Op::Kind::decode: text += "decode" + place + "x" + std::to_string(op.payloads.size()); break;
       case Op::Kind::collective: {
         constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
         text += std::string(comm::to_string(op.collective)) + " " + std::to_string(op.count) +
                 kTypes[static_cast<size_t>(op.wire)];
+        if (op.level != core::Level::flat) text += "@" + std::string(core::to_string(op.level));
         break;
       }
     }
@@ -43,7 +45,7 @@ std::string print(const BucketProgram& bucket) {
 
 std::unique_ptr<Program> compile_one(const std::string& option, DType dtype, int64_t numel, int rank, int size) {
   const core::GradientTable table = make_table({{numel, dtype}});
-  return std::move(compile(make_strategy(table, option, 1 << 30, 1), table, rank, size)).value();
+  return std::move(compile(make_strategy(table, option, 1 << 30, 1), table, {.rank = rank, .size = size})).value();
 }
 
 std::string compiled(const std::string& option, DType dtype, int rank = 0, int size = 3) {
@@ -99,19 +101,27 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
       {"bf16: encode@device decode@device", "step 1: decode before any exchange"},
       {"bf16: decode@device", "step 0: decode needs payloads"},
       {"bf16: encode@device encode@device all_reduce decode@device", "step 1: encode needs a gradient"},
-      {"all_reduce all_reduce", "step 1: all_reduce needs a whole bucket"},
+      {"all_reduce all_reduce", "step 1: all_reduce needs what was not reduced over these ranks yet"},
       {"bf16: all_reduce encode@device all_gather decode@device", "step 1: encode after the whole bucket was reduced"},
-      {"all_gather", "step 0: all_gather needs a payload"},
-      {"all_to_all", "step 0: all_to_all needs a whole encoded bucket"},
-      {"bf16: encode@device all_gather all_gather decode@device", "step 2: all_gather needs a payload"},
-      {"bf16: encode@device all_to_all all_gather decode@device", "step 2: all_gather needs a payload"},
+      {"all_gather", "step 0: all_gather needs shards, or payloads"},
+      {"all_to_all", "step 0: all_to_all needs payloads"},
+      {"gather", "step 0: gather needs payloads"},
+      {"broadcast", "step 0: broadcast needs what only one of these ranks has"},
+      {"reduce", "does not end in the average"},
+      {"reduce_scatter", "does not end in the average"},
+      {"reduce_scatter broadcast", "step 1: broadcast needs what only one"},
+      {"reduce all_gather", "step 1: all_gather needs shards"},
+      {"bf16: encode@device all_gather all_gather decode@device", "step 2: all_gather needs payloads that were not"},
+      {"bf16: encode@device all_to_all reduce decode@device", "step 2: reduce needs what was not reduced"},
+      {"bf16: encode@device reduce decode@device", "step 1: only all_reduce adds payloads up"},
+      {"bf16: reduce_scatter encode@device all_to_all decode@device", "step 1: all_to_all ahead needs what was not"},
       {"bf16,fp16: encode@device all_reduce decode@device#1", "step 2: decode names another codec"},
-      {"bf16,topk:0.1: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1",
-       "step 3: a shard that is encoded again with error feedback"},
+      {"all_reduce@intra all_reduce@inter", "levels need nodes that are known"},
+      {"reduce_scatter@intra all_gather", "collectives over all ranks and over levels do not mix"},
   };
   const core::GradientTable table = make_table({{100, DType::f32}});
   for (const auto& [option, message] : refused) {
-    const auto program = compile(make_strategy(table, option, 1 << 20, 1), table, 0, 2);
+    const auto program = compile(make_strategy(table, option, 1 << 20, 1), table, {.size = 2});
     ASSERT_FALSE(program.ok()) << option;
     EXPECT_EQ(program.error().code, core::Error::Code::invalid);
     EXPECT_THAT(program.error().message, HasSubstr(message));
@@ -119,22 +129,76 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
   }
   core::Strategy strategy = make_strategy(table, "bf16: encode@device all_reduce decode@device", 1 << 20, 1);
   strategy.buckets[0].option.steps[0].codec = 1;
-  EXPECT_THAT(compile(strategy, table, 0, 2).error().message, HasSubstr("it names codec 1 of 1"));
+  EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("it names codec 1 of 1"));
   strategy.buckets[0].option.codecs[0].name = "gzip";
-  EXPECT_THAT(compile(strategy, table, 0, 2).error().message, HasSubstr("compressor \"gzip\" is unknown"));
+  EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("compressor \"gzip\" is unknown"));
 }
 
-TEST(Shard, PartsCoverEveryElementOnceInAlignedShardsOfEqualLength) {
+std::string compiled_on_levels(const std::string& option, int rank) {
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  return print(compile(make_strategy(table, option, 1 << 30, 1), table, core::seat(rank, 4, 2)).value()->buckets[0]);
+}
+
+TEST(Compile, OverLevelsEachRankHasItsPart) {
+  // Shards of 64 elements in a node, of 32 between nodes: more than the bucket has, so that it is staged.
+  EXPECT_EQ(compiled_on_levels("reduce_scatter@intra all_reduce@inter all_gather@intra", 0),
+            "load@device scale@device reduce-scatter 64f32@intra all-reduce 64f32@inter all-gather 64f32@intra "
+            "store@device");
+  EXPECT_EQ(compiled_on_levels("reduce_scatter@intra all_reduce@inter all_gather@intra", 1),
+            "load@device scale@device reduce-scatter 64f32@intra all-reduce 36f32@inter all-gather 64f32@intra "
+            "store@device");
+  // The first bucket has its roots in rank 0 of node 0.
+  const char* const rooted = "reduce@intra reduce@inter broadcast@inter broadcast@intra";
+  EXPECT_EQ(compiled_on_levels(rooted, 0),
+            "scale@device reduce 100f32@intra reduce 100f32@inter broadcast 100f32@inter broadcast 100f32@intra");
+  EXPECT_EQ(compiled_on_levels(rooted, 1), "scale@device reduce 100f32@intra broadcast 100f32@intra");
+  EXPECT_EQ(compiled_on_levels(rooted, 2), compiled_on_levels(rooted, 0));
+  // Encoded once in four parts, which are put in order between the exchanges.
+  EXPECT_EQ(compiled_on_levels(
+                "bf16: encode@device all_to_all@intra all_to_all@inter decode@host encode@host all_gather@inter "
+                "all_gather@intra decode@host",
+                3),
+            "encode@devicex4 all-to-all 128u8@intra packx4 all-to-all 128u8@inter decode@hostx4 encode-again@hostx1 "
+            "all-gather 64u8@inter all-gather 128u8@intra decode@hostx4");
+}
+
+TEST(Compile, WhatIsEncodedLaterThanFirstStillFeedsBackErrors) {
+  // The residual joins the gradient before the first sum, and owners keep the error of what they encode.
+  const core::GradientTable table = make_table({{128, DType::f32}});
+  const auto ops = [&](const std::string& option, int rank) {
+    return compile(make_strategy(table, option, 1 << 30, 1), table, core::seat(rank, 4, 2)).value()->buckets[0].ops;
+  };
+  const std::string sum =
+      "topk:0.1: reduce_scatter@intra all_reduce@inter encode@device all_gather@intra decode@device";
+  for (int rank = 0; rank < 4; ++rank) {
+    const std::vector<Op> of_rank = ops(sum, rank);
+    EXPECT_EQ(of_rank[0].kind, Op::Kind::scale);
+    EXPECT_TRUE(of_rank[0].residual);
+    const Op& encode = of_rank[3];
+    EXPECT_TRUE(encode.share && !encode.residual);
+    EXPECT_EQ(encode.banks, rank < 2) << "both nodes hold the same sum: the first one keeps its error";
+    EXPECT_EQ(encode.random.rank, static_cast<uint32_t>(rank % 2));
+  }
+  const std::vector<Op> mixed =
+      ops("bf16,topk:0.1: encode@device all_to_all@intra decode@device encode@device#1 "
+          "all_gather@inter decode@device#1 all_gather@intra",
+          0);
+  EXPECT_TRUE(mixed[0].kind == Op::Kind::scale && mixed[0].residual);
+  EXPECT_TRUE(mixed[1].kind == Op::Kind::encode && mixed[1].share && !mixed[1].banks);
+}
+
+TEST(Compile, ShardsCoverEveryElementOnceAlignedAndNoneIsLongerThanTheFirst) {
   for (const int size : {1, 2, 3, 5, 8}) {
-    for (const int64_t n : {0, 1, 15, 16, 17, 100, 4096, 65'537}) {
+    for (const int64_t n : {1, 15, 16, 17, 100, 4096, 65'537}) {
+      const auto program = compile_one(std::string("none") + kTwoStep, DType::f32, n, 0, size);
+      const std::vector<Payload>& payloads = program->buckets[0].ops[0].payloads;
+      ASSERT_EQ(payloads.size(), static_cast<size_t>(size));
       int64_t end = 0;
-      const int64_t length = shard(n, 0, size).length;
-      for (int rank = 0; rank < size; ++rank) {
-        const Range range = shard(n, rank, size);
-        EXPECT_EQ(range.begin, end);
-        EXPECT_LE(range.length, length);
-        EXPECT_TRUE(range.length == 0 || range.begin % 16 == 0);
-        end += range.length;
+      for (const Payload& payload : payloads) {
+        EXPECT_EQ(payload.range.begin, end);
+        EXPECT_LE(payload.range.length, payloads[0].range.length);
+        EXPECT_TRUE(payload.range.length == 0 || payload.range.begin % 16 == 0);
+        end += payload.range.length;
       }
       EXPECT_EQ(end, n);
     }
@@ -152,7 +216,7 @@ std::vector<Piece> pieces(const Program& program) {
   std::vector<Piece> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const BucketProgram& bucket = program.buckets[b];
-    if (bucket.staging >= 0) all.push_back({bucket.staging, bucket.staging + bucket.numel * 4, b, 0});
+    if (bucket.staging >= 0) all.push_back({bucket.staging, bucket.staging + bucket.staged * 4, b, 0});
     for (size_t o = 0; o < bucket.ops.size(); ++o) {
       const Op& op = bucket.ops[o];
       if (op.kind != Op::Kind::encode) continue;
@@ -172,7 +236,7 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
   const core::GradientTable table = mixed_table();
   for (const std::string& option : all_options(Place::device)) {
     for (int rank = 0; rank < GetParam(); ++rank) {
-      const auto program = compile(make_strategy(table, option, 5'000, 1), table, rank, GetParam());
+      const auto program = compile(make_strategy(table, option, 5'000, 1), table, {.rank = rank, .size = GetParam()});
       const std::vector<Piece> all = pieces(*program.value());
       for (size_t i = 0; i < all.size(); ++i) {
         EXPECT_EQ(all[i].begin % 16, 0) << option;
@@ -210,7 +274,7 @@ TEST_P(Layout, AGatherWorksInPlaceAndWhatItBringsIsWhatIsDecoded) {
 
 TEST(Compile, PutsBucketsWhereTheirElementsLieInTheArenaOfTheirType) {
   const core::GradientTable table = mixed_table();
-  const auto program = compile(make_strategy(table, "all_reduce", 3'000, 1), table, 0, 2);
+  const auto program = compile(make_strategy(table, "all_reduce", 3'000, 1), table, {.size = 2});
   std::array<int64_t, 3> end{};
   for (const BucketProgram& bucket : program.value()->buckets) {
     int64_t& next = end[static_cast<size_t>(bucket.dtype)];

@@ -1,0 +1,35 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The groups that one rank belongs to, each with a communicator of its own: all ranks, and where there are levels, its
+// node's ranks and the ranks of its position in all nodes. The control collective has one over all ranks again, so that
+// it never waits behind gradients.
+#pragma once
+
+#include "engine/comm/communicator.h"
+#include "engine/core/topology.h"
+
+namespace gradtune::comm {
+
+struct Groups {
+  core::Seat seat;
+  Communicator& flat;
+  Communicator& control;
+  Communicator* intra = nullptr;  // null where there are no levels
+  Communicator* inter = nullptr;
+
+  Communicator& at(core::Level level) const {
+    if (level == core::Level::flat) return flat;
+    Communicator* group = level == core::Level::intra ? intra : inter;
+    core::check(group != nullptr, "a program with levels runs where there are levels");
+    return *group;
+  }
+
+  void abort() const {
+    for (Communicator* group : {&flat, intra, inter, &control}) {
+      if (group != nullptr) group->abort();
+    }
+  }
+};
+
+}  // namespace gradtune::comm

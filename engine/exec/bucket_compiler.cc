@@ -1,0 +1,436 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/bucket_compiler.h"
+
+#include <algorithm>
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+using core::Level;
+using core::Step;
+using Kind = Op::Kind;
+
+constexpr int64_t kAlignment = 64;
+constexpr int64_t kShardAlignment = 16;  // elements
+
+comm::WireType wire_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32: return comm::WireType::f32;
+    case DType::bf16: return comm::WireType::bf16;
+    case DType::f16: return comm::WireType::f16;
+  }
+  return comm::WireType::u8;
+}
+
+comm::Collective::Kind collective_of(Step::Kind kind) {
+  switch (kind) {
+    case Step::Kind::all_reduce: return comm::Collective::Kind::all_reduce;
+    case Step::Kind::reduce_scatter: return comm::Collective::Kind::reduce_scatter;
+    case Step::Kind::all_gather: return comm::Collective::Kind::all_gather;
+    case Step::Kind::all_to_all: return comm::Collective::Kind::all_to_all;
+    case Step::Kind::reduce: return comm::Collective::Kind::reduce;
+    case Step::Kind::broadcast: return comm::Collective::Kind::broadcast;
+    case Step::Kind::gather: return comm::Collective::Kind::gather;
+    case Step::Kind::encode:
+    case Step::Kind::decode: break;
+  }
+  core::check(false, "a step that is no collective");
+  return {};
+}
+
+size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
+const char* name_of(size_t d) { return d == 1 ? "nodes" : "ranks"; }
+
+bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
+
+}  // namespace
+
+BucketCompiler::BucketCompiler(const core::Option& option, const std::vector<const compress::Compressor*>& codecs,
+                               const core::Seat& seat, int bucket, int64_t pool_begin)
+    : option_(option), codecs_(codecs), seat_(seat), bucket_(bucket), pool_(pool_begin) {}
+
+core::Status BucketCompiler::compile(BucketProgram& program) {
+  program_ = &program;
+  for (size_t i = 0; i < option_.steps.size(); ++i) {
+    const Step& step = option_.steps[i];
+    step_ = static_cast<int32_t>(i);
+    if (!core::is_collective(step.kind) && step.codec >= codecs_.size()) {
+      return refuse("it names codec " + std::to_string(step.codec) + " of " + std::to_string(codecs_.size()));
+    }
+  }
+  step_ = 0;
+  if (core::Status status = find_dimensions(); !status) return status;
+  if (core::Status status = begin(); !status) return status;
+  for (size_t i = 0; i < option_.steps.size(); ++i) {
+    step_ = static_cast<int32_t>(i);
+    if (core::Status status = compile_step(option_.steps[i]); !status) return status;
+  }
+  if (encoded_ || !is_replicated(0) || !is_replicated(1)) {
+    return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
+  }
+  if (program.staging >= 0) add({.kind = Kind::store, .place = option_.steps.back().place});
+  return {};
+}
+
+// All ranks are one dimension of a flat program; nodes and their ranks are the two of a hierarchical one.
+core::Status BucketCompiler::find_dimensions() {
+  bool flat = false, levels = false;
+  for (const Step& step : option_.steps) {
+    if (core::is_collective(step.kind)) (step.level == Level::flat ? flat : levels) = true;
+  }
+  if (flat && levels) return refuse("collectives over all ranks and over levels do not mix");
+  if (levels && !seat_.has_levels()) {
+    return refuse("levels need nodes that are known, and of equally many ranks");
+  }
+  if (levels) {
+    dimensions_[0] = {.size = seat_.local_size, .index = seat_.local_rank, .root = bucket_ % seat_.local_size};
+    dimensions_[1] = {.size = seat_.nodes, .index = seat_.node, .root = bucket_ % seat_.nodes};
+  } else {
+    dimensions_[0] = {.size = seat_.size, .index = seat_.rank, .root = bucket_ % seat_.size};
+    dimensions_[1] = {.summed = true};
+  }
+  const int64_t shards = kShardAlignment * dimensions_[0].size * dimensions_[1].size;
+  padded_ = (program_->numel + shards - 1) / shards * shards;
+  return {};
+}
+
+// What happens before the first step: staging of what can not be worked on in place, and, unless the first encode does
+// it, the scale and the residual.
+core::Status BucketCompiler::begin() {
+  const Step& first = option_.steps.front();
+  const core::Place place = is_encode(first) ? first.place : core::Place::device;
+  bool feeds_back_first = false, encodes = false;
+  for (const Step& step : option_.steps) {
+    if (!is_encode(step)) continue;
+    const bool feeds_back = codecs_[step.codec]->traits().error_feedback;
+    feeds_back_first = encodes ? feeds_back_first : feeds_back;
+    program_->keeps_residual = program_->keeps_residual || feeds_back;
+    encodes = true;
+  }
+  const bool needs_fp32 = program_->dtype != DType::f32 && (encodes || option_.steps.size() > 1);
+  if (needs_fp32 || (needs_equal_shards() && padded_ != program_->numel)) {
+    program_->staging = allocate(padded_ * 4);
+    program_->staged = padded_;
+    add({.kind = Kind::load, .place = place});
+  }
+  if (!is_encode(first) || (program_->keeps_residual && !feeds_back_first)) {
+    add({.kind = Kind::scale, .place = place, .residual = program_->keeps_residual});
+    is_share_ = true;
+  }
+  return {};
+}
+
+core::Status BucketCompiler::compile_step(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::encode: return encode(step);
+    case Step::Kind::decode: return decode(step);
+    case Step::Kind::all_reduce:
+    case Step::Kind::reduce_scatter:
+    case Step::Kind::reduce: return reduce(step);
+    case Step::Kind::all_to_all:
+    case Step::Kind::gather: return exchange(step);
+    case Step::Kind::all_gather: return encoded_ ? exchange(step) : all_gather_gradient(step);
+    case Step::Kind::broadcast: return broadcast(step);
+  }
+  return refuse("unknown kind of step");
+}
+
+core::Status BucketCompiler::encode(const Step& step) {
+  if (encoded_) return refuse("encode needs a gradient, but has payloads");
+  if (is_replicated(0) && is_replicated(1)) return refuse("encode after the whole bucket was reduced has no use");
+  codec_ = codecs_[step.codec];
+  const bool feeds_back = codec_->traits().error_feedback;
+  Op op{.kind = Kind::encode,
+        .place = step.place,
+        .codec = codec_,
+        .residual = feeds_back && !is_share_,
+        .share = is_share_,
+        .banks = feeds_back};
+  // Ranks that hold the same sum encode it alike, and one of them keeps the error.
+  Part owner;
+  for (size_t d = 0; d < 2; ++d) {
+    owner[d] = is_replicated(d) ? 0 : dimensions_[d].index;
+    op.banks = op.banks && owner[d] == dimensions_[d].index;
+  }
+  op.random = {.rank = static_cast<uint32_t>(owner[0] + owner[1] * dimensions_[0].size),
+               .use = static_cast<uint32_t>(program_->dtype) * 16 + encodes_++};
+
+  // The parts that the exchanges ahead take it apart into, those of the first of them outermost.
+  parts_ = {own_part()};
+  for (const size_t d : cuts_ahead()) {
+    if (dimensions_[d].summed || dimensions_[d].split || dimensions_[d].rooted) {
+      return refuse("all_to_all ahead needs what was not reduced over these " + std::string(name_of(d)) + " yet");
+    }
+    std::vector<Part> finer;
+    for (const Part& part : parts_) {
+      for (int i = 0; i < dimensions_[d].size; ++i) {
+        finer.push_back(part);
+        finer.back()[d] = i;
+      }
+    }
+    parts_ = std::move(finer);
+  }
+  // All parts have the size of the largest, which is the first shard, since collectives have one count.
+  Part first = parts_.front();
+  for (int& shard : first) shard = shard == kWhole ? kWhole : 0;
+  const int64_t longest = range_of(first).length;
+  part_bytes_ = codec_->payload_bytes(longest);
+  const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
+  const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
+  if (next.kind != Step::Kind::all_reduce) part_bytes_ = (part_bytes_ + 15) / 16 * 16;  // payloads are aligned
+  const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
+  if (next.kind == Step::Kind::all_gather || next.kind == Step::Kind::gather) {
+    // Encoded where the collective gathers: it works in place and nothing is copied.
+    const Dimension& dimension = dimensions_[dimension_of(next.level)];
+    buffer_ = allocate(bytes * dimension.size) + dimension.index * bytes;
+  } else {
+    buffer_ = allocate(bytes);
+  }
+  op.payloads = payloads();
+  op.scratch_bytes = codec_->scratch_bytes(longest);
+  op.scratch = allocate(op.scratch_bytes);
+  op.step = step_;
+  if (is_active()) add(std::move(op));
+  encoded_ = is_share_ = true;
+  exchanged_ = false;
+  return {};
+}
+
+core::Status BucketCompiler::decode(const Step& step) {
+  if (!encoded_) return refuse("decode needs payloads, but has a gradient");
+  if (codecs_[step.codec] != codec_) return refuse("decode names another codec than the encode before it");
+  if (!exchanged_) return refuse("decode before any exchange only loses precision");
+  Op op{.kind = Kind::decode, .place = step.place, .step = step_, .codec = codec_, .payloads = payloads()};
+  std::stable_sort(op.payloads.begin(), op.payloads.end(),
+                   [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
+  if (is_active()) add(std::move(op));
+  for (Dimension& dimension : dimensions_) {
+    dimension.summed = dimension.summed || dimension.pending;
+    dimension.pending = false;
+  }
+  encoded_ = false;
+  return {};
+}
+
+core::Status BucketCompiler::reduce(const Step& step) {
+  const size_t d = dimension_of(step.level);
+  Dimension& dimension = dimensions_[d];
+  const std::string name(core::to_string(step.kind));
+  if (dimension.summed || dimension.pending || dimension.split) {
+    return refuse(name + " needs what was not reduced over these " + name_of(d) + " yet");
+  }
+  Op op = collective(step);
+  if (encoded_) {
+    if (!codec_->traits().summable) return refuse(std::string(codec_->traits().name) + " payloads can not be summed");
+    if (step.kind != Step::Kind::all_reduce || parts_.size() != 1) return refuse("only all_reduce adds payloads up");
+    op.wire = wire_of(codec_->sum_type());
+    op.count = part_bytes_ / comm::bytes_per_element(op.wire);
+    op.input = op.output = buffer_;
+    exchanged_ = true;
+  } else if (step.kind == Step::Kind::reduce_scatter) {
+    if (d == 0 && dimensions_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
+    on_gradient(op, padded_range_of(own_part()));
+    op.count /= dimension.size;
+    op.output = op.input + dimension.index * op.count * comm::bytes_per_element(op.wire);
+    dimension.split = true;
+  } else {
+    on_gradient(op, range_of(own_part()));
+  }
+  if (is_active()) add(std::move(op));
+  dimension.summed = true;
+  dimension.rooted = step.kind == Step::Kind::reduce;
+  return {};
+}
+
+// Of payloads. An all_gather puts shards side by side where there are any, and else brings what is to be added up.
+core::Status BucketCompiler::exchange(const Step& step) {
+  const size_t d = dimension_of(step.level);
+  Dimension& dimension = dimensions_[d];
+  const std::string name(core::to_string(step.kind));
+  if (!encoded_) return refuse(name + " needs payloads; encode first");
+  const bool brings_shards = step.kind == Step::Kind::all_gather && dimension.split;
+  if (!brings_shards && (dimension.summed || dimension.pending || dimension.split)) {
+    return refuse(name + " needs payloads that were not exchanged over these " + name_of(d) + " yet");
+  }
+  if (d == 0 && brings_shards && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
+  Op op = collective(step);
+  const auto bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
+  if (step.kind == Step::Kind::all_to_all) {
+    // Parts for one receiver stand together.
+    std::vector<Part> sorted = parts_;
+    std::stable_sort(sorted.begin(), sorted.end(), [d](const Part& a, const Part& b) { return a[d] < b[d]; });
+    if (sorted != parts_) {
+      Op pack{.kind = Kind::pack, .place = core::Place::device, .payloads = payloads(), .output = allocate(bytes)};
+      std::vector<size_t> order(parts_.size());
+      for (size_t p = 0; p < order.size(); ++p) order[p] = p;
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parts_[a][d] < parts_[b][d]; });
+      for (size_t p = 0; p < order.size(); ++p) {
+        pack.payloads[p] = {buffer_ + static_cast<int64_t>(order[p]) * part_bytes_, part_bytes_, {}};
+      }
+      buffer_ = pack.output;
+      if (is_active()) add(std::move(pack));
+      parts_ = std::move(sorted);
+    }
+    op.count = bytes / dimension.size;
+    op.input = buffer_;
+    op.output = buffer_ = allocate(bytes);
+    std::vector<Part> own;
+    std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(own),
+                 [&](const Part& part) { return part[d] == dimension.index; });
+    parts_.clear();
+    for (int r = 0; r < dimension.size; ++r) parts_.insert(parts_.end(), own.begin(), own.end());
+    dimension.split = dimension.pending = true;
+  } else {
+    op.count = bytes;
+    op.input = buffer_;
+    const bool in_place = is_encode(option_.steps[static_cast<size_t>(step_) - 1]);
+    op.output = in_place ? buffer_ - dimension.index * bytes : allocate(bytes * dimension.size);
+    buffer_ = op.output;
+    const std::vector<Part> own = std::move(parts_);
+    parts_.clear();
+    for (int r = 0; r < dimension.size; ++r) {
+      for (Part part : own) {
+        if (brings_shards) part[d] = r;
+        parts_.push_back(part);
+      }
+    }
+    if (brings_shards) {
+      dimension.split = false;
+    } else {
+      dimension.pending = true;
+    }
+  }
+  exchanged_ = true;
+  if (is_active()) add(std::move(op));
+  dimension.rooted = step.kind == Step::Kind::gather;
+  return {};
+}
+
+core::Status BucketCompiler::all_gather_gradient(const Step& step) {
+  const size_t d = dimension_of(step.level);
+  Dimension& dimension = dimensions_[d];
+  if (!dimension.split) return refuse("all_gather needs shards, or payloads; encode first");
+  if (d == 0 && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
+  Op op = collective(step);
+  on_gradient(op, padded_range_of(own_part()));
+  op.output = op.input - dimension.index * op.count * comm::bytes_per_element(op.wire);
+  if (is_active()) add(std::move(op));
+  dimension.split = false;
+  return {};
+}
+
+core::Status BucketCompiler::broadcast(const Step& step) {
+  const size_t d = dimension_of(step.level);
+  Dimension& dimension = dimensions_[d];
+  if (!dimension.rooted) return refuse("broadcast needs what only one of these " + std::string(name_of(d)) + " has");
+  Op op = collective(step);
+  if (encoded_) {
+    op.count = part_bytes_ * static_cast<int64_t>(parts_.size());
+    op.input = op.output = buffer_;
+    exchanged_ = true;
+  } else {
+    on_gradient(op, range_of(own_part()));
+  }
+  if (is_active(d)) add(std::move(op));
+  dimension.rooted = false;
+  return {};
+}
+
+// --- what the steps so far left of the data --------------------------------------------------------------------------
+
+// The dimensions of the all_to_alls until the next decode.
+std::vector<size_t> BucketCompiler::cuts_ahead() const {
+  std::vector<size_t> cuts;
+  for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
+    const Step& step = option_.steps[i];
+    if (!core::is_collective(step.kind)) break;
+    const size_t d = dimension_of(step.level);
+    if (step.kind == Step::Kind::all_to_all && std::find(cuts.begin(), cuts.end(), d) == cuts.end()) cuts.push_back(d);
+  }
+  return cuts;
+}
+
+// Whether a collective moves shards of the gradient itself.
+bool BucketCompiler::needs_equal_shards() const {
+  bool encoded = false;
+  for (const Step& step : option_.steps) {
+    if (is_encode(step)) encoded = true;
+    if (step.kind == Step::Kind::decode) encoded = false;
+    if (step.kind == Step::Kind::reduce_scatter) return true;
+    if (step.kind == Step::Kind::all_gather && !encoded) return true;
+  }
+  return false;
+}
+
+BucketCompiler::Part BucketCompiler::own_part() const {
+  Part part;
+  for (size_t d = 0; d < 2; ++d) part[d] = dimensions_[d].split ? dimensions_[d].index : kWhole;
+  return part;
+}
+
+Range BucketCompiler::padded_range_of(const Part& part) const {
+  Range range{0, padded_};
+  for (size_t d = 0; d < 2; ++d) {
+    if (part[d] == kWhole) continue;
+    range.length /= dimensions_[d].size;
+    range.begin += part[d] * range.length;
+  }
+  return range;
+}
+
+Range BucketCompiler::range_of(const Part& part) const {
+  const Range padded = padded_range_of(part);
+  const int64_t begin = std::min(padded.begin, program_->numel);
+  return {begin, std::min(padded.begin + padded.length, program_->numel) - begin};
+}
+
+bool BucketCompiler::is_active(size_t except) const {
+  for (size_t d = 0; d < 2; ++d) {
+    if (d != except && dimensions_[d].rooted && dimensions_[d].index != dimensions_[d].root) return false;
+  }
+  return true;
+}
+
+std::vector<Payload> BucketCompiler::payloads() const {
+  std::vector<Payload> all;
+  for (const Part& part : parts_) {
+    const Range range = range_of(part);
+    const auto offset = buffer_ + static_cast<int64_t>(all.size()) * part_bytes_;
+    all.push_back({offset, codec_->payload_bytes(range.length), range});
+  }
+  return all;
+}
+
+// --- operations ------------------------------------------------------------------------------------------------------
+
+Op BucketCompiler::collective(const Step& step) const {
+  return {.kind = Kind::collective,
+          .step = step_,
+          .collective = collective_of(step.kind),
+          .level = step.level,
+          .root = dimensions_[dimension_of(step.level)].root};
+}
+
+// In place on a range of the gradient, or of its staging.
+void BucketCompiler::on_gradient(Op& op, const Range& range) {
+  const bool staged = program_->staging >= 0;
+  op.wire = staged ? comm::WireType::f32 : wire_of(program_->dtype);
+  op.count = range.length;
+  op.input = op.output = (staged ? program_->staging : 0) + range.begin * comm::bytes_per_element(op.wire);
+  op.on_gradient = !staged;
+}
+
+int64_t BucketCompiler::allocate(int64_t bytes) {
+  const int64_t begin = pool_;
+  pool_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return begin;
+}
+
+core::Error BucketCompiler::refuse(const std::string& why) const {
+  return {core::Error::Code::invalid,
+          "program \"" + core::to_string(option_) + "\", step " + std::to_string(step_) + ": " + why};
+}
+
+}  // namespace gradtune::exec

@@ -1,0 +1,174 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost_fit.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+
+namespace gradtune::policies {
+namespace {
+
+using core::Step;
+using Kind = Step::Kind;
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Samples of one x count as their median, as often as there are some.
+struct Heap {
+  double x = 0, y = 0, weight = 0;
+};
+std::vector<Heap> heaps_of(std::vector<Point> points) {
+  std::sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
+  std::vector<Heap> heaps;
+  for (size_t begin = 0; begin < points.size();) {
+    std::vector<double> ys;
+    size_t end = begin;
+    for (; end < points.size() && points[end].x == points[begin].x; ++end) ys.push_back(points[end].y);
+    heaps.push_back({points[begin].x, std::max(median(ys), 1e-3), static_cast<double>(ys.size())});
+    begin = end;
+  }
+  return heaps;
+}
+
+double relative_error(const Line& line, const std::vector<Heap>& heaps) {
+  double sum = 0;
+  for (const Heap& heap : heaps) sum += heap.weight * std::abs(line.fixed + line.unit * heap.x - heap.y) / heap.y;
+  return sum;
+}
+
+RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
+  std::vector<double> errors;
+  for (const Point& point : points) {
+    const double fitted = std::max(line.fixed + line.unit * point.x, 1e-3);
+    errors.push_back(std::abs(point.y - fitted) / fitted);
+  }
+  return {static_cast<int>(points.size()), median(errors)};
+}
+
+// What every kind of rate was seen to take.
+struct Samples {
+  struct Codec {
+    std::vector<Point> encode, decode;
+  };
+  std::map<std::pair<Kind, core::Level>, std::vector<Point>> collectives;
+  std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs;
+  std::vector<Point> scale;
+
+  Codec& codec(const core::CompressorSpec& spec, core::Place place) {
+    for (auto& [key, codec] : codecs) {
+      if (key.first == spec && key.second == place) return codec;
+    }
+    codecs.push_back({{spec, place}, {}});
+    return codecs.back().second;
+  }
+};
+
+// A link serves what is under way in the order in which it ends; per level, as levels have links of their own.
+void charge_link(std::vector<TimedStep> steps, const core::Strategy& strategy,
+                 const std::vector<std::vector<StepSize>>& sizes, const Ranks& ranks, Samples& samples) {
+  std::sort(steps.begin(), steps.end(), [](const TimedStep& a, const TimedStep& b) { return a.end_us < b.end_us; });
+  std::array<double, 3> free_us;
+  free_us.fill(-std::numeric_limits<double>::infinity());
+  for (const TimedStep& timed : steps) {
+    const Step& step =
+        strategy.buckets[static_cast<size_t>(timed.bucket)].option.steps[static_cast<size_t>(timed.step)];
+    const StepSize& size = sizes[static_cast<size_t>(timed.bucket)][static_cast<size_t>(timed.step)];
+    double& free = free_us[static_cast<size_t>(step.level)];
+    const double us = timed.end_us - std::max(timed.begin_us, free);
+    free = timed.end_us;
+    const auto bytes = static_cast<double>(link_bytes(step.kind, size.bytes, ranks.of(step.level)));
+    samples.collectives[{step.kind, step.level}].push_back({bytes, us});
+  }
+}
+
+void take(const TimedStrategy& timed, const Ranks& ranks, const std::vector<core::CompressorTraits>& known,
+          Samples& samples) {
+  std::vector<std::vector<StepSize>> sizes;
+  for (const core::Bucket& bucket : timed.strategy->buckets) {
+    sizes.push_back(step_sizes(bucket.option, core::numel(bucket), ranks, known));
+  }
+  std::vector<TimedStep> collectives;
+  for (const TimedStep& each : timed.steps) {
+    const core::Bucket& bucket = timed.strategy->buckets[static_cast<size_t>(each.bucket)];
+    const double us = each.end_us - each.begin_us;
+    if (each.step < 0) {
+      samples.scale.push_back({static_cast<double>(core::numel(bucket)), us});
+      continue;
+    }
+    const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
+    const StepSize& size = sizes[static_cast<size_t>(each.bucket)][static_cast<size_t>(each.step)];
+    if (core::is_collective(step.kind)) {
+      collectives.push_back(each);
+      continue;
+    }
+    Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
+    if (step.kind == Kind::encode) {
+      codec.encode.push_back({static_cast<double>(size.elements), us});
+    } else {
+      codec.decode.push_back({static_cast<double>(4 * size.elements + size.bytes), us});
+    }
+  }
+  charge_link(std::move(collectives), *timed.strategy, sizes, ranks, samples);
+}
+
+}  // namespace
+
+Line fit_line(std::vector<Point> points) {
+  if (points.empty()) return {};
+  const std::vector<Heap> heaps = heaps_of(std::move(points));
+  if (heaps.size() == 1) return heaps[0].x > 0 ? Line{0, heaps[0].y / heaps[0].x} : Line{heaps[0].y, 0};
+  Line best;
+  double least = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const Line& line) {
+    if (line.fixed < 0 || line.unit < 0) return;
+    const double error = relative_error(line, heaps);
+    if (error < least) {
+      least = error;
+      best = line;
+    }
+  };
+  for (size_t a = 0; a < heaps.size(); ++a) {
+    consider({heaps[a].y, 0});
+    if (heaps[a].x > 0) consider({0, heaps[a].y / heaps[a].x});
+    for (size_t b = a + 1; b < heaps.size(); ++b) {
+      const double unit = (heaps[b].y - heaps[a].y) / (heaps[b].x - heaps[a].x);
+      consider({heaps[a].y - unit * heaps[a].x, unit});
+    }
+  }
+  return best;
+}
+
+FittedCost fit_cost(std::span<const TimedStrategy> timed, const Ranks& ranks,
+                    const std::vector<core::CompressorTraits>& known) {
+  Samples samples;
+  for (const TimedStrategy& each : timed) take(each, ranks, known, samples);
+  FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
+  for (const auto& [key, points] : samples.collectives) {
+    const auto& [kind, level] = key;
+    const Line line = fit_line(points);
+    const int steps = std::max(messages(kind, ranks.of(level)), 1);
+    fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
+    fitted.collectives.push_back(quality_of(line, points));
+  }
+  for (const auto& [key, codec] : samples.codecs) {
+    if (codec.encode.empty() || codec.decode.empty()) continue;
+    const Line encode = fit_line(codec.encode), decode = fit_line(codec.decode);
+    fitted.table.codecs.push_back(
+        {key.first, key.second, encode.fixed, encode.unit, decode.fixed, 4 * decode.unit, decode.unit});
+    const RateQuality of_encode = quality_of(encode, codec.encode), of_decode = quality_of(decode, codec.decode);
+    fitted.codecs.push_back({of_encode.samples + of_decode.samples, std::max(of_encode.error, of_decode.error)});
+  }
+  const Line scale = fit_line(samples.scale);
+  fitted.table.scale_us = scale.fixed;
+  fitted.table.scale_element_us = scale.unit;
+  return fitted;
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What collectives and compressors cost on a job's ranks and links, as plain data: fitted from a run, or written down.
+// Terms grow with the number of ranks as the usual algorithms do (step_sizes.h), so one table also answers for other
+// numbers of ranks.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/option.h"
+#include "policies/step_sizes.h"
+
+namespace gradtune::policies {
+
+// Over a group of g ranks: messages(kind, g) * message_us + link_bytes(kind, bytes, g) * byte_us.
+struct CollectiveRate {
+  core::Step::Kind kind = core::Step::Kind::all_reduce;
+  core::Level level = core::Level::flat;
+  double message_us = 0;
+  double byte_us = 0;
+
+  bool operator==(const CollectiveRate&) const = default;
+};
+
+// Of one compressor at one place. Encoding n elements: encode_us + n * encode_element_us. Decoding payloads of b bytes
+// in all into n elements: decode_us + n * decode_element_us + b * decode_byte_us.
+struct CodecRate {
+  core::CompressorSpec codec;
+  core::Place place = core::Place::device;
+  double encode_us = 0, encode_element_us = 0;
+  double decode_us = 0, decode_element_us = 0, decode_byte_us = 0;
+
+  bool operator==(const CodecRate&) const = default;
+};
+
+struct CostTable {
+  Ranks ranks = {};
+  std::vector<CollectiveRate> collectives = {};
+  std::vector<CodecRate> codecs = {};
+  // Of what precedes a sum of gradients that are not encoded: n elements become shares of the average.
+  double scale_us = 0, scale_element_us = 0;
+
+  bool operator==(const CostTable&) const = default;
+};
+
+}  // namespace gradtune::policies

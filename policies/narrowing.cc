@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/narrowing.h"
+
+#include <algorithm>
+
+#include "policies/decision_tree.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Option;
+using core::Place;
+using core::Step;
+using Kind = Step::Kind;
+
+const core::CompressorTraits* traits_of(const core::CompressorSpec& codec, const TreeJob& job) {
+  const auto row = std::find_if(job.traits.begin(), job.traits.end(),
+                                [&](const core::CompressorTraits& traits) { return traits.name == codec.name; });
+  return row == job.traits.end() ? nullptr : &*row;
+}
+
+template <typename Predicate>
+bool every_codec(const Option& option, const TreeJob& job, Predicate predicate) {
+  return std::all_of(option.codecs.begin(), option.codecs.end(), [&](const core::CompressorSpec& codec) {
+    const core::CompressorTraits* traits = traits_of(codec, job);
+    return traits != nullptr && predicate(*traits);
+  });
+}
+
+bool fits_topology(const Option& option, const TreeJob& job) {
+  return job.ranks.has_levels() || std::none_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
+           return core::is_collective(step.kind) && step.level != Level::flat;
+         });
+}
+
+bool fits_places(const Option& option, const TreeJob& job) {
+  return job.host_threads > 0 || std::none_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
+           return !core::is_collective(step.kind) && step.place == Place::host;
+         });
+}
+
+// A collective adds up summable payloads only.
+bool fits_compressor(const Option& option, const TreeJob& job) {
+  for (size_t i = 1; i < option.steps.size(); ++i) {
+    const Step& before = option.steps[i - 1];
+    if (option.steps[i].kind != Kind::all_reduce || before.kind != Kind::encode) continue;
+    const core::CompressorTraits* traits = traits_of(option.codecs[before.codec], job);
+    if (traits == nullptr || !traits->summable) return false;
+  }
+  return true;
+}
+
+bool fits_fidelity(const Option& option, const TreeJob& job) {
+  return every_codec(option, job,
+                     [&](const core::CompressorTraits& traits) { return traits.fidelity <= job.fidelity; });
+}
+
+bool fits_allow_list(const Option& option, const TreeJob& job) {
+  return std::all_of(option.codecs.begin(), option.codecs.end(), [&](const core::CompressorSpec& codec) {
+    return std::find(job.codecs.begin(), job.codecs.end(), codec) != job.codecs.end();
+  });
+}
+
+bool fits_memory(const Option& option, const TreeJob& job) {
+  if (!fits_topology(option, job)) return true;  // a group that there is not has no size
+  const std::vector<StepSize> sizes = step_sizes(option, job.numel, job.ranks, job.traits);
+  return payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
+}
+
+constexpr NarrowingRule kRules[] = {
+    {"topology", "levels where nodes are known, alike, several, and of several ranks", fits_topology},
+    {"places", "work on the host where it has threads for that", fits_places},
+    {"compressor", "a collective adds up payloads that can be added", fits_compressor},
+    {"fidelity", "compressors that the job's fidelity allows", fits_fidelity},
+    {"allow-list", "compressors that are named", fits_allow_list},
+    {"memory", "payloads of the whole gradient within the job's memory budget", fits_memory},
+};
+
+}  // namespace
+
+std::span<const NarrowingRule> narrowing_rules() { return kRules; }
+
+bool admits(const Option& option, const TreeJob& job, const std::set<std::string_view>& off) {
+  return std::all_of(std::begin(kRules), std::end(kRules),
+                     [&](const NarrowingRule& rule) { return off.contains(rule.name) || rule.admits(option, job); });
+}
+
+std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_view>& off) {
+  constexpr Place kPlaces[] = {Place::device, Place::host};
+  std::vector<Option> options;
+  const auto add = [&](Option option) {
+    if (admits(option, job, off)) options.push_back(std::move(option));
+  };
+  for (const auto& programs : {flat_programs(kPlaces), hierarchical_programs(kPlaces), flat_summing_programs(kPlaces),
+                               hierarchical_summing_programs(kPlaces)}) {
+    for (const Steps& steps : programs) {
+      const bool encodes =
+          std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == Kind::encode; });
+      if (!encodes) {
+        add({.codecs = {}, .steps = steps});
+        continue;
+      }
+      for (const core::CompressorSpec& between : job.codecs) {
+        add(with_codecs(steps, between, between));
+        for (const core::CompressorSpec& inside : job.codecs) {
+          Option mixed = with_codecs(steps, inside, between);
+          if (mixed.codecs.size() > 1) add(std::move(mixed));
+        }
+      }
+    }
+  }
+  return options;
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/program_cost.h"
+
+#include <bit>
+#include <cmath>
+
+namespace gradtune::policies {
+namespace {
+
+using core::Option;
+using core::Place;
+using core::Step;
+using Kind = Step::Kind;
+
+const CollectiveRate* rate_of(const Step& step, const CostTable& table) {
+  const auto found = std::find_if(table.collectives.begin(), table.collectives.end(), [&](const CollectiveRate& rate) {
+    return rate.kind == step.kind && rate.level == step.level;
+  });
+  return found == table.collectives.end() ? nullptr : &*found;
+}
+
+const CodecRate* rate_of(const core::CompressorSpec& codec, Place place, const CostTable& table) {
+  const auto found = std::find_if(table.codecs.begin(), table.codecs.end(),
+                                  [&](const CodecRate& rate) { return rate.codec == codec && rate.place == place; });
+  return found == table.codecs.end() ? nullptr : &*found;
+}
+
+std::optional<double> step_us(const Step& step, const StepSize& size, const Option& option, const CostTable& table) {
+  if (core::is_collective(step.kind)) {
+    const CollectiveRate* rate = rate_of(step, table);
+    if (rate == nullptr) return {};
+    const int group = table.ranks.of(step.level);
+    return messages(step.kind, group) * rate->message_us +
+           static_cast<double>(link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
+  }
+  const CodecRate* rate = rate_of(option.codecs[step.codec], step.place, table);
+  if (rate == nullptr) return {};
+  const auto elements = static_cast<double>(size.elements);
+  if (step.kind == Kind::encode) return rate->encode_us + elements * rate->encode_element_us;
+  return rate->decode_us + elements * rate->decode_element_us + static_cast<double>(size.bytes) * rate->decode_byte_us;
+}
+
+bool needs_levels(const Option& option) {
+  return std::any_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
+    return core::is_collective(step.kind) && step.level != core::Level::flat;
+  });
+}
+
+bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      if (a[i][lane] > b[i][lane]) return false;
+    }
+  }
+  return true;
+}
+
+// Work at 1, 2, 4, ... elements.
+class TabulatedCost final : public CostModel {
+ public:
+  void add(const Option& option, std::vector<Work> works) {
+    options_.push_back(option);
+    works_.push_back(std::move(works));
+  }
+
+  // Leaves out what another option is as good as; the first one stays.
+  void drop_dominated() {
+    std::vector<bool> dropped(options_.size());
+    for (size_t o = 1; o < options_.size(); ++o) {
+      for (size_t other = 0; other < options_.size() && !dropped[o]; ++other) {
+        dropped[o] = other != o && !dropped[other] && is_never_more(works_[other], works_[o]);
+      }
+    }
+    size_t kept = 0;
+    for (size_t o = 0; o < options_.size(); ++o) {
+      if (dropped[o]) continue;
+      if (kept != o) {
+        options_[kept] = std::move(options_[o]);
+        works_[kept] = std::move(works_[o]);
+      }
+      ++kept;
+    }
+    options_.resize(kept);
+    works_.resize(kept);
+    find_hosts();
+  }
+
+  std::span<const Option> options() const override { return options_; }
+  std::optional<size_t> on_host(size_t option) const override { return on_host_[option]; }
+
+  Work work(size_t option, int64_t numel) const override {
+    const std::vector<Work>& works = works_[option];
+    const auto n = static_cast<uint64_t>(std::max<int64_t>(numel, 1));
+    const auto below = std::min(static_cast<size_t>(std::bit_width(n)) - 1, works.size() - 2);
+    const double share = static_cast<double>(n) / static_cast<double>(uint64_t{1} << below) - 1;
+    Work work;
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      work[lane] = works[below][lane] + share * (works[below + 1][lane] - works[below][lane]);
+    }
+    return work;
+  }
+
+ private:
+  void find_hosts() {
+    on_host_.assign(options_.size(), std::nullopt);
+    for (size_t o = 0; o < options_.size(); ++o) {
+      Option host = options_[o];
+      bool moved = false;
+      for (Step& step : host.steps) {
+        if (core::is_collective(step.kind)) continue;
+        moved = moved || step.place != Place::host;
+        step.place = Place::host;
+      }
+      if (moved) on_host_[o] = number_of(host, *this);
+    }
+  }
+
+  std::vector<Option> options_;
+  std::vector<std::vector<Work>> works_;
+  std::vector<std::optional<size_t>> on_host_;
+};
+
+}  // namespace
+
+std::optional<Work> program_work(const CostTable& table, const Option& option, int64_t numel,
+                                 const std::vector<core::CompressorTraits>& known) {
+  if (needs_levels(option) && !table.ranks.has_levels()) return {};
+  const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
+  const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
+  const auto first = std::find_if(option.steps.begin(), option.steps.end(), is_collective) - option.steps.begin();
+  const auto last = option.steps.rend() - std::find_if(option.steps.rbegin(), option.steps.rend(), is_collective) - 1;
+  Work work{};
+  if (option.steps.front().kind != Kind::encode) {
+    work[kBackward] = table.scale_us + static_cast<double>(numel) * table.scale_element_us;
+  }
+  for (size_t i = 0; i < option.steps.size(); ++i) {
+    const auto us = step_us(option.steps[i], sizes[i], option, table);
+    if (!us) return {};
+    const auto position = static_cast<std::ptrdiff_t>(i);
+    const Lane lane = position > last    ? kUnpack
+                      : position < first ? (option.steps[i].place == Place::host ? kHost : kBackward)
+                                         : kLink;
+    work[lane] += *us;
+  }
+  return work;
+}
+
+core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table, const std::vector<Option>& options,
+                                                           const std::vector<core::CompressorTraits>& known,
+                                                           int64_t most_elements) {
+  const size_t sizes =
+      static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(most_elements, 1)))) + 1;
+  auto model = std::make_unique<TabulatedCost>();
+  const auto add = [&](const Option& option) {
+    std::vector<Work> works;
+    for (size_t k = 0; k < sizes; ++k) {
+      const auto work = program_work(table, option, int64_t{1} << k, known);
+      if (!work) return false;
+      works.push_back(*work);
+      for (size_t lane = 0; k > 0 && lane < kLanes; ++lane) {  // padding may make a smaller bucket send more
+        works[k][lane] = std::max(works[k][lane], works[k - 1][lane]);
+      }
+    }
+    model->add(option, std::move(works));
+    return true;
+  };
+  if (!add(core::plain_all_reduce())) {
+    return core::Error{core::Error::Code::invalid, "the cost table has no rate of all_reduce over all ranks"};
+  }
+  for (const Option& option : options) {
+    if (option != core::plain_all_reduce()) add(option);
+  }
+  model->drop_dominated();
+  return std::unique_ptr<CostModel>(std::move(model));
+}
+
+}  // namespace gradtune::policies

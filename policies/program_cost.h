@@ -1,0 +1,32 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cost model of programs: what a cost table's rates make of each step's size. A bucket is a message: what it does
+// before its first collective delays backward, or occupies the host; from the first collective to the last it occupies
+// the link, computation in between included; the rest follows on its own lane.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/core/result.h"
+#include "policies/cost_model.h"
+#include "policies/cost_table.h"
+
+namespace gradtune::policies {
+
+// Of those options for which the table has all rates, the ones that are worth planning with for buckets of up to
+// `most_elements`: an option that another one is as good as, in every lane and at every size, is left out. An error
+// where the table has no all_reduce over all ranks, which option 0 is made of.
+//
+// Work is tabulated at sizes a factor of two apart, and interpolated between them.
+core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
+                                                           const std::vector<core::Option>& options,
+                                                           const std::vector<core::CompressorTraits>& known,
+                                                           int64_t most_elements);
+
+// Not tabulated: microseconds of each lane, or nothing where a rate is missing.
+std::optional<Work> program_work(const CostTable& table, const core::Option& option, int64_t numel,
+                                 const std::vector<core::CompressorTraits>& known);
+
+}  // namespace gradtune::policies

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/step_sizes.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/core/result.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Step;
+using Kind = Step::Kind;
+
+constexpr int64_t kShardAlignment = 16;  // elements, and bytes of a payload
+
+int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// What the steps so far left on a rank that has something.
+class Walk {
+ public:
+  Walk(const core::Option& option, int64_t numel, const Ranks& ranks, const std::vector<core::CompressorTraits>& known)
+      : option_(option), numel_(numel), ranks_(ranks), known_(known) {
+    int64_t shards = kShardAlignment;
+    const bool levels = std::any_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
+      return core::is_collective(step.kind) && step.level != Level::flat;
+    });
+    for (const Level level : levels ? std::array{Level::intra, Level::inter} : std::array{Level::flat, Level::flat}) {
+      shards *= level == Level::flat ? 1 : ranks.of(level);
+    }
+    if (!levels) shards *= ranks.size;
+    padded_ = rounded_up(numel, shards);
+    held_ = padded_;
+  }
+
+  StepSize operator()(size_t position) {
+    const Step& step = option_.steps[position];
+    switch (step.kind) {
+      case Kind::encode: return encode(position);
+      case Kind::decode: return decode();
+      default: return encoded_ ? exchange(step) : collective(step);
+    }
+  }
+
+ private:
+  int64_t held() const { return std::min(held_, numel_); }
+
+  StepSize encode(size_t position) {
+    const core::CompressorSpec& codec = option_.codecs[option_.steps[position].codec];
+    const auto traits =
+        std::find_if(known_.begin(), known_.end(), [&](const auto& row) { return row.name == codec.name; });
+    core::check(traits != known_.end(), "a program uses a compressor without traits");
+    parts_ = 1;
+    bool to_sum = false;
+    for (size_t i = position + 1; i < option_.steps.size() && core::is_collective(option_.steps[i].kind); ++i) {
+      if (option_.steps[i].kind == Kind::all_to_all) parts_ *= ranks_.of(option_.steps[i].level);
+      to_sum = to_sum || option_.steps[i].kind == Kind::all_reduce;
+    }
+    const int64_t elements = held();
+    part_bytes_ = traits->payload_bytes(codec, std::min(held_ / parts_, numel_));
+    if (!to_sum) part_bytes_ = rounded_up(part_bytes_, kShardAlignment);
+    added_ = 1;
+    encoded_ = true;
+    return {.elements = elements, .bytes = parts_ * part_bytes_};
+  }
+
+  StepSize decode() {
+    encoded_ = false;
+    return {.elements = held(), .payloads = added_, .bytes = parts_ * part_bytes_};
+  }
+
+  // Of payloads: `parts_` of them, of which `added_` belong to the same elements.
+  StepSize exchange(const Step& step) {
+    const int64_t bytes = parts_ * part_bytes_;
+    const int group = ranks_.of(step.level);
+    switch (step.kind) {
+      case Kind::all_to_all:
+        held_ /= group;
+        split_[static_cast<size_t>(step.level)] = true;
+        added_ *= group;
+        return {.bytes = bytes / group};
+      case Kind::gather:
+        parts_ *= group;
+        added_ *= group;
+        return {.bytes = bytes};
+      case Kind::all_gather:
+        parts_ *= group;
+        if (bool& split = split_[static_cast<size_t>(step.level)]; split) {
+          split = false;
+          held_ *= group;
+        } else {
+          added_ *= group;
+        }
+        return {.bytes = bytes};
+      default: return {.bytes = bytes};  // all_reduce, broadcast
+    }
+  }
+
+  StepSize collective(const Step& step) {
+    const int group = ranks_.of(step.level);
+    switch (step.kind) {
+      case Kind::reduce_scatter:
+        held_ /= group;
+        split_[static_cast<size_t>(step.level)] = true;
+        return {.bytes = 4 * held_};
+      case Kind::all_gather: {
+        const int64_t bytes = 4 * held_;
+        held_ *= group;
+        split_[static_cast<size_t>(step.level)] = false;
+        return {.bytes = bytes};
+      }
+      default: return {.bytes = 4 * held()};
+    }
+  }
+
+  const core::Option& option_;
+  const int64_t numel_;
+  const Ranks& ranks_;
+  const std::vector<core::CompressorTraits>& known_;
+  int64_t padded_ = 0;
+  int64_t held_ = 0;             // elements, with those that pad shards
+  std::array<bool, 3> split_{};  // per level
+  bool encoded_ = false;
+  int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
+};
+
+}  // namespace
+
+std::vector<StepSize> step_sizes(const core::Option& option, int64_t numel, const Ranks& ranks,
+                                 const std::vector<core::CompressorTraits>& known) {
+  Walk walk(option, numel, ranks, known);
+  std::vector<StepSize> sizes;
+  for (size_t i = 0; i < option.steps.size(); ++i) sizes.push_back(walk(i));
+  return sizes;
+}
+
+int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<StepSize>& sizes, const Ranks& ranks) {
+  int64_t total = 0;
+  bool encoded = false;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind == Kind::encode) {
+      total += sizes[i].bytes;
+      encoded = true;
+    } else if (steps[i].kind == Kind::decode) {
+      encoded = false;
+    } else if (encoded && steps[i].kind != Kind::all_reduce && steps[i].kind != Kind::broadcast) {
+      total += sizes[i].bytes * ranks.of(steps[i].level);
+    }
+  }
+  return total;
+}
+
+int64_t link_bytes(Kind kind, int64_t bytes, int group) {
+  switch (kind) {
+    case Kind::all_reduce: return 2 * bytes * (group - 1) / group;
+    case Kind::reduce:
+    case Kind::broadcast: return group > 1 ? bytes : 0;
+    default: return bytes * (group - 1);
+  }
+}
+
+int messages(Kind kind, int group) { return kind == Kind::all_reduce ? 2 * (group - 1) : group - 1; }
+
+}  // namespace gradtune::policies

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every program of the decision tree on real ranks: four processes, two nodes of two, Gloo between them.
+#include <cmath>
+
+#include "hooks/c10d_communicator.h"
+#include "policies/decision_tree.h"
+#include "tests/engine/exec/fleet.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+using core::DType;
+using exec::Values;
+using policies::Steps;
+
+constexpr int kSize = 4, kLocalSize = 2;
+
+exec::RankGroups connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::string& prefix) {
+  const core::Seat seat = core::seat(rank, kSize, kLocalSize);
+  const auto make = [&](const std::string& name, int r, int size) {
+    return make_c10d_communicator(make_gloo_backend(prefix + name, store, r, size, 30'000, 1));
+  };
+  exec::RankGroups groups{.seat = seat, .flat = make("flat", rank, kSize), .control = make("control", rank, kSize)};
+  groups.intra = make("intra" + std::to_string(seat.node), seat.local_rank, kLocalSize);
+  groups.inter = make("inter" + std::to_string(seat.local_rank), seat.node, seat.nodes);
+  return groups;
+}
+
+Values summed(comm::Communicator& group, Values values) {
+  const core::Status status = comm::run(group, {.kind = comm::Collective::Kind::all_reduce,
+                                                .type = comm::WireType::f32,
+                                                .out = reinterpret_cast<std::byte*>(values.data()),
+                                                .count = static_cast<int64_t>(values.size()),
+                                                .timeout_ms = 30'000});
+  EXPECT_TRUE(status.ok());
+  return values;
+}
+
+// Over all ranks, what was applied and what is kept is what was there before: the average itself where nothing is kept.
+void check_every_program(const Rank& rank, std::span<const core::Place> places, const core::CompressorSpec& codec) {
+  const core::GradientTable table = exec::make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
+  auto group = make_group();
+  exec::RankGroups groups = connect(group->getStore(), rank.rank, codec.name + "/");
+  comm::Communicator& flat = *groups.flat;
+  exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
+  std::vector<Steps> programs = policies::flat_programs(places);
+  for (Steps& steps : policies::hierarchical_programs(places)) programs.push_back(std::move(steps));
+  core::Rng rng(7);  // the same gradients of all ranks are known to all
+  int32_t slot = 0;
+  for (const Steps& steps : programs) {
+    const std::string option = to_string(policies::with_codecs(steps, codec, codec));
+    ASSERT_TRUE(me.executor().prepare(slot, exec::make_strategy(table, option, 440, 3)).ok()) << option;
+    me.executor().run(slot);
+    if (slot > 0) me.executor().drop(slot - 1);
+    ++slot;
+    const std::vector<Values> gradients = exec::random_gradients(table, kSize, rng);
+    const Values before = summed(flat, me.residual());
+    const core::Status status = me.step(gradients[static_cast<size_t>(rank.rank)]);
+    ASSERT_TRUE(status.ok()) << option << ": " << status.error().message;
+    const Values after = summed(flat, me.residual()), average = me.average();
+    for (size_t i = 0; i < average.size(); ++i) {
+      double given = static_cast<double>(before[i]);
+      for (const Values& gradient : gradients) given += static_cast<double>(gradient[i]);
+      const double found = kSize * static_cast<double>(average[i]) + static_cast<double>(after[i]);
+      ASSERT_NEAR(found, given, 1e-5 * (1 + std::abs(given))) << option << ", element " << i;
+    }
+  }
+}
+
+constexpr core::Place kBoth[] = {core::Place::device, core::Place::host};
+
+TEST(Programs, EveryOneOfTheTreeRunsOverGloo) {
+  run_ranks(kSize, [](const Rank& rank) {
+    check_every_program(rank, std::span(kBoth, 1), {"none"});
+    check_every_program(rank, std::span(kBoth, 1), {"topk", 0.1});
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test

@@ -1,0 +1,125 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost_fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/rng.h"
+#include "policies/program_cost.h"
+#include "tests/policies/jobs.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Place;
+using Kind = core::Step::Kind;
+
+TEST(FitLine, FindsTheLineBehindNoiseAndSpikes) {
+  core::Rng rng(1);
+  std::vector<Point> points;
+  for (int i = 0; i < 400; ++i) {
+    const double x = 1000 * static_cast<double>(1 + rng.below(20));
+    const double spike = rng.below(5) == 0 ? 4 : 1;
+    points.push_back({x, (50 + 0.01 * x) * (1 + 0.05 * (2 * rng.uniform() - 1)) * spike});
+  }
+  const Line line = fit_line(points);
+  EXPECT_NEAR(line.unit, 0.01, 0.001);
+  EXPECT_NEAR(line.fixed, 50, 8);
+}
+
+TEST(FitLine, NeverFallsNorBeginsBelowZero) {
+  const Line falling = fit_line({{1, 10}, {2, 8}, {3, 6}});
+  EXPECT_EQ(falling.unit, 0);
+  const Line steep = fit_line({{10, 1}, {20, 5}, {30, 9}});
+  EXPECT_EQ(steep.fixed, 0);
+  EXPECT_GT(steep.unit, 0);
+}
+
+TEST(FitLine, OneSizeIsTakenForProportional) {
+  EXPECT_EQ(fit_line({{10, 4}, {10, 5}, {10, 90}}).unit, 0.5);
+  EXPECT_EQ(fit_line({{0, 4}}).fixed, 4);
+  EXPECT_EQ(fit_line({}).unit, 0);
+}
+
+core::Option option_of(const char* text) { return core::parse_option(text, testing::known_traits()).value(); }
+
+// Steps as long as a table says, one bucket after the other, but that collectives of neighbours overlap: each begins
+// when the one before it does and still ends when the link has carried both.
+TimedStrategy timed_by(const CostTable& table, const core::Strategy& strategy) {
+  TimedStrategy timed{.strategy = &strategy, .steps = {}};
+  double now = 0, before = 0;
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const core::Option& option = strategy.buckets[b].option;
+    const std::vector<StepSize> sizes =
+        step_sizes(option, core::numel(strategy.buckets[b]), table.ranks, testing::known_traits());
+    for (size_t s = 0; s < option.steps.size(); ++s) {
+      const core::Step& step = option.steps[s];
+      const auto elements = static_cast<double>(sizes[s].elements), bytes = static_cast<double>(sizes[s].bytes);
+      double us = 0;
+      if (core::is_collective(step.kind)) {
+        const CollectiveRate& rate = table.collectives[step.level == Level::inter ? 1 : 0];
+        const int group = table.ranks.of(step.level);
+        us = messages(step.kind, group) * rate.message_us +
+             static_cast<double>(link_bytes(step.kind, sizes[s].bytes, group)) * rate.byte_us;
+      } else if (step.kind == Kind::encode) {
+        us = table.codecs[0].encode_us + elements * table.codecs[0].encode_element_us;
+      } else {
+        us = table.codecs[0].decode_us + elements * table.codecs[0].decode_element_us +
+             bytes * table.codecs[0].decode_byte_us;
+      }
+      const bool overlaps = core::is_collective(step.kind) && s == 0 && b > 0;
+      timed.steps.push_back({static_cast<int32_t>(b), static_cast<int32_t>(s), overlaps ? before : now, now + us});
+      before = now;
+      now += us;
+    }
+  }
+  return timed;
+}
+
+core::Strategy strategy_of(const char* option, std::initializer_list<int64_t> sizes) {
+  core::Strategy strategy;
+  for (const int64_t size : sizes) strategy.buckets.push_back({{{0, 0, size}}, option_of(option)});
+  return strategy;
+}
+
+TEST(FitCost, GivesBackTheRatesThatMadeTheTimes) {
+  const CostTable table{
+      .ranks = {.size = 8, .local_size = 2},
+      .collectives = {{Kind::all_reduce, Level::flat, 40, 0.008}, {Kind::all_gather, Level::inter, 70, 0.01}},
+      .codecs = {{{"bf16"}, Place::device, 4, 3e-4, 6, 4e-4, 1e-4}}};
+  const core::Strategy plain = strategy_of("all_reduce", {1000, 50'000, 200'000, 400'000});
+  const core::Strategy levels = strategy_of("bf16: encode@device all_gather@inter decode@device all_reduce@intra", {});
+  const core::Strategy gather =
+      strategy_of("bf16: encode@device all_gather@inter decode@device", {1600, 16'000, 160'000});
+  const std::vector<TimedStrategy> timed{timed_by(table, plain), timed_by(table, gather), timed_by(table, levels)};
+  const FittedCost fitted = fit_cost(timed, table.ranks, testing::known_traits());
+  ASSERT_EQ(fitted.table.collectives.size(), 2u);
+  for (size_t c = 0; c < 2; ++c) {
+    EXPECT_EQ(fitted.table.collectives[c].kind, table.collectives[c].kind);
+    EXPECT_EQ(fitted.table.collectives[c].level, table.collectives[c].level);
+    EXPECT_NEAR(fitted.table.collectives[c].message_us, table.collectives[c].message_us, 1e-6);
+    EXPECT_NEAR(fitted.table.collectives[c].byte_us, table.collectives[c].byte_us, 1e-9);
+    EXPECT_NEAR(fitted.collectives[c].error, 0, 1e-9);
+  }
+  ASSERT_EQ(fitted.table.codecs.size(), 1u);
+  const CodecRate& codec = fitted.table.codecs[0];
+  EXPECT_NEAR(codec.encode_us, 4, 1e-6);
+  EXPECT_NEAR(codec.encode_element_us, 3e-4, 1e-9);
+  EXPECT_NEAR(codec.decode_us, 6, 1e-6);
+  EXPECT_NEAR(codec.decode_element_us, 4e-4, 1e-9);
+  EXPECT_NEAR(codec.decode_byte_us, 1e-4, 1e-9);
+  EXPECT_EQ(fitted.codecs[0].samples, 6);
+}
+
+TEST(FitCost, ScaleIsWhatPrecedesASum) {
+  const core::Strategy plain = strategy_of("all_reduce", {1000, 3000});
+  const TimedStrategy timed{&plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};
+  const FittedCost fitted = fit_cost(std::span(&timed, 1), {.size = 2}, testing::known_traits());
+  EXPECT_NEAR(fitted.table.scale_us, 1, 1e-9);
+  EXPECT_NEAR(fitted.table.scale_element_us, 1e-3, 1e-12);
+}
+
+}  // namespace
+}  // namespace gradtune::policies

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/program_cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "engine/core/rng.h"
+#include "policies/label_search.h"
+#include "policies/narrowing.h"
+#include "tests/policies/jobs.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Option;
+using core::Place;
+using Kind = core::Step::Kind;
+
+const core::CompressorSpec kBf16{"bf16"}, kTopk{"topk", 0.01};
+
+// Round figures: a message takes 100 us, a byte 0.01 us between all and 0.001 us inside a node.
+CostTable table_of(const Ranks& ranks) {
+  CostTable table{.ranks = ranks, .scale_us = 1, .scale_element_us = 1e-4};
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all, Kind::reduce,
+                          Kind::broadcast, Kind::gather}) {
+    table.collectives.push_back({kind, Level::flat, 100, 0.01});
+    table.collectives.push_back({kind, Level::intra, 10, 0.001});
+    table.collectives.push_back({kind, Level::inter, 100, 0.01});
+  }
+  for (const Place place : {Place::device, Place::host}) {
+    for (const core::CompressorSpec& codec : {kBf16, kTopk}) {
+      const double slower = place == Place::host ? 2 : 1;
+      table.codecs.push_back({codec, place, 5 * slower, 1e-3 * slower, 3 * slower, 1e-4 * slower, 5e-4 * slower});
+    }
+  }
+  return table;
+}
+
+Option option_of(const char* text) { return core::parse_option(text, testing::known_traits()).value(); }
+
+Work work_of(const CostTable& table, const char* option, int64_t numel) {
+  return program_work(table, option_of(option), numel, testing::known_traits()).value();
+}
+
+TEST(ProgramCost, IsTheSumOfItsStepsOnTheirLanes) {
+  const CostTable table = table_of({.size = 4});
+  // 2 (N - 1) messages and 2 (N - 1) / N of 4 bytes each.
+  EXPECT_EQ(work_of(table, "all_reduce", 100'000), (Work{1 + 10, 0, 600 + 6'000, 0}));
+  // 200,000 bytes to each of three others, and four payloads to decode.
+  EXPECT_EQ(work_of(table, "bf16: encode@device all_gather decode@host", 100'000),
+            (Work{105, 0, 300 + 6'000, 6 + 20 + 800}));
+  // Shards of 25,008 elements of 2 bytes; what is computed between the exchanges holds the link.
+  const double exchange = 300 + 3 * 50'016 * 0.01, decode = 3 + 25'008e-4 + 4 * 50'016 * 5e-4, encode = 5 + 25.008;
+  const Work two_step =
+      work_of(table, "bf16: encode@host all_to_all decode@device encode@device all_gather decode@device", 100'000);
+  EXPECT_EQ(two_step[kBackward], 0);
+  EXPECT_EQ(two_step[kHost], 10 + 200);
+  EXPECT_DOUBLE_EQ(two_step[kLink], 2 * exchange + decode + encode);
+  EXPECT_DOUBLE_EQ(two_step[kUnpack], 3 + 10 + 4 * 50'016 * 5e-4);
+}
+
+TEST(ProgramCost, LevelsHaveTheirOwnGroupsAndRates) {
+  const CostTable table = table_of({.size = 8, .local_size = 4});
+  const Work work = work_of(table, "reduce_scatter@intra all_reduce@inter all_gather@intra", 128'000);
+  EXPECT_EQ(work[kLink], (30 + 3 * 128'000 * 0.001) + (200 + 128'000 * 0.01) + (30 + 3 * 128'000 * 0.001));
+  EXPECT_FALSE(
+      program_work(table_of({.size = 8}), option_of("reduce@intra broadcast@intra"), 10, testing::known_traits()));
+}
+
+TEST(ProgramCost, GathersAndWhatIsDecodedGrowWithTheRanks) {
+  const char* const gather = "topk:0.01: encode@device all_gather decode@device";
+  const Work two = work_of(table_of({.size = 2}), gather, 1 << 20),
+             many = work_of(table_of({.size = 64}), gather, 1 << 20);
+  EXPECT_EQ(many[kBackward], two[kBackward]);
+  EXPECT_DOUBLE_EQ(many[kLink], 63 * two[kLink]);
+  EXPECT_GT(many[kUnpack], two[kUnpack] + 31 * 0.01 * (1 << 20) * 8 * 5e-4);
+}
+
+TEST(ProgramCost, OptionsWithoutRatesAndThoseThatAreNeverBetterAreLeftOut) {
+  CostTable table = table_of({.size = 4});
+  const auto options_of = [&](const std::vector<Option>& options) {
+    const auto model = make_program_cost(table, options, testing::known_traits(), 1 << 20).value();
+    return std::vector<Option>(model->options().begin(), model->options().end());
+  };
+  const Option plain = core::plain_all_reduce(), gather = core::gather_payloads(kTopk, Place::device),
+               host = core::gather_payloads(kTopk, Place::host);
+  EXPECT_EQ(options_of({gather, host}), (std::vector<Option>{plain, gather, host}));
+  const auto model = make_program_cost(table, {gather, host}, testing::known_traits(), 1 << 20).value();
+  EXPECT_EQ(model->on_host(1), std::optional<size_t>(2));
+  EXPECT_FALSE(model->on_host(0) || model->on_host(2));
+  // As many bytes as the all_reduce, and as many messages: never better.
+  EXPECT_EQ(options_of({option_of("reduce_scatter all_gather")}), (std::vector<Option>{plain}));
+  std::erase_if(table.codecs, [](const CodecRate& rate) { return rate.place == Place::host; });
+  EXPECT_EQ(options_of({gather, host}), (std::vector<Option>{plain, gather}));
+  table.collectives.clear();
+  EXPECT_THAT(make_program_cost(table, {}, testing::known_traits(), 1).error().message,
+              ::testing::HasSubstr("no rate of all_reduce"));
+}
+
+TEST(ProgramCost, TabulatedWorkIsThatOfThePrograms) {
+  const CostTable table = table_of({.size = 8, .local_size = 2});
+  TreeJob job{.ranks = table.ranks,
+              .host_threads = 1,
+              .fidelity = core::Fidelity::lossy,
+              .codecs = {kBf16, kTopk},
+              .traits = testing::known_traits()};
+  const auto model = make_program_cost(table, tree_options(job), job.traits, 1 << 24).value();
+  EXPECT_GT(model->options().size(), 4u);
+  core::Rng rng(1);
+  for (size_t o = 0; o < model->options().size(); ++o) {
+    Work before{};
+    for (int64_t numel = 1; numel <= 1 << 24; numel += numel / 3 + 1) {
+      const Work tabulated = model->work(o, numel);
+      const Work exact = program_work(table, model->options()[o], numel, job.traits).value();
+      for (size_t lane = 0; lane < kLanes; ++lane) {
+        EXPECT_GE(tabulated[lane], before[lane]);
+        // Payloads and shards are rounded up to whole ones.
+        EXPECT_NEAR(tabulated[lane], exact[lane], 0.005 * exact[lane] + 10) << to_string(model->options()[o]) << numel;
+      }
+      before = tabulated;
+    }
+  }
+}
+
+// Rates of a made-up cluster: links, latencies and compressors that differ by orders of magnitude.
+CostTable random_table(core::Rng& rng, const Ranks& ranks) {
+  CostTable table = table_of(ranks);
+  const auto factor = [&](double span) { return std::pow(span, 2 * rng.uniform() - 1); };
+  const double latency = factor(5), rate = factor(10), codecs = factor(10);
+  for (CollectiveRate& each : table.collectives) {
+    each.message_us *= latency;
+    each.byte_us *= rate;
+  }
+  for (CodecRate& each : table.codecs) {
+    each.encode_element_us *= codecs;
+    each.decode_element_us *= codecs;
+    each.decode_byte_us *= codecs;
+  }
+  return table;
+}
+
+double best_us(const CostModel& model, std::span<const Atom> atoms, std::vector<Message>& begun) {
+  const auto size = static_cast<int32_t>(atoms.size());
+  const int32_t first = begun.empty() ? 0 : begun.back().last + 1;
+  if (first == size) return replay_us(model, atoms, begun);
+  double best = std::numeric_limits<double>::infinity();
+  for (int32_t last = first; last < size; ++last) {
+    for (int32_t option = 0; option < static_cast<int32_t>(model.options().size()); ++option) {
+      begun.push_back({first, last, option});
+      best = std::min(best, best_us(model, atoms, begun));
+      begun.pop_back();
+    }
+  }
+  return best;
+}
+
+TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) {
+  core::Rng rng(5);
+  int changed = 0;
+  std::set<std::string> used;
+  for (int job = 0; job < 60; ++job) {
+    std::vector<Atom> atoms;
+    double ready_us = 0;
+    for (uint64_t a = 0, size = 1 + rng.below(4); a < size; ++a) {
+      atoms.push_back({static_cast<int64_t>(1 + rng.below(2'000'000)), ready_us});
+      ready_us += static_cast<double>(rng.below(3'000));
+    }
+    const uint64_t seed = rng.below(1 << 30);
+    std::set<std::string> choices;
+    for (const Ranks& ranks : {Ranks{2, 0}, Ranks{16, 4}, Ranks{64, 8}}) {
+      core::Rng rates(seed);
+      const CostTable table = random_table(rates, ranks);
+      const TreeJob tree{.ranks = ranks,
+                         .host_threads = 1,
+                         .fidelity = core::Fidelity::lossy,
+                         .codecs = {kTopk},
+                         .traits = testing::known_traits()};
+      const auto model = make_program_cost(table, tree_options(tree), tree.traits, 8'000'000).value();
+      std::vector<Message> none;
+      const SearchResult found = search_labels(*model, atoms);
+      ASSERT_FALSE(found.plans.empty());
+      EXPECT_LE(found.plans[0].end_us, 1.01 * best_us(*model, atoms, none));
+      std::string choice;
+      for (const Message& message : found.plans[0].messages) {
+        used.insert(to_string(model->options()[static_cast<size_t>(message.option)]));
+        choice += std::to_string(message.last) + to_string(model->options()[static_cast<size_t>(message.option)]);
+      }
+      choices.insert(choice);
+    }
+    changed += choices.size() > 1;
+  }
+  EXPECT_GT(changed, 30);
+  EXPECT_GT(used.size(), 5u) << "many programs are the best somewhere";
+}
+
+}  // namespace
+}  // namespace gradtune::policies

@@ -1,0 +1,151 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every program of the decision tree, and of its extension, run by real executors on ranks in nodes: the average within
+// what the compressor promises, nothing lost (I2), the same bits on all ranks, several buckets in flight.
+#include <gtest/gtest.h>
+
+#include "policies/decision_tree.h"
+#include "policies/step_sizes.h"
+#include "tests/engine/exec/checked_step.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+using core::Place;
+using policies::Steps;
+
+constexpr Place kBoth[] = {Place::device, Place::host};
+constexpr std::span<const Place> kDevice{kBoth, 1};
+
+struct Cluster {
+  int size, local_size;
+};
+
+std::vector<Steps> tree(std::span<const Place> places) {
+  std::vector<Steps> all = policies::flat_programs(places);
+  for (Steps& steps : policies::hierarchical_programs(places)) all.push_back(std::move(steps));
+  return all;
+}
+
+std::vector<Steps> extension(std::span<const Place> places) {
+  std::vector<Steps> all = policies::flat_summing_programs(places);
+  for (Steps& steps : policies::hierarchical_summing_programs(places)) all.push_back(std::move(steps));
+  return all;
+}
+
+// Some buckets, so that roots differ, of sizes that nothing divides.
+const core::GradientTable kTable = make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
+constexpr int64_t kBucketBytes = 440;
+
+void run_all(const Cluster& cluster, const std::vector<Steps>& programs, const core::CompressorSpec& inside,
+             const core::CompressorSpec& between, const core::GradientTable& table = kTable, int steps = 2) {
+  Fleet fleet(make_groups(cluster.size, cluster.local_size), table, kWithHost);
+  core::Rng rng(23);
+  int number = 0;
+  for (const Steps& each : programs) {
+    const std::string option = to_string(policies::with_codecs(each, inside, between));
+    fleet.run(make_strategy(table, option, kBucketBytes, 1 + number++ % 4));
+    for (int i = 0; i < steps; ++i) checked_step(fleet, table, option, rng);
+    if (testing::Test::HasFailure()) return;  // one is enough to read
+  }
+}
+
+const core::CompressorSpec kNone{"none"}, kTopk{"topk", 0.1}, kBf16{"bf16"};
+
+TEST(ProgramConformance, EveryProgramOfTheTreeIsTheAverageOnTwoNodesOfTwo) {
+  run_all({4, 2}, tree(kBoth), kNone, kNone, kTable, 1);
+}
+
+TEST(ProgramConformance, EveryProgramOfTheTreeLosesNothingOnTwoNodesOfTwo) {
+  run_all({4, 2}, tree(kBoth), kTopk, kTopk);
+}
+
+TEST(ProgramConformance, EveryProgramOfTheExtensionIsTheAverageOnTwoNodesOfTwo) {
+  run_all({4, 2}, extension(kBoth), kBf16, kBf16);
+}
+
+TEST(ProgramConformance, AnotherCodecInsideThanBetween) {
+  run_all({4, 2}, tree(kDevice), kNone, kTopk);
+  run_all({4, 2}, tree(kDevice), kTopk, kNone);
+  run_all({4, 2}, tree(kDevice), kBf16, kNone);
+}
+
+TEST(ProgramConformance, NodesAndTheirRanksNeedNotBeAsMany) {
+  for (const Cluster& cluster : {Cluster{6, 2}, Cluster{6, 3}, Cluster{3, 1}, Cluster{3, 3}}) {
+    run_all(cluster, tree(kDevice), kNone, kNone, kTable, 1);
+    run_all(cluster, tree(kDevice), kTopk, kTopk, kTable, 1);
+  }
+}
+
+TEST(ProgramConformance, SixteenBitGradients) {
+  const core::GradientTable table = make_table({{130, DType::bf16}, {77, DType::f16}, {61, DType::bf16}});
+  run_all({4, 2}, tree(kDevice), kNone, kNone, table);
+  run_all({4, 2}, tree(kDevice), kTopk, kTopk, table);
+}
+
+// Ranks that encode the same sum must draw alike, or their gradients part.
+TEST(ProgramConformance, RandomCompressorsLeaveAllRanksWithTheSameBits) {
+  run_all({4, 2}, tree(kDevice), {"qsgd", 4}, {"qsgd", 4});
+}
+
+// --- what planners believe of programs -------------------------------------------------------------------------------
+
+// What the busiest rank does at each step, as compiled.
+std::vector<policies::StepSize> compiled_sizes(const core::Option& option, int64_t numel, const Cluster& cluster) {
+  const core::GradientTable table = make_table({{numel, DType::f32}});
+  std::vector<policies::StepSize> sizes(option.steps.size());
+  for (int rank = 0; rank < cluster.size; ++rank) {
+    const auto program = compile(make_strategy(table, to_string(option), 1 << 30, 1), table,
+                                 core::seat(rank, cluster.size, cluster.local_size));
+    for (const Op& op : program.value()->buckets[0].ops) {
+      if (op.step < 0 || op.kind == Op::Kind::pack) continue;
+      policies::StepSize size{.elements = 0, .payloads = 1, .bytes = op.count * comm::bytes_per_element(op.wire)};
+      if (op.kind != Op::Kind::collective) {
+        size = {.elements = 0, .payloads = 1, .bytes = 0};
+        int64_t of_first = 0;
+        for (size_t p = 0; p < op.payloads.size(); ++p) {
+          const Payload& payload = op.payloads[p];
+          size.bytes += payload.bytes;
+          if (p == 0 || payload.range.begin != op.payloads[p - 1].range.begin) size.elements += payload.range.length;
+          of_first += payload.range.begin == op.payloads[0].range.begin && payload.range.length > 0 ? 1 : 0;
+        }
+        if (op.kind == Op::Kind::decode) size.payloads = std::max<int64_t>(of_first, 1);
+      }
+      policies::StepSize& busiest = sizes[static_cast<size_t>(op.step)];
+      if (size.elements >= busiest.elements && size.bytes >= busiest.bytes) busiest = size;
+    }
+  }
+  return sizes;
+}
+
+TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
+  for (const Cluster& cluster : {Cluster{4, 2}, Cluster{6, 3}}) {
+    std::vector<Steps> programs = tree(kDevice);
+    for (Steps& steps : extension(kDevice)) programs.push_back(std::move(steps));
+    for (const Steps& steps : programs) {
+      for (const int64_t numel : {192 * 7, 1000}) {
+        const core::Option option = policies::with_codecs(steps, kBf16, kBf16);
+        const auto believed =
+            policies::step_sizes(option, numel, {cluster.size, cluster.local_size}, compress::known_traits());
+        const auto compiled = compiled_sizes(option, numel, cluster);
+        for (size_t i = 0; i < steps.size(); ++i) {
+          const std::string where = to_string(option) + ", step " + std::to_string(i);
+          EXPECT_EQ(believed[i].elements, compiled[i].elements) << where;
+          EXPECT_EQ(believed[i].payloads, compiled[i].payloads) << where;
+          if (core::is_collective(steps[i].kind)) {
+            EXPECT_EQ(believed[i].bytes, compiled[i].bytes) << where;
+          } else {  // which are aligned, and the last shards may be shorter
+            EXPECT_GE(believed[i].bytes, compiled[i].bytes) << where;
+            EXPECT_LE(believed[i].bytes, compiled[i].bytes + (numel % 192 == 0 ? 0 : 32 * 16 * 6)) << where;
+          }
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradtune::exec

@@ -1,0 +1,53 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/cli/cost.h"
+
+#include <fmt/format.h>
+
+#include "engine/compress/compressor.h"
+#include "tuner/cost_file.h"
+#include "tuner/files.h"
+#include "tuner/journal_file.h"
+
+namespace gradtune::tuner {
+namespace {
+
+std::string samples(const policies::RateQuality& quality) {
+  return fmt::format("{:>5} samples, median error {:.0f} %\n", quality.samples, quality.error * 100);
+}
+
+std::string as_table(const policies::FittedCost& fitted) {
+  std::string text;
+  for (size_t c = 0; c < fitted.collectives.size(); ++c) {
+    const policies::CollectiveRate& rate = fitted.table.collectives[c];
+    text += fmt::format("{:<24} {:>9.1f} us a message, {:>8.3f} us a KiB;          {}",
+                        fmt::format("{} ({})", to_string(rate.kind), to_string(rate.level)), rate.message_us,
+                        rate.byte_us * 1024, samples(fitted.collectives[c]));
+  }
+  for (size_t c = 0; c < fitted.codecs.size(); ++c) {
+    const policies::CodecRate& rate = fitted.table.codecs[c];
+    text +=
+        fmt::format("{:<24} encode {:.1f} us + {:.3f} ns an element, decode {:.1f} us + {:.3f} ns a byte; {}",
+                    fmt::format("{} ({})", to_string(rate.codec), to_string(rate.place)), rate.encode_us,
+                    rate.encode_element_us * 1e3, rate.decode_us, rate.decode_byte_us * 1e3, samples(fitted.codecs[c]));
+  }
+  return text;
+}
+
+}  // namespace
+
+core::Result<std::string> write_cost(const std::string& journal, const std::string& output) {
+  const auto file = read_journal(journal);
+  if (!file) return file.error();
+  if (file.value().timings.empty()) {
+    return core::Error{core::Error::Code::invalid, journal + ": it has no timings; a job writes them while it tunes"};
+  }
+  std::vector<policies::TimedStrategy> timed;
+  for (const JournalTiming& timing : file.value().timings) timed.push_back({&timing.strategy, timing.ops});
+  const policies::FittedCost fitted = policies::fit_cost(timed, file.value().job.ranks(), compress::known_traits());
+  if (const core::Status written = write_file_atomically(output, to_json(fitted.table)); !written)
+    return written.error();
+  return as_table(fitted);
+}
+
+}  // namespace gradtune::tuner
