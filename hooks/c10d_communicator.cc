@@ -88,14 +88,8 @@ class C10dCommunicator final : public comm::Communicator {
   c10::intrusive_ptr<c10d::Work> launch(const Collective& what, at::Tensor& parts) {
     const std::chrono::milliseconds timeout(what.timeout_ms);
     switch (what.kind) {
-      case Collective::Kind::reduce_scatter: {
-        at::Tensor in = view(what.in, what.count * size(), what.type);
-        at::Tensor out = parts.flatten();
-        std::vector<int64_t> even_out, even_in;
-        c10d::AllToAllOptions options;
-        options.timeout = timeout;
-        return backend_->alltoall_base(out, in, even_out, even_in, options);
-      }
+      case Collective::Kind::reduce_scatter:
+        return exchange(view(what.in, what.count * size(), what.type), parts.flatten(), timeout);
       case Collective::Kind::reduce: {
         c10d::ReduceOptions options;
         options.reduceOp = reduction_of(what);
@@ -125,14 +119,9 @@ class C10dCommunicator final : public comm::Communicator {
         return backend_->allreduce(tensors, options);
       }
       case Collective::Kind::all_gather: return all_gather(what, timeout);
-      case Collective::Kind::all_to_all: {
-        at::Tensor in = view(what.in, what.count * size(), what.type);
-        at::Tensor out = view(what.out, what.count * size(), what.type);
-        std::vector<int64_t> even_out, even_in;
-        c10d::AllToAllOptions options;
-        options.timeout = timeout;
-        return backend_->alltoall_base(out, in, even_out, even_in, options);
-      }
+      case Collective::Kind::all_to_all:
+        return exchange(view(what.in, what.count * size(), what.type), view(what.out, what.count * size(), what.type),
+                        timeout);
       case Collective::Kind::broadcast: {
         c10d::BroadcastOptions options;
         options.rootRank = what.root;
@@ -142,6 +131,13 @@ class C10dCommunicator final : public comm::Communicator {
       }
     }
     throw std::logic_error("unknown collective");
+  }
+
+  c10::intrusive_ptr<c10d::Work> exchange(at::Tensor in, at::Tensor out, std::chrono::milliseconds timeout) {
+    std::vector<int64_t> even_out, even_in;
+    c10d::AllToAllOptions options;
+    options.timeout = timeout;
+    return backend_->alltoall_base(out, in, even_out, even_in, options);
   }
 
   c10::intrusive_ptr<c10d::Work> all_gather(const Collective& what, std::chrono::milliseconds timeout) {

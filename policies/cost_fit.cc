@@ -3,7 +3,6 @@
 #include "policies/cost_fit.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -70,33 +69,54 @@ struct Samples {
   }
 };
 
-// A link serves what is under way in the order in which it ends; per level, as levels have links of their own.
-void charge_link(std::vector<TimedStep> steps, const core::Strategy& strategy,
+// The time that each collective had a link for itself, where those that are under way together share it evenly. Levels
+// have links of their own.
+std::vector<double> shares_us(const std::vector<TimedStep>& steps, const core::Strategy& strategy) {
+  const auto level = [&](const TimedStep& timed) {
+    const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(timed.bucket)];
+    return bucket.option.steps[static_cast<size_t>(timed.step)].level;
+  };
+  std::vector<double> moments_us;
+  for (const TimedStep& step : steps) {
+    moments_us.push_back(step.begin_us);
+    moments_us.push_back(step.end_us);
+  }
+  std::sort(moments_us.begin(), moments_us.end());
+  std::vector<double> shares(steps.size());
+  for (size_t m = 1; m < moments_us.size(); ++m) {
+    const double begin_us = moments_us[m - 1], end_us = moments_us[m];
+    const auto is_under_way = [&](const TimedStep& step) { return step.begin_us <= begin_us && end_us <= step.end_us; };
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (!is_under_way(steps[s])) continue;
+      const auto sharers = std::count_if(steps.begin(), steps.end(), [&](const TimedStep& other) {
+        return is_under_way(other) && level(other) == level(steps[s]);
+      });
+      shares[s] += (end_us - begin_us) / static_cast<double>(sharers);
+    }
+  }
+  return shares;
+}
+
+void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& strategy,
                  const std::vector<std::vector<StepSize>>& sizes, const Ranks& ranks, Samples& samples) {
-  std::sort(steps.begin(), steps.end(), [](const TimedStep& a, const TimedStep& b) { return a.end_us < b.end_us; });
-  std::array<double, 3> free_us;
-  free_us.fill(-std::numeric_limits<double>::infinity());
-  for (const TimedStep& timed : steps) {
-    const Step& step =
-        strategy.buckets[static_cast<size_t>(timed.bucket)].option.steps[static_cast<size_t>(timed.step)];
-    const StepSize& size = sizes[static_cast<size_t>(timed.bucket)][static_cast<size_t>(timed.step)];
-    double& free = free_us[static_cast<size_t>(step.level)];
-    const double us = timed.end_us - std::max(timed.begin_us, free);
-    free = timed.end_us;
-    const auto bytes = static_cast<double>(link_bytes(step.kind, size.bytes, ranks.of(step.level)));
-    samples.collectives[{step.kind, step.level}].push_back({bytes, us});
+  const std::vector<double> shares = shares_us(steps, strategy);
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const auto bucket = static_cast<size_t>(steps[s].bucket), position = static_cast<size_t>(steps[s].step);
+    const Step& step = strategy.buckets[bucket].option.steps[position];
+    const auto bytes = static_cast<double>(link_bytes(step.kind, sizes[bucket][position].bytes, ranks.of(step.level)));
+    samples.collectives[{step.kind, step.level}].push_back({bytes, shares[s]});
   }
 }
 
 void take(const TimedStrategy& timed, const Ranks& ranks, const std::vector<core::CompressorTraits>& known,
           Samples& samples) {
   std::vector<std::vector<StepSize>> sizes;
-  for (const core::Bucket& bucket : timed.strategy->buckets) {
+  for (const core::Bucket& bucket : timed.strategy.buckets) {
     sizes.push_back(step_sizes(bucket.option, core::numel(bucket), ranks, known));
   }
   std::vector<TimedStep> collectives;
   for (const TimedStep& each : timed.steps) {
-    const core::Bucket& bucket = timed.strategy->buckets[static_cast<size_t>(each.bucket)];
+    const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
     const double us = each.end_us - each.begin_us;
     if (each.step < 0) {
       samples.scale.push_back({static_cast<double>(core::numel(bucket)), us});
@@ -115,7 +135,7 @@ void take(const TimedStrategy& timed, const Ranks& ranks, const std::vector<core
       codec.decode.push_back({static_cast<double>(4 * size.elements + size.bytes), us});
     }
   }
-  charge_link(std::move(collectives), *timed.strategy, sizes, ranks, samples);
+  charge_link(collectives, timed.strategy, sizes, ranks, samples);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct TimedStep {
 
 // What one training step took under a strategy.
 struct TimedStrategy {
-  const core::Strategy* strategy = nullptr;
+  core::Strategy strategy = {};
   std::vector<TimedStep> steps = {};
 };
 
@@ -39,8 +39,8 @@ struct FittedCost {
   std::vector<RateQuality> codecs;
 };
 
-// Collectives share a link: one that is under way together with others is charged with the time since the one before it
-// was done. A rate whose samples are of one size only is taken for proportional to the size.
+// Collectives that are under way together share a link evenly. A rate whose samples are of one size only is taken for
+// proportional to the size.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known);
 

@@ -89,12 +89,20 @@ bool admits(const Option& option, const TreeJob& job, const std::set<std::string
 
 std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_view>& off) {
   constexpr Place kPlaces[] = {Place::device, Place::host};
+  // What a rule would leave out as a whole is not made in the first place.
+  const bool on_host = job.host_threads > 0 || off.contains("places");
+  const bool levels = job.ranks.has_levels() || off.contains("topology");
+  const std::span<const Place> places(kPlaces, on_host ? 2 : 1);
+  std::vector<std::vector<Steps>> families{flat_programs(places), flat_summing_programs(places)};
+  if (levels) {
+    families.push_back(hierarchical_programs(places));
+    families.push_back(hierarchical_summing_programs(places));
+  }
   std::vector<Option> options;
   const auto add = [&](Option option) {
     if (admits(option, job, off)) options.push_back(std::move(option));
   };
-  for (const auto& programs : {flat_programs(kPlaces), hierarchical_programs(kPlaces), flat_summing_programs(kPlaces),
-                               hierarchical_summing_programs(kPlaces)}) {
+  for (const std::vector<Steps>& programs : families) {
     for (const Steps& steps : programs) {
       const bool encodes =
           std::any_of(steps.begin(), steps.end(), [](const Step& s) { return s.kind == Kind::encode; });

@@ -35,7 +35,7 @@ core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel
     }
     strategy.buckets.push_back(std::move(bucket));
   }
-  strategy.order = core::staggered_order(strategy.buckets);
+  core::set_default_flow(strategy);
   return strategy;
 }
 

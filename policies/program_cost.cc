@@ -123,6 +123,22 @@ class TabulatedCost final : public CostModel {
 
 }  // namespace
 
+core::Result<std::vector<double>> program_step_times(const CostTable& table, const Option& option, int64_t numel,
+                                                     const std::vector<core::CompressorTraits>& known) {
+  const auto refuse = [&](const std::string& what) {
+    return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
+  };
+  if (needs_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
+  const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
+  std::vector<double> times_us;
+  for (size_t i = 0; i < option.steps.size(); ++i) {
+    const auto us = step_us(option.steps[i], sizes[i], option, table);
+    if (!us) return refuse("the cost table has no rate for step " + std::to_string(i));
+    times_us.push_back(*us);
+  }
+  return times_us;
+}
+
 std::optional<Work> program_work(const CostTable& table, const Option& option, int64_t numel,
                                  const std::vector<core::CompressorTraits>& known) {
   if (needs_levels(option) && !table.ranks.has_levels()) return {};

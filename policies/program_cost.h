@@ -25,6 +25,10 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
                                                            const std::vector<core::CompressorTraits>& known,
                                                            int64_t most_elements);
 
+// Microseconds of each step, or an error that names the step without a rate.
+core::Result<std::vector<double>> program_step_times(const CostTable& table, const core::Option& option, int64_t numel,
+                                                     const std::vector<core::CompressorTraits>& known);
+
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
 std::optional<Work> program_work(const CostTable& table, const core::Option& option, int64_t numel,
                                  const std::vector<core::CompressorTraits>& known);

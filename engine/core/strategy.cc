@@ -161,6 +161,16 @@ std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag) 
   return order;
 }
 
+void set_default_flow(Strategy& strategy) {
+  strategy.in_flight = 1;
+  for (const Bucket& bucket : strategy.buckets) {
+    const auto collectives = std::count_if(bucket.option.steps.begin(), bucket.option.steps.end(),
+                                           [](const Step& step) { return is_collective(step.kind); });
+    strategy.in_flight = std::max(strategy.in_flight, static_cast<int>(2 * collectives));
+  }
+  strategy.order = staggered_order(strategy.buckets);
+}
+
 std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_bytes, int64_t bytes, bool split) {
   std::vector<std::vector<Slice>> buckets;
   struct Open {

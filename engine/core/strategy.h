@@ -62,6 +62,10 @@ Status validate(const Strategy& strategy, const GradientTable& table);
 // while a bucket is decoded and encoded again. The default order of planners.
 std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag = 1);
 
+// Sets the default flow: collectives in staggered order, and in flight those of two buckets, one that is on the wire and
+// one that gets ready.
+void set_default_flow(Strategy& strategy);
+
 // Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting
 // tensors where `split` is set; without it a bucket ends with the tensor that fills it, as in PyTorch DDP, and may be
 // larger.

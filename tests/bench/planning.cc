@@ -5,7 +5,8 @@
 //
 // How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
 // published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
-// of the second kind say how far the plan's step is from the exact optimum of partition and options.
+// of the second kind say how far the plan's step is from the exact optimum of partition and options; those of the third
+// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -14,9 +15,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
 #include "policies/planner.h"
 #include "policies/published_cost.h"
+#include "policies/timeline.h"
 #include "tuner/files.h"
 #include "tuner/trace_file.h"
 
@@ -86,6 +89,44 @@ void measure(const tuner::TraceFile& trace, const policies::PublishedCost& cost,
   std::fflush(stdout);
 }
 
+void measure_timeline(const tuner::TraceFile& trace, nlohmann::json& rows) {
+  constexpr double kGoal = 20e6;
+  constexpr int kRuns = 400;
+  const core::CompressorSpec codec{"bf16"};
+  policies::CostTable cost{.ranks = {.size = 8}};
+  for (const auto kind : {core::Step::Kind::all_to_all, core::Step::Kind::all_gather}) {
+    cost.collectives.push_back({kind, core::Level::flat, 20, 1e-4});
+  }
+  cost.codecs.push_back({codec, core::Place::host, 2, 1e-5, 2, 1e-5, 1e-5});
+  std::vector<std::vector<core::Slice>> buckets;
+  for (size_t t = 0; t < trace.table.tensors.size(); ++t) {
+    buckets.push_back({{static_cast<int32_t>(t), 0, trace.table.tensors[t].numel}});
+  }
+  const core::Strategy strategy = core::uniform(std::move(buckets), core::two_step(codec, core::Place::host), 4);
+  policies::Timeline timeline = policies::Timeline::make(trace.table, strategy, cost, compress::known_traits()).value();
+  const core::SteadyClock clock;
+  Times rate;
+  double end_us = 0;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    const int64_t start_ns = clock.now_ns();
+    for (int run = 0; run < kRuns; ++run) end_us += timeline.run();
+    rate.ms.push_back(kRuns * static_cast<double>(timeline.operations()) * 1e9 /
+                      static_cast<double>(clock.now_ns() - start_ns));
+  }
+  core::check(end_us > 0, "a step takes time");
+  const double median = rate.quantile(0.5);
+  rows.push_back({{"name", "timeline, " + trace.model},
+                  {"value", median * 1e-6},
+                  {"unit", "M operations/s"},
+                  {"anchor", kGoal * 1e-6},
+                  {"ratio", median / kGoal},
+                  {"spread", {rate.quantile(0.25) / kGoal, rate.quantile(0.75) / kGoal}},
+                  {"goal", 1},
+                  {"met", median >= kGoal}});
+  std::printf("%-70s %8.1f million operations a second (goal %.0f)\n", ("timeline, " + trace.model).c_str(),
+              median * 1e-6, kGoal * 1e-6);
+}
+
 // One behind the other, as a model that is as deep as all of them.
 void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
   all.model += (all.model.empty() ? "" : "+") + trace.model;
@@ -116,6 +157,7 @@ int main(int argc, char** argv) {
       return 1;
     }
     for (const auto& cost : bench::kCosts) bench::measure(trace.value(), cost, rows);
+    bench::measure_timeline(trace.value(), rows);
     bench::append(trace.value(), all);
   }
   for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);

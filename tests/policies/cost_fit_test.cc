@@ -45,11 +45,10 @@ TEST(FitLine, OneSizeIsTakenForProportional) {
 
 core::Option option_of(const char* text) { return core::parse_option(text, testing::known_traits()).value(); }
 
-// Steps as long as a table says, one bucket after the other, but that collectives of neighbours overlap: each begins
-// when the one before it does and still ends when the link has carried both.
+// Steps as long as a table says, one after the other.
 TimedStrategy timed_by(const CostTable& table, const core::Strategy& strategy) {
-  TimedStrategy timed{.strategy = &strategy, .steps = {}};
-  double now = 0, before = 0;
+  TimedStrategy timed{.strategy = strategy, .steps = {}};
+  double now = 0;
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Option& option = strategy.buckets[b].option;
     const std::vector<StepSize> sizes =
@@ -69,9 +68,7 @@ TimedStrategy timed_by(const CostTable& table, const core::Strategy& strategy) {
         us = table.codecs[0].decode_us + elements * table.codecs[0].decode_element_us +
              bytes * table.codecs[0].decode_byte_us;
       }
-      const bool overlaps = core::is_collective(step.kind) && s == 0 && b > 0;
-      timed.steps.push_back({static_cast<int32_t>(b), static_cast<int32_t>(s), overlaps ? before : now, now + us});
-      before = now;
+      timed.steps.push_back({static_cast<int32_t>(b), static_cast<int32_t>(s), now, now + us});
       now += us;
     }
   }
@@ -113,9 +110,19 @@ TEST(FitCost, GivesBackTheRatesThatMadeTheTimes) {
   EXPECT_EQ(fitted.codecs[0].samples, 6);
 }
 
+TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLink) {
+  // 0.25 us an element: alone 250 and 500. Begun together, both go at half speed until the small one is done.
+  const core::Strategy plain = strategy_of("all_reduce", {1000, 2000});
+  const TimedStrategy timed{plain, {{0, 0, 0, 500}, {1, 0, 0, 750}}};
+  const FittedCost fitted = fit_cost(std::span(&timed, 1), {.size = 2}, testing::known_traits());
+  ASSERT_EQ(fitted.table.collectives.size(), 1u);
+  EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.25 / 4, 1e-9);
+  EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1e-9);
+}
+
 TEST(FitCost, ScaleIsWhatPrecedesASum) {
   const core::Strategy plain = strategy_of("all_reduce", {1000, 3000});
-  const TimedStrategy timed{&plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};
+  const TimedStrategy timed{plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};
   const FittedCost fitted = fit_cost(std::span(&timed, 1), {.size = 2}, testing::known_traits());
   EXPECT_NEAR(fitted.table.scale_us, 1, 1e-9);
   EXPECT_NEAR(fitted.table.scale_element_us, 1e-3, 1e-12);

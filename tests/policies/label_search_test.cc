@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <set>
 
 #include "tests/policies/affine_cost.h"
+#include "tests/policies/brute_force.h"
 
 namespace gradtune::policies {
 namespace {
@@ -22,22 +22,6 @@ std::vector<Atom> random_atoms(core::Rng& rng, size_t size) {
     ready_us += static_cast<double>(rng.below(3'000));
   }
   return atoms;
-}
-
-// The best end of all plans that begin with these messages.
-double best_us(const CostModel& model, std::span<const Atom> atoms, std::vector<Message>& begun) {
-  const auto size = static_cast<int32_t>(atoms.size());
-  const int32_t first = begun.empty() ? 0 : begun.back().last + 1;
-  if (first == size) return replay_us(model, atoms, begun);
-  double best = std::numeric_limits<double>::infinity();
-  for (int32_t last = first; last < size; ++last) {
-    for (int32_t option = 0; option < static_cast<int32_t>(model.options().size()); ++option) {
-      begun.push_back({first, last, option});
-      best = std::min(best, best_us(model, atoms, begun));
-      begun.pop_back();
-    }
-  }
-  return best;
 }
 
 void expect_a_plan(const CostModel& model, std::span<const Atom> atoms, const Plan& plan) {
@@ -58,8 +42,7 @@ TEST(LabelSearch, FindsTheBestOfAllPartitionsAndOptions) {
     const int ranks = 2 << rng.below(6);
     const testing::AffineCost model = testing::random_cost(rng, ranks);
     const std::vector<Atom> atoms = random_atoms(rng, 1 + rng.below(8));
-    std::vector<Message> none;
-    const double best = best_us(model, atoms, none);
+    const double best = testing::best_us(model, atoms);
     const SearchResult exact = search_labels(model, atoms, {.tolerance = 0});
     ASSERT_FALSE(exact.plans.empty());
     expect_a_plan(model, atoms, exact.plans[0]);

@@ -6,13 +6,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <set>
 #include <string>
 
 #include "engine/core/rng.h"
 #include "policies/label_search.h"
 #include "policies/narrowing.h"
+#include "tests/policies/brute_force.h"
 #include "tests/policies/jobs.h"
 
 namespace gradtune::policies {
@@ -146,21 +146,6 @@ CostTable random_table(core::Rng& rng, const Ranks& ranks) {
   return table;
 }
 
-double best_us(const CostModel& model, std::span<const Atom> atoms, std::vector<Message>& begun) {
-  const auto size = static_cast<int32_t>(atoms.size());
-  const int32_t first = begun.empty() ? 0 : begun.back().last + 1;
-  if (first == size) return replay_us(model, atoms, begun);
-  double best = std::numeric_limits<double>::infinity();
-  for (int32_t last = first; last < size; ++last) {
-    for (int32_t option = 0; option < static_cast<int32_t>(model.options().size()); ++option) {
-      begun.push_back({first, last, option});
-      best = std::min(best, best_us(model, atoms, begun));
-      begun.pop_back();
-    }
-  }
-  return best;
-}
-
 TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) {
   core::Rng rng(5);
   int changed = 0;
@@ -183,10 +168,9 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
                          .codecs = {kTopk},
                          .traits = testing::known_traits()};
       const auto model = make_program_cost(table, tree_options(tree), tree.traits, 8'000'000).value();
-      std::vector<Message> none;
       const SearchResult found = search_labels(*model, atoms);
       ASSERT_FALSE(found.plans.empty());
-      EXPECT_LE(found.plans[0].end_us, 1.01 * best_us(*model, atoms, none));
+      EXPECT_LE(found.plans[0].end_us, 1.01 * testing::best_us(*model, atoms));
       std::string choice;
       for (const Message& message : found.plans[0].messages) {
         used.insert(to_string(model->options()[static_cast<size_t>(message.option)]));

@@ -70,6 +70,11 @@ class Replay(unittest.TestCase):
         self.assertTrue(any("topk:0.01" in program and "@inter" in program for program in programs), programs)
         exact = self.replay("--cost", cost, "--fidelity", "exact")
         self.assertTrue(all("encode" not in bucket["option"] for bucket in exact["buckets"]))
+        picture = self.trace.with_name("step.json")
+        self.replay("--cost", cost, "--chrome", picture)
+        events = json.loads(picture.read_text(encoding="utf-8"))["traceEvents"]
+        self.assertTrue(any(event["name"].startswith("all_gather") for event in events))
+        self.assertIn("by the executor's rules", run("replay", self.trace, "--cost", cost).stdout)
         flat = self.replay("--cost", cost, "--world-size", "64")
         self.assertTrue(all("@int" not in bucket["option"] for bucket in flat["buckets"]))
 

@@ -48,6 +48,8 @@ int main(int argc, char** argv) {
   replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
       ->check(CLI::Range(0, 1 << 20))
       ->needs(ranks);
+  replay->add_option("--chrome", options.chrome,
+                     "With a cost file: also write the predicted step here, for about:tracing or Perfetto");
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
   std::string journal, output;

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
 #include "policies/narrowing.h"
 #include "policies/planner.h"
 #include "policies/program_cost.h"
+#include "policies/timeline.h"
+#include "tuner/chrome_trace.h"
 #include "tuner/cost_file.h"
 #include "tuner/files.h"
 #include "tuner/trace_file.h"
@@ -27,6 +30,7 @@ struct Replayed {
   const policies::Planned& planned;
   double planning_ms;
   bool numbered;  // whether options have published numbers
+  std::optional<double> timeline_us;
 
   const core::GradientTable& table() const { return trace.table; }
   size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
@@ -68,7 +72,12 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
                       strategy.buckets.size());
   if (replayed.planned.error_bound)
     text += fmt::format(", at most {:.2f} % above the best", *replayed.planned.error_bound * 100);
-  text += fmt::format("; planned in {:.2f} ms\n\n", replayed.planning_ms);
+  text += fmt::format("; planned in {:.2f} ms\n", replayed.planning_ms);
+  if (replayed.timeline_us) {
+    text += fmt::format("by the executor's rules, in flight {}: {:.2f} ms\n", strategy.in_flight,
+                        *replayed.timeline_us * 1e-3);
+  }
+  text += "\n";
   text += fmt::format("{:>6}  {:>12}  {:>11}  {:>9}  {}\n", "bucket", "tensors", "elements", "ready_ms", "option");
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
@@ -85,6 +94,7 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
 struct Modelled {
   std::unique_ptr<policies::CostModel> model;
   policies::Knowledge knowledge;
+  std::optional<policies::CostTable> table = {};
 };
 
 core::Result<Modelled> published(const ReplayOptions& options, const core::GradientTable& table) {
@@ -119,7 +129,19 @@ core::Result<Modelled> from_file(const ReplayOptions& options, const core::Gradi
                                 .codecs = job.codecs,
                                 .traits = known,
                                 .host_threads = job.host_threads};
-  return Modelled{std::move(model.value()), std::move(knowledge)};
+  return Modelled{std::move(model.value()), std::move(knowledge), std::move(cost.value())};
+}
+
+// What the executor's rules make of the strategy; as a picture too where that is asked for.
+core::Result<double> timeline_us(const ReplayOptions& options, const policies::CostTable& cost,
+                                 const policies::Knowledge& knowledge, const core::Strategy& strategy) {
+  auto timeline = policies::Timeline::make(knowledge.table, strategy, cost, knowledge.traits);
+  if (!timeline) return timeline.error();
+  std::vector<policies::Span> spans;
+  const double end_us = timeline.value().run(spans);
+  if (options.chrome.empty()) return end_us;
+  const core::Status written = write_file_atomically(options.chrome, chrome_trace(spans, strategy, knowledge.table));
+  return written ? core::Result<double>(end_us) : written.error();
 }
 
 }  // namespace
@@ -141,7 +163,12 @@ core::Result<std::string> replay(const ReplayOptions& options) {
   const auto planned = policies::plan(options.policy, job);
   if (!planned) return planned.error();
   const double planning_ms = static_cast<double>(clock.now_ns() - start_ns) * 1e-6;
-  const Replayed replayed{trace.value(), model, planned.value(), planning_ms, numbered};
+  Replayed replayed{trace.value(), model, planned.value(), planning_ms, numbered, {}};
+  if (modelled.value().table) {
+    const auto us = timeline_us(options, *modelled.value().table, job.knowledge, planned.value().strategy);
+    if (!us) return us.error();
+    replayed.timeline_us = us.value();
+  }
   return options.json ? as_json(replayed) : as_table(replayed, options);
 }
 

@@ -20,6 +20,7 @@ struct ReplayOptions {
   // For a cost file: what may be used, and other ranks than those it was made on (0: the same).
   core::Fidelity fidelity = core::Fidelity::lossy;
   policies::Ranks ranks = {.size = 0};
+  std::string chrome;  // file for the predicted step as a Chrome trace, with a cost file; empty: none
   bool json = false;
 };
 
@@ -27,7 +28,8 @@ struct ReplayOptions {
 // people. time_ms runs from the first ready gradient to the end of communication and backward; no plan takes less than
 // time_ms / (1 + error_bound), where the planner knows such a bound (null where it does not). Tensors are counted from
 // 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options of the
-// published model are told by number, those of a cost file as programs.
+// published model are told by number, those of a cost file as programs, and its table also says what the executor's rules make of the plan
+// (policies/timeline.h).
 core::Result<std::string> replay(const ReplayOptions& options);
 
 }  // namespace gradtune::tuner

@@ -270,5 +270,16 @@ TEST(Describe, names_runs_of_alike_buckets) {
             "  1-2: t1 .. t2, 60 elements: all_reduce\n");
 }
 
+TEST(Flow, HasTheCollectivesOfTwoBucketsInFlight) {
+  const CompressorSpec half{"half", 0};
+  Strategy strategy;
+  set_default_flow(strategy);
+  EXPECT_EQ(strategy.in_flight, 1);
+  strategy.buckets = {{{{0, 0, 10}}, plain_all_reduce()}, {{{1, 0, 10}}, two_step(half, Place::device)}};
+  set_default_flow(strategy);
+  EXPECT_EQ(strategy.in_flight, 4);
+  EXPECT_EQ(strategy.order, staggered_order(strategy.buckets));
+}
+
 }  // namespace
 }  // namespace gradtune::core

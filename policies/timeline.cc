@@ -1,0 +1,222 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/timeline.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "policies/cost_model.h"
+#include "policies/program_cost.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Place;
+using core::Step;
+
+Server server_of(const Step& step) {
+  if (!core::is_collective(step.kind)) return step.place == Place::device ? Server::device : Server::host;
+  return step.level == Level::flat    ? Server::link
+         : step.level == Level::intra ? Server::link_intra
+                                      : Server::link_inter;
+}
+
+}  // namespace
+
+const char* to_string(Server server) {
+  switch (server) {
+    case Server::device: return "backward and device";
+    case Server::host: return "host";
+    case Server::link: return "link";
+    case Server::link_intra: return "link inside the node";
+    case Server::link_inter: return "link between nodes";
+  }
+  return "unknown";
+}
+
+core::Result<Timeline> Timeline::make(const core::GradientTable& table, const core::Strategy& strategy,
+                                      const CostTable& cost, const std::vector<core::CompressorTraits>& known) {
+  Timeline timeline;
+  timeline.in_flight_limit_ = strategy.in_flight;
+  double before_us = 0;
+  for (const double ready_us : ready_times_us(table)) {
+    timeline.gaps_us_.push_back(ready_us - before_us);
+    before_us = ready_us;
+  }
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const core::Bucket& bucket = strategy.buckets[b];
+    const auto steps_us = program_step_times(cost, bucket.option, core::numel(bucket), known);
+    if (!steps_us) return steps_us.error();
+    Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()), .end_op = 0, .leading = 0, .last_tensor = 0};
+    const auto number = static_cast<int32_t>(b);
+    if (bucket.option.steps.front().kind != Step::Kind::encode) {
+      const double us = cost.scale_us + static_cast<double>(core::numel(bucket)) * cost.scale_element_us;
+      timeline.ops_.push_back({Server::device, false, number, -1, us});
+    }
+    for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
+      const Step& step = bucket.option.steps[s];
+      timeline.ops_.push_back(
+          {server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s), steps_us.value()[s]});
+    }
+    timed.end_op = static_cast<int32_t>(timeline.ops_.size());
+    for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
+      if (timeline.ops_[static_cast<size_t>(op)].server != Server::device) break;
+      ++timed.leading;
+    }
+    for (const core::Slice& slice : bucket.slices) timed.last_tensor = std::max(timed.last_tensor, slice.tensor);
+    timeline.buckets_.push_back(timed);
+  }
+  for (const core::Issue& issue : strategy.order) {
+    const Bucket& bucket = timeline.buckets_[static_cast<size_t>(issue.bucket)];
+    int32_t op = bucket.first_op;
+    while (timeline.ops_[static_cast<size_t>(op)].step != issue.step) ++op;
+    timeline.order_.push_back(op);
+  }
+  timeline.by_tensor_.resize(strategy.buckets.size());
+  std::iota(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), 0);
+  std::stable_sort(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), [&](int32_t x, int32_t y) {
+    return timeline.buckets_[static_cast<size_t>(x)].last_tensor <
+           timeline.buckets_[static_cast<size_t>(y)].last_tensor;
+  });
+  for (Lane& lane : timeline.lanes_) lane.queue.resize(timeline.ops_.size());
+  timeline.next_op_.resize(strategy.buckets.size());
+  timeline.may_issue_.resize(strategy.buckets.size());
+  return timeline;
+}
+
+double Timeline::run() { return simulate<false>(nullptr); }
+double Timeline::run(std::vector<Span>& spans) {
+  spans.clear();
+  return simulate<true>(&spans);
+}
+
+template <bool kRecords>
+double Timeline::simulate(std::vector<Span>* spans) {
+  for (Lane& lane : lanes_) {
+    lane.is_busy = false;
+    lane.first = lane.last = 0;
+  }
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    next_op_[b] = buckets_[b].first_op;
+    may_issue_[b] = 0;
+  }
+  next_issue_ = next_tensor_ = next_bucket_ = 0;
+  in_flight_ = 0;
+  in_hook_ = false;
+  double now_us = 0;
+  next_on_device(now_us);
+  for (;;) {
+    // The server that is done first.
+    size_t done = kServers;
+    double least_us = std::numeric_limits<double>::infinity();
+    for (size_t s = 0; s < kServers; ++s) {
+      if (!lanes_[s].is_busy || !(lanes_[s].end_us < least_us)) continue;
+      least_us = lanes_[s].end_us;
+      done = s;
+    }
+    if (done == kServers) return now_us;
+    now_us = least_us;
+    Lane& lane = lanes_[done];
+    lane.is_busy = false;
+    const int32_t finished = lane.op;
+    if constexpr (kRecords) {
+      if (finished >= 0) {
+        const Op& op = ops_[static_cast<size_t>(finished)];
+        spans->push_back({op.server, op.bucket, op.step, now_us - op.us, now_us});
+      } else {
+        const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
+        spans->push_back({Server::device, -1, tensor, now_us - gaps_us_[next_tensor_ - 1], now_us});
+      }
+    }
+    if (finished >= 0) {
+      const Op& op = ops_[static_cast<size_t>(finished)];
+      const auto b = static_cast<size_t>(op.bucket);
+      ++next_op_[b];
+      if (op.is_collective) --in_flight_;
+      // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
+      const Bucket& bucket = buckets_[b];
+      if (next_op_[b] >= bucket.first_op + bucket.leading) {
+        if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
+        go_on(op.bucket, now_us);
+      }
+      if (op.is_collective) issue(now_us);
+    } else {
+      in_hook_ = true;  // the gradient before next_tensor_ is ready
+    }
+    if (done == static_cast<size_t>(Server::device)) {
+      next_on_device(now_us);
+    } else if (!lane.is_busy && lane.first < lane.last) {
+      start(lane, lane.queue[static_cast<size_t>(lane.first++)], now_us);
+    }
+  }
+}
+
+void Timeline::start(Lane& lane, int32_t op, double now_us) {
+  lane.is_busy = true;
+  lane.op = op;
+  lane.end_us = now_us + ops_[static_cast<size_t>(op)].us;
+}
+
+void Timeline::enqueue(int32_t op, double now_us) {
+  const Server server = ops_[static_cast<size_t>(op)].server;
+  Lane& lane = lanes_[static_cast<size_t>(server)];
+  // The device takes up what waits when it comes to it; idle it is only after backward.
+  const bool idle = !lane.is_busy && lane.first == lane.last &&
+                    (server != Server::device || (next_tensor_ == gaps_us_.size() && !in_hook_));
+  if (idle) {
+    start(lane, op, now_us);
+  } else {
+    lane.queue[static_cast<size_t>(lane.last++)] = op;
+  }
+}
+
+// The bucket's next operation, if it has one.
+void Timeline::go_on(int32_t bucket, double now_us) {
+  const auto b = static_cast<size_t>(bucket);
+  if (next_op_[b] == buckets_[b].end_op) return;
+  if (!ops_[static_cast<size_t>(next_op_[b])].is_collective) return enqueue(next_op_[b], now_us);
+  may_issue_[b] = 1;
+  issue(now_us);
+}
+
+void Timeline::issue(double now_us) {
+  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
+    const int32_t op = order_[next_issue_];
+    const auto b = static_cast<size_t>(ops_[static_cast<size_t>(op)].bucket);
+    if (may_issue_[b] == 0) return;
+    may_issue_[b] = 0;
+    ++next_issue_;
+    ++in_flight_;
+    enqueue(op, now_us);
+  }
+}
+
+// What the thread that runs backward does next: buckets that are ready, then what waits for it, then backward.
+void Timeline::next_on_device(double now_us) {
+  Lane& device = lanes_[static_cast<size_t>(Server::device)];
+  if (device.is_busy) return;
+  const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
+  while (next_bucket_ < by_tensor_.size()) {
+    const int32_t b = by_tensor_[next_bucket_];
+    const Bucket& bucket = buckets_[static_cast<size_t>(b)];
+    if (bucket.last_tensor > tensor) break;
+    const int32_t next = next_op_[static_cast<size_t>(b)];
+    if (next < bucket.first_op + bucket.leading) {
+      in_hook_ = true;
+      return start(device, next, now_us);
+    }
+    ++next_bucket_;
+    if (bucket.leading == 0) go_on(b, now_us);
+  }
+  in_hook_ = false;
+  if (device.is_busy) return;
+  if (device.first < device.last) return start(device, device.queue[static_cast<size_t>(device.first++)], now_us);
+  if (next_tensor_ == gaps_us_.size()) return;
+  device.is_busy = true;
+  device.op = -1;
+  device.end_us = now_us + gaps_us_[next_tensor_++];
+}
+
+}  // namespace gradtune::policies
