@@ -150,7 +150,7 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
   core::Rng rng(5);
   int changed = 0;
   std::set<std::string> used;
-  for (int job = 0; job < 60; ++job) {
+  for (int job = 0; job < 30; ++job) {
     std::vector<Atom> atoms;
     double ready_us = 0;
     for (uint64_t a = 0, size = 1 + rng.below(4); a < size; ++a) {
@@ -180,7 +180,7 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
     }
     changed += choices.size() > 1;
   }
-  EXPECT_GT(changed, 30);
+  EXPECT_GT(changed, 15);
   EXPECT_GT(used.size(), 5u) << "many programs are the best somewhere";
 }
 
