@@ -142,7 +142,8 @@ struct Found {
 
 Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found,
                       std::string& config) {
-  // Not options of wrap: the file of options, and what launchers of emulated networks tell (examples/cluster).
+  // Not options of wrap: the file of options, what launchers of emulated networks tell (examples/cluster), and which
+  // node this is (launcher.h).
   const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_NODE", "GRADTUNE_PACING_MBIT"};
   for (const std::string& variable : variables) {
     const std::string name = variable.substr(0, variable.find('='));

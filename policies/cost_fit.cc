@@ -103,7 +103,8 @@ void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& stra
   for (size_t s = 0; s < steps.size(); ++s) {
     const auto bucket = static_cast<size_t>(steps[s].bucket), position = static_cast<size_t>(steps[s].step);
     const Step& step = strategy.buckets[bucket].option.steps[position];
-    const auto bytes = static_cast<double>(link_bytes(step.kind, sizes[bucket][position].bytes, ranks.of(step.level)));
+    const auto bytes =
+        static_cast<double>(core::link_bytes(step.kind, sizes[bucket][position].bytes, ranks.of(step.level)));
     samples.collectives[{step.kind, step.level}].push_back({bytes, shares[s]});
   }
 }
@@ -173,7 +174,7 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const Ranks& ranks,
   for (const auto& [key, points] : samples.collectives) {
     const auto& [kind, level] = key;
     const Line line = fit_line(points);
-    const int steps = std::max(messages(kind, ranks.of(level)), 1);
+    const int steps = std::max(core::messages(kind, ranks.of(level)), 1);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
   }

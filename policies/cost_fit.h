@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rates from what a job's own steps took. Lines of time over size are fitted so that single slow steps do not matter
-// (least absolute deviations among the lines through pairs of points, as by Theil and Sen), none falls with the size,
-// and each says how far it was from what it was fitted to.
+// Rates from what a job's own steps took. Of the lines through two sizes' median times that one is taken which is least
+// off from all medians, relatively and in sum, so that single slow steps do not matter; none falls with the size, and
+// each says how far it was from what it was fitted to. Time of rank 0 is what is fitted: waiting for a slower rank in a
+// collective counts as the collective's.
 #pragma once
 
 #include <span>

@@ -13,10 +13,9 @@ namespace {
 using core::Place;
 
 const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const Knowledge& knowledge) {
-  const auto row = std::find_if(knowledge.traits.begin(), knowledge.traits.end(),
-                                [&](const core::CompressorTraits& traits) { return traits.name == codec.name; });
-  core::check(row != knowledge.traits.end(), "an admitted compressor has no traits");
-  return *row;
+  const core::CompressorTraits* traits = core::traits_of(codec, knowledge.traits);
+  core::check(traits != nullptr, "an admitted compressor has no traits");
+  return *traits;
 }
 
 int64_t payload_bytes(const core::CompressorSpec& codec, const Knowledge& knowledge, int64_t n) {
@@ -95,12 +94,10 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
 }
 
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge) {
-  const auto collectives = std::count_if(form.option.steps.begin(), form.option.steps.end(),
-                                         [](const core::Step& step) { return core::is_collective(step.kind); });
   const Partition large = up_to(form.end, partition), small = from(form.end, knowledge.table);
   Partition all = large;
   all.insert(all.end(), small.begin(), small.end());
-  Candidate candidate{core::uniform(all, form.option, static_cast<int>(2 * collectives)),
+  Candidate candidate{core::uniform(all, form.option, /*in_flight=*/1),
                       fmt::format("{}, {} bucket{}{}", form.label, large.size(), large.size() == 1 ? "" : "s",
                                   small.empty() ? "" : " + small")};
   core::Strategy& strategy = candidate.strategy;
@@ -116,7 +113,7 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
       bucket.option = core::plain_all_reduce();
     }
   }
-  strategy.order = core::staggered_order(strategy.buckets);
+  core::set_default_flow(strategy);
   return candidate;
 }
 

@@ -9,30 +9,21 @@
 namespace gradtune::policies {
 namespace {
 
-using core::Level;
 using core::Option;
 using core::Place;
 using core::Step;
 using Kind = Step::Kind;
 
-const core::CompressorTraits* traits_of(const core::CompressorSpec& codec, const TreeJob& job) {
-  const auto row = std::find_if(job.traits.begin(), job.traits.end(),
-                                [&](const core::CompressorTraits& traits) { return traits.name == codec.name; });
-  return row == job.traits.end() ? nullptr : &*row;
-}
-
 template <typename Predicate>
 bool every_codec(const Option& option, const TreeJob& job, Predicate predicate) {
   return std::all_of(option.codecs.begin(), option.codecs.end(), [&](const core::CompressorSpec& codec) {
-    const core::CompressorTraits* traits = traits_of(codec, job);
+    const core::CompressorTraits* traits = core::traits_of(codec, job.traits);
     return traits != nullptr && predicate(*traits);
   });
 }
 
 bool fits_topology(const Option& option, const TreeJob& job) {
-  return job.ranks.has_levels() || std::none_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
-           return core::is_collective(step.kind) && step.level != Level::flat;
-         });
+  return job.ranks.has_levels() || !core::uses_levels(option);
 }
 
 bool fits_places(const Option& option, const TreeJob& job) {
@@ -46,7 +37,7 @@ bool fits_compressor(const Option& option, const TreeJob& job) {
   for (size_t i = 1; i < option.steps.size(); ++i) {
     const Step& before = option.steps[i - 1];
     if (option.steps[i].kind != Kind::all_reduce || before.kind != Kind::encode) continue;
-    const core::CompressorTraits* traits = traits_of(option.codecs[before.codec], job);
+    const core::CompressorTraits* traits = core::traits_of(option.codecs[before.codec], job.traits);
     if (traits == nullptr || !traits->summable) return false;
   }
   return true;

@@ -31,20 +31,14 @@ std::optional<double> step_us(const Step& step, const StepSize& size, const Opti
     const CollectiveRate* rate = rate_of(step, table);
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
-    return messages(step.kind, group) * rate->message_us +
-           static_cast<double>(link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
+    return core::messages(step.kind, group) * rate->message_us +
+           static_cast<double>(core::link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
   }
   const CodecRate* rate = rate_of(option.codecs[step.codec], step.place, table);
   if (rate == nullptr) return {};
   const auto elements = static_cast<double>(size.elements);
   if (step.kind == Kind::encode) return rate->encode_us + elements * rate->encode_element_us;
   return rate->decode_us + elements * rate->decode_element_us + static_cast<double>(size.bytes) * rate->decode_byte_us;
-}
-
-bool needs_levels(const Option& option) {
-  return std::any_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
-    return core::is_collective(step.kind) && step.level != core::Level::flat;
-  });
 }
 
 bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
@@ -128,7 +122,7 @@ core::Result<std::vector<double>> program_step_times(const CostTable& table, con
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
-  if (needs_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
+  if (core::uses_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
   const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
   std::vector<double> times_us;
   for (size_t i = 0; i < option.steps.size(); ++i) {
@@ -141,7 +135,7 @@ core::Result<std::vector<double>> program_step_times(const CostTable& table, con
 
 std::optional<Work> program_work(const CostTable& table, const Option& option, int64_t numel,
                                  const std::vector<core::CompressorTraits>& known) {
-  if (needs_levels(option) && !table.ranks.has_levels()) return {};
+  if (core::uses_levels(option) && !table.ranks.has_levels()) return {};
   const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
   const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
   const auto first = std::find_if(option.steps.begin(), option.steps.end(), is_collective) - option.steps.begin();

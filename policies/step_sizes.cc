@@ -23,15 +23,9 @@ class Walk {
  public:
   Walk(const core::Option& option, int64_t numel, const Ranks& ranks, const std::vector<core::CompressorTraits>& known)
       : option_(option), numel_(numel), ranks_(ranks), known_(known) {
-    int64_t shards = kShardAlignment;
-    const bool levels = std::any_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
-      return core::is_collective(step.kind) && step.level != Level::flat;
-    });
-    for (const Level level : levels ? std::array{Level::intra, Level::inter} : std::array{Level::flat, Level::flat}) {
-      shards *= level == Level::flat ? 1 : ranks.of(level);
-    }
-    if (!levels) shards *= ranks.size;
-    padded_ = rounded_up(numel, shards);
+    const bool levels = core::uses_levels(option);
+    const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
+    padded_ = rounded_up(numel, kShardAlignment * shards);
     held_ = padded_;
   }
 
@@ -49,9 +43,8 @@ class Walk {
 
   StepSize encode(size_t position) {
     const core::CompressorSpec& codec = option_.codecs[option_.steps[position].codec];
-    const auto traits =
-        std::find_if(known_.begin(), known_.end(), [&](const auto& row) { return row.name == codec.name; });
-    core::check(traits != known_.end(), "a program uses a compressor without traits");
+    const core::CompressorTraits* traits = core::traits_of(codec, known_);
+    core::check(traits != nullptr, "a program uses a compressor without traits");
     parts_ = 1;
     bool to_sum = false;
     for (size_t i = position + 1; i < option_.steps.size() && core::is_collective(option_.steps[i].kind); ++i) {
@@ -151,16 +144,5 @@ int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<StepSize
   }
   return total;
 }
-
-int64_t link_bytes(Kind kind, int64_t bytes, int group) {
-  switch (kind) {
-    case Kind::all_reduce: return 2 * bytes * (group - 1) / group;
-    case Kind::reduce:
-    case Kind::broadcast: return group > 1 ? bytes : 0;
-    default: return bytes * (group - 1);
-  }
-}
-
-int messages(Kind kind, int group) { return kind == Kind::all_reduce ? 2 * (group - 1) : group - 1; }
 
 }  // namespace gradtune::policies

@@ -42,9 +42,4 @@ std::vector<StepSize> step_sizes(const core::Option& option, int64_t numel, cons
 // Bytes of payloads that the bucket keeps in the pool, in about the order of the sum over its steps.
 int64_t payload_bytes(const std::vector<core::Step>& steps, const std::vector<StepSize>& sizes, const Ranks& ranks);
 
-// What the busiest link carries for a collective in one direction, and how many messages follow one another, by the
-// usual ring and pairwise algorithms.
-int64_t link_bytes(core::Step::Kind kind, int64_t bytes, int group);
-int messages(core::Step::Kind kind, int group);
-
 }  // namespace gradtune::policies

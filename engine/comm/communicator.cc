@@ -7,30 +7,7 @@
 namespace gradtune::comm {
 
 int64_t link_bytes(const Collective& collective, int size) {
-  const int64_t bytes = collective.count * bytes_per_element(collective.type);
-  switch (collective.kind) {
-    case Collective::Kind::all_reduce: return 2 * bytes * (size - 1) / size;  // ring: reduce-scatter, all-gather
-    case Collective::Kind::reduce_scatter:
-    case Collective::Kind::all_gather:
-    case Collective::Kind::all_to_all:
-    case Collective::Kind::gather: return bytes * (size - 1);  // ring, ring, pairwise, into the root
-    case Collective::Kind::reduce:
-    case Collective::Kind::broadcast: return size > 1 ? bytes : 0;  // pipelines
-  }
-  return 0;
-}
-
-const char* to_string(Collective::Kind kind) {
-  switch (kind) {
-    case Collective::Kind::all_reduce: return "all-reduce";
-    case Collective::Kind::reduce_scatter: return "reduce-scatter";
-    case Collective::Kind::all_gather: return "all-gather";
-    case Collective::Kind::all_to_all: return "all-to-all";
-    case Collective::Kind::reduce: return "reduce";
-    case Collective::Kind::broadcast: return "broadcast";
-    case Collective::Kind::gather: return "gather";
-  }
-  return "unknown";
+  return core::link_bytes(collective.kind, collective.count * bytes_per_element(collective.type), size);
 }
 
 core::Status run(Communicator& communicator, const Collective& collective) {

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine/core/option.h"
 #include "engine/core/result.h"
 
 namespace gradtune::comm {
@@ -22,17 +23,18 @@ constexpr int64_t bytes_per_element(WireType type) {
 }
 
 struct Collective {
-  enum class Kind : uint8_t {
-    all_reduce,      // in place in `out`, count elements
-    reduce_scatter,  // `in`: size * count; `out`: count elements, the sums of part `rank`; in place where `out` is that
-                     // part of `in`, the rest of which may be overwritten
-    all_gather,      // `in`: count elements; `out`: size * count, in rank order; in place where `in` is part `rank` of
-                     // `out`
-    all_to_all,      // `in` and `out`: size * count; part r of `in` goes to rank r, part r of `out` came from it
-    reduce,          // in place in `out`, count elements, to rank `root`; `out` of the others may be overwritten
-    broadcast,       // `out`, count elements, from rank `root`
-    gather,          // as all_gather, to rank `root`; `out` of the others is left alone
-  } kind;
+  // Those of programs (core/option.h), never encode or decode:
+  //   all_reduce      in place in `out`, count elements
+  //   reduce_scatter  `in`: size * count; `out`: count elements, the sums of part `rank`; in place where `out` is that
+  //                   part of `in`, the rest of which may be overwritten
+  //   all_gather      `in`: count elements; `out`: size * count, in rank order; in place where `in` is part `rank` of
+  //                   `out`
+  //   all_to_all      `in` and `out`: size * count; part r of `in` goes to rank r, part r of `out` came from it
+  //   reduce          in place in `out`, count elements, to rank `root`; `out` of the others may be overwritten
+  //   broadcast       `out`, count elements, from rank `root`
+  //   gather          as all_gather, to rank `root`; `out` of the others is left alone
+  using Kind = core::Step::Kind;
+  Kind kind;
   enum class Reduction : uint8_t { sum, max } reduction = Reduction::sum;
   WireType type = WireType::u8;
   const std::byte* in = nullptr;
@@ -42,10 +44,8 @@ struct Collective {
   int64_t timeout_ms = 300'000;
 };
 
-// What the busiest link must carry for it in one direction, by the usual ring and pairwise algorithms.
+// As core::link_bytes.
 int64_t link_bytes(const Collective& collective, int size);
-
-const char* to_string(Collective::Kind kind);
 
 // Told exactly once per started collective, from any thread; must be short and must not start collectives.
 class CompletionSink {

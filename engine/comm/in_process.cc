@@ -106,6 +106,7 @@ bool has_input(Collective::Kind kind) {
 }  // namespace
 
 void check_legal(const Collective& collective, int size) {
+  core::check(core::is_collective(collective.kind), "encode and decode are no collectives");
   core::check(collective.count >= 0, "a collective has at least 0 elements");
   core::check(collective.count == 0 || collective.out != nullptr, "a collective with elements has a place for them");
   core::check(collective.count == 0 || !has_input(collective.kind) || collective.in != nullptr,
@@ -116,21 +117,19 @@ void check_legal(const Collective& collective, int size) {
 
 std::string first_difference(std::span<const Collective> calls) {
   const Collective& first = calls[0];
+  const std::string name(core::to_string(first.kind));
   for (size_t rank = 1; rank < calls.size(); ++rank) {
     const Collective& call = calls[rank];
     const std::string who = " on rank 0 and rank " + std::to_string(rank);
     if (call.kind != first.kind) {
-      return std::string("ranks called different collectives: ") + to_string(first.kind) + " and " +
-             to_string(call.kind) + who;
+      return "ranks called different collectives: " + name + " and " + std::string(core::to_string(call.kind)) + who;
     }
-    if (call.type != first.type) return std::string(to_string(first.kind)) + " has different types of elements" + who;
-    if (call.reduction != first.reduction)
-      return std::string(to_string(first.kind)) + " has different reductions" + who;
+    if (call.type != first.type) return name + " has different types of elements" + who;
+    if (call.reduction != first.reduction) return name + " has different reductions" + who;
     if (call.count != first.count) {
-      return std::string(to_string(first.kind)) + " has " + std::to_string(first.count) + " and " +
-             std::to_string(call.count) + " elements" + who;
+      return name + " has " + std::to_string(first.count) + " and " + std::to_string(call.count) + " elements" + who;
     }
-    if (call.root != first.root) return std::string(to_string(first.kind)) + " has different roots" + who;
+    if (call.root != first.root) return name + " has different roots" + who;
   }
   return {};
 }
@@ -160,7 +159,7 @@ void move_data(std::span<const Collective> calls) {
 core::Error timed_out(const Collective& collective, std::span<const int> missing) {
   std::string ranks;
   for (const int rank : missing) ranks += (ranks.empty() ? " waiting for rank " : ", ") + std::to_string(rank);
-  return {core::Error::Code::timeout, std::string(to_string(collective.kind)) + " timed out after " +
+  return {core::Error::Code::timeout, std::string(core::to_string(collective.kind)) + " timed out after " +
                                           std::to_string(collective.timeout_ms) + " ms" + ranks};
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/core/compressor.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -36,6 +37,12 @@ Result<Fidelity> parse_fidelity(std::string_view text) {
 std::string to_string(const CompressorSpec& spec) {
   if (spec.parameter == 0) return spec.name;
   return spec.name + ":" + print(spec.parameter);
+}
+
+const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known) {
+  const auto row = std::find_if(known.begin(), known.end(),
+                                [&](const CompressorTraits& traits) { return traits.name == spec.name; });
+  return row == known.end() ? nullptr : &*row;
 }
 
 Status check_parameter(const CompressorTraits& traits, double parameter) {

@@ -48,6 +48,9 @@ struct CompressorTraits {
   int64_t (*payload_bytes)(const CompressorSpec& spec, int64_t n);
 };
 
+// Those of that compressor among the known ones; null where it is not known.
+const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known);
+
 // An error that says what is allowed where the traits do not admit the parameter.
 Status check_parameter(const CompressorTraits& traits, double parameter);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/core/option.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 
@@ -111,6 +112,33 @@ std::string_view to_string(Step::Kind kind) {
     case Kind::gather: return "gather";
   }
   return "unknown";
+}
+
+int64_t link_bytes(Kind collective, int64_t bytes, int group) {
+  switch (collective) {
+    case Kind::all_reduce: return 2 * bytes * (group - 1) / group;  // ring: reduce_scatter, all_gather
+    case Kind::reduce_scatter:
+    case Kind::all_gather:
+    case Kind::all_to_all:
+    case Kind::gather: return bytes * (group - 1);  // ring, ring, pairwise, into the root
+    case Kind::reduce:
+    case Kind::broadcast: return group > 1 ? bytes : 0;  // pipelines
+    case Kind::encode:
+    case Kind::decode: break;
+  }
+  return 0;
+}
+
+int messages(Kind collective, int group) { return (collective == Kind::all_reduce ? 2 : 1) * (group - 1); }
+
+int collectives_of(const Option& option) {
+  return static_cast<int>(std::count_if(option.steps.begin(), option.steps.end(),
+                                        [](const Step& step) { return is_collective(step.kind); }));
+}
+
+bool uses_levels(const Option& option) {
+  return std::any_of(option.steps.begin(), option.steps.end(),
+                     [](const Step& step) { return is_collective(step.kind) && step.level != Level::flat; });
 }
 
 std::string to_string(const Option& option) {

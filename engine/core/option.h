@@ -59,6 +59,12 @@ struct Step {
 
 constexpr bool is_collective(Step::Kind kind) { return kind != Step::Kind::encode && kind != Step::Kind::decode; }
 
+// What the busiest link carries in one direction for a collective over a group of that many, and how many messages
+// follow one another, by the usual ring and pairwise algorithms. `bytes`: what one rank has, or of reduce_scatter,
+// all_to_all one part of it.
+int64_t link_bytes(Step::Kind collective, int64_t bytes, int group);
+int messages(Step::Kind collective, int group);
+
 std::string_view to_string(Place place);
 std::string_view to_string(Level level);
 std::string_view to_string(Step::Kind kind);
@@ -69,6 +75,9 @@ struct Option {
 
   bool operator==(const Option&) const = default;
 };
+
+int collectives_of(const Option& option);
+bool uses_levels(const Option& option);
 
 std::string to_string(const Option& option);
 

@@ -65,9 +65,7 @@ Status validate_cover(const Strategy& strategy, const GradientTable& table) {
 Status validate_order(const Strategy& strategy) {
   std::vector<int32_t> last(strategy.buckets.size(), -1);
   size_t collectives = 0;
-  for (const Bucket& bucket : strategy.buckets) {
-    for (const Step& step : bucket.option.steps) collectives += is_collective(step.kind);
-  }
+  for (const Bucket& bucket : strategy.buckets) collectives += static_cast<size_t>(collectives_of(bucket.option));
   for (const Issue& issue : strategy.order) {
     if (issue.bucket < 0 || static_cast<size_t>(issue.bucket) >= strategy.buckets.size()) {
       return mismatch("the order names bucket " + std::to_string(issue.bucket) + " of " +
@@ -121,10 +119,9 @@ Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorT
   Fidelity fidelity = Fidelity::exact;
   for (const Bucket& bucket : strategy.buckets) {
     for (const CompressorSpec& codec : bucket.option.codecs) {
-      const auto row =
-          std::find_if(known.begin(), known.end(), [&](const auto& traits) { return traits.name == codec.name; });
-      check(row != known.end(), "a strategy uses a compressor without traits");
-      fidelity = std::max(fidelity, row->fidelity);
+      const CompressorTraits* traits = traits_of(codec, known);
+      check(traits != nullptr, "a strategy uses a compressor without traits");
+      fidelity = std::max(fidelity, traits->fidelity);
     }
   }
   return fidelity;
@@ -164,9 +161,7 @@ std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag) 
 void set_default_flow(Strategy& strategy) {
   strategy.in_flight = 1;
   for (const Bucket& bucket : strategy.buckets) {
-    const auto collectives = std::count_if(bucket.option.steps.begin(), bucket.option.steps.end(),
-                                           [](const Step& step) { return is_collective(step.kind); });
-    strategy.in_flight = std::max(strategy.in_flight, static_cast<int>(2 * collectives));
+    strategy.in_flight = std::max(strategy.in_flight, 2 * collectives_of(bucket.option));
   }
   strategy.order = staggered_order(strategy.buckets);
 }

@@ -3,6 +3,7 @@
 #include "engine/exec/bucket_compiler.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace gradtune::exec {
 namespace {
@@ -22,22 +23,6 @@ comm::WireType wire_of(DType dtype) {
     case DType::f16: return comm::WireType::f16;
   }
   return comm::WireType::u8;
-}
-
-comm::Collective::Kind collective_of(Step::Kind kind) {
-  switch (kind) {
-    case Step::Kind::all_reduce: return comm::Collective::Kind::all_reduce;
-    case Step::Kind::reduce_scatter: return comm::Collective::Kind::reduce_scatter;
-    case Step::Kind::all_gather: return comm::Collective::Kind::all_gather;
-    case Step::Kind::all_to_all: return comm::Collective::Kind::all_to_all;
-    case Step::Kind::reduce: return comm::Collective::Kind::reduce;
-    case Step::Kind::broadcast: return comm::Collective::Kind::broadcast;
-    case Step::Kind::gather: return comm::Collective::Kind::gather;
-    case Step::Kind::encode:
-    case Step::Kind::decode: break;
-  }
-  core::check(false, "a step that is no collective");
-  return {};
 }
 
 size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
@@ -62,7 +47,7 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   }
   step_ = 0;
   if (core::Status status = find_dimensions(); !status) return status;
-  if (core::Status status = begin(); !status) return status;
+  begin();
   for (size_t i = 0; i < option_.steps.size(); ++i) {
     step_ = static_cast<int32_t>(i);
     if (core::Status status = compile_step(option_.steps[i]); !status) return status;
@@ -76,10 +61,10 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
 
 // All ranks are one dimension of a flat program; nodes and their ranks are the two of a hierarchical one.
 core::Status BucketCompiler::find_dimensions() {
-  bool flat = false, levels = false;
-  for (const Step& step : option_.steps) {
-    if (core::is_collective(step.kind)) (step.level == Level::flat ? flat : levels) = true;
-  }
+  const bool levels = core::uses_levels(option_);
+  const bool flat = std::any_of(option_.steps.begin(), option_.steps.end(), [](const Step& step) {
+    return core::is_collective(step.kind) && step.level == Level::flat;
+  });
   if (flat && levels) return refuse("collectives over all ranks and over levels do not mix");
   if (levels && !seat_.has_levels()) {
     return refuse("levels need nodes that are known, and of equally many ranks");
@@ -98,7 +83,7 @@ core::Status BucketCompiler::find_dimensions() {
 
 // What happens before the first step: staging of what can not be worked on in place, and, unless the first encode does
 // it, the scale and the residual.
-core::Status BucketCompiler::begin() {
+void BucketCompiler::begin() {
   const Step& first = option_.steps.front();
   const core::Place place = is_encode(first) ? first.place : core::Place::device;
   bool feeds_back_first = false, encodes = false;
@@ -119,7 +104,6 @@ core::Status BucketCompiler::begin() {
     add({.kind = Kind::scale, .place = place, .residual = program_->keeps_residual});
     is_share_ = true;
   }
-  return {};
 }
 
 core::Status BucketCompiler::compile_step(const Step& step) {
@@ -255,41 +239,24 @@ core::Status BucketCompiler::exchange(const Step& step) {
     return refuse(name + " needs payloads that were not exchanged over these " + name_of(d) + " yet");
   }
   if (d == 0 && brings_shards && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
+  if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
   Op op = collective(step);
   const auto bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
+  const std::vector<Part> own = std::move(parts_);
+  parts_.clear();
+  op.input = buffer_;
   if (step.kind == Step::Kind::all_to_all) {
-    // Parts for one receiver stand together.
-    std::vector<Part> sorted = parts_;
-    std::stable_sort(sorted.begin(), sorted.end(), [d](const Part& a, const Part& b) { return a[d] < b[d]; });
-    if (sorted != parts_) {
-      Op pack{.kind = Kind::pack, .place = core::Place::device, .payloads = payloads(), .output = allocate(bytes)};
-      std::vector<size_t> order(parts_.size());
-      for (size_t p = 0; p < order.size(); ++p) order[p] = p;
-      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parts_[a][d] < parts_[b][d]; });
-      for (size_t p = 0; p < order.size(); ++p) {
-        pack.payloads[p] = {buffer_ + static_cast<int64_t>(order[p]) * part_bytes_, part_bytes_, {}};
-      }
-      buffer_ = pack.output;
-      if (is_active()) add(std::move(pack));
-      parts_ = std::move(sorted);
-    }
     op.count = bytes / dimension.size;
-    op.input = buffer_;
-    op.output = buffer_ = allocate(bytes);
-    std::vector<Part> own;
-    std::copy_if(parts_.begin(), parts_.end(), std::back_inserter(own),
-                 [&](const Part& part) { return part[d] == dimension.index; });
-    parts_.clear();
-    for (int r = 0; r < dimension.size; ++r) parts_.insert(parts_.end(), own.begin(), own.end());
+    op.output = allocate(bytes);
+    for (int r = 0; r < dimension.size; ++r) {
+      std::copy_if(own.begin(), own.end(), std::back_inserter(parts_),
+                   [&](const Part& part) { return part[d] == dimension.index; });
+    }
     dimension.split = dimension.pending = true;
   } else {
     op.count = bytes;
-    op.input = buffer_;
     const bool in_place = is_encode(option_.steps[static_cast<size_t>(step_) - 1]);
     op.output = in_place ? buffer_ - dimension.index * bytes : allocate(bytes * dimension.size);
-    buffer_ = op.output;
-    const std::vector<Part> own = std::move(parts_);
-    parts_.clear();
     for (int r = 0; r < dimension.size; ++r) {
       for (Part part : own) {
         if (brings_shards) part[d] = r;
@@ -302,10 +269,28 @@ core::Status BucketCompiler::exchange(const Step& step) {
       dimension.pending = true;
     }
   }
+  buffer_ = op.output;
   exchanged_ = true;
   if (is_active()) add(std::move(op));
   dimension.rooted = step.kind == Step::Kind::gather;
   return {};
+}
+
+// Payloads for one receiver have to stand together; those that an exchange over another dimension brought do not.
+void BucketCompiler::sort_by_receiver(size_t d) {
+  std::vector<size_t> order(parts_.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parts_[a][d] < parts_[b][d]; });
+  if (std::is_sorted(order.begin(), order.end())) return;
+  Op pack{.kind = Kind::pack};
+  std::vector<Part> sorted;
+  for (const size_t p : order) {
+    sorted.push_back(parts_[p]);
+    pack.payloads.push_back({buffer_ + static_cast<int64_t>(p) * part_bytes_, part_bytes_, {}});
+  }
+  parts_ = std::move(sorted);
+  buffer_ = pack.output = allocate(part_bytes_ * static_cast<int64_t>(parts_.size()));
+  if (is_active()) add(std::move(pack));
 }
 
 core::Status BucketCompiler::all_gather_gradient(const Step& step) {
@@ -408,7 +393,7 @@ std::vector<Payload> BucketCompiler::payloads() const {
 Op BucketCompiler::collective(const Step& step) const {
   return {.kind = Kind::collective,
           .step = step_,
-          .collective = collective_of(step.kind),
+          .collective = step.kind,
           .level = step.level,
           .root = dimensions_[dimension_of(step.level)].root};
 }

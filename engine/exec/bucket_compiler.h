@@ -40,12 +40,13 @@ class BucketCompiler {
   using Part = std::array<int, 2>;  // the shard in each dimension, or kWhole
 
   core::Status find_dimensions();
-  core::Status begin();
+  void begin();
   core::Status compile_step(const core::Step& step);
   core::Status encode(const core::Step& step);
   core::Status decode(const core::Step& step);
   core::Status reduce(const core::Step& step);    // all_reduce, reduce_scatter, reduce: adds up
   core::Status exchange(const core::Step& step);  // all_to_all, all_gather, gather of payloads
+  void sort_by_receiver(size_t d);
   core::Status all_gather_gradient(const core::Step& step);
   core::Status broadcast(const core::Step& step);
 

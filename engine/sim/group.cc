@@ -17,11 +17,6 @@ using comm::Collective;
 using comm::CompletionSink;
 using core::Error;
 
-// Messages that follow one another, by the usual ring and pairwise algorithms.
-int messages_of(Collective::Kind kind, int size) {
-  return kind == Collective::Kind::all_reduce ? 2 * (size - 1) : size - 1;
-}
-
 class Group : public std::enable_shared_from_this<Group> {
  public:
   explicit Group(World& world) : world_(world), ranks_(static_cast<size_t>(world.size())) {}
@@ -32,7 +27,7 @@ class Group : public std::enable_shared_from_this<Group> {
     comm::check_legal(collective, world_.size());
     Rank& me = ranks_[static_cast<size_t>(rank)];
     const int64_t number = me.calls++;
-    world_.note(rank, comm::to_string(collective.kind), static_cast<uint64_t>(collective.count));
+    world_.note(rank, core::to_string(collective.kind), static_cast<uint64_t>(collective.count));
     Meeting& meeting = meetings_[number];
     meeting.calls.resize(ranks_.size());
     meeting.calls[static_cast<size_t>(rank)] = Call{collective, &sink, token};
@@ -77,8 +72,8 @@ class Group : public std::enable_shared_from_this<Group> {
     if (const std::string difference = comm::first_difference(calls); !difference.empty()) {
       return end(-1, {Error::Code::mismatch, difference});
     }
-    const int64_t end_ns =
-        world_.reserve_links_ns(comm::link_bytes(calls[0], world_.size()), messages_of(calls[0].kind, world_.size()));
+    const int64_t end_ns = world_.reserve_links_ns(comm::link_bytes(calls[0], world_.size()),
+                                                   core::messages(calls[0].kind, world_.size()));
     world_.at(end_ns, -1, [self = shared_from_this(), number, calls] {
       if (self->ended_) return;
       comm::move_data(calls);

@@ -60,8 +60,8 @@ TimedStrategy timed_by(const CostTable& table, const core::Strategy& strategy) {
       if (core::is_collective(step.kind)) {
         const CollectiveRate& rate = table.collectives[step.level == Level::inter ? 1 : 0];
         const int group = table.ranks.of(step.level);
-        us = messages(step.kind, group) * rate.message_us +
-             static_cast<double>(link_bytes(step.kind, sizes[s].bytes, group)) * rate.byte_us;
+        us = core::messages(step.kind, group) * rate.message_us +
+             static_cast<double>(core::link_bytes(step.kind, sizes[s].bytes, group)) * rate.byte_us;
       } else if (step.kind == Kind::encode) {
         us = table.codecs[0].encode_us + elements * table.codecs[0].encode_element_us;
       } else {

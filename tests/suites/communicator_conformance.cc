@@ -85,7 +85,7 @@ struct Case {
   int64_t count = 0;
 
   std::string name() const {
-    return std::string(comm::to_string(kind)) + (in_place ? " in place" : "") +
+    return std::string(core::to_string(kind)) + (in_place ? " in place" : "") +
            (last_is_root ? " at the last rank" : "") + (reduction == Reduction::max ? " (max)" : "") + " of " +
            std::to_string(count) + " elements of type " + std::to_string(static_cast<int>(type));
   }
@@ -144,6 +144,8 @@ int after(const Case& what, int size, int me, int part, int64_t i) {
     case Kind::gather: return before(what, part, what.in_place ? part : 0, i);
     case Kind::all_to_all: return before(what, part, me, i);
     case Kind::broadcast: return before(what, what.last_is_root ? size - 1 : 0, 0, i);
+    case Kind::encode:
+    case Kind::decode: break;
   }
   return 0;
 }

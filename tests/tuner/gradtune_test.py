@@ -92,7 +92,9 @@ class Replay(unittest.TestCase):
             (["replay"], 2, "trace is required"),
             (["replay", self.trace, "--cost", self.trace.with_name("other")], 1, "other"),
             (["replay", self.trace, "--cost", self.trace], 1, "trace.json: cost: the key \"model\" is unknown"),
-            (["replay", self.trace, "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
+            (["replay", self.trace, "--cost", "c", "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
+            (["replay", self.trace, "--world-size", "8"], 2, "--world-size needs --cost FILE"),
+            (["replay", self.trace, "--chrome", "step.json"], 2, "--chrome needs --cost FILE"),
             (["plan"], 2, "subcommand"),
         ]:
             done = run(*arguments)

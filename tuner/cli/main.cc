@@ -41,15 +41,16 @@ int main(int argc, char** argv) {
   replay->add_option("--machines", options.published.machines, "default 8");
   replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8");
   replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
-  replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
-      ->check(CLI::IsMember({"exact", "half", "lossy"}));
+  CLI::Option* allowed = replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
+                             ->check(CLI::IsMember({"exact", "half", "lossy"}));
   CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")
                            ->check(CLI::Range(1, 1 << 20));
   replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
       ->check(CLI::Range(0, 1 << 20))
       ->needs(ranks);
-  replay->add_option("--chrome", options.chrome,
-                     "With a cost file: also write the predicted step here, for about:tracing or Perfetto");
+  CLI::Option* chrome =
+      replay->add_option("--chrome", options.chrome,
+                         "With a cost file: also write the predicted step here, for about:tracing or Perfetto");
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
   std::string journal, output;
@@ -66,6 +67,11 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   options.fidelity = gradtune::core::parse_fidelity(fidelity).value();
+  for (const CLI::Option* option : {allowed, ranks, chrome}) {
+    if (option->empty() || options.cost != "published") continue;
+    std::fprintf(stderr, "gradtune: %s needs --cost FILE\n", option->get_name().c_str());
+    return 2;
+  }
   if (options.ranks.local_size > 0 && options.ranks.size % options.ranks.local_size != 0) {
     std::fprintf(stderr, "gradtune: --ranks-per-node %d does not divide --world-size %d\n", options.ranks.local_size,
                  options.ranks.size);

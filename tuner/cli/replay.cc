@@ -29,8 +29,9 @@ struct Replayed {
   const policies::CostModel& model;
   const policies::Planned& planned;
   double planning_ms;
-  bool numbered;  // whether options have published numbers
-  std::optional<double> timeline_us;
+  std::optional<double> timeline_us;  // of a cost file
+
+  bool numbered() const { return !timeline_us; }  // whether options have published numbers
 
   const core::GradientTable& table() const { return trace.table; }
   size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
@@ -47,7 +48,7 @@ std::string as_json(const Replayed& replayed) {
   json["buckets"] = nlohmann::ordered_json::array();
   for (const core::Bucket& bucket : replayed.planned.strategy.buckets) {
     nlohmann::ordered_json entry = {{"first", bucket.slices.front().tensor}, {"last", bucket.slices.back().tensor}};
-    if (replayed.numbered) {
+    if (replayed.numbered()) {
       entry["option"] = replayed.option_of(bucket);
     } else {
       entry["option"] = core::to_string(bucket.option);
@@ -82,7 +83,7 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     const int32_t first = bucket.slices.front().tensor, last = bucket.slices.back().tensor;
-    const std::string number = replayed.numbered ? fmt::format(" ({})", replayed.option_of(bucket)) : "";
+    const std::string number = replayed.numbered() ? fmt::format(" ({})", replayed.option_of(bucket)) : "";
     text += fmt::format("{:>6}  {:>12}  {:>11}  {:>9.2f}  {}{}\n", b,
                         first == last ? std::to_string(first) : fmt::format("{}-{}", first, last), core::numel(bucket),
                         tensors[static_cast<size_t>(last)].ready_us * 1e-3, core::to_string(bucket.option), number);
@@ -151,9 +152,8 @@ core::Result<std::string> replay(const ReplayOptions& options) {
   if (!text) return text.error();
   const auto trace = parse_trace(text.value());
   if (!trace) return core::Error{trace.error().code, options.trace + ": " + trace.error().message};
-  const bool numbered = options.cost == "published";
   const core::GradientTable& table = trace.value().table;
-  auto modelled = numbered ? published(options, table) : from_file(options, table);
+  auto modelled = options.cost == "published" ? published(options, table) : from_file(options, table);
   if (!modelled) return modelled.error();
 
   const core::SteadyClock clock;
@@ -163,7 +163,7 @@ core::Result<std::string> replay(const ReplayOptions& options) {
   const auto planned = policies::plan(options.policy, job);
   if (!planned) return planned.error();
   const double planning_ms = static_cast<double>(clock.now_ns() - start_ns) * 1e-6;
-  Replayed replayed{trace.value(), model, planned.value(), planning_ms, numbered, {}};
+  Replayed replayed{trace.value(), model, planned.value(), planning_ms, {}};
   if (modelled.value().table) {
     const auto us = timeline_us(options, *modelled.value().table, job.knowledge, planned.value().strategy);
     if (!us) return us.error();

@@ -57,10 +57,10 @@ TEST(FirstDifference, NamesWhatDiffersAndWhere) {
 
   Collective other = call;
   other.count = 4;
-  EXPECT_EQ(first_difference(std::vector{call, call, other}), "all-reduce has 3 and 4 elements on rank 0 and rank 2");
+  EXPECT_EQ(first_difference(std::vector{call, call, other}), "all_reduce has 3 and 4 elements on rank 0 and rank 2");
   other = call;
   other.kind = Collective::Kind::broadcast;
-  EXPECT_THAT(first_difference(std::vector{call, other}), HasSubstr("all-reduce and broadcast"));
+  EXPECT_THAT(first_difference(std::vector{call, other}), HasSubstr("all_reduce and broadcast"));
   other = call;
   other.type = WireType::f16;
   EXPECT_THAT(first_difference(std::vector{call, other}), HasSubstr("types"));

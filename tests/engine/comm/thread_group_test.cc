@@ -61,7 +61,7 @@ TEST(ThreadGroupFaults, ASilentRankIsNamedByTheOthersAndEndsToo) {
         run(*group[static_cast<size_t>(rank)], any_reduction(value, rank == 0 ? 100 : 60'000));
   });
   EXPECT_EQ(last[0].error().code, Error::Code::timeout);
-  EXPECT_THAT(last[0].error().message, HasSubstr("all-reduce timed out after 100 ms waiting for rank 1"));
+  EXPECT_THAT(last[0].error().message, HasSubstr("all_reduce timed out after 100 ms waiting for rank 1"));
   for (const size_t rank : {1, 2}) {
     EXPECT_EQ(last[rank].error().code, Error::Code::lost);
     EXPECT_THAT(last[rank].error().message, HasSubstr("rank 0 is lost"));

@@ -25,8 +25,7 @@ Promise promise_of(const std::string& option) {
   const std::vector<core::CompressorTraits> known = compress::known_traits();
   const core::Option parsed = core::parse_option(option, known).value();
   for (const core::CompressorSpec& codec : parsed.codecs) {
-    const auto traits =
-        std::find_if(known.begin(), known.end(), [&](const auto& row) { return row.name == codec.name; });
+    const core::CompressorTraits* traits = core::traits_of(codec, known);
     promise.error_feedback = promise.error_feedback || traits->error_feedback;
     promise.fidelity = std::max(promise.fidelity, traits->fidelity);
     if (codec.name == "bf16") promise.roundoff = std::max(promise.roundoff, unit_roundoff(DType::bf16));

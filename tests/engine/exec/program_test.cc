@@ -33,7 +33,7 @@ std::string print(const BucketProgram& bucket) {
       case Op::Kind::decode: text += "decode" + place + "x" + std::to_string(op.payloads.size()); break;
       case Op::Kind::collective: {
         constexpr const char* kTypes[] = {"u8", "f32", "f64", "bf16", "f16"};
-        text += std::string(comm::to_string(op.collective)) + " " + std::to_string(op.count) +
+        text += std::string(core::to_string(op.collective)) + " " + std::to_string(op.count) +
                 kTypes[static_cast<size_t>(op.wire)];
         if (op.level != core::Level::flat) text += "@" + std::string(core::to_string(op.level));
         break;
@@ -55,38 +55,38 @@ std::string compiled(const std::string& option, DType dtype, int rank = 0, int s
 const char* const kTwoStep = ": encode@device all_to_all decode@device encode@device all_gather decode@device";
 
 TEST(Compile, GivesEachFamilyItsOperations) {
-  EXPECT_EQ(compiled("all_reduce", DType::f32), "scale@device all-reduce 100f32");
-  EXPECT_EQ(compiled("all_reduce", DType::bf16), "scale@device all-reduce 100bf16");
-  EXPECT_EQ(compiled("all_reduce", DType::f16), "scale@device all-reduce 100f16");
+  EXPECT_EQ(compiled("all_reduce", DType::f32), "scale@device all_reduce 100f32");
+  EXPECT_EQ(compiled("all_reduce", DType::bf16), "scale@device all_reduce 100bf16");
+  EXPECT_EQ(compiled("all_reduce", DType::f16), "scale@device all_reduce 100f16");
 
   EXPECT_EQ(compiled("bf16: encode@host all_reduce decode@host", DType::f32),
-            "encode@hostx1 all-reduce 100bf16 decode@hostx1");
+            "encode@hostx1 all_reduce 100bf16 decode@hostx1");
   EXPECT_EQ(compiled("none: encode@device all_reduce decode@device", DType::f16),
-            "load@device encode@devicex1 all-reduce 100f32 decode@devicex1 store@device");
+            "load@device encode@devicex1 all_reduce 100f32 decode@devicex1 store@device");
 
   // Three shards of 48, 48 and 4 elements: parts have the size of the largest.
   EXPECT_EQ(compiled(std::string("bf16") + kTwoStep, DType::f32),
-            "encode@devicex3 all-to-all 96u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
+            "encode@devicex3 all_to_all 96u8 decode@devicex3 encode-again@devicex1 all_gather 96u8 decode@devicex3");
   EXPECT_EQ(compiled("fp16: encode@host all_to_all decode@host encode@host all_gather decode@host", DType::bf16, 2),
-            "load@host encode@hostx3 all-to-all 96u8 decode@hostx3 encode-again@hostx1 all-gather 96u8 decode@hostx3 "
+            "load@host encode@hostx3 all_to_all 96u8 decode@hostx3 encode-again@hostx1 all_gather 96u8 decode@hostx3 "
             "store@host");
 
   // 100 of 2 bytes are 200, which is rounded up so that every payload is aligned.
   EXPECT_EQ(compiled("fp16: encode@device all_gather decode@device", DType::f32),
-            "encode@devicex1 all-gather 208u8 decode@devicex3");
+            "encode@devicex1 all_gather 208u8 decode@devicex3");
   // 10 of 100 elements: header, indices and values, each at a multiple of 16.
   EXPECT_EQ(compiled("topk:0.1: encode@device all_gather decode@device", DType::f32),
-            "encode@devicex1 all-gather 96u8 decode@devicex3");
+            "encode@devicex1 all_gather 96u8 decode@devicex3");
   // Two codecs, one for each direction.
   EXPECT_EQ(compiled("topk:0.1,bf16: encode@device all_to_all decode@device encode@device#1 all_gather decode@device#1",
                      DType::f32),
-            "encode@devicex3 all-to-all 64u8 decode@devicex3 encode-again@devicex1 all-gather 96u8 decode@devicex3");
+            "encode@devicex3 all_to_all 64u8 decode@devicex3 encode-again@devicex1 all_gather 96u8 decode@devicex3");
 }
 
 TEST(Compile, OneRankIsAGroupToo) {
-  EXPECT_EQ(compiled("all_reduce", DType::f32, 0, 1), "scale@device all-reduce 100f32");
+  EXPECT_EQ(compiled("all_reduce", DType::f32, 0, 1), "scale@device all_reduce 100f32");
   EXPECT_EQ(compiled(std::string("none") + kTwoStep, DType::f32, 0, 1),
-            "encode@devicex1 all-to-all 400u8 decode@devicex1 encode-again@devicex1 all-gather 400u8 decode@devicex1");
+            "encode@devicex1 all_to_all 400u8 decode@devicex1 encode-again@devicex1 all_gather 400u8 decode@devicex1");
 }
 
 TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
@@ -142,10 +142,10 @@ std::string compiled_on_levels(const std::string& option, int rank) {
 TEST(Compile, OverLevelsEachRankHasItsPart) {
   // Shards of 64 elements in a node, of 32 between nodes: more than the bucket has, so that it is staged.
   EXPECT_EQ(compiled_on_levels("reduce_scatter@intra all_reduce@inter all_gather@intra", 0),
-            "load@device scale@device reduce-scatter 64f32@intra all-reduce 64f32@inter all-gather 64f32@intra "
+            "load@device scale@device reduce_scatter 64f32@intra all_reduce 64f32@inter all_gather 64f32@intra "
             "store@device");
   EXPECT_EQ(compiled_on_levels("reduce_scatter@intra all_reduce@inter all_gather@intra", 1),
-            "load@device scale@device reduce-scatter 64f32@intra all-reduce 36f32@inter all-gather 64f32@intra "
+            "load@device scale@device reduce_scatter 64f32@intra all_reduce 36f32@inter all_gather 64f32@intra "
             "store@device");
   // The first bucket has its roots in rank 0 of node 0.
   const char* const rooted = "reduce@intra reduce@inter broadcast@inter broadcast@intra";
@@ -158,8 +158,8 @@ TEST(Compile, OverLevelsEachRankHasItsPart) {
                 "bf16: encode@device all_to_all@intra all_to_all@inter decode@host encode@host all_gather@inter "
                 "all_gather@intra decode@host",
                 3),
-            "encode@devicex4 all-to-all 128u8@intra packx4 all-to-all 128u8@inter decode@hostx4 encode-again@hostx1 "
-            "all-gather 64u8@inter all-gather 128u8@intra decode@hostx4");
+            "encode@devicex4 all_to_all 128u8@intra packx4 all_to_all 128u8@inter decode@hostx4 encode-again@hostx1 "
+            "all_gather 64u8@inter all_gather 128u8@intra decode@hostx4");
 }
 
 TEST(Compile, WhatIsEncodedLaterThanFirstStillFeedsBackErrors) {
