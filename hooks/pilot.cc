@@ -53,7 +53,7 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
 
 void Pilot::saw_ready(int32_t position, double ready_us) {
   const auto p = static_cast<size_t>(position);
-  if (!tuner_ || !is_observing(tuner_->stage())) return;
+  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
   ready_sum_us_[p] += ready_us;
   ++ready_count_[p];
 }
@@ -64,14 +64,15 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
     if (journal_) write(tuner::journal_line(report, stage));
     return {};
   }
-  if (is_observing(stage)) {
+  if (is_observing(stage) && !decided_) {
     for (size_t p = 0; p < job_.table.tensors.size(); ++p) {
       if (ready_count_[p] > 0) job_.table.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
     }
     tuner_->learn_table(job_.table);
   }
   tuner::Action action = tuner_->on_step(report);
-  const bool observed = is_observing(stage) && !is_observing(tuner_->stage());
+  const bool observed = !decided_ && is_observing(stage) && !is_observing(tuner_->stage());
+  decided_ = decided_ || tuner_->stage() == tuner::Stage::watch;
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
@@ -111,7 +112,7 @@ void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candi
 void Pilot::note(const tuner::Decision& decision) {
   if (decision.what == "baseline") baseline_label_ = decision.label;
   if (decision.what == "keep baseline") why_baseline_ = decision.label;
-  if (decision.what == "drift" && progress_) progress_->drifted(decision.step, decision.value);
+  if (progress_) progress_->changed(decision);
   if (journal_) write(tuner::journal_line(decision));
 }
 
@@ -125,7 +126,7 @@ void Pilot::write(const std::string& journal_line) {
 
 void Pilot::finish() {
   if (!tuner_) return;
-  if (progress_ && tuner_->stage() == tuner::Stage::watch) {
+  if (progress_ && decided_) {
     progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
   } else if (progress_ && settings_.tuning_budget > 0) {
     progress_->finish_early(tuner_->stage(), tuner_->in_force().label);
@@ -154,7 +155,7 @@ Optimizer::Result Pilot::result() const {
   if (!tuner_) return {};
   const tuner::Outcome& outcome = tuner_->outcome();
   Optimizer::Result result;
-  result.decided = tuner_->stage() == tuner::Stage::watch;
+  result.decided = decided_;
   result.committed = outcome.committed;
   result.baseline_ms = outcome.baseline_ms;
   result.committed_ms = outcome.committed_ms;

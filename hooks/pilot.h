@@ -41,7 +41,7 @@ class Pilot {
   void finish();
 
   std::string stage() const;
-  const policies::Candidate& in_force() const { return tuner_->in_force(); }
+  const policies::Candidate& chosen() const { return tuner_->chosen(); }
   std::optional<tuner::Evidence> evidence() const;
   Optimizer::Result result() const;
 
@@ -60,6 +60,7 @@ class Pilot {
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet
   std::string baseline_label_, why_baseline_;
+  bool decided_ = false;  // for the first time
 };
 
 }  // namespace gradtune

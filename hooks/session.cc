@@ -44,6 +44,19 @@ torch::optim::Optimizer& check_optimizer(torch::optim::Optimizer& optimizer) {
 
 double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
 
+// What all collectives of the last step took.
+double comm_ms(const exec::Executor& executor) {
+  double sum_ms = 0;
+  auto time = executor.op_times().begin();
+  for (const exec::BucketProgram& bucket : executor.program().buckets) {
+    for (const exec::Op& op : bucket.ops) {
+      if (op.kind == exec::Op::Kind::collective) sum_ms += ms_between(time->begin_ns, time->end_ns);
+      ++time;
+    }
+  }
+  return sum_ms;
+}
+
 }  // namespace
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
@@ -215,6 +228,7 @@ void Session::finish_backward() {
   }
   if (core::Status status = executor_.finish_step(); !status) fail(status.error());
   last_times_ = executor_.times();
+  last_comm_ms_ = comm_ms(executor_);
   if (pilot_ && order_learned_) pilot_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
   tuner::ControlWord reduced;
   std::copy_n(word_.begin(), reduced.size(), reduced.begin());
@@ -319,6 +333,8 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   local_ = {.step = step_,
             .step_ms = last_step_ms_,
             .compute_ms = last_step_ms_ - last_times_.encode_ms - last_times_.decode_ms - last_times_.wait_ms,
+            .comm_ms = last_comm_ms_,
+            .rank = peers_.rank(),
             .finite = true,
             .excluded = excluded_};
   excluded_ = false;
@@ -367,7 +383,7 @@ void Session::export_strategy(const std::string& path) const {
     throw core::Exception(
         {core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
   }
-  tuner::write_file_atomically(path, file_text(pilot_->in_force(), /*evidence=*/true)).value();
+  tuner::write_file_atomically(path, file_text(pilot_->chosen(), /*evidence=*/true)).value();
 }
 
 Optimizer::Progress Session::progress() const {

@@ -25,14 +25,18 @@ enum Position : size_t {
   kStepMs = 14,
   kComputeMs = 15,  // pair
   kCommand = 17,    // kind, slot, bytes
-  kUsed = 20,
+  kSlowest = 20,    // compute time in whole microseconds and rank, in one number
+  kCommMs = 21,     // negated: the minimum counts
+  kUsed = 22,
 };
 static_assert(kUsed <= kControlWords);
 
 // Below every half of a hash and its negation, so that a rank without a value is no part of the comparison.
 constexpr double kAbsent = -0x1p33;
 constexpr double kMostMs = 1e12;
+constexpr double kNoMs = -2 * kMostMs;
 constexpr double kMostBytes = 0x1p53;
+constexpr double kMostRanks = 0x1p20, kMostSlowUs = 0x1p32;
 
 using core::Error;
 
@@ -53,6 +57,14 @@ bool is_common(const ControlWord& reduced, size_t at) {
 }
 
 bool is_time(double ms) { return ms >= 0 && ms <= kMostMs; }
+
+double slowest(double compute_ms, int32_t rank) {
+  return std::floor(std::min(compute_ms * 1e3, kMostSlowUs - 1)) * kMostRanks + rank;
+}
+
+int32_t slowest_rank(double slowest) {
+  return slowest >= 0 && slowest < kMostSlowUs * kMostRanks ? static_cast<int32_t>(std::fmod(slowest, kMostRanks)) : -1;
+}
 
 bool is_integer_in(double value, double least, double most) {
   return value >= least && value <= most && value == std::floor(value);
@@ -117,6 +129,8 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   word[kExcluded] = local.excluded || !timed ? 1 : 0;
   word[kStepMs] = timed ? local.step_ms : 0;
   put_pair(word, kComputeMs, is_time(local.compute_ms) ? local.compute_ms : 0);
+  word[kSlowest] = is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1;
+  word[kCommMs] = is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs;
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
   word[kCommand + 2] = static_cast<double>(announced.bytes);
@@ -147,6 +161,8 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
                     .step_ms = reduced[kStepMs],
                     .compute_ms_max = reduced[kComputeMs],
                     .compute_ms_min = -reduced[kComputeMs + 1],
+                    .slowest_rank = slowest_rank(reduced[kSlowest]),
+                    .comm_ms = reduced[kCommMs] > kNoMs ? std::max(0.0, -reduced[kCommMs]) : 0,
                     .finite = last_finite_,
                     .excluded = reduced[kExcluded] > 0 || !begun_};
   verdict.finite = reduced[kNonfinite] == 0;

@@ -30,6 +30,8 @@ bool Budget::allows(int more_steps) const {
          lost_ms_ <= most_share_ * std::max(elapsed_ms_, kShortestJob * baseline_ms_);
 }
 
+double Budget::most_cost_ms(double most_share, double baseline_ms) { return most_share * kShortestJob * baseline_ms; }
+
 double Budget::cost_ms(double baseline_ms) const {
   double cost_ms = 0;
   for (double step_ms : steps_ms_) cost_ms += std::max(0.0, step_ms - baseline_ms);

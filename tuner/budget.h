@@ -26,9 +26,12 @@ class Budget {
   int steps() const { return steps_; }
   double cost_ms(double baseline_ms) const;  // sum of max(0, step - baseline)
 
+  // What tuning may cost while the baseline is what would run otherwise.
+  static double most_cost_ms(double most_share, double baseline_ms);
+
  private:
-  const int most_steps_;
-  const double most_share_;
+  int most_steps_;
+  double most_share_;
   int steps_ = 0;
   std::vector<double> steps_ms_;
   double elapsed_ms_ = 0, lost_ms_ = 0, baseline_ms_ = 0;

@@ -14,18 +14,24 @@ namespace {
 
 constexpr int kPairs[] = {4, 6, 8, 12};
 constexpr double kPower = 0.85;
+constexpr double kFirstError = 0.04, kLaterErrors = 0.01;
 
 }  // namespace
 
-int pairs_for(const Race::Winner& winner) {
+double allowed_error(int tuning) {
+  constexpr int kMostHalvings = 30;
+  return tuning == 0 ? kFirstError : std::ldexp(kLaterErrors, -std::min(tuning, kMostHalvings));
+}
+
+int pairs_for(const Race::Winner& winner, double error) {
   const double effect = winner.effect - winner.noise / std::sqrt(winner.rounds);
   const auto* enough =
-      std::ranges::find_if(kPairs, [&](int pairs) { return power(pairs, effect, winner.noise) >= kPower; });
+      std::ranges::find_if(kPairs, [&](int pairs) { return power(pairs, effect, winner.noise, error) >= kPower; });
   return enough != std::end(kPairs) ? *enough : kPairs[std::size(kPairs) - 1];
 }
 
-Confirmation::Confirmation(int32_t winner, int32_t baseline, int pairs, core::Rng rng)
-    : winner_(winner), baseline_(baseline), wanted_(pairs), rng_(rng) {}
+Confirmation::Confirmation(int32_t winner, int32_t baseline, int pairs, double error, core::Rng rng)
+    : winner_(winner), baseline_(baseline), wanted_(pairs), error_(error), rng_(rng) {}
 
 std::vector<int32_t> Confirmation::next_blocks() {
   std::vector<int32_t> slots;
@@ -56,14 +62,15 @@ Claim Confirmation::claim() const {
     log_ratios.push_back(baseline_logs.back() - winner_logs.back());
   }
   const Moments faster = moments(log_ratios);
-  const double error = faster.sd / std::sqrt(static_cast<double>(wanted_));
+  const double deviation = faster.sd / std::sqrt(static_cast<double>(wanted_));
+  const double interval = t_quantile(wanted_, 0.025) * deviation;
   const auto as_gain = [](double log_ratio) { return 1 - std::exp(-log_ratio); };
-  return {.confirmed = faster.mean - t_one_sided(wanted_) * error > 0,
+  return {.confirmed = faster.mean - t_quantile(wanted_, error_) * deviation > 0,
           .baseline_ms = std::exp(moments(baseline_logs).mean),
           .winner_ms = std::exp(moments(winner_logs).mean),
           .gain = as_gain(faster.mean),
-          .gain_low = as_gain(faster.mean - t_two_sided(wanted_) * error),
-          .gain_high = as_gain(faster.mean + t_two_sided(wanted_) * error),
+          .gain_low = as_gain(faster.mean - interval),
+          .gain_high = as_gain(faster.mean + interval),
           .pairs = wanted_};
 }
 

@@ -14,13 +14,17 @@
 
 namespace gradtune::tuner {
 
+// The probability with which a tuning, the first, the second, ... of a run, may take a strategy for faster that is not:
+// together at most 5 %, however often it is tuned again (an error spending sequence; most of it for the first).
+double allowed_error(int tuning);
+
 // The smallest of 4, 6, 8 and 12 pairs that gives 85 % power for what the race saw of the winner (a standard error
 // less, as winners look better than they are); 12 where none does: a small gain may be missed then, but pairs of two
 // strategies that are about as fast cost next to nothing.
-int pairs_for(const Race::Winner& winner);
+int pairs_for(const Race::Winner& winner, double error);
 
 struct Claim {
-  bool confirmed = false;  // the one-sided 95 % bound of the gain is above 0
+  bool confirmed = false;  // the one-sided bound of the gain is above 0
   double baseline_ms = 0;  // geometric means over blocks
   double winner_ms = 0;
   double gain = 0;                     // 1 - winner / baseline
@@ -30,7 +34,7 @@ struct Claim {
 
 class Confirmation {
  public:
-  Confirmation(int32_t winner, int32_t baseline, int pairs, core::Rng rng);
+  Confirmation(int32_t winner, int32_t baseline, int pairs, double error, core::Rng rng);
 
   // The slots of the next blocks in the order in which they are to run: at first all pairs, each in random order, later
   // what replaces those of which a block could not be scored.
@@ -52,6 +56,7 @@ class Confirmation {
   };
   const int32_t winner_, baseline_;
   const int wanted_;
+  const double error_;
   core::Rng rng_;
   std::vector<PairMs> pairs_ms_;
 };

@@ -45,7 +45,7 @@ class Drift {
   };
   void learn();
 
-  const DriftOptions options_;
+  DriftOptions options_;
   std::vector<double> steps_ms_;  // of the reference, then of the block under way
   bool is_learning_ = true;
   double reference_ = 0;  // log of ms

@@ -12,16 +12,16 @@ namespace gradtune::tuner {
 core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
   policies::PolicyOptions options{.seed = job.tuning.seed};
   if (job.imported) options.fixed = {*job.imported};
-  auto policy = policies::make_policy(job.policy, options);
-  if (!policy) return policy.error();
+  if (auto policy = policies::make_policy(job.policy, options); !policy) return policy.error();
+  const auto make = [name = job.policy, options] { return policies::make_policy(name, options).value(); };
   policies::Knowledge knowledge{.table = job.table,
                                 .world_size = job.world_size,
                                 .fidelity = job.fidelity,
                                 .codecs = job.codecs,
                                 .traits = compress::known_traits(),
                                 .host_threads = job.host_threads};
-  return std::make_unique<Tuner>(job.tuning, std::move(policy).value(), std::move(knowledge),
-                                 policies::baselines(job.table, job.fidelity), job.imported);
+  return std::make_unique<Tuner>(job.tuning, make, std::move(knowledge), policies::baselines(job.table, job.fidelity),
+                                 job.imported);
 }
 
 }  // namespace gradtune::tuner

@@ -42,7 +42,8 @@ std::string journal_header(const Job& job, std::string_view network) {
                 {{"seed", job.tuning.seed},
                  {"budget_steps", job.tuning.budget_steps},
                  {"budget_share", job.tuning.budget_share},
-                 {"lossy_after", job.tuning.lossy_after}}}});
+                 {"lossy_after", job.tuning.lossy_after},
+                 {"retune", job.tuning.retune}}}});
 }
 
 std::string journal_line(const core::GradientTable& table) {
@@ -64,6 +65,8 @@ std::string journal_line(const core::StepReport& report, Stage stage) {
                {"step_ms", report.step_ms},
                {"compute_ms_max", report.compute_ms_max},
                {"compute_ms_min", report.compute_ms_min},
+               {"slowest_rank", report.slowest_rank},
+               {"comm_ms", report.comm_ms},
                {"finite", report.finite},
                {"excluded", report.excluded},
                {"prepared", report.prepared},

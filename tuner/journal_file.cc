@@ -41,6 +41,7 @@ class Parser {
   static const JsonValue& get(const JsonObject& object, std::string_view name) {
     return JsonReader::member(object, name);
   }
+  static bool has(const JsonObject& object, std::string_view name) { return !get(object, name).is_null(); }
   std::string at(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
   std::string text(const JsonObject& object, std::string_view name) {
     return in_.text(get(object, name), at(name), kMostText);
@@ -82,7 +83,7 @@ class Parser {
     }
     Job& job = file_.job;
     job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
-    if (!get(header, "ranks_per_node").is_null()) {
+    if (has(header, "ranks_per_node")) {
       job.ranks_per_node = static_cast<int>(integer(header, "ranks_per_node", 0, job.world_size));
     }
     job.fidelity = known(core::parse_fidelity(text(header, "fidelity")), "fidelity");
@@ -94,13 +95,14 @@ class Parser {
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
-    const JsonObject& tuning =
-        in_.object(get(header, "tuning"), at("tuning"), {"seed", "budget_steps", "budget_share", "lossy_after"});
+    const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"),
+                                          {"seed", "budget_steps", "budget_share", "lossy_after"}, {"retune"});
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     job.tuning.seed = static_cast<uint64_t>(integer(tuning, "seed", 0, std::numeric_limits<int64_t>::max()));
     job.tuning.budget_steps = static_cast<int>(integer(tuning, "budget_steps", 0, kMost));
     job.tuning.budget_share = number(tuning, "budget_share");
     job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
+    job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
   }
 
   template <class Value>
@@ -143,7 +145,8 @@ class Parser {
   void read_step(const JsonValue& value) {
     const JsonObject& line = in_.object(value, where_,
                                         {"kind", "step", "stage", "slot", "step_ms", "compute_ms_max", "compute_ms_min",
-                                         "finite", "excluded", "prepared", "failed"});
+                                         "finite", "excluded", "prepared", "failed"},
+                                        {"slowest_rank", "comm_ms"});
     if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
     if (!in_.ok()) return;
     file_.reports.push_back(
@@ -152,6 +155,10 @@ class Parser {
          .step_ms = number(line, "step_ms"),
          .compute_ms_max = number(line, "compute_ms_max"),
          .compute_ms_min = number(line, "compute_ms_min"),
+         .slowest_rank = has(line, "slowest_rank")
+                             ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.world_size - 1))
+                             : -1,
+         .comm_ms = has(line, "comm_ms") ? number(line, "comm_ms") : 0,
          .finite = flag(line, "finite"),
          .excluded = flag(line, "excluded"),
          .prepared = flag(line, "prepared"),

@@ -34,7 +34,7 @@ class Observation {
   double step_ms(int32_t slot) const;
   size_t wanted() const;
 
-  const int32_t baselines_;
+  int32_t baselines_;
   std::vector<std::vector<double>> blocks_ms_ = std::vector<std::vector<double>>(static_cast<size_t>(baselines_));
   std::vector<double> compute_max_ms_, compute_min_ms_;
 };

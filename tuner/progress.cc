@@ -33,6 +33,7 @@ std::string_view doing(Stage stage) {
     case Stage::race: return "racing the best";
     case Stage::confirm: return "confirming the winner against the baseline";
     case Stage::watch: return "done tuning";
+    case Stage::audit: return "comparing what was committed with the baseline again";
   }
   return "unknown";
 }
@@ -74,9 +75,22 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
       100 * outcome.gain_high, without_role(baseline_label), cost);
 }
 
-std::string drift_line(int64_t step, double log_shift) {
-  return fmt::format("gradtune: step {}: steps take {:.0f} % {} than before; what runs stays", step,
-                     100 * std::abs(std::expm1(log_shift)), log_shift > 0 ? "longer" : "less");
+std::string change_line(const Decision& decision) {
+  const auto line = [&](std::string_view what) { return fmt::format("gradtune: step {}: {}", decision.step, what); };
+  const auto moved = [&](std::string_view what) {
+    return line(fmt::format("{} {:.0f} % {} than before", what, 100 * std::abs(std::expm1(decision.value)),
+                            decision.value > 0 ? "longer" : "less"));
+  };
+  if (decision.what == "drift") return moved("steps take");
+  if (decision.what == "link") return moved("collectives take");
+  if (decision.what == "straggler") {
+    return line(fmt::format("rank {:.0f} computes longer than it did and holds up the others", decision.value));
+  }
+  if (decision.what == "drop committed") {
+    return line(fmt::format("{} is not faster than the baseline any more and is dropped", decision.label));
+  }
+  if (decision.what == "keep committed") return line(fmt::format("{} stays", decision.label));
+  return "";
 }
 
 std::string unfinished_line(Stage stage, std::string_view label) {
@@ -112,7 +126,9 @@ void Progress::finish(const Outcome& outcome, std::string_view baseline_label, s
   print(final_line(outcome, baseline_label, why_baseline));
 }
 
-void Progress::drifted(int64_t step, double log_shift) { print(drift_line(step, log_shift)); }
+void Progress::changed(const Decision& decision) {
+  if (const std::string line = change_line(decision); !line.empty()) print(line);
+}
 
 void Progress::finish_early(Stage stage, std::string_view label) { print(unfinished_line(stage, label)); }
 

@@ -28,8 +28,9 @@ std::string live_line(Stage stage, double progress, int64_t step, double step_ms
 // %), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s", or that the baseline stays, and why.
 std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
 
-// While watching: by how much step times have moved since tuning ended or since the last such line.
-std::string drift_line(int64_t step, double log_shift);
+// What happened after a decision, by the decision's name (tuner.h): drift, link, straggler, drop committed, keep
+// committed. Empty for all others.
+std::string change_line(const Decision& decision);
 // Where training ended before a decision: in that stage, with that strategy in force.
 std::string unfinished_line(Stage stage, std::string_view label);
 
@@ -46,7 +47,7 @@ class Progress {
   void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
   void step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
   void finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
-  void drifted(int64_t step, double log_shift);
+  void changed(const Decision& decision);
   void finish_early(Stage stage, std::string_view label);
 
  private:

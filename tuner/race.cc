@@ -83,7 +83,8 @@ std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states)
   for (const State& state : states) best = std::min(best, state.mean());
   const auto key = [&](const State& state) {
     const bool ties = state.mean() <= best + kTie;
-    return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy, state.mean());
+    return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy, ties && !state.arm.is_running,
+                      state.mean());
   };
   std::stable_sort(states.begin(), states.end(), [&](const State& a, const State& b) { return key(a) < key(b); });
   return states;
@@ -124,7 +125,7 @@ std::optional<Race::Winner> Race::winner() const {
   State best = worthy[0];
   for (const State& state : worthy) {
     const bool is_near = state.arm.fidelity == worthy[0].arm.fidelity && state.mean() <= worthy[0].mean() + kNearTie;
-    if (is_near && state.arm.buckets < best.arm.buckets) best = state;
+    if (is_near && !best.arm.is_running && state.arm.buckets < best.arm.buckets) best = state;
   }
   return Winner{best.arm.slot, effect(best), noise(), rounds_};
 }

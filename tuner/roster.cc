@@ -65,6 +65,10 @@ void Roster::measured(int32_t slot, double step_ms) {
   if (contains(slot)) entries_[slot].step_ms = step_ms;
 }
 
+void Roster::forget_times() {
+  for (auto& [slot, entry] : entries_) entry.step_ms.reset();
+}
+
 std::optional<int32_t> Roster::fastest() const {
   std::optional<int32_t> fastest;
   for (const auto& [slot, entry] : entries_) {

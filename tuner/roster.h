@@ -25,7 +25,7 @@ struct Entry {
   uint64_t hash = 0;
   core::Fidelity fidelity = core::Fidelity::exact;
   bool is_ready = false;
-  bool is_permanent = false;      // never released: a baseline
+  bool is_permanent = false;      // never released: a baseline, or what is committed
   std::optional<double> step_ms;  // of its last block
 };
 
@@ -33,7 +33,7 @@ class Roster {
  public:
   explicit Roster(std::vector<core::CompressorTraits> traits) : traits_(std::move(traits)) {}
 
-  // Prepared on all ranks before the first step.
+  // Prepared on all ranks already.
   void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
 
   // The slot of that strategy, a new one if it has none. It is not prepared before that is asked for.
@@ -48,6 +48,8 @@ class Roster {
   bool contains(int32_t slot) const { return entries_.contains(slot); }
   const Entry& at(int32_t slot) const { return entries_.at(slot); }
   void measured(int32_t slot, double step_ms);
+  void set_permanent(int32_t slot, bool is_permanent) { entries_.at(slot).is_permanent = is_permanent; }
+  void forget_times();  // which do not hold any more
 
   // The ready strategy whose last block was fastest; nothing while none was measured.
   std::optional<int32_t> fastest() const;

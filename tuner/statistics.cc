@@ -3,24 +3,26 @@
 #include "tuner/statistics.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "engine/core/result.h"
 
 namespace gradtune::tuner {
 namespace {
 
-// Quantiles .95 and .975 for 1, 2, ... degrees of freedom.
-constexpr std::array kOneSided = {6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812, 1.796, 1.782,
-                                  1.771, 1.761, 1.753, 1.746, 1.740, 1.734, 1.729, 1.725, 1.721, 1.717, 1.714};
-constexpr std::array kTwoSided = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179,
-                                  2.160,  2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069};
-
-double quantile(std::span<const double> table, int values) {
-  core::check(values >= 2, "a spread takes two values");
-  return table[std::min(table.size(), static_cast<size_t>(values) - 1) - 1];  // beyond the table: a little too wide
+// The probability that |t| is larger: finite sums for whole degrees of freedom (Abramowitz and Stegun, 26.7.3 and 4).
+double outside(double t, int freedom) {
+  const double angle = std::atan(t / std::sqrt(freedom)), cosine = std::cos(angle);
+  const bool is_odd = freedom % 2 == 1;
+  double term = is_odd ? cosine : 1, sum = freedom == 1 ? 0 : term;
+  for (int k = is_odd ? 3 : 2; k < freedom; k += 2) {
+    term *= cosine * cosine * (k - 1) / k;
+    sum += term;
+  }
+  sum *= std::sin(angle);
+  return 1 - (is_odd ? 2 / std::numbers::pi * (angle + sum) : sum);
 }
 
 }  // namespace
@@ -43,12 +45,20 @@ Moments moments(std::span<const double> values) {
   return moments;
 }
 
-double t_one_sided(int values) { return quantile(kOneSided, values); }
-double t_two_sided(int values) { return quantile(kTwoSided, values); }
+double t_quantile(int values, double error) {
+  core::check(values >= 2 && error > 0 && error < 0.5, "a spread takes two values, a bound an error below one half");
+  double low = 0, high = 1;
+  while (outside(high, values - 1) > 2 * error) high *= 2;
+  while (high - low > 1e-9 * high) {
+    const double middle = (low + high) / 2;
+    (outside(middle, values - 1) > 2 * error ? low : high) = middle;
+  }
+  return high;
+}
 
-double power(int values, double mean, double sd) {
+double power(int values, double mean, double sd, double error) {
   const double shift = mean * std::sqrt(static_cast<double>(values)) / std::max(sd, std::numeric_limits<double>::min());
-  const double t = t_one_sided(values), freedom = values - 1;
+  const double t = t_quantile(values, error), freedom = values - 1;
   const double z = (shift - t * (1 - 1 / (4 * freedom))) / std::sqrt(1 + t * t / (2 * freedom));
   return 0.5 * std::erfc(-z / std::sqrt(2.0));
 }

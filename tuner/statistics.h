@@ -19,12 +19,11 @@ struct Moments {
 };
 Moments moments(std::span<const double> values);
 
-// One-sided 95 % and two-sided 95 % quantiles of Student's t for n values, n >= 2.
-double t_one_sided(int values);
-double t_two_sided(int values);
+// What Student's t for n values, n >= 2, exceeds with that probability, 0 < error < 0.5.
+double t_quantile(int values, double error);
 
-// Probability that the one-sided 95 % t test of `values` differences finds a mean above 0, for true mean and sd (normal
-// approximation of the noncentral t distribution; within 2 % for 4 values and more).
-double power(int values, double mean, double sd);
+// Probability that the one-sided t test of `values` differences with that error finds a mean above 0, for true mean and
+// sd (normal approximation of the noncentral t distribution; within 2 % for 4 values and more at 5 %).
+double power(int values, double mean, double sd, double error);
 
 }  // namespace gradtune::tuner

@@ -3,28 +3,18 @@
 #include "tuner/tuner.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <utility>
 
-#include "engine/core/rng.h"
-#include "tuner/budget.h"
-#include "tuner/confirm.h"
-#include "tuner/drift.h"
-#include "tuner/observation.h"
-#include "tuner/race.h"
-#include "tuner/roster.h"
-#include "tuner/schedule.h"
+#include "tuner/tuner_core.h"
 
 namespace gradtune::tuner {
 namespace {
 
-constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
-constexpr int kScored = 3;            // steps of a block outside of races, after one that is dropped
-constexpr int kPatience = 5;          // steps that a candidate's block is extended by when some can not be scored
-constexpr int kImported = 20;         // steps of an imported strategy before it is doubted
-constexpr double kAborted = 2.0;      // times the fastest strategy known: its blocks are cut short
-constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
+constexpr int kScored = 3;        // steps of a block outside of races, after one that is dropped
+constexpr int kPatience = 5;      // steps that a candidate's block is extended by when some can not be scored
+constexpr int kImported = 20;     // steps of an imported strategy before it is doubted
+constexpr double kAborted = 2.0;  // times the fastest strategy known: its blocks are cut short
 
 // A much slower baseline is given shorter blocks: the gap is plain with less, and its steps are what tuning waits for.
 int baseline_block_steps(int block_steps, double times_slower) {
@@ -42,6 +32,7 @@ std::string_view to_string(Stage stage) {
     case Stage::race: return "race";
     case Stage::confirm: return "confirm";
     case Stage::watch: return "watch";
+    case Stage::audit: return "audit";
   }
   return "unknown";
 }
@@ -53,85 +44,11 @@ int32_t first_slot(const TunerOptions& options, const std::vector<core::Compress
   return is_lossy && options.lossy_after > 0 ? 0 : kImportedSlot;
 }
 
-// Each stage asks for blocks and preparations, and goes on when all of them are done: the scores of its blocks go to
-// the experiment that the stage is about (Observation, Race, Confirmation) or to the policy, which says what is to run
-// next.
-class Tuner::Core {
- public:
-  Core(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
-       const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
-
-  Action on_step(const core::StepReport& report);
-  void learn_table(const core::GradientTable& table) { knowledge_.table = table; }
-
-  Stage stage() const { return importing_ && stage_ < Stage::confirm ? Stage::imported : stage_; }
-  const Outcome& outcome() const { return outcome_; }
-  const policies::Candidate& in_force() const { return *in_force_; }
-  double progress() const;
-  std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
-
- private:
-  // One for each stage: what its scores say, and what is next.
-  void advance();
-  void observe(std::vector<Score> scores);
-  void partition();
-  void race(const std::vector<Score>& scores);
-  void confirm(const std::vector<Score>& scores);
-  void watch(const core::StepReport& report);
-
-  void start_race(std::vector<int32_t> finalists);
-  void start_confirming();
-  void fall_back(const std::string& why);
-  void conclude(int32_t slot);
-
-  void note(const Score& score);
-  void follow_preparation(const core::StepReport& report);
-  bool is_held() const;
-  Action next_action();
-  Action put_in_force(Command::Kind kind, int32_t slot);
-
-  Block trial_block(int32_t slot) const;
-  Block paired_block(int32_t slot) const;
-  void run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const);
-  Race::Arm arm(int32_t slot) const;
-  int32_t resting_slot() const;
-  double fastest_ms() const;
-  void decide(const char* what, std::string label, double value);
-
-  const TunerOptions options_;
-  const std::unique_ptr<policies::Policy> policy_;
-  policies::Knowledge knowledge_;
-  const int32_t baselines_;  // in slots 0 ... baselines_ - 1
-  const core::Rng rng_;
-
-  Roster roster_;
-  Schedule schedule_;
-  Budget budget_;
-  std::vector<Score> scores_;    // since the stage went on last
-  bool is_trial_ahead_ = false;  // on the schedule, not known to be prepared
-
-  Stage stage_ = Stage::observe;
-  bool importing_;           // the race, of one, and the confirmation are about the imported strategy
-  bool is_opening_ = false;  // it runs, and nothing else is looked at yet
-  Observation observation_;
-  std::vector<int32_t> finalists_;
-  std::optional<Race> race_;
-  std::optional<Confirmation> confirmation_;
-  int32_t winner_ = 0;
-  int32_t baseline_ = 0;
-  std::optional<int32_t> commit_;  // to be announced
-  Drift drift_;                    // since then
-
-  int64_t step_ = -1;
-  std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;
-  Outcome outcome_;
-  std::vector<Decision> decisions_;
-};
-
-Tuner::Core::Core(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
+Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
                   const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)
     : options_(options),
-      policy_(std::move(policy)),
+      make_policy_(std::move(make_policy)),
+      policy_(make_policy_()),
       knowledge_(std::move(knowledge)),
       baselines_(static_cast<int32_t>(baselines.size())),
       rng_(options.seed),
@@ -165,8 +82,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
     if (stage_ == Stage::observe) observation_.record(report);
     follow_preparation(report);
     if (!budget_.allows()) {
-      decide("keep baseline", "the budget is spent", observation_.is_over() ? observation_.baseline_ms() : 0);
-      conclude(baseline_);
+      settle("the budget is spent");
     } else if (schedule_.is_done() && roster_.is_idle() && !is_held()) {
       advance();
     }
@@ -219,8 +135,9 @@ bool Tuner::Core::is_held() const {
 // What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed
 // (I4).
 int32_t Tuner::Core::resting_slot() const {
-  if (is_held()) return baseline_;
-  return importing_ ? kImportedSlot : roster_.fastest().value_or(baseline_);
+  const int32_t safe = confirmed_.value_or(baseline_);
+  if (is_held()) return safe;
+  return importing_ ? kImportedSlot : roster_.fastest().value_or(safe);
 }
 
 double Tuner::Core::fastest_ms() const {
@@ -248,174 +165,6 @@ void Tuner::Core::run(const std::vector<int32_t>& slots, Block (Core::*block)(in
   for (int32_t slot : slots) schedule_.add((this->*block)(slot));
 }
 
-void Tuner::Core::note(const Score& score) {
-  scores_.push_back(score);
-  if (score.step_ms) roster_.measured(score.slot, *score.step_ms);
-  if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
-  if (stage_ != Stage::partition || !roster_.contains(score.slot)) return;
-  const Entry& entry = roster_.at(score.slot);
-  decide("measure", entry.candidate->label, score.step_ms.value_or(0));
-  if (!score.step_ms) return roster_.release(score.slot);
-  policy_->learn({.strategy_hash = entry.hash, .step_ms = *score.step_ms, .steps = score.steps});
-  roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
-}
-
-// --- the stages ------------------------------------------------------------------------------------------------------
-
-void Tuner::Core::advance() {
-  const std::vector<Score> scores = std::exchange(scores_, {});
-  switch (stage_) {
-    case Stage::observe: return observe(scores);
-    case Stage::partition: return partition();
-    case Stage::race: return race(scores);
-    case Stage::confirm: return confirm(scores);
-    case Stage::imported:
-    case Stage::watch: return;
-  }
-}
-
-void Tuner::Core::observe(std::vector<Score> scores) {
-  std::erase_if(scores, [&](const Score& score) { return score.slot >= baselines_; });
-  is_opening_ = false;
-  observation_.score(scores);
-  if (!observation_.is_over()) return run(observation_.next_blocks(), &Core::trial_block);
-  baseline_ = observation_.baseline();
-  budget_.learn_baseline(observation_.baseline_ms());
-  knowledge_.baseline_ms = outcome_.baseline_ms = observation_.baseline_ms();
-  knowledge_.compute_ms = observation_.compute_max_ms();
-  decide("compute slowest", "", observation_.compute_max_ms());
-  decide("compute fastest", "", observation_.compute_min_ms());
-  decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
-  if (importing_) return start_race({kImportedSlot});
-  stage_ = Stage::partition;
-  partition();
-}
-
-void Tuner::Core::partition() {
-  const policies::Proposal proposal = policy_->propose(knowledge_);
-  std::vector<int32_t> slots;
-  for (const policies::Candidate& candidate : proposal.candidates) {
-    const int32_t slot = roster_.slot_of(candidate);
-    const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
-    if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
-  }
-  if (proposal.final || slots.empty()) return start_race(std::move(slots));
-  for (int32_t slot : slots) {
-    if (roster_.at(slot).is_ready) {
-      schedule_.add(trial_block(slot));
-    } else {
-      roster_.prepare(slot);
-    }
-  }
-}
-
-void Tuner::Core::start_race(std::vector<int32_t> finalists) {
-  double best_ms = std::numeric_limits<double>::infinity();
-  for (int32_t slot : finalists) best_ms = std::min(best_ms, roster_.at(slot).step_ms.value_or(best_ms));
-  std::erase_if(finalists, [&](int32_t slot) {
-    const double behind = roster_.at(slot).step_ms ? *roster_.at(slot).step_ms / best_ms : 1;
-    if (slot >= baselines_ && behind <= kBehind) return false;
-    decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
-    return true;
-  });
-  roster_.release_all_but(finalists);
-  stage_ = Stage::race;
-  for (int32_t slot : finalists) {
-    if (!roster_.at(slot).is_ready) roster_.prepare(slot);
-  }
-  finalists_ = std::move(finalists);
-  if (roster_.is_idle()) race({});
-}
-
-Race::Arm Tuner::Core::arm(int32_t slot) const {
-  const Entry& entry = roster_.at(slot);
-  return {.slot = slot, .fidelity = entry.fidelity, .buckets = entry.candidate->strategy.buckets.size()};
-}
-
-void Tuner::Core::race(const std::vector<Score>& scores) {
-  if (race_) {
-    for (const Race::Eliminated& out : race_->score(scores)) {
-      decide("eliminate", roster_.at(out.slot).candidate->label, out.behind);
-      roster_.release(out.slot);
-    }
-  } else {
-    std::vector<Race::Arm> arms;
-    for (int32_t slot : finalists_) {
-      if (roster_.contains(slot)) arms.push_back(arm(slot));  // those that could be prepared
-    }
-    race_.emplace(arm(baseline_), arms, rng_.fork("race"));
-  }
-  if (race_->is_over()) return start_confirming();
-  run(race_->next_round(), &Core::paired_block);
-}
-
-void Tuner::Core::start_confirming() {
-  const auto winner = race_->winner();
-  if (!winner) return fall_back("nothing looks faster");
-  decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
-  const int pairs = pairs_for(*winner);
-  winner_ = winner->slot;
-  roster_.release_all_but({winner_});
-  stage_ = Stage::confirm;
-  const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
-  if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
-  decide("confirm", roster_.at(winner_).candidate->label, pairs);
-  confirmation_.emplace(winner_, baseline_, pairs, rng_.fork("confirm"));
-  run(confirmation_->next_blocks(), &Core::paired_block);
-}
-
-void Tuner::Core::confirm(const std::vector<Score>& scores) {
-  confirmation_->score(scores);
-  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
-  const Claim claim = confirmation_->claim();
-  outcome_.baseline_ms = claim.baseline_ms;
-  outcome_.pairs = claim.pairs;
-  if (!claim.confirmed) {
-    decide("not confirmed", roster_.at(winner_).candidate->label, claim.gain_low);
-    return fall_back("no gain was confirmed");
-  }
-  outcome_.committed = true;
-  outcome_.committed_ms = claim.winner_ms;
-  outcome_.gain = claim.gain;
-  outcome_.gain_low = claim.gain_low;
-  outcome_.gain_high = claim.gain_high;
-  decide("commit", roster_.at(winner_).candidate->label, claim.gain);
-  conclude(winner_);
-}
-
-// An imported strategy that does not hold is dropped, and tuning begins; otherwise the baseline stays.
-void Tuner::Core::fall_back(const std::string& why) {
-  race_.reset();
-  confirmation_.reset();
-  if (!importing_) {
-    decide("keep baseline", why, outcome_.baseline_ms);
-    return conclude(baseline_);
-  }
-  decide("drop imported", why, 0);
-  if (roster_.contains(kImportedSlot)) roster_.release(kImportedSlot);
-  importing_ = false;
-  stage_ = Stage::partition;
-  partition();
-}
-
-void Tuner::Core::conclude(int32_t slot) {
-  stage_ = Stage::watch;
-  importing_ = is_trial_ahead_ = false;
-  schedule_.stop(slot);
-  roster_.release_all_but({slot});
-  commit_ = slot;
-  outcome_.label = roster_.at(slot).candidate->label;
-  outcome_.steps = budget_.steps();
-  if (observation_.is_over()) outcome_.cost_ms = budget_.cost_ms(outcome_.baseline_ms);
-}
-
-// What moved is written down; it does not change what runs.
-void Tuner::Core::watch(const core::StepReport& report) {
-  const bool counts = report.slot == schedule_.slot() && report.finite && !report.excluded && report.step_ms > 0;
-  const auto alarm = counts ? drift_.record(report.step_ms) : std::nullopt;
-  if (alarm) decide("drift", outcome_.label, alarm->log_shift);
-}
-
 double Tuner::Core::progress() const {
   switch (stage_) {
     case Stage::imported:
@@ -423,6 +172,7 @@ double Tuner::Core::progress() const {
     case Stage::partition: return static_cast<double>(scores_.size()) / static_cast<double>(scores_.size() + 1);
     case Stage::race: return race_ ? race_->progress() : 0;
     case Stage::confirm: return confirmation_->progress(scores_.size());
+    case Stage::audit: return confirmation_->progress(scores_.size());
     case Stage::watch: return 1;
   }
   return 0;
@@ -434,9 +184,9 @@ void Tuner::Core::decide(const char* what, std::string label, double value) {
 
 // --- the class that others see ---------------------------------------------------------------------------------------
 
-Tuner::Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
+Tuner::Tuner(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
              const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)
-    : core_(std::make_unique<Core>(options, std::move(policy), std::move(knowledge), baselines, imported)) {}
+    : core_(std::make_unique<Core>(options, std::move(make_policy), std::move(knowledge), baselines, imported)) {}
 
 Tuner::~Tuner() = default;
 
@@ -445,6 +195,7 @@ void Tuner::learn_table(const core::GradientTable& table) { core_->learn_table(t
 Stage Tuner::stage() const { return core_->stage(); }
 const Outcome& Tuner::outcome() const { return core_->outcome(); }
 const policies::Candidate& Tuner::in_force() const { return core_->in_force(); }
+const policies::Candidate& Tuner::chosen() const { return core_->chosen(); }
 double Tuner::progress() const { return core_->progress(); }
 std::vector<Decision> Tuner::take_decisions() { return core_->take_decisions(); }
 

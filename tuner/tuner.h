@@ -7,11 +7,18 @@
 //
 // Stages: observe (baseline in force: learn times, choose the faster baseline), partition (measure what the policy
 // proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh pairs against the baseline,
-// as many as fixed beforehand), watch (records; nothing is changed any more). A job that starts from a file begins in
-// `imported` and goes on to confirm. When the budget is spent, or nothing is confirmed, the baseline stays (I4).
+// as many as fixed beforehand), watch. A job that starts from a file begins in `imported` and goes on to confirm. When
+// the budget is spent, or nothing is confirmed, the baseline stays (I4).
+//
+// While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
+// against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
+// worth its price, the baselines are observed and the best of each kind of compression that the last search measured
+// race again; only where another one wins than that in force is there a new search. What was confirmed before and held
+// in the audit stays unless another strategy beats it in the race and is confirmed against the baseline.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,7 +34,7 @@ namespace gradtune::tuner {
 
 constexpr int kLead = 3;
 
-enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch };
+enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch, audit };
 std::string_view to_string(Stage stage);
 
 struct TunerOptions {
@@ -36,17 +43,18 @@ struct TunerOptions {
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
   int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
   int block_steps = 5;         // of a race; the first is dropped (see tuning reference, section 4)
+  bool retune = true;          // after an alarm; otherwise what was decided stays, and alarms are only told
 };
 
-// What the evidence says once it is in. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
+// What the evidence says once it is in, of the last decision. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
 struct Outcome {
   bool committed = false;
   double baseline_ms = 0;
   std::optional<double> committed_ms;
   double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
-  int64_t steps = 0;   // until the decision
-  double cost_ms = 0;  // sum of max(0, step - baseline's median) while tuning
+  int64_t steps = 0;   // of tuning, audits and further tunings included
+  double cost_ms = 0;  // sum of max(0, step - baseline's median) in these
   std::string label;   // of the strategy in force
 };
 
@@ -63,8 +71,15 @@ struct Outcome {
 //   not confirmed             lower bound of the gain
 //   drop imported             0; the label says why
 //   keep baseline             its step time, ms; the label says why
-//   drift                     while watching: logarithm of the new step time over the one before; the label is the
-//                             strategy in force
+// And while watching and after it:
+//   drift                     logarithm of the new step time over the one before; the label is the strategy in force
+//   link                      the same of the time that collectives take
+//   straggler                 the rank that holds up the others
+//   audit                     gain over the baseline
+//   drop committed            that gain: none
+//   look again                how often that was done before
+//   ranking holds, changed    0; the label is the strategy that looks best
+//   keep committed            its step time, ms; the label is the strategy
 struct Decision {
   int64_t step = 0;
   Stage stage = Stage::observe;
@@ -88,9 +103,11 @@ int32_t first_slot(const TunerOptions& options, const std::vector<core::Compress
 
 class Tuner {
  public:
-  // `baselines`: slots 0 (and 1 where there are two), prepared on all ranks before the first step. `imported`: prepared
+  using MakePolicy = std::function<std::unique_ptr<policies::Policy>()>;
+
+  // Every search asks a policy of its own. `baselines`: slots 0 (and 1 where there are two), prepared on all ranks before the first step. `imported`: prepared
   // too. In force is first_slot().
-  Tuner(const TunerOptions& options, std::unique_ptr<policies::Policy> policy, policies::Knowledge knowledge,
+  Tuner(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
         const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
   ~Tuner();
 
@@ -102,6 +119,7 @@ class Tuner {
   Stage stage() const;
   const Outcome& outcome() const;
   const policies::Candidate& in_force() const;  // what the last command put, or left, in force
+  const policies::Candidate& chosen() const;    // the one committed, also while others are tried; else that in force
   double progress() const;                      // of the current stage, 0 to 1, for the live line
 
   // What was decided since the last call, oldest first.

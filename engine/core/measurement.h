@@ -17,6 +17,10 @@ struct StepReport {
   // Forward and backward without gradtune's own work, over ranks: a slow rank shows here and is not blamed on the
   // strategy.
   double compute_ms_max = 0, compute_ms_min = 0;
+  int32_t slowest_rank = -1;  // whose computation took longest; -1: not known
+  // What collectives took, all of them added up, on the rank where that was least: the others waited for a peer as well.
+  // Under one strategy this moves with the link. 0: there were none.
+  double comm_ms = 0;
   bool finite = true;     // no rank met a NaN or Inf in a gradient
   bool excluded = false;  // evaluation, checkpoint, skipped update, or a strategy was prepared: not to be scored
   bool prepared = true;   // every rank has prepared all that was asked for

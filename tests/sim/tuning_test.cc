@@ -85,9 +85,9 @@ struct Tuning {
     options.rank.start = policies::baselines(options.rank.table, fidelity);
     options.rank.fidelity = fidelity;
     options.rank.steps = steps;
-    tuner = std::make_unique<tuner::Tuner>(tuner::TunerOptions{.seed = seed},
-                                           policies::make_policy("mergecomp", {.seed = seed}).value(),
-                                           std::move(knowledge), options.rank.start, std::nullopt);
+    tuner = std::make_unique<tuner::Tuner>(
+        tuner::TunerOptions{.seed = seed}, [=] { return policies::make_policy("mergecomp", {.seed = seed}).value(); },
+        std::move(knowledge), options.rank.start, std::nullopt);
     options.leader = [this](const core::StepReport& report) {
       tuner::Action action = tuner->on_step(report);
       believed[report.step + tuner::kLead] = core::hash(tuner->in_force().strategy);

@@ -17,7 +17,7 @@ namespace {
 constexpr int32_t kWinner = 5, kBaseline = 0;
 
 Claim claim_of(const std::vector<double>& winner_ms, const std::vector<double>& baseline_ms) {
-  Confirmation confirmation(kWinner, kBaseline, static_cast<int>(winner_ms.size()), core::Rng(1));
+  Confirmation confirmation(kWinner, kBaseline, static_cast<int>(winner_ms.size()), 0.05, core::Rng(1));
   std::vector<Score> blocks;
   size_t winners = 0, baselines = 0;
   for (int32_t slot : confirmation.next_blocks()) {
@@ -28,7 +28,7 @@ Claim claim_of(const std::vector<double>& winner_ms, const std::vector<double>& 
 }
 
 TEST(Confirmation, RunsPairsInRandomOrder) {
-  const std::vector<int32_t> slots = Confirmation(kWinner, kBaseline, 12, core::Rng(3)).next_blocks();
+  const std::vector<int32_t> slots = Confirmation(kWinner, kBaseline, 12, 0.05, core::Rng(3)).next_blocks();
   ASSERT_EQ(24, slots.size());
   int winner_first = 0;
   for (size_t pair = 0; pair < 12; ++pair) {
@@ -37,7 +37,7 @@ TEST(Confirmation, RunsPairsInRandomOrder) {
     winner_first += slots[2 * pair] == kWinner ? 1 : 0;
   }
   EXPECT_THAT(winner_first, testing::AllOf(testing::Gt(1), testing::Lt(11)));
-  EXPECT_EQ(slots, Confirmation(kWinner, kBaseline, 12, core::Rng(3)).next_blocks());
+  EXPECT_EQ(slots, Confirmation(kWinner, kBaseline, 12, 0.05, core::Rng(3)).next_blocks());
 }
 
 // Worked by hand: log-ratios .1, .2, .3, .2; mean .2, standard deviation sqrt(.02 / 3), t(3) 2.353 and 3.182.
@@ -46,14 +46,14 @@ TEST(Confirmation, ClaimsTheMeanOfThePairsWithItsInterval) {
   std::vector<double> baseline;
   for (double log_ratio : {0.1, 0.2, 0.3, 0.2}) baseline.push_back(100 * std::exp(log_ratio));
   const Claim claim = claim_of(winner, baseline);
-  const double error = std::sqrt(0.02 / 3) / 2;
+  const double t = 3.18244630528, error = std::sqrt(0.02 / 3) / 2;
   EXPECT_TRUE(claim.confirmed);
   EXPECT_EQ(4, claim.pairs);
   EXPECT_NEAR(100, claim.winner_ms, 1e-9);
   EXPECT_NEAR(100 * std::exp(0.2), claim.baseline_ms, 1e-9);
   EXPECT_NEAR(1 - claim.winner_ms / claim.baseline_ms, claim.gain, 1e-12);
-  EXPECT_NEAR(1 - std::exp(-(0.2 - 3.182 * error)), claim.gain_low, 1e-12);
-  EXPECT_NEAR(1 - std::exp(-(0.2 + 3.182 * error)), claim.gain_high, 1e-12);
+  EXPECT_NEAR(1 - std::exp(-(0.2 - t * error)), claim.gain_low, 1e-9);
+  EXPECT_NEAR(1 - std::exp(-(0.2 + t * error)), claim.gain_high, 1e-9);
 }
 
 TEST(Confirmation, TheOneSidedBoundDecides) {
@@ -71,7 +71,7 @@ TEST(Confirmation, TheOneSidedBoundDecides) {
 }
 
 TEST(Confirmation, APairThatIsNotCompleteIsRunAgain) {
-  Confirmation confirmation(kWinner, kBaseline, 4, core::Rng(1));
+  Confirmation confirmation(kWinner, kBaseline, 4, 0.05, core::Rng(1));
   std::vector<Score> blocks;
   for (int32_t slot : confirmation.next_blocks()) blocks.push_back({slot, 100.0, 4});
   blocks[3].step_ms.reset();
@@ -85,9 +85,19 @@ TEST(Confirmation, APairThatIsNotCompleteIsRunAgain) {
   EXPECT_EQ(4, confirmation.claim().pairs);
 }
 
+TEST(AllowedError, IsAtMostFivePercentOverAllTuningsOfARun) {
+  double sum = 0;
+  for (int tuning = 0; tuning < 1'000; ++tuning) {
+    EXPECT_GT(allowed_error(tuning), 0);
+    EXPECT_LE(allowed_error(tuning + 1), allowed_error(tuning));
+    sum += allowed_error(tuning);
+  }
+  EXPECT_LE(sum, 0.05 + 1e-6);
+}
+
 TEST(Pairs, AsManyAsThePowerNeeds) {
   const auto pairs = [](double effect, double noise) {
-    return pairs_for({.slot = 1, .effect = effect, .noise = noise, .rounds = 4});
+    return pairs_for({.slot = 1, .effect = effect, .noise = noise, .rounds = 4}, 0.05);
   };
   EXPECT_EQ(4, pairs(2.0, 0.05));
   EXPECT_EQ(4, pairs(0.05, 0.0));
@@ -96,7 +106,7 @@ TEST(Pairs, AsManyAsThePowerNeeds) {
     const int now = pairs(effect, 0.07);
     EXPECT_LE(now, before) << "a larger effect needs no more";
     EXPECT_THAT(now, testing::AnyOf(4, 6, 8, 12));
-    const double power_of_fewer = now == 4 ? 0 : power(now == 12 ? 8 : now - 2, effect - 0.035, 0.07);
+    const double power_of_fewer = now == 4 ? 0 : power(now == 12 ? 8 : now - 2, effect - 0.035, 0.07, 0.05);
     EXPECT_LT(power_of_fewer, 0.85);
     before = now;
   }
@@ -105,7 +115,7 @@ TEST(Pairs, AsManyAsThePowerNeeds) {
 
 TEST(Pairs, TwelveForAGainThatNoNumberOfPairsShows) {
   const auto pairs = [](double effect, double noise) {
-    return pairs_for({.slot = 1, .effect = effect, .noise = noise, .rounds = 4});
+    return pairs_for({.slot = 1, .effect = effect, .noise = noise, .rounds = 4}, 0.05);
   };
   EXPECT_EQ(12, pairs(0.021, 0.07));
   EXPECT_EQ(12, pairs(0.011, 0.07));
@@ -120,7 +130,7 @@ Outcomes outcomes(double cv, double gain, int pairs, int runs) {
   Outcomes outcomes;
   for (int run = 0; run < runs; ++run) {
     NoiseProcess process({.cv = cv, .spikes = 0.02, .drift = 0.08}, core::Rng(static_cast<uint64_t>(run)));
-    Confirmation confirmation(kWinner, kBaseline, pairs, core::Rng(static_cast<uint64_t>(run)).fork("order"));
+    Confirmation confirmation(kWinner, kBaseline, pairs, 0.05, core::Rng(static_cast<uint64_t>(run)).fork("order"));
     std::vector<Score> blocks;
     for (int32_t slot : confirmation.next_blocks())
       blocks.push_back(process.block(slot, slot == kWinner ? 1 - gain : 1));

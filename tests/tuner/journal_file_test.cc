@@ -20,11 +20,18 @@ Job job() {
                        {.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16, .ready_us = 0.1}}});
 }
 
+constexpr core::StepReport kReport{.step = 0,
+                                   .slot = 1,
+                                   .step_ms = 10.5,
+                                   .compute_ms_max = 6,
+                                   .compute_ms_min = 5,
+                                   .slowest_rank = 3,
+                                   .comm_ms = 4.25,
+                                   .failed = true};
+
 std::string journal() {
-  const core::StepReport report{
-      .step = 0, .slot = 1, .step_ms = 10.5, .compute_ms_max = 6, .compute_ms_min = 5, .failed = true};
   return journal_header(job(), "loopback") + "\n" + journal_line(job().table) + "\n" +
-         journal_line(report, Stage::observe) + "\n" +
+         journal_line(kReport, Stage::observe) + "\n" +
          journal_line(Decision{0, Stage::observe, "baseline", "all_reduce", 10}) + "\n";
 }
 
@@ -43,11 +50,21 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   EXPECT_EQ(file.job.table, job().table);
   EXPECT_FALSE(file.job.imported);
   ASSERT_EQ(file.reports.size(), 1u);
-  EXPECT_EQ(
-      journal_line(file.reports[0], Stage::observe),
-      journal_line({.step = 0, .slot = 1, .step_ms = 10.5, .compute_ms_max = 6, .compute_ms_min = 5, .failed = true},
-                   Stage::observe));
+  EXPECT_EQ(file.reports[0], kReport);
   EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
+}
+
+TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
+  std::string text = journal();
+  for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {
+    ASSERT_NE(text.find(part), std::string::npos) << part;
+    text.erase(text.find(part), part.size());
+  }
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_FALSE(file.value().job.tuning.retune);
+  EXPECT_EQ(file.value().reports[0].slowest_rank, -1);
+  EXPECT_EQ(file.value().reports[0].comm_ms, 0);
 }
 
 TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {

@@ -25,11 +25,12 @@ Job job() { return journal_job({{{.name = "a", .shape = {20, 5}, .numel = 100, .
 std::string header() { return journal_header(job(), "1 Gbit/s"); }
 
 TEST(JournalLine, OfTheHeader) {
-  EXPECT_EQ(header(), R"({"schema":"gradtune.journal/2","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
-                      R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
-                          fmt::format("{:016x}", job().table.fingerprint()) +
-                          R"(","network":"1 Gbit/s",)"
-                          R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3}})");
+  EXPECT_EQ(header(),
+            R"({"schema":"gradtune.journal/2","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
+            R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
+                fmt::format("{:016x}", job().table.fingerprint()) +
+                R"(","network":"1 Gbit/s",)"
+                R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true}})");
 }
 
 TEST(JournalLine, OfTheTable) {
@@ -50,6 +51,7 @@ TEST(JournalLine, OfAStep) {
   EXPECT_EQ(
       journal_line(report, Stage::race),
       R"({"kind":"step","step":12,"stage":"race","slot":3,"step_ms":104.25,"compute_ms_max":80.0,"compute_ms_min":79.5,)"
+      R"("slowest_rank":-1,"comm_ms":0.0,)"
       R"("finite":true,"excluded":false,"prepared":false,"failed":true})");
 }
 

@@ -117,7 +117,9 @@ struct JobOptions {
   std::set<std::string> failing;                               // labels of what the last rank can not prepare
   std::function<bool(int64_t)> excluded;                       // steps with an evaluation or the like
   std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
-  std::function<double(int64_t)> slowdown;                     // of everything
+  std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force
+  std::function<double(int64_t)> comm_ms;                      // of collectives; 0 without it
+  std::function<double(int64_t, int)> compute_ms;              // of a rank; 60 without it
 };
 
 class SimulatedJob {
@@ -140,8 +142,10 @@ class SimulatedJob {
     options_.tuner.seed = options_.seed;
     policies::Knowledge knowledge;
     knowledge.traits = traits();
-    tuner = std::make_unique<Tuner>(options_.tuner, std::make_unique<ScriptedPolicy>(std::move(script), &learned),
-                                    knowledge, baselines, imported);
+    const auto make_policy = [this, script = std::move(script)] {
+      return std::make_unique<ScriptedPolicy>(script, &learned);
+    };
+    tuner = std::make_unique<Tuner>(options_.tuner, make_policy, knowledge, baselines, imported);
     for (size_t i = 0; i < baselines.size(); ++i) slots_[static_cast<int32_t>(i)] = baselines[i];
     if (imported) slots_[kImportedSlot] = *imported;
     for (const auto& [slot, start] : slots_) held.insert(slot);
@@ -164,13 +168,13 @@ class SimulatedJob {
     const int32_t slot = ranks_[0].slot();
     const std::string& label = slots_.at(slot).label;
     double ms = true_ms_.at(label) * noise_.next(slot != last_slot_);
-    if (options_.slowdown) ms *= options_.slowdown(step_);
+    if (options_.factor) ms *= options_.factor(step_, label);
     last_slot_ = slot;
 
     local_.finite = !(options_.nonfinite && options_.nonfinite(step_, label));
-    ControlWord reduced = ranks_[0].contribute(local_, announced_);
+    ControlWord reduced = ranks_[0].contribute(local_of(0), announced_);
     for (int r = 1; r < options_.ranks; ++r) {
-      const ControlWord word = ranks_[static_cast<size_t>(r)].contribute(local_, Command{});
+      const ControlWord word = ranks_[static_cast<size_t>(r)].contribute(local_of(r), Command{});
       for (size_t i = 0; i < word.size(); ++i) reduced[i] = std::max(reduced[i], word[i]);
     }
     core::StepReport report;
@@ -196,7 +200,12 @@ class SimulatedJob {
     if (action.command.kind == Command::Kind::prepare) slots_[action.command.slot] = *action.candidate;
     announced_ = action.command;
     for (Decision& decision : tuner->take_decisions()) decisions.push_back(std::move(decision));
-    local_ = {.step = step_, .step_ms = ms, .compute_ms = 60, .finite = true, .excluded = is_excluded};
+    local_ = {.step = step_,
+              .step_ms = ms,
+              .compute_ms = 60,
+              .comm_ms = options_.comm_ms ? options_.comm_ms(step_) : 0,
+              .finite = true,
+              .excluded = is_excluded};
     steps.push_back({step_, label, ms, tuner->stage(), report, action.command});
     ++step_;
   }
@@ -220,6 +229,13 @@ class SimulatedJob {
   size_t most_held = 0;
 
  private:
+  LocalStep local_of(int rank) const {
+    LocalStep local = local_;
+    local.rank = rank;
+    if (options_.compute_ms) local.compute_ms = options_.compute_ms(local.step, rank);
+    return local;
+  }
+
   void answer_preparing() {
     if (!being_prepared_ || --being_prepared_->second > 0) return;
     const int32_t slot = being_prepared_->first;

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -170,7 +169,7 @@ TEST(Tuner, WhatIsExcludedOrNotFiniteIsNeverScored) {
     JobOptions options;
     if (excluded) options.excluded = is_bad;
     if (!excluded) options.nonfinite = [&](int64_t step, const std::string&) { return is_bad(step); };
-    options.slowdown = [&](int64_t step) { return is_bad(step) ? 0.01 : 1.0; };
+    options.factor = [&](int64_t step, const std::string&) { return is_bad(step) ? 0.01 : 1.0; };
     SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
     job.run();
     EXPECT_TRUE(job.tuner->outcome().committed);
@@ -323,24 +322,6 @@ TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
 
 // --- determinism (I9) ------------------------------------------------------------------------------------------------
 
-TEST(Tuner, WhileItWatchesADriftIsWrittenDownAndNothingElseChanges) {
-  int64_t slow_from = std::numeric_limits<int64_t>::max();
-  JobOptions options;
-  options.noise = {.cv = 0.03, .spikes = 0.02};
-  options.slowdown = [&](int64_t step) { return step >= slow_from ? 1.3 : 1.0; };
-  SimulatedJob job(options, times(100, {80}), measured(arms(1)), {kBaseline});
-  job.run(1'000);
-  EXPECT_THAT(job.decided("drift"), IsEmpty());
-  slow_from = job.steps.back().step + 1;
-  job.run(100);
-  EXPECT_THAT(job.decided("drift"), ElementsAre("arm0"));
-  EXPECT_NEAR(job.decisions.back().value, std::log(1.3), 0.1) << "a block in which it began is in it";
-  EXPECT_EQ(job.label_in_force(), "arm0");
-  for (const auto& step : job.steps) {
-    EXPECT_TRUE(step.step < slow_from || step.answer.kind == Kind::keep) << step.step;
-  }
-}
-
 TEST(Tuner, SameReportsGiveTheSameCommands) {
   JobOptions options;
   options.noise = kReference;
@@ -352,7 +333,8 @@ TEST(Tuner, SameReportsGiveTheSameCommands) {
   knowledge.traits = traits();
   TunerOptions tuner_options;
   tuner_options.seed = options.seed;
-  Tuner replay(tuner_options, std::make_unique<ScriptedPolicy>(measured(arms(5))), knowledge, {kBaseline}, {});
+  const auto make_policy = [] { return std::make_unique<ScriptedPolicy>(measured(arms(5))); };
+  Tuner replay(tuner_options, make_policy, knowledge, {kBaseline}, {});
   for (const auto& step : job.steps)
     ASSERT_EQ(step.answer, replay.on_step(step.report).command) << "step " << step.step;
   EXPECT_EQ(job.tuner->outcome().gain, replay.outcome().gain);

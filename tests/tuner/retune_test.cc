@@ -1,0 +1,287 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tuner does after a decision, when the job changes: alarms, audits of the baseline, new searches.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/tuner/simulated_job.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using policies::Candidate;
+using testing::AnyOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Ge;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+constexpr Noise kSmall{.cv = 0.03, .spikes = 0.01, .transient = 1.3};
+constexpr int64_t kNever = int64_t{1} << 60;
+
+// A link that changes: what each strategy takes per step before and after.
+struct Change {
+  std::map<std::string, double> before, after;
+  int64_t at = kNever, back_at = kNever;
+
+  double factor(int64_t step, const std::string& label) const {
+    return step >= at && step < back_at ? after.at(label) / before.at(label) : 1;
+  }
+};
+
+// fp32 and bf16 as baselines; the searches find a partition of bf16 and a sparse one.
+const Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
+const Candidate kMerged = candidate("bf16 merged", 2, "bf16", 3), kSparse = candidate("topk", 3, "topk", 2);
+
+class ChangingJob {
+ public:
+  explicit ChangingJob(Change change, Noise noise = kSmall, uint64_t seed = 1, bool retune = true)
+      : change_(std::move(change)), job_(options(noise, seed, retune), change_.before, script(), {kFull, kHalf}) {}
+
+  SimulatedJob& operator*() { return job_; }
+  SimulatedJob* operator->() { return &job_; }
+
+  void decide() {
+    while (job_.tuner->stage() != Stage::watch) job_.one_step();
+  }
+  void steps(int64_t n) {
+    for (int64_t i = 0; i < n; ++i) job_.one_step();
+  }
+  void change_now() { change_.at = static_cast<int64_t>(job_.steps.size()); }
+  void change_back_now() { change_.back_at = static_cast<int64_t>(job_.steps.size()); }
+  // The first step since `from` after which the label is in force to the end.
+  int64_t settled(const std::string& label) const {
+    const auto other = std::find_if(job_.steps.rbegin(), job_.steps.rend(),
+                                    [&](const SimulatedJob::Step& step) { return step.label != label; });
+    return job_.steps.rend() - other;
+  }
+
+ private:
+  JobOptions options(Noise noise, uint64_t seed, bool retune) {
+    JobOptions options;
+    options.noise = noise;
+    options.seed = seed;
+    options.tuner.retune = retune;
+    options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
+    return options;
+  }
+  static std::vector<policies::Proposal> script() { return {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}; }
+
+  Change change_;
+  SimulatedJob job_;
+};
+
+const std::map<std::string, double> kFast = {{"fp32", 130}, {"bf16", 110}, {"bf16 merged", 100}, {"topk", 140}};
+const std::map<std::string, double> kSlow = {{"fp32", 1500}, {"bf16", 800}, {"bf16 merged", 780}, {"topk", 160}};
+
+TEST(Retune, ASlowerLinkLeadsToTheStrategyThatIsBestThere) {
+  ChangingJob job({.before = kFast, .after = kSlow});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.steps(300);
+  EXPECT_THAT(job->decided("drift"), IsEmpty());
+  const int64_t changed = static_cast<int64_t>(job->steps.size());
+  job.change_now();
+  job.steps(400);
+  EXPECT_THAT(job->decided("ranking changed"), ElementsAre("topk"));
+  EXPECT_THAT(job->decided("commit"), ElementsAre("bf16 merged", "topk"));
+  EXPECT_EQ(job->label_in_force(), "topk");
+  EXPECT_LE(job.settled("topk") - changed, 250);
+  const Outcome& outcome = job->tuner->outcome();
+  EXPECT_TRUE(outcome.committed);
+  EXPECT_NEAR(outcome.gain, 1 - 160.0 / 800, 0.02) << "against the faster baseline of that link";
+  EXPECT_EQ(job->held.size(), 3U);
+}
+
+TEST(Retune, AFasterLinkLeadsBackToWhatIsLessLossy) {
+  ChangingJob job({.before = kSlow, .after = kFast});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "topk");
+  job.steps(300);
+  const int64_t changed = static_cast<int64_t>(job->steps.size());
+  job.change_now();
+  job.steps(700);
+  EXPECT_THAT(job->decided("drop committed"), ElementsAre("topk"));
+  const auto dropped = std::ranges::find(job->decisions, "drop committed", &Decision::what);
+  EXPECT_LE(dropped->step - changed, 150);
+  EXPECT_THAT(job->label_in_force(), AnyOf("bf16 merged", "bf16"));
+}
+
+TEST(Retune, WhatIsHiddenShowsInTheTimeOfCollectives) {
+  std::map<std::string, double> hidden = kFast;
+  hidden["topk"] = 160;  // no faster than on the slow link: it was hidden there
+  Change change{.before = kSlow, .after = hidden};
+  ChangingJob job(change);
+  job.decide();
+  job.steps(300);
+  job.change_now();
+  job.steps(400);
+  EXPECT_EQ(job->label_in_force(), "topk") << "nothing told of the change but audits, which take their time";
+
+  int64_t at = kNever;
+  JobOptions options;
+  options.noise = kSmall;
+  options.comm_ms = [&](int64_t step) { return step < at ? 80.0 : 10.0; };
+  options.factor = [&](int64_t step, const std::string& label) {
+    return step < at ? 1 : change.after.at(label) / change.before.at(label);
+  };
+  SimulatedJob told(options, kSlow, {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}, {kFull, kHalf});
+  while (told.tuner->stage() != Stage::watch) told.one_step();
+  for (int i = 0; i < 300; ++i) told.one_step();
+  at = static_cast<int64_t>(told.steps.size());
+  for (int i = 0; i < 400; ++i) told.one_step();
+  EXPECT_THAT(told.decided("link"), ElementsAre("topk"));
+  EXPECT_EQ(told.label_in_force(), "bf16 merged");
+}
+
+// Everything got slower by as much: the order is the same, and nothing is searched again.
+TEST(Retune, AnUnchangedRankingKeepsWhatRuns) {
+  std::map<std::string, double> throttled = kSlow;
+  for (auto& [label, ms] : throttled) ms *= 1.3;
+  ChangingJob job({.before = kSlow, .after = throttled});
+  job.decide();
+  job.steps(300);
+  job.change_now();
+  job.steps(1'500);
+  EXPECT_THAT(job->decided("drift"), ElementsAre("topk"));
+  EXPECT_THAT(job->decided("audit"), Contains("topk"));
+  EXPECT_THAT(job->decided("commit"), ElementsAre("topk"));
+  EXPECT_THAT(job->decided("ranking changed"), IsEmpty());
+  EXPECT_EQ(job->label_in_force(), "topk");
+  EXPECT_TRUE(job->tuner->outcome().committed);
+}
+
+TEST(Retune, WhereTheBaselineStayedASlowerLinkIsSearchedToo) {
+  const std::map<std::string, double> nothing = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 100}, {"topk", 125}};
+  ChangingJob job({.before = nothing, .after = kSlow}, Noise{.cv = 0.01});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "bf16");
+  job.steps(300);
+  job.change_now();
+  job.steps(400);
+  EXPECT_EQ(job->label_in_force(), "topk");
+}
+
+TEST(Retune, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
+  // The baseline got faster, and what runs did not change.
+  std::map<std::string, double> after = kFast;
+  after["bf16"] = 85;
+  ChangingJob job({.before = kFast, .after = after});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.change_now();
+  job.steps(8'000);
+  EXPECT_THAT(job->decided("drift"), IsEmpty());
+  EXPECT_EQ(job->decided("drop committed").front(), "bf16 merged");
+  EXPECT_EQ(job->label_in_force(), "bf16");
+}
+
+TEST(Retune, AuditsTakeAtMostTheirShareOfTheTime) {
+  ChangingJob job({.before = kSlow, .after = kSlow}, kQuiet);
+  job.decide();
+  job.steps(40'000);
+  double total_ms = 0, audit_ms = 0;
+  for (const SimulatedJob::Step& step : job->steps) {
+    total_ms += step.ms;
+    if (step.stage == Stage::audit) audit_ms += std::max(0.0, step.ms - 160);
+  }
+  EXPECT_THAT(job->decided("audit"), SizeIs(Ge(2U)));
+  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
+  EXPECT_LE(audit_ms, 0.004 * total_ms);
+}
+
+TEST(Retune, ASlowRankIsNamedAndNotBlamedOnTheStrategy) {
+  int64_t slow_from = kNever;
+  JobOptions options;
+  options.ranks = 4;
+  options.noise = kSmall;
+  options.compute_ms = [&](int64_t step, int rank) { return step >= slow_from && rank == 2 ? 110.0 : 60.0; };
+  options.factor = [&](int64_t step, const std::string&) { return step >= slow_from ? 1.5 : 1.0; };
+  SimulatedJob job(options, kFast, {{{kMerged, kSparse}, true}}, {kFull, kHalf});
+  while (job.tuner->stage() != Stage::watch) job.one_step();
+  for (int i = 0; i < 300; ++i) job.one_step();
+  slow_from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 300; ++i) job.one_step();
+  ASSERT_THAT(job.decided("straggler"), ElementsAre("bf16 merged"));
+  EXPECT_EQ(job.decisions.back().value, 2);
+  EXPECT_THAT(job.decided("audit"), IsEmpty());
+}
+
+TEST(Retune, TurnedOffItOnlyTells) {
+  ChangingJob job({.before = kFast, .after = kSlow}, kSmall, 1, /*retune=*/false);
+  job.decide();
+  job.steps(300);
+  job.change_now();
+  job.steps(300);
+  EXPECT_THAT(job->decided("drift"), ElementsAre("bf16 merged"));
+  EXPECT_EQ(job->label_in_force(), "bf16 merged");
+  EXPECT_EQ(job->steps.back().stage, Stage::watch);
+}
+
+// --- over many runs --------------------------------------------------------------------------------------------------
+
+TEST(Retune, QuietJobsAreLeftAlone) {
+  int searched = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    ChangingJob job({.before = kSlow, .after = kSlow}, {.cv = 0.05, .spikes = 0.02, .transient = 1.3}, seed);
+    job.decide();
+    job.steps(3'000);
+    searched += static_cast<int>(job->decided("look again").size());
+    EXPECT_EQ(job->label_in_force(), "topk") << seed;
+  }
+  EXPECT_EQ(searched, 0);
+}
+
+// Up and down: whatever is done about it costs no more than the baseline would have taken.
+TEST(Retune, AnOscillatingLinkCostsLittle) {
+  const std::map<std::string, double> good = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 92}, {"topk", 150}};
+  const std::map<std::string, double> bad = {{"fp32", 160}, {"bf16", 140}, {"bf16 merged", 190}, {"topk", 155}};
+  for (int64_t period : {40, 100, 250, 600}) {
+    double total_ms = 0, baseline_ms = 0;
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      JobOptions options;
+      options.noise = kSmall;
+      options.seed = seed;
+      const auto is_bad = [&](int64_t step) { return step > 400 && step / period % 2 == 1; };
+      options.factor = [&](int64_t step, const std::string& label) {
+        return is_bad(step) ? bad.at(label) / good.at(label) : 1;
+      };
+      SimulatedJob job(options, good, {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}, {kFull, kHalf});
+      for (int i = 0; i < 8'000; ++i) job.one_step();
+      for (const SimulatedJob::Step& step : job.steps) {
+        total_ms += step.ms;
+        baseline_ms += step.ms / (is_bad(step.step) ? bad.at(step.label) : good.at(step.label)) *
+                       (is_bad(step.step) ? bad.at("bf16") : good.at("bf16"));
+      }
+    }
+    EXPECT_LE(total_ms, 1.02 * baseline_ms) << "period " << period;
+  }
+}
+
+TEST(Retune, ChangesOfTheLinkEndWithTheBestStrategyInMostRuns) {
+  int good = 0;
+  const int kRuns = 100;
+  for (uint64_t seed = 0; seed < kRuns; ++seed) {
+    ChangingJob job({.before = kFast, .after = kSlow}, {.cv = 0.05, .spikes = 0.02, .drift = 0.02, .transient = 1.3},
+                    seed);
+    job.decide();
+    job.steps(300);
+    job.change_now();
+    job.steps(500);
+    const bool is_found = job->label_in_force() == "topk";
+    job.change_back_now();
+    job.steps(1'000);
+    good += is_found && job->true_ms(job->label_in_force()) <= 110 ? 1 : 0;
+  }
+  EXPECT_GE(good, 0.9 * kRuns);
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

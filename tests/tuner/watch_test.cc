@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/watch.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "engine/core/rng.h"
+
+namespace gradtune::tuner {
+namespace {
+
+// A step as it is on average.
+struct Level {
+  double step_ms = 100, slowest_ms = 62, fastest_ms = 60, comm_ms = 40;
+};
+
+class Steps {
+ public:
+  explicit Steps(uint64_t seed) : rng_(seed) {}
+
+  // The first finding within so many steps, and how many it took.
+  std::optional<Finding> run(const Level& level, int steps) {
+    for (seen = 1; seen <= steps; ++seen) {
+      const auto noisy = [&](double ms) { return ms * std::exp(0.04 * rng_.normal()); };
+      const auto found = watch_.record({.step_ms = noisy(level.step_ms),
+                                        .compute_ms_max = noisy(level.slowest_ms),
+                                        .compute_ms_min = noisy(level.fastest_ms),
+                                        .slowest_rank = rng_.uniform() < 0.8 ? 3 : 1,
+                                        .comm_ms = noisy(level.comm_ms)});
+      if (found) return found;
+    }
+    return {};
+  }
+
+  int seen = 0;
+
+ private:
+  core::Rng rng_;
+  Watch watch_;
+};
+
+TEST(Watch, IsSilentWhereNothingMoves) {
+  Steps steps(1);
+  EXPECT_FALSE(steps.run({}, 20'000));
+}
+
+TEST(Watch, FindsASlowerAndAFasterStep) {
+  for (double factor : {1.2, 1 / 1.2}) {
+    Steps steps(2);
+    ASSERT_FALSE(steps.run({}, 200));
+    const auto found = steps.run({.step_ms = 100 * factor}, 60);
+    ASSERT_TRUE(found) << factor;
+    EXPECT_EQ(found->kind, Finding::Kind::drift);
+    EXPECT_NEAR(found->log_shift, std::log(factor), 0.1);
+  }
+}
+
+TEST(Watch, FindsAFasterLinkThatTheStepTimeDoesNotShow) {
+  Steps steps(3);
+  ASSERT_FALSE(steps.run({}, 200));
+  const auto found = steps.run({.comm_ms = 15}, 60);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->kind, Finding::Kind::link);
+  EXPECT_LT(found->log_shift, std::log(0.6));
+}
+
+TEST(Watch, NamesTheRankThatHoldsUpTheOthers) {
+  Steps steps(4);
+  ASSERT_FALSE(steps.run({}, 200));
+  const auto found = steps.run({.step_ms = 140, .slowest_ms = 102}, 60);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->kind, Finding::Kind::straggler);
+  EXPECT_EQ(found->rank, 3);
+}
+
+TEST(Watch, AllRanksSlowerIsNoStraggler) {
+  Steps steps(5);
+  ASSERT_FALSE(steps.run({}, 200));
+  const auto found = steps.run({.step_ms = 140, .slowest_ms = 102, .fastest_ms = 100}, 60);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->kind, Finding::Kind::drift);
+}
+
+TEST(Watch, AfterAFindingItLearnsTheNewLevel) {
+  Steps steps(6);
+  ASSERT_FALSE(steps.run({}, 200));
+  ASSERT_TRUE(steps.run({.step_ms = 150}, 60));
+  EXPECT_FALSE(steps.run({.step_ms = 150}, 1'000));
+  EXPECT_TRUE(steps.run({.step_ms = 100}, 60));
+}
+
+int steps_until_over(Cooldown& cooldown, double step_ms) {
+  int steps = 0;
+  for (; !cooldown.is_over() && steps < 100'000; ++steps) cooldown.count(step_ms);
+  return steps;
+}
+
+TEST(Cooldown, NothingIsLookedAtWithoutAnAlarm) {
+  Cooldown cooldown;
+  cooldown.begin(/*price_ms=*/1000, /*level_ms=*/100);
+  for (int step = 0; step < 10'000; ++step) cooldown.count(100);
+  EXPECT_FALSE(cooldown.is_over());
+  cooldown.alarm();
+  EXPECT_TRUE(cooldown.is_over()) << "earned meanwhile";
+}
+
+TEST(Cooldown, EndsWhenTheLossIsThePrice) {
+  Cooldown cooldown;
+  cooldown.begin(1000, 100);
+  cooldown.alarm();
+  EXPECT_EQ(steps_until_over(cooldown, 120), 50);
+  cooldown.begin(1000, 100);
+  cooldown.alarm();
+  EXPECT_EQ(steps_until_over(cooldown, 80), 2 * 50) << "faster counts too; the second search in a row costs double";
+}
+
+TEST(Cooldown, SearchesInARowGetDearerUntilItIsQuiet) {
+  Cooldown cooldown;
+  for (int search = 0; search < 4; ++search) {
+    cooldown.begin(1000, 100);
+    cooldown.alarm();
+    EXPECT_EQ(steps_until_over(cooldown, 120), 50 << search);
+  }
+  cooldown.begin(1'000'000, 100);
+  for (int step = 0; step < 2'000; ++step) cooldown.count(100);
+  cooldown.begin(1000, 100);
+  cooldown.alarm();
+  EXPECT_EQ(steps_until_over(cooldown, 120), 50);
+}
+
+TEST(Cooldown, WhatDidNotLastMakesTheNextSearchDearerButNoSearchCostsMoreThanItCan) {
+  Cooldown cooldown;
+  cooldown.begin(1'000'000, 100);
+  cooldown.dropped(500);
+  EXPECT_EQ(steps_until_over(cooldown, 120), 2 * 500 / 20);
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

@@ -1,0 +1,131 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// After a decision: alarms, audits of the baseline, and whether what was best is so still.
+#include <algorithm>
+#include <utility>
+
+#include "tuner/tuner_core.h"
+
+namespace gradtune::tuner {
+namespace {
+
+// An audit: two pairs are enough where the baseline is far behind; otherwise as many as tell a few percent.
+constexpr int kFirstLook = 2, kAuditPairs = 6;
+constexpr double kFarBehind = 1.0 / 3;  // gain
+constexpr double kAuditShare = 0.003;   // of the time, that audits without an alarm may cost
+constexpr size_t kMostKinds = 5;        // of compression that race again before there is a new search
+
+}  // namespace
+
+void Tuner::Core::conclude(int32_t slot) {
+  const double level_ms = roster_.at(slot).step_ms.value_or(outcome_.baseline_ms);
+  if (stage_ == Stage::audit) {
+    audit_price_ms_ = budget_.cost_ms(level_ms);
+  } else {
+    cooldown_.begin(budget_.cost_ms(level_ms), level_ms);
+    audit_price_ms_ = kFirstLook * options_.block_steps * knowledge_.baseline_ms;
+    ++tunings_;
+  }
+  outcome_.steps += budget_.steps();
+  if (observation_.is_over()) outcome_.cost_ms += budget_.cost_ms(knowledge_.baseline_ms);
+  outcome_.label = roster_.at(slot).candidate->label;
+  race_.reset();
+  confirmation_.reset();
+  stage_ = Stage::watch;
+  importing_ = is_ranking_ = is_trial_ahead_ = false;
+  schedule_.stop(slot);
+  roster_.release_all_but({slot});
+  commit_ = slot;
+  watch_ = Watch();
+  audit_allowance_ms_ = 0;
+}
+
+void Tuner::Core::watch(const core::StepReport& report) {
+  const bool counts = report.slot == schedule_.slot() && report.finite && !report.excluded && report.step_ms > 0;
+  if (!counts) return;
+  const auto finding = watch_.record(report);
+  if (finding && finding->kind == Finding::Kind::straggler) {
+    decide("straggler", outcome_.label, finding->rank);
+  } else if (finding) {
+    decide(finding->kind == Finding::Kind::link ? "link" : "drift", outcome_.label, finding->log_shift);
+    cooldown_.alarm();
+  }
+  if (!options_.retune) return;
+  cooldown_.count(report.step_ms);
+  audit_allowance_ms_ += kAuditShare * report.step_ms;
+  const bool is_alarm = finding && finding->kind != Finding::Kind::straggler;
+  const bool is_audit_due = confirmed_ && audit_allowance_ms_ >= audit_price_ms_;
+  if (!is_alarm && !is_audit_due && !cooldown_.is_over()) return;
+  scores_.clear();
+  budget_ = Budget(options_.budget_steps, options_.budget_share);
+  if (confirmed_) return start_audit(kFirstLook);
+  look_again();
+}
+
+void Tuner::Core::start_audit(int pairs) {
+  stage_ = Stage::audit;
+  confirmation_.emplace(*confirmed_, baseline_, pairs, allowed_error(tunings_),
+                        rng_.fork("audit").fork(std::to_string(step_)));
+  run(confirmation_->next_blocks(), &Core::paired_block);
+}
+
+void Tuner::Core::audit(const std::vector<Score>& scores) {
+  confirmation_->score(scores);
+  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
+  const Claim claim = confirmation_->claim();
+  if (claim.pairs == kFirstLook && claim.gain < kFarBehind) return start_audit(kAuditPairs);
+  knowledge_.baseline_ms = claim.baseline_ms;
+  decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
+  if (claim.gain <= 0) drop_committed(claim.gain);
+  look_again();
+}
+
+// It is not faster than the baseline any more.
+void Tuner::Core::drop_committed(double gain) {
+  decide("drop committed", roster_.at(*confirmed_).candidate->label, gain);
+  roster_.set_permanent(*confirmed_, false);
+  confirmed_.reset();
+  cooldown_.dropped(Budget::most_cost_ms(options_.budget_share, knowledge_.baseline_ms));
+  const Outcome before = std::exchange(outcome_, Outcome());
+  outcome_.baseline_ms = knowledge_.baseline_ms;
+  outcome_.steps = before.steps;
+  outcome_.cost_ms = before.cost_ms;
+}
+
+// Whether something else is best by now, once it is time to look.
+void Tuner::Core::look_again() {
+  if (!cooldown_.is_over()) return conclude(confirmed_.value_or(baseline_));
+  decide("look again", roster_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
+  confirmation_.reset();
+  roster_.forget_times();
+  observation_ = Observation(baselines_);
+  stage_ = Stage::observe;
+  if (confirmed_) schedule_.add(trial_block(*confirmed_));
+  run(observation_.next_blocks(), &Core::trial_block);
+}
+
+void Tuner::Core::race_kinds_again() {
+  std::vector<const Best*> best;
+  for (const auto& [kind, found] : kinds_) best.push_back(&found);
+  std::sort(best.begin(), best.end(), [](const Best* a, const Best* b) { return a->step_ms < b->step_ms; });
+  if (best.size() > kMostKinds) best.resize(kMostKinds);
+  std::vector<int32_t> slots;
+  for (const Best* found : best) slots.push_back(roster_.slot_of(found->candidate));
+  is_ranking_ = true;
+  start_race(std::move(slots));
+}
+
+void Tuner::Core::judge_ranking() {
+  const auto winner = race_->winner();
+  const int32_t best = winner ? winner->slot : baseline_;
+  const bool holds = best == confirmed_.value_or(baseline_);
+  decide(holds ? "ranking holds" : "ranking changed", roster_.at(best).candidate->label, 0);
+  if (holds) return settle("the ranking holds");
+  if (!winner) drop_committed(0);
+  race_.reset();
+  is_ranking_ = false;
+  start_search();
+}
+
+}  // namespace gradtune::tuner

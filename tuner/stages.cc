@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// From observing to a decision: what the scores of each stage say, and what runs next.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "tuner/tuner_core.h"
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
+constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
+
+Kind kind_of(const core::Strategy& strategy) {
+  Kind kind;
+  for (const core::Bucket& bucket : strategy.buckets) {
+    for (const core::CompressorSpec& codec : bucket.option.codecs) kind.insert(core::to_string(codec));
+  }
+  return kind;
+}
+
+}  // namespace
+
+void Tuner::Core::note(const Score& score) {
+  scores_.push_back(score);
+  if (score.step_ms) roster_.measured(score.slot, *score.step_ms);
+  if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
+  if (stage_ != Stage::partition || !roster_.contains(score.slot)) return;
+  const Entry& entry = roster_.at(score.slot);
+  decide("measure", entry.candidate->label, score.step_ms.value_or(0));
+  if (!score.step_ms) return roster_.release(score.slot);
+  policy_->learn({.strategy_hash = entry.hash, .step_ms = *score.step_ms, .steps = score.steps});
+  const auto [best, is_new] =
+      kinds_.try_emplace(kind_of(entry.candidate->strategy), Best{*entry.candidate, *score.step_ms});
+  if (!is_new && *score.step_ms < best->second.step_ms) best->second = {*entry.candidate, *score.step_ms};
+  roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
+}
+
+void Tuner::Core::advance() {
+  const std::vector<Score> scores = std::exchange(scores_, {});
+  switch (stage_) {
+    case Stage::observe: return observe(scores);
+    case Stage::partition: return partition();
+    case Stage::race: return race(scores);
+    case Stage::confirm: return confirm(scores);
+    case Stage::audit: return audit(scores);
+    case Stage::imported:
+    case Stage::watch: return;
+  }
+}
+
+void Tuner::Core::observe(std::vector<Score> scores) {
+  std::erase_if(scores, [&](const Score& score) { return score.slot >= baselines_; });
+  is_opening_ = false;
+  observation_.score(scores);
+  if (!observation_.is_over()) return run(observation_.next_blocks(), &Core::trial_block);
+  baseline_ = observation_.baseline();
+  budget_.learn_baseline(observation_.baseline_ms());
+  knowledge_.baseline_ms = observation_.baseline_ms();
+  if (!confirmed_) outcome_.baseline_ms = observation_.baseline_ms();
+  knowledge_.compute_ms = observation_.compute_max_ms();
+  decide("compute slowest", "", observation_.compute_max_ms());
+  decide("compute fastest", "", observation_.compute_min_ms());
+  decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
+  if (importing_) return start_race({kImportedSlot});
+  if (tunings_ > 0 && !kinds_.empty()) return race_kinds_again();
+  start_search();
+}
+
+void Tuner::Core::start_search() {
+  if (tunings_ > 0) policy_ = make_policy_();
+  kinds_.clear();
+  stage_ = Stage::partition;
+  partition();
+}
+
+void Tuner::Core::partition() {
+  const policies::Proposal proposal = policy_->propose(knowledge_);
+  std::vector<int32_t> slots;
+  for (const policies::Candidate& candidate : proposal.candidates) {
+    const int32_t slot = roster_.slot_of(candidate);
+    const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
+    if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
+  }
+  if (proposal.final || slots.empty()) return start_race(std::move(slots));
+  for (int32_t slot : slots) {
+    if (roster_.at(slot).is_ready) {
+      schedule_.add(trial_block(slot));
+    } else {
+      roster_.prepare(slot);
+    }
+  }
+}
+
+void Tuner::Core::start_race(std::vector<int32_t> finalists) {
+  double best_ms = std::numeric_limits<double>::infinity();
+  for (int32_t slot : finalists) best_ms = std::min(best_ms, roster_.at(slot).step_ms.value_or(best_ms));
+  std::erase_if(finalists, [&](int32_t slot) {
+    const double behind = roster_.at(slot).step_ms ? *roster_.at(slot).step_ms / best_ms : 1;
+    if (slot >= baselines_ && behind <= kBehind) return false;
+    decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
+    return true;
+  });
+  if (confirmed_ && std::ranges::find(finalists, *confirmed_) == finalists.end()) finalists.push_back(*confirmed_);
+  roster_.release_all_but(finalists);
+  stage_ = Stage::race;
+  for (int32_t slot : finalists) {
+    if (!roster_.at(slot).is_ready) roster_.prepare(slot);
+  }
+  finalists_ = std::move(finalists);
+  if (roster_.is_idle()) race({});
+}
+
+Race::Arm Tuner::Core::arm(int32_t slot) const {
+  const Entry& entry = roster_.at(slot);
+  return {.slot = slot,
+          .fidelity = entry.fidelity,
+          .buckets = entry.candidate->strategy.buckets.size(),
+          .is_running = slot == confirmed_};
+}
+
+void Tuner::Core::race(const std::vector<Score>& scores) {
+  if (race_) {
+    for (const Race::Eliminated& out : race_->score(scores)) {
+      decide("eliminate", roster_.at(out.slot).candidate->label, out.behind);
+      roster_.release(out.slot);
+    }
+  } else {
+    std::vector<Race::Arm> arms;
+    for (int32_t slot : finalists_) {
+      if (roster_.contains(slot)) arms.push_back(arm(slot));  // those that could be prepared
+    }
+    race_.emplace(arm(baseline_), arms, rng_.fork("race"));
+  }
+  if (race_->is_over()) return is_ranking_ ? judge_ranking() : start_confirming();
+  run(race_->next_round(), &Core::paired_block);
+}
+
+void Tuner::Core::start_confirming() {
+  const auto winner = race_->winner();
+  if (!winner) return fall_back("nothing looks faster");
+  decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
+  if (winner->slot == confirmed_) return settle("");
+  const double error = allowed_error(tunings_);
+  const int pairs = pairs_for(*winner, error);
+  winner_ = winner->slot;
+  roster_.release_all_but({winner_});
+  stage_ = Stage::confirm;
+  const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
+  if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
+  decide("confirm", roster_.at(winner_).candidate->label, pairs);
+  confirmation_.emplace(winner_, baseline_, pairs, error, rng_.fork("confirm"));
+  run(confirmation_->next_blocks(), &Core::paired_block);
+}
+
+void Tuner::Core::confirm(const std::vector<Score>& scores) {
+  confirmation_->score(scores);
+  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
+  const Claim claim = confirmation_->claim();
+  if (!claim.confirmed) {
+    if (!confirmed_) outcome_.baseline_ms = claim.baseline_ms;
+    if (!confirmed_) outcome_.pairs = claim.pairs;
+    decide("not confirmed", roster_.at(winner_).candidate->label, claim.gain_low);
+    return fall_back("no gain was confirmed");
+  }
+  outcome_.baseline_ms = claim.baseline_ms;
+  outcome_.pairs = claim.pairs;
+  outcome_.committed = true;
+  outcome_.committed_ms = claim.winner_ms;
+  outcome_.gain = claim.gain;
+  outcome_.gain_low = claim.gain_low;
+  outcome_.gain_high = claim.gain_high;
+  decide("commit", roster_.at(winner_).candidate->label, claim.gain);
+  if (confirmed_) roster_.set_permanent(*confirmed_, false);
+  confirmed_ = winner_;
+  roster_.set_permanent(winner_, true);
+  conclude(winner_);
+}
+
+// An imported strategy that does not hold is dropped, and tuning begins.
+void Tuner::Core::fall_back(const std::string& why) {
+  race_.reset();
+  confirmation_.reset();
+  if (!importing_) return settle(why);
+  decide("drop imported", why, 0);
+  if (roster_.contains(kImportedSlot)) roster_.release(kImportedSlot);
+  importing_ = false;
+  start_search();
+}
+
+// What was confirmed before stays, or the baseline.
+void Tuner::Core::settle(const std::string& why) {
+  if (confirmed_) {
+    const Entry& kept = roster_.at(*confirmed_);
+    decide("keep committed", kept.candidate->label, kept.step_ms.value_or(0));
+  } else {
+    decide("keep baseline", why, outcome_.baseline_ms);
+  }
+  conclude(confirmed_.value_or(baseline_));
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,128 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tuner is made of inside: its state and, in three files, its parts. tuner.cc turns reports into commands,
+// stages.cc leads from observing to a decision, retune.cc looks after a decision. Not for users.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "tuner/budget.h"
+#include "tuner/confirm.h"
+#include "tuner/observation.h"
+#include "tuner/race.h"
+#include "tuner/roster.h"
+#include "tuner/schedule.h"
+#include "tuner/tuner.h"
+#include "tuner/watch.h"
+
+namespace gradtune::tuner {
+
+// What a search told about a kind of compression: its best strategy.
+using Kind = std::set<std::string>;
+struct Best {
+  policies::Candidate candidate;
+  double step_ms;
+};
+
+// Each stage asks for blocks and preparations, and goes on when all of them are done: the scores of its blocks go to
+// the experiment that the stage is about (Observation, Race, Confirmation) or to the policy, which says what is to run
+// next.
+class Tuner::Core {
+ public:
+  Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
+       const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
+
+  Action on_step(const core::StepReport& report);
+  void learn_table(const core::GradientTable& table) { knowledge_.table = table; }
+
+  Stage stage() const { return importing_ && stage_ < Stage::confirm ? Stage::imported : stage_; }
+  const Outcome& outcome() const { return outcome_; }
+  const policies::Candidate& in_force() const { return *in_force_; }
+  const policies::Candidate& chosen() const { return confirmed_ ? *roster_.at(*confirmed_).candidate : *in_force_; }
+  double progress() const;
+  std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
+
+ private:
+  // One for each stage: what its scores say, and what is next.
+  void advance();
+  void observe(std::vector<Score> scores);
+  void partition();
+  void race(const std::vector<Score>& scores);
+  void confirm(const std::vector<Score>& scores);
+  void watch(const core::StepReport& report);
+  void audit(const std::vector<Score>& scores);
+
+  void start_search();
+  void start_race(std::vector<int32_t> finalists);
+  void start_confirming();
+  void start_audit(int pairs);
+  void look_again();
+  void race_kinds_again();
+  void judge_ranking();
+  void drop_committed(double gain);
+  void fall_back(const std::string& why);
+  void settle(const std::string& why);
+  void conclude(int32_t slot);
+
+  void note(const Score& score);
+  void follow_preparation(const core::StepReport& report);
+  bool is_held() const;
+  Action next_action();
+  Action put_in_force(Command::Kind kind, int32_t slot);
+
+  Block trial_block(int32_t slot) const;
+  Block paired_block(int32_t slot) const;
+  void run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const);
+  Race::Arm arm(int32_t slot) const;
+  int32_t resting_slot() const;
+  double fastest_ms() const;
+  void decide(const char* what, std::string label, double value);
+
+  const TunerOptions options_;
+  const MakePolicy make_policy_;
+  std::unique_ptr<policies::Policy> policy_;  // of the search
+  policies::Knowledge knowledge_;
+  const int32_t baselines_;  // in slots 0 ... baselines_ - 1
+  const core::Rng rng_;
+
+  Roster roster_;
+  Schedule schedule_;
+  Budget budget_;                // of this tuning
+  std::vector<Score> scores_;    // since the stage went on last
+  bool is_trial_ahead_ = false;  // on the schedule, not known to be prepared
+
+  Stage stage_ = Stage::observe;
+  bool importing_;           // the race, of one, and the confirmation are about the imported strategy
+  bool is_opening_ = false;  // it runs, and nothing else is looked at yet
+  Observation observation_;
+  std::vector<int32_t> finalists_;
+  std::optional<Race> race_;
+  std::optional<Confirmation> confirmation_;
+  int32_t winner_ = 0;
+  int32_t baseline_ = 0;
+  std::optional<int32_t> confirmed_;  // committed, and not found wanting since
+  std::optional<int32_t> commit_;     // to be announced
+
+  std::map<Kind, Best> kinds_;   // of the last search
+  bool is_ranking_ = false;      // the race is among them
+  int tunings_ = 0, looks_ = 0;  // that ended in a decision; that raced kinds again
+  Watch watch_;
+  Cooldown cooldown_;
+  double audit_allowance_ms_ = 0, audit_price_ms_ = 0;
+
+  int64_t step_ = -1;
+  std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;
+  Outcome outcome_;
+  std::vector<Decision> decisions_;
+};
+
+}  // namespace gradtune::tuner
