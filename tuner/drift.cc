@@ -44,7 +44,8 @@ std::optional<Drift::Alarm> Drift::record(double step_ms) {
   ++steps_;
   if (static_cast<int>(steps_ms_.size()) < block_steps_) return {};
   const double shift = std::log(median(std::exchange(steps_ms_, {}))) - reference_;
-  const bool is_slower = slower_.add(shift, log_change_), is_faster = faster_.add(-shift, log_change_);
+  const bool is_slower = slower_.add(shift, log_change_, options_.evidence),
+             is_faster = faster_.add(-shift, log_change_, options_.evidence);
   if (!is_slower && !is_faster) return {};
   const Side& side = is_slower ? slower_ : faster_;
   const double mean = side.shift / side.blocks;
@@ -53,25 +54,30 @@ std::optional<Drift::Alarm> Drift::record(double step_ms) {
 }
 
 void Drift::learn() {
-  const double log_change = std::log1p(options_.change);
-  // A reference holds few long blocks, which may be alike by chance: their noise is at least that of independent steps.
-  const double shortest = deviation(steps_ms_, kBlocks.front());
-  double noise = 0;
-  for (const int block : kBlocks) {
-    block_steps_ = block;
-    noise = std::max(deviation(steps_ms_, block), shortest * std::sqrt(double{kBlocks.front()} / block));
-    if (noise <= log_change / 4) break;
-  }
-  log_change_ = std::max(log_change, 4 * noise);
+  log_change_ = std::log1p(options_.change);
+  block_steps_ = options_.block_steps;
+  if (block_steps_ == 0) fit_noise();
   reference_ = std::log(median(std::exchange(steps_ms_, {})));
   slower_ = faster_ = {};
   steps_ = 0;
   is_learning_ = false;
 }
 
+void Drift::fit_noise() {
+  // A reference holds few long blocks, which may be alike by chance: their noise is at least that of independent steps.
+  const double shortest = deviation(steps_ms_, kBlocks.front());
+  double noise = 0;
+  for (const int block : kBlocks) {
+    block_steps_ = block;
+    noise = std::max(deviation(steps_ms_, block), shortest * std::sqrt(double{kBlocks.front()} / block));
+    if (noise <= log_change_ / 4) break;
+  }
+  log_change_ = std::max(log_change_, 4 * noise);
+}
+
 // What is not explained by half a change adds up, each block by no more than two changes' worth, so that no single one
 // is enough.
-bool Drift::Side::add(double block_shift, double log_change) {
+bool Drift::Side::add(double block_shift, double log_change, double evidence) {
   sum = std::max(0.0, sum + std::min(block_shift, 2 * log_change) - log_change / 2);
   if (sum == 0) {
     shift = 0;
@@ -80,7 +86,7 @@ bool Drift::Side::add(double block_shift, double log_change) {
   }
   shift += block_shift;
   ++blocks;
-  return sum > 2 * log_change;
+  return sum > evidence * log_change;
 }
 
 }  // namespace gradtune::tuner

@@ -15,6 +15,8 @@ namespace gradtune::tuner {
 struct DriftOptions {
   double change = 0.10;      // the least change of a step time, as a share, that is worth an alarm
   int reference_steps = 50;  // from which the level and its noise are learned
+  int block_steps = 0;       // 0: as many as the noise asks for
+  double evidence = 2;       // changes that blocks together have to show beyond half of one each
 };
 
 class Drift {
@@ -41,9 +43,10 @@ class Drift {
     double sum = 0;
     double shift = 0;  // of the blocks since the sum left 0
     int blocks = 0;
-    bool add(double shift, double log_change);  // whether that is enough
+    bool add(double shift, double log_change, double evidence);  // whether that is enough
   };
   void learn();
+  void fit_noise();
 
   DriftOptions options_;
   std::vector<double> steps_ms_;  // of the reference, then of the block under way

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -263,6 +264,32 @@ TEST(Retune, AnOscillatingLinkCostsLittle) {
     }
     EXPECT_LE(total_ms, 1.02 * baseline_ms) << "period " << period;
   }
+}
+
+// However often it is tuned again, in one run of twenty at most something is committed that is no faster (I4).
+TEST(Retune, IdenticalCandidatesAreCommittedInAtMostFivePercentOfRunsThatAreTunedAgain) {
+  const int kRuns = 300;
+  int committed = 0, looks = 0;
+  for (uint64_t seed = 0; seed < kRuns; ++seed) {
+    std::map<std::string, double> ms = {{"baseline", 100}};
+    std::vector<Candidate> arms;
+    for (int i = 0; i < 7; ++i) {
+      arms.push_back(candidate("arm" + std::to_string(i), 10 + i, i % 2 == 0 ? "bf16" : ""));
+      ms[arms.back().label] = 100;
+    }
+    JobOptions options;
+    options.seed = seed;
+    options.noise = {.cv = 0.05, .spikes = 0.02, .drift = 0.02, .transient = 1.3};
+    options.factor = [](int64_t step, const std::string&) { return step / 700 % 2 == 1 ? 1.4 : 1.0; };
+    SimulatedJob job(options, ms, {{arms, false}, {arms, true}}, {candidate("baseline", 0)});
+    for (int i = 0; i < 7'000; ++i) job.one_step();
+    committed += job.decided("commit").empty() ? 0 : 1;
+    looks += static_cast<int>(job.decided("look again").size());
+  }
+  EXPECT_GE(looks, kRuns) << "or nothing was tried";
+  RecordProperty("committed", committed);
+  RecordProperty("looks", looks);
+  EXPECT_LE(committed, kRuns * 0.05 + 3 * std::sqrt(kRuns * 0.05 * 0.95));
 }
 
 TEST(Retune, ChangesOfTheLinkEndWithTheBestStrategyInMostRuns) {

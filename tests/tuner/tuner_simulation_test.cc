@@ -80,7 +80,7 @@ Tally tunings(const Scenario& scenario, int runs) {
 double tolerance(double share, int runs) { return 3 * std::sqrt(share * (1 - share) / runs); }
 
 TEST(Tunings, IdenticalCandidatesAreCommittedInAtMostFivePercent) {
-  const int kRuns = 400;
+  const int kRuns = 1'000;
   for (const Noise& noise : {kReference, Noise{.cv = 0.05, .spikes = 0.02}}) {
     const Tally tally = tunings({{{"baseline", 100}}, std::vector<double>(7, 100), noise}, kRuns);
     EXPECT_LE(tally.committed, kRuns * (0.05 + tolerance(0.05, kRuns)));
