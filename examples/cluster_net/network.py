@@ -6,7 +6,8 @@ token buckets.
 Every node's egress is shaped with a burst of 1 ms of the rate: an idle link then gives away at most
 1 ms, and the rate holds while the machine computes. Where more than two nodes can meet at one
 receiver its ingress is shaped too, on the switch's port, with twice the burst, so that the sender's
-bucket stays the one that is felt. Bandwidth only: delay and loss are not emulated.
+bucket stays the one that is felt. With a delay the switch is a relay in place of the bridge
+(delay.py). Loss is not emulated.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import re
 import shutil
 import subprocess
 
+from cluster_net.delay import Relay, set_up_tcp
 from cluster_net.namespaces import (
     Unavailable,
     enter_new_network_namespace,
@@ -30,6 +32,12 @@ PAYLOAD_BYTES = MTU_BYTES - 52  # IP and TCP headers, with time stamps
 # TCP keeps no more than its window in flight (tcp_rmem: some 6 MB a connection), so a queue of this
 # length never drops on the way out, and on the way in only what a dozen full windows exceed.
 QUEUE_LIMIT_BYTES = 64 << 20
+# The relay works by frames: TCP hands them over as large as fit through a bucket with their
+# headers, and its slots hold one each.
+LARGEST_SEGMENT_BYTES = 63 << 10
+SLOT_SLACK_BYTES = 1 << 10
+FRAMES_BESIDE = 256  # small ones that may be under way beside a link full of the usual ones
+RELAY_LIMIT_BYTES = 1 << 30  # of memory that cannot be swapped
 MAX_NODES = 64
 INTERFACE = "eth0"
 
@@ -64,6 +72,11 @@ class Rate:
     def payload_bytes_per_s(self):
         return self.bytes_per_s * PAYLOAD_BYTES / FRAME_BYTES
 
+    @property
+    def segment_bytes(self):
+        """As much as TCP may hand to the link in one piece without the bucket taking it apart."""
+        return min(max(round(0.9 * self.burst_bytes), 2 * FRAME_BYTES), LARGEST_SEGMENT_BYTES)
+
     def seconds(self, payload_bytes):
         """How long one message takes on an idle link."""
         return (payload_bytes * FRAME_BYTES / PAYLOAD_BYTES - self.burst_bytes) / self.bytes_per_s
@@ -95,18 +108,25 @@ def require_tools():
 
 class Network:
     """Builds the network around the calling process, which must be alone in a fresh network
-    namespace: the switch.
+    namespace: the switch. `relay` is the program of that name, for a delay.
 
     It is never taken down: the kernel removes it with the last process inside.
     """
 
-    def __init__(self, nodes, rate):
+    def __init__(self, nodes, rate, delay=None, relay=None):
         self.rate = rate
+        self.delay = delay
+        self.relay = None
+        self.tcp = None  # what was set for a delay
         self.addresses = [f"198.18.0.{node + 1}" for node in range(nodes)]
         self._switch = network_namespace()
         self._nodes = [enter_new_network_namespace() for _ in range(nodes)]
         with inside(self._switch, self._switch):
-            self._join()
+            self._lay_cables()
+            if delay:
+                self.relay = self._start_relay(relay)
+            else:
+                self._bridge()
             if rate and nodes > 2:
                 for node in range(nodes):
                     self._shape(f"port{node}", 2 * rate.burst_bytes)
@@ -117,6 +137,9 @@ class Network:
                 _run(f"ip link set {INTERFACE} up")
                 if rate:
                     self._shape(INTERFACE, rate.burst_bytes)
+                if delay:
+                    _run(f"ip link set {INTERFACE} gso_max_size {rate.segment_bytes}")
+                    self.tcp = set_up_tcp(4 * self._bytes_under_way(2 * delay.seconds))
 
     @contextlib.contextmanager
     def inside(self, node):
@@ -125,25 +148,46 @@ class Network:
             yield
 
     def counters(self):
-        """Bytes on every node's interface, and what buckets on either side dropped."""
+        """Bytes on every node's interface, and what the buckets and the relay dropped."""
         result = []
+        relayed = self.relay.ask()["dropped"] if self.relay else [0] * len(self._nodes)
         for node in range(len(self._nodes)):
             with self.inside(node):
                 (link,) = json.loads(_run(f"ip -json -statistics link show {INTERFACE}"))
                 dropped = _drops(INTERFACE)
-            dropped += _drops(f"port{node}")
+            if not self.relay:  # which counts what the bucket behind it refuses
+                dropped += _drops(f"port{node}")
             tx, rx = link["stats64"]["tx"], link["stats64"]["rx"]
-            dropped += tx["dropped"] + rx["dropped"]
+            dropped += tx["dropped"] + rx["dropped"] + relayed[node]
             result.append(Counters(tx["bytes"], rx["bytes"], dropped))
         return result
 
-    def _join(self):
-        _run("ip link add switch type bridge stp_state 0 mcast_snooping 0")
-        _run("ip link set switch up")
+    def _lay_cables(self):
         for node, namespace in enumerate(self._nodes):
             peer = f"name {INTERFACE} mtu {MTU_BYTES} netns /proc/self/fd/{namespace}"
             _run(f"ip link add port{node} mtu {MTU_BYTES} type veth peer {peer}", [namespace])
-            _run(f"ip link set port{node} master switch up")
+            _run(f"ip link set port{node} up")
+
+    def _bridge(self):
+        _run("ip link add switch type bridge stp_state 0 mcast_snooping 0")
+        _run("ip link set switch up")
+        for node in range(len(self._nodes)):
+            _run(f"ip link set port{node} master switch")
+
+    def _start_relay(self, program):
+        slots = FRAMES_BESIDE + self._bytes_under_way(self.delay.seconds) // FRAME_BYTES
+        slot_bytes = 1 << (self.rate.segment_bytes + SLOT_SLACK_BYTES - 1).bit_length()
+        interfaces = [f"port{node}" for node in range(len(self._nodes))]
+        if len(interfaces) * slots * slot_bytes > RELAY_LIMIT_BYTES:
+            raise Unavailable(
+                f"with --rate {self.rate.text} --delay {self.delay.text} too much is under way: "
+                f"{len(interfaces)} queues of {slots * slot_bytes >> 20} MiB are more than "
+                f"{RELAY_LIMIT_BYTES >> 20} MiB"
+            )
+        return Relay(program, self.delay, slots, slot_bytes, interfaces)
+
+    def _bytes_under_way(self, seconds):
+        return round(self.rate.bytes_per_s * seconds) + self.rate.burst_bytes
 
     def _shape(self, interface, burst_bytes):
         bucket = f"rate {self.rate.text} burst {burst_bytes} limit {QUEUE_LIMIT_BYTES}"

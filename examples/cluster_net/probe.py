@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 """Checks before a run that the network is as slow as it claims, for long transfers and for a
-message after idling.
+message after idling, and with a delay for round trips too.
 
 A shaper that is too generous (a large bucket gives whole messages for nothing) or too slow (a
 machine without time to serve it) would falsify every comparison made on it, and neither shows in a
@@ -18,13 +18,16 @@ import struct
 import time
 
 SUSTAINED = 0  # in place of a message's size
+ROUND_TRIP = 1  # that size, and back
 SUSTAINED_S = 0.3
-REPETITIONS = {SUSTAINED: 1, 256 << 10: 3, 1 << 20: 3, 4 << 20: 1}  # of each size; medians count
+REPETITIONS = {ROUND_TRIP: 5, SUSTAINED: 1, 256 << 10: 3, 1 << 20: 3, 4 << 20: 1}  # medians count
 REPETITIONS_OF_DOUBTFUL = 3
 IDLE_S = 0.3
 LONGEST_MESSAGE_S = 1.0  # larger messages are left out, but not the smallest
 ATTEMPTS = 3
 START_S = 0.00015  # for TCP to get going; it counts where a whole message takes a millisecond
+ROUND_TRIP_START_S = 0.0003  # what a round trip may take beside the delay
+WARM_UP_ROUND_TRIPS = 20  # in which TCP opens its window
 STUCK_S = 10
 SO_TIMESTAMPNS = 35
 
@@ -58,7 +61,7 @@ class Link:
             if writable:
                 message = message[self.sender.send(message) :]
             if readable:
-                arrived_s, count = self._receive()
+                arrived_s, count = self._receive(self.receiver)
                 received += count
                 arrivals.append((arrived_s, received))
         self.idle_since = time.monotonic()
@@ -66,9 +69,21 @@ class Link:
         end_s, end_bytes = arrivals[-1]
         return end_s - start, (end_bytes - early_bytes) / max(end_s - early_s, 1e-9)
 
-    def _receive(self):
+    def round_trip(self):
+        """Seconds that a byte takes there and back, without the time until this process noticed."""
+        total_s = 0.0
+        for sender, receiver in ((self.sender, self.receiver), (self.receiver, self.sender)):
+            start = time.time()
+            sender.send(b"?")
+            if not select.select([receiver], [], [], STUCK_S)[0]:
+                raise Refused(f"{self.name}: nothing arrived for {STUCK_S} s")
+            total_s += self._receive(receiver)[0] - start
+        self.idle_since = time.monotonic()
+        return total_s
+
+    def _receive(self, receiver):
         """When the last of the bytes at hand arrived, and their number."""
-        count, ancillary, _, _ = self.receiver.recvmsg_into([self.buffer], socket.CMSG_SPACE(16))
+        count, ancillary, _, _ = receiver.recvmsg_into([self.buffer], socket.CMSG_SPACE(16))
         if not ancillary:  # a busy kernel takes a moment to start with its time stamps
             return time.time(), count
         seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
@@ -77,12 +92,14 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A measurement of one link and size: a message's seconds, or the sustained bytes/s."""
+    """A measurement of one link and size: a message's seconds, or the sustained bytes/s. `slack_s`
+    is what TCP may add to a message without the network being at fault."""
 
     link: Link
     size_bytes: int
     measured: float
     expected: float
+    slack_s: float
 
     @property
     def ratio(self):
@@ -96,12 +113,14 @@ class Finding:
         if self.size_bytes == SUSTAINED:
             return 0.95 <= self.ratio <= 1.05
         tolerance = 0.05 if self.size_bytes >= 1 << 20 else 0.10
-        return 1 - tolerance <= self.ratio <= 1 + tolerance + START_S / self.expected
+        return 1 - tolerance <= self.ratio <= 1 + tolerance + self.slack_s / self.expected
 
     @property
     def what(self):
         if self.size_bytes == SUSTAINED:
             return "sustained"
+        if self.size_bytes == ROUND_TRIP:
+            return "round trip"
         return f"{self.size_bytes >> 10} KiB after idling"
 
     def __str__(self):
@@ -120,12 +139,15 @@ def check(network):
     findings = []
     with contextlib.ExitStack() as stack:
         links = [_connect(network, stack, *pair) for pair in _neighbours(len(network.addresses))]
-        pending = {size_bytes: links for size_bytes in _sizes(network.rate)}
+        if network.delay:
+            for link in links:
+                link.send(round(network.rate.payload_bytes_per_s * _warm_up_s(network.delay)))
+        pending = {size_bytes: links for size_bytes in _sizes(network)}
         for attempt in range(ATTEMPTS):
             latest = []
             for size_bytes, some in pending.items():
                 repetitions = REPETITIONS_OF_DOUBTFUL if attempt else REPETITIONS[size_bytes]
-                latest += _measure(network.rate, size_bytes, some, repetitions)
+                latest += _measure(network, size_bytes, some, repetitions)
             findings += [finding for finding in latest if finding.accepted]
             off = [finding for finding in latest if not finding.accepted]
             if not off:
@@ -134,9 +156,11 @@ def check(network):
                 size_bytes: [finding.link for finding in off if finding.size_bytes == size_bytes]
                 for size_bytes in pending
             }
+    promise = f"--rate {network.rate.text}"
+    promise += f" --delay {network.delay.text}" if network.delay else ""
     raise Refused(
-        f"the network is not what --rate {network.rate.text} promises, {ATTEMPTS} times over "
-        "(5 % are allowed, 10 % below 1 MiB): " + "; ".join(map(str, off))
+        f"the network is not what {promise} promises, {ATTEMPTS} times over (5 % are allowed, "
+        "10 % below 1 MiB and of round trips): " + "; ".join(map(str, off))
     )
 
 
@@ -149,15 +173,33 @@ def summary(findings):
     return ", ".join(f"{what} {ratio:.3f}" for what, ratio in worst.items())
 
 
-def _sizes(rate):
-    smallest = min(filter(None, REPETITIONS))
-    return [
+def _sizes(network):
+    rate = network.rate
+    messages = [size for size in REPETITIONS if size not in (SUSTAINED, ROUND_TRIP)]
+    return ([ROUND_TRIP] if network.delay else []) + [SUSTAINED] + [
         size
-        for size in REPETITIONS
-        if size == SUSTAINED
-        or START_S < rate.seconds(size)  # else the burst swallows the message
-        and (rate.seconds(size) <= LONGEST_MESSAGE_S or size == smallest)
+        for size in messages
+        if START_S < rate.seconds(size)  # else the burst swallows the message
+        and (rate.seconds(size) <= LONGEST_MESSAGE_S or size == min(messages))
     ]
+
+
+def _warm_up_s(delay):
+    """A new connection's window grows by a factor a round trip; this is long enough for any."""
+    return SUSTAINED_S + WARM_UP_ROUND_TRIPS * 2 * delay.seconds
+
+
+def _expected(network, size_bytes):
+    """Seconds of a message or round trip, or the sustained bytes/s; and the slack, see Finding."""
+    rate, delay_s = network.rate, network.delay.seconds if network.delay else 0.0
+    if size_bytes == SUSTAINED:
+        return rate.payload_bytes_per_s, 0.0
+    if size_bytes == ROUND_TRIP:
+        return 2 * delay_s, ROUND_TRIP_START_S
+    # After idling TCP may hold back what would exceed its window or its own pacing, until the first
+    # acknowledgement or for as long as the burst saves: that is no fault of a network with a delay.
+    held_back_s = 2 * delay_s + rate.burst_bytes / rate.bytes_per_s if delay_s else 0.0
+    return delay_s + rate.seconds(size_bytes), START_S + held_back_s
 
 
 def _neighbours(nodes):
@@ -172,20 +214,23 @@ def _connect(network, stack, here, there):
     with network.inside(here):
         sender = stack.enter_context(socket.create_connection(listener.getsockname(), STUCK_S))
     receiver = stack.enter_context(listener.accept()[0])
-    sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    for end in (sender, receiver):
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     sender.setblocking(False)
     return Link(f"node {here} to {there}", sender, receiver)
 
 
-def _measure(rate, size_bytes, links, repetitions):
-    sustained = size_bytes == SUSTAINED
-    expected = rate.payload_bytes_per_s if sustained else rate.seconds(size_bytes)
-    sent_bytes = round(expected * SUSTAINED_S) if sustained else size_bytes
-    results = [
-        [link.send(sent_bytes)[1 if sustained else 0] for link in links] for _ in range(repetitions)
-    ]
+def _measure(network, size_bytes, links, repetitions):
+    expected, slack_s = _expected(network, size_bytes)
+
+    def once(link):
+        if size_bytes == SUSTAINED:
+            return link.send(round(expected * SUSTAINED_S))[1]
+        return link.round_trip() if size_bytes == ROUND_TRIP else link.send(size_bytes)[0]
+
+    results = [[once(link) for link in links] for _ in range(repetitions)]
     return [
-        Finding(link, size_bytes, statistics.median(measured), expected)
+        Finding(link, size_bytes, statistics.median(measured), expected, slack_s)
         for link, measured in zip(links, zip(*results))
     ]

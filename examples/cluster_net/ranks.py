@@ -35,9 +35,10 @@ class Layout:
         share = len(self.cores) // self.world_size
         return self.cores[rank * share : (rank + 1) * share] if share else self.cores
 
-    def describe(self, rate):
+    def describe(self, rate, delay=None):
         """GRADTUNE_NETWORK: what a report says about the network that it was measured on."""
         shaping = f"rate={rate.text},burst={rate.burst_bytes}" if rate else "rate=none,burst=none"
+        shaping += f",delay={delay.text}" if delay else ""
         places = f"nodes={self.nodes},ranks={self.world_size},cores={len(self.cores)}"
         return f"netns,{shaping},mtu={MTU_BYTES},{places}"
 
@@ -57,7 +58,7 @@ class Layout:
             "MASTER_PORT": str(MASTER_PORT),
             "GLOO_SOCKET_IFNAME": INTERFACE,
             "NCCL_SOCKET_IFNAME": INTERFACE,
-            "GRADTUNE_NETWORK": self.describe(network.rate),
+            "GRADTUNE_NETWORK": self.describe(network.rate, network.delay),
         }
 
 
@@ -114,6 +115,9 @@ class Job:
     def run(self, command, kill=None):
         """The first exit code other than 0, or 0. `kill` injects a fault: (rank, seconds)."""
         timers = {}  # by what happens: when
+        relay = self._network.relay
+        if relay:
+            self._selector.register(relay.ended, selectors.EVENT_READ, self._on_relay_end)
         try:
             for number in range(self._layout.world_size):
                 self._ranks.append(self._start(number, command))
@@ -166,6 +170,12 @@ class Job:
     def _on_output(self, rank):
         if not rank.pass_output_on():
             self._selector.unregister(rank.process.stdout)
+
+    def _on_relay_end(self):
+        """Without it the ranks would wait for their timeouts."""
+        relay = self._network.relay
+        self._selector.unregister(relay.ended)
+        raise relay.lost()
 
     def _end_remaining(self):
         """SIGTERM, then SIGKILL. What ranks started themselves goes with the PID namespace."""

@@ -10,12 +10,14 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
 CLUSTER = [sys.executable, str(EXAMPLES / "cluster")]
-UNAVAILABLE = 4
+RELAY = os.environ.get("CLUSTER_RELAY")  # the program, for --delay
+REFUSED, UNAVAILABLE = 3, 4
 WAIT_S = 20  # far more than anything here takes
 
 PRINT_PLACE = """
@@ -50,17 +52,59 @@ else:
     connection.sendall(bytes(size))
 """
 
-# A network shaped at one rate and claimed to be another; a short probe will do.
+# Rank 1 calls rank 0, which answers every byte: the shortest time is printed. Then it sends at full
+# speed, and rank 0 prints the rate of the second half, when TCP's window has opened. Rank 1 also
+# prints what TCP had to send twice.
+CALL_AND_TRANSFER = """
+import os, socket, struct, sys, time
+address, size = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
+CALLS = 20
+if os.environ["RANK"] == "0":
+    arrivals, received = [], 0
+    with socket.create_server(address) as listener, listener.accept()[0] as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(CALLS):
+            connection.sendall(connection.recv(1))
+        while chunk := connection.recv(1 << 20):
+            received += len(chunk)
+            arrivals.append((time.monotonic(), received))
+    early = next(arrival for arrival in arrivals if arrival[1] >= size / 2)
+    print((received - early[1]) / (arrivals[-1][0] - early[0]))
+else:
+    while True:
+        try:
+            connection = socket.create_connection(address)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times_s = []
+    for _ in range(CALLS):
+        start = time.monotonic()
+        connection.sendall(b"?")
+        connection.recv(1)
+        times_s.append(time.monotonic() - start)
+    connection.sendall(bytes(size))
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    print("shortest", min(times_s), "sent twice", struct.unpack_from("I", info, 100)[0])
+"""
+
+# A network shaped in one way and claimed to be another; a short probe will do.
 WRONG_CLAIM = """
 import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, sys.argv[1])
 from cluster_net import namespaces, probe
+from cluster_net.delay import Delay
 from cluster_net.network import Network, Rate, require_tools
 def body():
-    network = Network(2, Rate.parse("400mbit"))
-    network.rate = Rate.parse(sys.argv[2])
-    probe.REPETITIONS = {probe.SUSTAINED: 1, 256 << 10: 1}
+    (rate, delay), (claimed_rate, claimed_delay), relay = [
+        argument.split(",") for argument in sys.argv[2:5]
+    ]
+    network = Network(2, Rate.parse(rate), Delay.parse(delay), *relay)
+    network.rate, network.delay = Rate.parse(claimed_rate), Delay.parse(claimed_delay)
+    probe.REPETITIONS = {probe.ROUND_TRIP: 3, probe.SUSTAINED: 1, 256 << 10: 1}
+    probe.IDLE_S = 0.05
     try:
         probe.check(network)
     except probe.Refused as error:
@@ -154,13 +198,80 @@ class Shaping(unittest.TestCase):
     def test_probe_refuses_a_network_that_is_slower_or_faster_than_claimed(self):
         for claim in ("200mbit", "800mbit"):
             with self.subTest(claim=claim):
-                done = run(sys.executable, "-c", WRONG_CLAIM, str(EXAMPLES), claim)
-                self.assertEqual(done.returncode, 3, done.stderr)
+                shapes = ("400mbit,none", f"{claim},none", "no relay")
+                done = run(sys.executable, "-c", WRONG_CLAIM, str(EXAMPLES), *shapes)
+                self.assertEqual(done.returncode, REFUSED, done.stderr)
                 self.assertRegex(
                     done.stdout,
                     rf"not what --rate {claim} promises.*node 0 to 1, sustained: "
                     r"[\d.]+ Mbit/s of payload, expected [\d.]+",
                 )
+
+
+@unittest.skipUnless(RELAY, "no relay: CLUSTER_RELAY does not name the program")
+class Delay(unittest.TestCase):
+    def run_delayed(self, options, *command):
+        for _ in range(3):  # a busy machine may fail the probe
+            done = run_cluster(f"--relay {RELAY} {options}", *command)
+            if done.returncode != REFUSED:
+                break
+        if done.returncode == UNAVAILABLE:
+            self.skipTest(done.stderr.strip())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done
+
+    def test_round_trips_and_rate_are_what_was_asked_for(self):
+        for rate_mbit, delay_ms, size_bytes in ((200, 5, 10_000_000), (1000, 1, 40_000_000)):
+            with self.subTest(rate_mbit=rate_mbit, delay_ms=delay_ms):
+                done = self.run_delayed(
+                    f"--rate {rate_mbit}mbit --delay {delay_ms}ms",
+                    *(sys.executable, "-c", CALL_AND_TRANSFER, str(size_bytes)),
+                )
+                shortest_s, sent_twice = re.search(
+                    r"shortest ([\d.]+) sent twice (\d+)", done.stderr
+                ).groups()
+                round_trip_s = 2e-3 * delay_ms
+                self.assertGreaterEqual(float(shortest_s), round_trip_s, "ahead of its time")
+                self.assertLess(float(shortest_s), 1.1 * round_trip_s + 0.3e-3)
+                # Where the relay cannot have priority, TCP may take a late frame for a lost one.
+                self.assertLess(int(sent_twice), 10, "lost, or out of order")
+                ratio = float(done.stdout) / (rate_mbit * 1e6 / 8 * 1448 / 1514)
+                self.assertLess(ratio, 1.05, "the link gave more than it has")
+                self.assertGreater(ratio, 0.6, "the link gave far less than it has")
+                self.assertEqual(re.findall(r"dropped (\d+)", done.stderr), ["0", "0"])
+                self.assertRegex(done.stderr, r"TCP of every node: tcp_congestion_control=\w+, ")
+                self.assertRegex(done.stderr, r"relay: \d+ frames, [\d.]+ ms late on average")
+
+    def test_is_told_to_ranks_and_holds_between_any_nodes(self):
+        done = self.run_delayed(
+            "--nodes 3 --rate 100mbit --delay 500us", "sh", "-c", "echo $GRADTUNE_NETWORK"
+        )
+        shape = "netns,rate=100mbit,burst=12500,delay=500us,mtu=1500,nodes=3,"
+        self.assertTrue(done.stdout.startswith(shape), done.stdout)
+        self.assertIn("probe, measured / expected time: round trip ", done.stderr)
+
+    def test_probe_refuses_a_delay_that_is_longer_or_shorter_than_claimed(self):
+        for claim in ("3ms", "8ms"):
+            with self.subTest(claim=claim):
+                shapes = ("400mbit,5ms", f"400mbit,{claim}", RELAY)
+                done = run(sys.executable, "-c", WRONG_CLAIM, str(EXAMPLES), *shapes)
+                self.assertEqual(done.returncode, REFUSED, done.stderr)
+                self.assertRegex(
+                    done.stdout,
+                    rf"not what --rate 400mbit --delay {claim} promises.*node 0 to 1, round trip: "
+                    r"[\d.]+ ms, expected [\d.]+",
+                )
+
+    def test_too_much_under_way(self):
+        done = run_cluster(f"--rate 100gbit --delay 200ms --relay {RELAY}", "true")
+        self.assertEqual(done.returncode, UNAVAILABLE)
+        self.assertIn("with --rate 100gbit --delay 200ms too much is under way", done.stderr)
+
+    def test_relay_that_does_not_work(self):
+        done = run_cluster("--rate 200mbit --delay 1ms --relay /bin/false", "true")
+        self.assertEqual(done.returncode, UNAVAILABLE)
+        self.assertIn("the relay did not start: exit code 1", done.stderr)
+        self.assertIn("gradtune can pace its own traffic, though not delay it", done.stderr)
 
 
 class ExitStatus(unittest.TestCase):
@@ -194,6 +305,12 @@ class ExitStatus(unittest.TestCase):
             ("--rate none --nodes 1", "--nodes 1: expected 2 to 64"),
             ("--rate none --ranks-per-node 0", "--ranks-per-node 0: expected 1 or more"),
             ("--rate none --kill 2@1", "expected RANK@SECONDS with a rank below 2"),
+            ("--rate none --delay 5ms", "--delay needs a --rate other than none"),
+            ("--delay 5ms", "required: --rate"),
+            ("--rate 200mbit --delay 5", "'5' is no delay: expected 100us to 200ms"),
+            ("--rate 200mbit --delay 1s", "'1s' is no delay: expected 100us to 200ms"),
+            ("--rate 200mbit --delay soon", "'soon' is no delay: expected 100us to 200ms"),
+            ("--rate 200mbit --delay 1ms --relay /no/relay", "--relay /no/relay: no such program"),
             ("--rate none --kill 1@soon", "--kill: 'soon' is no number of seconds"),
         ):
             with self.subTest(options=options):
@@ -209,6 +326,9 @@ class ExitStatus(unittest.TestCase):
 
 class NothingLeftBehind(unittest.TestCase):
     """Ranks leave a child behind in a session of its own, the hardest kind to find again."""
+
+    options = "--rate none"
+    expected_processes = 2 + 4  # launcher and first process, two ranks with a child each
 
     def setUp(self):
         self.marker = f"{self.id()}-{os.getpid()}-{time.monotonic_ns()}"
@@ -249,23 +369,23 @@ class NothingLeftBehind(unittest.TestCase):
     def start(self):
         """A launcher whose ranks run and would go on."""
         launcher = subprocess.Popen(
-            CLUSTER + ["--rate", "none", "--", *self.command('exec "$@"')],
+            [*CLUSTER, *self.options.split(), "--", *self.command('exec "$@"')],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         self.addCleanup(launcher.wait)
         self.addCleanup(launcher.kill)
-        expected = 2 + 4  # launcher and first process, two ranks with a child each
+        expected = self.expected_processes
         self.assertEqual(len(self.wait_for_processes(lambda count: count == expected)), expected)
         return launcher
 
     def test_after_success(self):
-        done = run_cluster("--rate none", *self.command("exit 0"))
+        done = run_cluster(self.options, *self.command("exit 0"))
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_after_failure(self):
         command = self.command('[ $RANK = 0 ] && exit 9; exec "$@"')
-        done = run_cluster("--rate none --grace 0", *command)
+        done = run_cluster(f"{self.options} --grace 0", *command)
         self.assertEqual(done.returncode, 9, done.stderr)
 
     def test_after_sigint(self):
@@ -282,6 +402,32 @@ class NothingLeftBehind(unittest.TestCase):
         launcher = self.start()
         launcher.kill()
         self.assertEqual(launcher.wait(WAIT_S), -signal.SIGKILL)
+
+
+@unittest.skipUnless(RELAY, "no relay: CLUSTER_RELAY does not name the program")
+class NothingLeftBehindWithDelay(NothingLeftBehind):
+    """The relay counts too: it is started under a name that has the mark."""
+
+    expected_processes = NothingLeftBehind.expected_processes + 1
+    test_after_success = test_after_sigterm = None  # as without a relay; probes take seconds
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.relay = pathlib.Path(folder.name, self.marker)
+        self.relay.symlink_to(pathlib.Path(RELAY).resolve())
+        self.options = f"--rate 100mbit --delay 1ms --relay {self.relay}"
+
+    def test_after_the_relay_was_killed(self):
+        launcher = self.start()
+        (relay,) = filter(self.is_relay, self.processes())
+        os.kill(relay, signal.SIGKILL)
+        self.assertEqual(launcher.wait(WAIT_S), REFUSED)
+
+    def is_relay(self, process):
+        program = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")[0]
+        return program == str(self.relay).encode()
 
 
 if __name__ == "__main__":

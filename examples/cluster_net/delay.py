@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""A fixed delay for every frame between nodes: the switch is then a program, cluster_relay
+(relay.cc).
+
+It works in user space because kernels often lack netem, and with packet sockets because they need
+no device that only root may open. Token buckets stay the one place where bandwidth is limited.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import select
+import subprocess
+
+from cluster_net.namespaces import Unavailable
+
+SHORTEST_S, LONGEST_S = 100e-6, 0.2
+START_S = 10
+_BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
+_UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+class Lost(Exception):
+    """The relay ended during a run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Delay:
+    """One way, of every frame between two nodes."""
+
+    text: str
+    seconds: float
+
+    @staticmethod
+    def parse(text):
+        """The delay, or None for "none"; ValueError says what is allowed."""
+        if text == "none":
+            return None
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)", text)
+        seconds = float(match[1]) * _UNIT_S[match[2]] if match else 0
+        if not SHORTEST_S <= seconds <= LONGEST_S:
+            raise ValueError(f"'{text}' is no delay: expected 100us to 200ms, such as 5ms, or none")
+        return Delay(text, seconds)
+
+
+def find_relay(named):
+    """The program of that path, or the newest one that was built beside the sources."""
+    if named is not None:
+        if not os.access(named, os.X_OK) or os.path.isdir(named):
+            raise ValueError(f"--relay {named}: no such program")
+        return named
+    found = sorted(_BUILD.glob("*/examples/cluster_relay"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise ValueError(
+            f"--delay needs the program cluster_relay, and none is under {_BUILD}: './run build' "
+            "builds it, --relay PATH names another"
+        )
+    return found[-1]
+
+
+class Relay:
+    """The running program. It ends with this process, which holds its standard input."""
+
+    def __init__(self, program, delay, slots, slot_bytes, interfaces):
+        numbers = [round(delay.seconds * 1e9), slots, slot_bytes]
+        try:
+            self._process = subprocess.Popen(
+                [program, *map(str, numbers), *interfaces],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,  # a terminal's SIGINT is for the ranks, which still need it
+            )
+        except OSError as error:
+            raise Unavailable(f"cannot start {program}: {error.strerror}") from error
+        self.latest = {}
+        self.ended = os.pidfd_open(self._process.pid)  # readable when it has
+        if self._answer() != "ready":
+            raise Unavailable(f"the relay did not start: {self._epitaph()}")
+
+    def ask(self):
+        """What it counted since it was asked last (Relay::tell in relay.cc); `latest` keeps it."""
+        try:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+            self.latest = json.loads(self._answer())
+        except (BrokenPipeError, ValueError):
+            raise self.lost() from None
+        return self.latest
+
+    def summary(self, seconds):
+        """How well it kept to the delay during the job of that length, and what it took."""
+        share = self.latest["cpu_s"] / seconds
+        return (
+            f"relay: {self.latest['frames']} frames, "
+            f"{self.latest['mean_late_s'] * 1e3:.2f} ms late on average, "
+            f"at most {self.latest['max_late_s'] * 1e3:.2f}; {share:.0%} of a core"
+        )
+
+    def lost(self):
+        return Lost(f"the relay has ended: {self._epitaph()}")
+
+    def _epitaph(self):
+        self._process.kill()  # in case that it only does not answer
+        said = self._process.communicate()[1].strip()
+        return said or f"exit code {self._process.returncode}"
+
+    def _answer(self):
+        if not select.select([self._process.stdout], [], [], START_S)[0]:
+            return ""
+        return self._process.stdout.readline().strip()
+
+
+def set_up_tcp(window_bytes):
+    """Lets TCP in the caller's network namespace fill a link with a delay soon, and after idling,
+    whatever earlier connections saw; returns what a report says about it.
+
+    The queues never drop, so Reno, which every kernel has, opens its window once and for all: times
+    are then the link's. BBR would stop for 200 ms every 10 s to look for a shorter round trip, and
+    CUBIC ends its start early when round trips grow.
+    """
+    folder = pathlib.Path("/proc/sys/net/ipv4")
+    settings = {
+        "tcp_congestion_control": "reno",
+        "tcp_slow_start_after_idle": "0",
+        "tcp_no_metrics_save": "1",
+    }
+    for name in ("tcp_rmem", "tcp_wmem"):
+        least, default, most = map(int, (folder / name).read_text().split())
+        settings[name] = f"{least} {max(default, window_bytes)} {max(most, 2 * window_bytes)}"
+    told = []
+    for name, value in settings.items():
+        try:
+            (folder / name).write_text(value)
+            told.append(f"{name}={value}")
+        except OSError as error:
+            kept = (folder / name).read_text().strip()
+            told.append(f"{name}={kept} ({value} refused: {error.strerror})")
+    return ", ".join(told)
