@@ -82,6 +82,9 @@ class Rate:
         return (payload_bytes * FRAME_BYTES / PAYLOAD_BYTES - self.burst_bytes) / self.bytes_per_s
 
 
+UNSHAPED = Rate.parse("40gbit")  # far beyond what a veth carries; a bucket that is taken away drops what it holds
+
+
 @dataclasses.dataclass
 class Counters:
     """What crossed one node's interface."""
@@ -141,6 +144,16 @@ class Network:
                     _run(f"ip link set {INTERFACE} gso_max_size {rate.segment_bytes}")
                     self.tcp = set_up_tcp(4 * self._bytes_under_way(2 * delay.seconds))
 
+    def set_rate(self, rate):
+        """From now on; what waits in the buckets stays there. Without a delay only."""
+        self.rate = rate or UNSHAPED
+        for node in range(len(self._nodes)):
+            with self.inside(node):
+                self._shape(INTERFACE, self.rate.burst_bytes)
+            if len(self._nodes) > 2:
+                with inside(self._switch, self._switch):
+                    self._shape(f"port{node}", 2 * self.rate.burst_bytes)
+
     @contextlib.contextmanager
     def inside(self, node):
         """What the block starts or opens belongs to the node."""
@@ -191,7 +204,7 @@ class Network:
 
     def _shape(self, interface, burst_bytes):
         bucket = f"rate {self.rate.text} burst {burst_bytes} limit {QUEUE_LIMIT_BYTES}"
-        _run(f"tc qdisc add dev {interface} root tbf {bucket}")
+        _run(f"tc qdisc replace dev {interface} root tbf {bucket}")
 
 
 def _drops(interface):

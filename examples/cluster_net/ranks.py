@@ -12,6 +12,7 @@ import sys
 import time
 
 from cluster_net import say
+from cluster_net.changes import PERIOD_S
 from cluster_net.network import INTERFACE, MTU_BYTES
 
 MASTER_PORT = 29500  # free, for the network is new
@@ -112,8 +113,9 @@ class Job:
         self._first_failure = None
         self._selector = selectors.DefaultSelector()
 
-    def run(self, command, kill=None):
-        """The first exit code other than 0, or 0. `kill` injects a fault: (rank, seconds)."""
+    def run(self, command, kill=None, changes=None):
+        """The first exit code other than 0, or 0. `kill` injects a fault: (rank, seconds);
+        `changes` is asked now and then to change the network."""
         timers = {}  # by what happens: when
         relay = self._network.relay
         if relay:
@@ -123,6 +125,8 @@ class Job:
                 self._ranks.append(self._start(number, command))
             if kill:
                 timers["kill"] = time.monotonic() + kill[1]
+            if changes:
+                timers["change"] = time.monotonic()
             while self._running():
                 if self._first_failure and "grace" not in timers:
                     timers["grace"] = time.monotonic() + self._grace_s
@@ -134,6 +138,9 @@ class Job:
                 if "kill" in due:
                     timers["kill"] = float("inf")
                     self._ranks[kill[0]].process.kill()
+                if "change" in due:
+                    timers["change"] = time.monotonic() + PERIOD_S
+                    changes.look()
                 self._handle_events(min(timers.values(), default=float("inf")) - time.monotonic())
         finally:
             self._end_remaining()

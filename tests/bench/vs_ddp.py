@@ -21,14 +21,15 @@ is known to be within half a point of fp32's accuracy or whose accuracy was not 
 """
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import ROOT, Bench, median_step as median_step_after, raced_strategies, row  # noqa: E402
+
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
          "powersgd4+fp16": "powersgd4_fp16"}
 CAPS = [2, 5, 25, 100]
@@ -36,84 +37,29 @@ WARM_UP = 12
 EPOCH = 468
 TUNING = 330  # steps; longer than tuning takes
 POINTS = 0.5  # of accuracy that a lossy row may lose against fp32
-WORTH_PINNING = 1.15  # times the best one, as tuning measured it
 NEAR_BEST = 1.08
 GOALS = {"1gbit": {"exact": 0.96, "half": 0.97, "lossy": 0.90}, "200mbit": {"exact": 0.99, "half": 0.99, "lossy": 0.90}}
 
 
-class Bench:
-    def __init__(self, build, folder):
-        self.program = build / "examples" / "train_fashion_mnist"
-        self.folder = Path(folder)
-        self.count = 0
-
-    def cluster(self, rate, command, environment=None, attempts=3):
-        """Runs it on two nodes and returns its report. A link that fails its probe on a busy machine is tried again."""
-        self.count += 1
-        report = self.folder / f"report{self.count}.json"
-        launcher = [sys.executable, ROOT / "examples" / "cluster", "--nodes", "2", "--ranks-per-node", "1", "--rate", rate, "--"]
-        for _ in range(attempts):
-            done = subprocess.run([str(word) for word in [*launcher, *command, "--report", report]], check=False,
-                                  env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})),
-                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if done.returncode == 0:
-                return json.loads(report.read_text(encoding="utf-8"))
-            if done.returncode != 3:
-                break
-        raise RuntimeError(f"{command} at {rate} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
-
+class DdpBench(Bench):
     def ddp(self, rate, hook, cap, steps, seed=0, evaluate=False, model="vgg"):
         command = [sys.executable, ROOT / "tests" / "bench" / "ddp_train.py", "--model", model, "--hook", hook,
                    "--bucket-cap-mb", cap, "--steps", steps, "--seed", seed]
         return self.cluster(rate, command + (["--eval"] if evaluate else []))
 
-    def gradtune(self, rate, flags, steps, pinned=None, evaluate=False):
-        command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
-        if pinned is None:
-            return self.cluster(rate, command)
-        return self.cluster(rate, command + ["--strategy", pinned], {"GRADTUNE_TUNING_BUDGET": "0"})
-
 
 def median_step(report, warm_up=WARM_UP):
-    return statistics.median(step["ms"] for step in report["steps"][warm_up:])
+    return median_step_after(report, warm_up)
 
 
 def timed_steps(rate):
     return 40 if rate != "200mbit" else 20
 
 
-def raced_strategies(journal, folder, tag):
-    """Strategies that went through the race and were near the best when they were measured before, as files, by label."""
-    plans, raced, measured = {}, set(), {}
-    for line in journal.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        if "strategy" in entry and isinstance(entry["strategy"], dict):
-            plans[entry["strategy"]["label"]] = entry["strategy"]
-        if entry.get("stage") == "race" and entry.get("label"):
-            raced.add(entry["label"])
-        if entry.get("what") == "measure" and entry["value"] > 0:
-            measured[entry["label"]] = entry["value"]
-    worth = {label for label in measured if measured[label] <= WORTH_PINNING * min(measured.values())}
-    files = {}
-    for label in sorted(raced & plans.keys() & worth):
-        files[label] = folder / f"{tag}-{len(files)}.json"
-        files[label].write_text(json.dumps(plans[label]), encoding="utf-8")
-    return files
-
-
 def are_same(file, other):
     """Whether two strategy files say the same, whatever is known of them."""
     plans = [json.loads(path.read_text(encoding="utf-8")) for path in (file, other)]
     return all(plans[0][key] == plans[1][key] for key in ("buckets", "order", "in_flight"))
-
-
-def row(rows, name, value, anchor, ratios, goal, unit="ms"):
-    ratio = statistics.median(ratios)
-    rows.append({"name": name, "value": round(value, 2), "unit": unit, "anchor": round(anchor, 2), "ratio": round(ratio, 4),
-                 "spread": [round(min(ratios), 4), round(max(ratios), 4)], "goal": goal,
-                 "met": None if goal is None else ratio <= goal})
-    print(f"{name:58} {value:8.1f} {unit}  anchor {anchor:8.1f}  ratio {ratio:.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
-          + ("" if goal is None else f"  goal {goal}: {'met' if ratio <= goal else 'MISSED'}"), flush=True)
 
 
 def best_caps(bench, rate):
@@ -133,7 +79,8 @@ def tune(bench, rate, fidelity):
     report = bench.gradtune(rate, ["--fidelity", fidelity, "--export", exported, "--journal", journal], TUNING)
     print(f"{rate}: gradtune {fidelity}: {report['baseline_ms']:.1f} -> {report['committed_ms']} ms, {report['strategy']['label']}",
           flush=True)
-    arms = {label: file for label, file in raced_strategies(journal, bench.folder, tag).items() if not are_same(file, exported)}
+    entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    arms = {label: file for label, file in raced_strategies(entries, bench.folder, tag).items() if not are_same(file, exported)}
     alone = {label: pinned_step(bench, rate, fidelity, file) for label, file in arms.items()}
     print(f"{rate}: gradtune {fidelity}, pinned: {({label: round(ms, 1) for label, ms in alone.items()})}", flush=True)
     near = [label for label in alone if alone[label] <= NEAR_BEST * min(alone.values())]
@@ -239,7 +186,7 @@ def main():
     earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
     rows = [entry for entry in earlier if entry["name"].split(":")[0] not in parts]
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(flags.build.resolve(), folder)
+        bench = DdpBench(flags.build.resolve(), folder)
         for part in parts:
             if part == "accuracy":
                 accuracies(bench, GOALS, flags.seeds, rows)

@@ -195,6 +195,24 @@ class Shaping(unittest.TestCase):
         for counted_bytes in map(int, counted.groups()):
             self.assertAlmostEqual(counted_bytes / (size_bytes * 1514 / 1448), 1, delta=0.03)
 
+    def test_a_rate_file_changes_the_rate_under_way(self):
+        size_bytes, rate_bytes_per_s = 4_000_000, 40e6 / 8 * 1448 / 1514
+        with tempfile.NamedTemporaryFile("w+", suffix=".rate") as file:
+            file.write("200mbit")
+            file.flush()
+            change = (
+                "if [ $RANK = 1 ]; then for rate in fast 40mbit; do "
+                f"sleep 0.4; echo $rate > {file.name}; done; sleep 0.4; fi"
+            )
+            command = ("sh", "-c", change + '; exec "$@"', "sh", sys.executable, "-c", TRANSFER)
+            done = run_cluster(f"--rate 200mbit --rate-file {file.name}", *command, str(size_bytes))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("'fast' is no rate: expected 1mbit or more", done.stderr)
+        self.assertIn("the rate is 40mbit from now on", done.stderr)
+        ratio = float(done.stdout) / rate_bytes_per_s
+        self.assertLess(ratio, 1.05)
+        self.assertGreater(ratio, 0.75)
+
     def test_probe_refuses_a_network_that_is_slower_or_faster_than_claimed(self):
         for claim in ("200mbit", "800mbit"):
             with self.subTest(claim=claim):
@@ -307,6 +325,7 @@ class ExitStatus(unittest.TestCase):
             ("--rate none --kill 2@1", "expected RANK@SECONDS with a rank below 2"),
             ("--rate none --delay 5ms", "--delay needs a --rate other than none"),
             ("--delay 5ms", "required: --rate"),
+            ("--rate 1gbit --delay 5ms --rate-file x", "a link that changes has no delay"),
             ("--rate 200mbit --delay 5", "'5' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay 1s", "'1s' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay soon", "'soon' is no delay: expected 100us to 200ms"),

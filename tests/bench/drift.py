@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the tuner does when a job changes under way, on real ranks over a shaped link.
+
+usage: drift.py [--parts link,removed,oscillating,slow-rank] [--runs 3] BUILD_FOLDER OUT.json
+
+link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted: steps from a change of the link to the alarm.
+             Afterwards, at each rate, the strategy that was in force at the end and those that came near the best in the
+             search there are timed, pinned, each in runs of its own: what was chosen beside the best.
+removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps until a
+             strategy is in force that loses nothing.
+oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: the whole of a run beside one that keeps the baseline.
+slow-rank    A rank computes more slowly after tuning: it has to be named, and no worse strategy committed.
+
+Rows of parts that are not run are kept as OUT.json has them.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import Bench, LiveJob, median_step, plans, row  # noqa: E402
+
+QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
+PATIENCE_STEPS = 700  # for what follows a change
+ROUNDS = 3
+PINNED_STEPS = 30
+ALARMS = ("drift", "link")
+DECIDED = ("commit", "keep baseline", "keep committed")
+
+
+def decisions(entries, *what):
+    return [entry for entry in entries if entry.get("kind") == "decision" and entry["what"] in what]
+
+
+def last_step(entries):
+    return max((entry["step"] for entry in entries if entry.get("kind") == "step"), default=-1)
+
+
+def is_settled(entries):
+    """Decided, and watched for a while since."""
+    decided = decisions(entries, *DECIDED)
+    return bool(decided) and last_step(entries) >= decided[-1]["step"] + QUIET_STEPS
+
+
+def label_at_the_end(entries):
+    """Of the strategy in force, and nothing for a baseline."""
+    kept = decisions(entries, *DECIDED, "drop committed")
+    return kept[-1]["label"] if kept and kept[-1]["what"] in ("commit", "keep committed") else None
+
+
+def change(job, rate):
+    """Sets the rate; the entries once things settled again, the step of the change and that of the alarm, if there was one."""
+    before = len(decisions(job.entries(), *ALARMS))
+    moment = job.set_rate(rate)
+    at_least = last_step(job.entries())
+    job.wait(lambda entries: len(decisions(entries, *ALARMS)) > before and is_settled(entries)
+             or last_step(entries) > at_least + PATIENCE_STEPS, 600)
+    entries = job.entries()
+    changed = job.step_at(moment)
+    alarms = [entry["step"] for entry in decisions(entries, *ALARMS) if entry["step"] >= changed]
+    return entries, changed, alarms[0] if alarms else None
+
+
+def baseline(bench, rate):
+    """The faster baseline there, as a file."""
+    file = bench.folder / f"baseline-{rate}.json"
+    bench.gradtune(rate, ["--fidelity", "half", "--policy", "fixed", "--export", file], 30)
+    return file
+
+
+def pinned(bench, rate, files):
+    """Median steps of strategies that run by themselves, one for each round."""
+    times = {label: [] for label in files}
+    for _ in range(ROUNDS):
+        for label, file in files.items():
+            times[label].append(median_step(bench.gradtune(rate, ["--fidelity", "lossy"], PINNED_STEPS, pinned=file), 12))
+    return times
+
+
+def candidates(bench, entries, tag, since, chosen):
+    """Files of what was measured since that step and came near the best, and of what was chosen."""
+    measured = {entry["label"]: entry["value"] for entry in decisions(entries, "measure")
+                if entry["step"] >= since and entry["value"] > 0}
+    near = sorted(measured, key=measured.get)[:4]
+    files = {}
+    for label in dict.fromkeys(near + ([chosen] if chosen else [])):
+        if label in plans(entries):
+            files[label] = bench.folder / f"{tag}-{len(files)}.json"
+            files[label].write_text(json.dumps(plans(entries)[label]), encoding="utf-8")
+    return files
+
+
+def link(bench, runs, rows):
+    for run in range(runs):
+        job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
+        if not job.wait(is_settled, 400):
+            raise RuntimeError("no decision at 1 Gbit/s:\n" + "\n".join(line for _, line in job.said[-20:]))
+        fast, slow = "1gbit", "100mbit"
+        for rate in (slow, fast):
+            entries, changed, alarm = change(job, rate)
+            delay = alarm - changed if alarm is not None else PATIENCE_STEPS
+            row(rows, f"link: run {run}, to {rate}: steps to the alarm", delay, 50, [delay / 50], 1.0, "steps")
+            chosen = label_at_the_end(entries)
+            print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; "
+                  + "; ".join(f"{entry['step'] - changed}: {entry['what']} {entry['label']}" for entry in decisions(
+                      entries, *ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
+                      if entry["step"] >= changed), flush=True)
+            if rate == slow:
+                files = {slow: (candidates(bench, entries, f"slow{run}", changed, chosen), chosen)}
+            else:
+                files[fast] = (candidates(bench, entries, f"fast{run}", 0, chosen), chosen)
+        job.process.terminate()
+        job.end()
+        for rate, (arms, chosen) in files.items():
+            times = pinned(bench, rate, dict(arms, baseline=baseline(bench, rate)))
+            medians = {label: statistics.median(values) for label, values in times.items()}
+            best = min(medians, key=medians.get)
+            mine = chosen or "baseline"
+            row(rows, f"link: run {run}, at {rate}: chosen / best pinned ({best})", medians[mine], medians[best],
+                [a / b for a, b in zip(times[mine], times[best])], 1.03)
+
+
+def removed(bench, runs, rows):
+    for run in range(runs):
+        flags = ["--model", "mlp-small", "--fidelity", "lossy", "--compressors", "topk:0.01", "--seed", run]
+        job = LiveJob(bench, "50mbit", flags, 20000)
+        if not job.wait(is_settled, 300) or label_at_the_end(job.entries()) is None:
+            raise RuntimeError(f"nothing was committed at 50 Mbit/s: {decisions(job.entries(), *DECIDED)}")
+        before = label_at_the_end(job.entries())
+        entries, changed, alarm = change(job, "none")
+        lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "commit")
+                    if entry["step"] >= changed and (entry["what"] == "drop committed" or "topk" not in entry["label"])]
+        steps = lossless[0] if lossless else PATIENCE_STEPS
+        print(f"run {run}: {before}; alarm after {alarm and alarm - changed}; then {label_at_the_end(entries) or 'the baseline'}",
+              flush=True)
+        row(rows, f"removed: run {run}: steps until nothing is lost", steps, 200, [steps / 200], 1.0, "steps")
+        job.process.terminate()
+        job.end()
+
+
+def oscillating(bench, runs, rows):
+    steps, turn_s = 900, 8
+
+    def total_ms(flags, environment):
+        job = LiveJob(bench, "1gbit", ["--fidelity", "half", *flags], steps, environment)
+        rates = ["300mbit", "1gbit"]
+        while job.process.poll() is None:
+            time.sleep(turn_s)
+            job.set_rate(rates[0])
+            rates.reverse()
+        job.end()
+        return sum(step["ms"] for step in json.loads(job.report.read_text(encoding="utf-8"))["steps"])
+
+    file = baseline(bench, "300mbit")
+    ours, kept = [], []
+    for run in range(runs):
+        ours.append(total_ms(["--seed", run], {}))
+        kept.append(total_ms(["--seed", run, "--strategy", file], {"GRADTUNE_TUNING_BUDGET": "0"}))
+    row(rows, "oscillating: whole run / baseline kept", statistics.median(ours), statistics.median(kept),
+        [a / b for a, b in zip(ours, kept)], 1.02)
+
+
+def slow_rank(bench, runs, rows):
+    for run in range(runs):
+        job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
+        if not job.wait(is_settled, 400):
+            raise RuntimeError("no decision")
+        before = label_at_the_end(job.entries())
+        at_least = last_step(job.entries())
+        slow_core = max(os.sched_getaffinity(0))  # the last rank's; somebody else computes there too
+        busy = subprocess.Popen(["taskset", "-c", str(slow_core), sys.executable, "-c", "while True: pass"])
+        try:
+            job.wait(lambda entries: decisions(entries, "straggler") or last_step(entries) > at_least + 300, 300)
+            job.wait(lambda entries: last_step(entries) > at_least + 400, 300)
+        finally:
+            busy.kill()
+        entries = [entry for entry in job.entries() if entry.get("step", 0) > at_least]
+        named = [entry["value"] for entry in decisions(entries, "straggler")]
+        worse = [entry["label"] for entry in decisions(entries, "commit") if entry["value"] <= 0]
+        print(f"run {run}: {before}; named {named}; then {label_at_the_end(entries) or 'no change'}", flush=True)
+        row(rows, f"slow-rank: run {run}: rank 1 named", 1 if named and named[0] == 1 else 0, 1, [0 if named and named[0] == 1 else 2],
+            1.0, "")
+        row(rows, f"slow-rank: run {run}: worse strategies committed", len(worse), 0, [len(worse)], 0, "")
+        job.process.terminate()
+        job.end()
+
+
+def main():
+    parts = {"link": link, "removed": removed, "oscillating": oscillating, "slow-rank": slow_rank}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--parts", default=",".join(parts))
+    parser.add_argument("--runs", type=int, default=3)
+    flags = parser.parse_args()
+    chosen = flags.parts.split(",")
+    if unknown := [part for part in chosen if part not in parts]:
+        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
+    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
+    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in chosen]
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(flags.build.resolve(), folder)
+        for part in chosen:
+            parts[part](bench, flags.runs, rows)
+            flags.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

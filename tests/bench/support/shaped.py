@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on two shaped nodes, for benchmarks: run to their end, or watched while the link changes; and the rows of a result."""
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+WORTH_PINNING = 1.15  # times the best one, as tuning measured it
+
+
+class Bench:
+    """Runs the example of a build, each time in a fresh pair of processes."""
+
+    def __init__(self, build, folder):
+        self.program = build / "examples" / "train_fashion_mnist"
+        self.folder = Path(folder)
+        self.count = 0
+
+    def launcher(self, rate, extra=()):
+        return [sys.executable, ROOT / "examples" / "cluster", "--nodes", "2", "--ranks-per-node", "1", "--rate", rate, *extra, "--"]
+
+    def cluster(self, rate, command, environment=None, attempts=3):
+        """Runs it on two nodes and returns its report. A link that fails its probe on a busy machine is tried again."""
+        self.count += 1
+        report = self.folder / f"report{self.count}.json"
+        for _ in range(attempts):
+            done = subprocess.run([str(word) for word in [*self.launcher(rate), *command, "--report", report]], check=False,
+                                  env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})),
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if done.returncode == 0:
+                return json.loads(report.read_text(encoding="utf-8"))
+            if done.returncode != 3:
+                break
+        raise RuntimeError(f"{command} at {rate} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
+
+    def gradtune(self, rate, flags, steps, pinned=None, evaluate=False):
+        command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
+        if pinned is None:
+            return self.cluster(rate, command)
+        return self.cluster(rate, command + ["--strategy", pinned], {"GRADTUNE_TUNING_BUDGET": "0"})
+
+
+class LiveJob:
+    """A job that runs while its link changes. What it says on standard error is kept with the time at which it came."""
+
+    def __init__(self, bench, rate, flags, steps, environment=None):
+        bench.count += 1
+        self.journal = bench.folder / f"live{bench.count}.jsonl"
+        self.report = bench.folder / f"live{bench.count}.json"
+        self.rate_file = bench.folder / f"rate{bench.count}"
+        self.set_rate(rate)
+        command = [*bench.launcher(rate, ["--rate-file", self.rate_file]), bench.program, "--steps", steps, "--no-eval",
+                   "--journal", self.journal, "--report", self.report, *flags]
+        self.process = subprocess.Popen([str(word) for word in command], env=dict(os.environ, **(environment or {})),
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.said = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.said.append((time.monotonic(), line.rstrip()))
+
+    def set_rate(self, rate):
+        """In force within a twentieth of a second. Returns when that was asked for."""
+        fresh = self.rate_file.with_suffix(".new")
+        fresh.write_text(rate, encoding="utf-8")
+        fresh.replace(self.rate_file)
+        return time.monotonic()
+
+    def entries(self):
+        """Of the journal, as far as it is written."""
+        if not self.journal.exists():
+            return []
+        lines = self.journal.read_text(encoding="utf-8").splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def wait(self, condition, seconds):
+        """Until the condition holds for the journal's entries; whether it does."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and self.process.poll() is None:
+            if condition(self.entries()):
+                return True
+            time.sleep(0.5)
+        return condition(self.entries())
+
+    def steps(self):
+        return [entry for entry in self.entries() if entry.get("kind") == "step"]
+
+    def step_at(self, moment):
+        """The step that ran at that time: what was said names a step and came when that was over."""
+        named = [(came, int(line.split("step ")[1].split(":")[0])) for came, line in self.said
+                 if line.startswith("gradtune: step ")]
+        came, step = min(named, key=lambda entry: abs(entry[0] - moment))
+        ms = {entry["step"]: entry["step_ms"] for entry in self.steps()}
+        while came > moment and step > 0:
+            came -= ms.get(step, 0) / 1000
+            step -= 1
+        while came < moment and step + 1 in ms:
+            step += 1
+            came += ms[step] / 1000
+        return step
+
+    def end(self, seconds=120):
+        """Ends it early if it has not ended by itself."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.terminate()
+            self.process.wait(30)
+        self._reader.join()
+        return self.process.returncode
+
+
+def median_step(report, warm_up):
+    return statistics.median(step["ms"] for step in report["steps"][warm_up:])
+
+
+def plans(entries):
+    """Strategies that a journal holds, by label."""
+    return {entry["strategy"]["label"]: entry["strategy"] for entry in entries if isinstance(entry.get("strategy"), dict)}
+
+
+def raced_strategies(entries, folder, tag):
+    """Strategies that went through the race and were near the best when they were measured before, as files, by label."""
+    raced = {entry["label"] for entry in entries if entry.get("stage") == "race" and entry.get("label")}
+    measured = {entry["label"]: entry["value"] for entry in entries if entry.get("what") == "measure" and entry["value"] > 0}
+    worth = {label for label in measured if measured[label] <= WORTH_PINNING * min(measured.values())}
+    files = {}
+    for label in sorted(raced & plans(entries).keys() & worth):
+        files[label] = folder / f"{tag}-{len(files)}.json"
+        files[label].write_text(json.dumps(plans(entries)[label]), encoding="utf-8")
+    return files
+
+
+def row(rows, name, value, anchor, ratios, goal, unit="ms"):
+    """Adds and prints a row of the result: ratios beside the anchor in the same run, and whether the goal is met."""
+    ratio = statistics.median(ratios)
+    rows.append({"name": name, "value": round(value, 2), "unit": unit, "anchor": round(anchor, 2), "ratio": round(ratio, 4),
+                 "spread": [round(min(ratios), 4), round(max(ratios), 4)], "goal": goal,
+                 "met": None if goal is None else ratio <= goal})
+    print(f"{name:58} {value:8.1f} {unit}  anchor {anchor:8.1f}  ratio {ratio:.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
+          + ("" if goal is None else f"  goal {goal}: {'met' if ratio <= goal else 'MISSED'}"), flush=True)
