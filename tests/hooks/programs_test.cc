@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every program of the decision tree on real ranks: four processes, two nodes of two, Gloo between them.
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <fstream>
 
 #include "hooks/c10d_communicator.h"
 #include "policies/decision_tree.h"
@@ -78,6 +82,61 @@ TEST(Programs, EveryOneOfTheTreeRunsOverGloo) {
     check_every_program(rank, std::span(kBoth, 1), {"none"});
     check_every_program(rank, std::span(kBoth, 1), {"topk", 0.1});
   });
+}
+
+int64_t resident_bytes() {
+  int64_t pages = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
+// A new strategy in every step: prepared, put in force, the one before dropped. Over all of them, what was applied and
+// what is kept is what was given.
+void switch_often(const Rank& rank, int switches) {
+  const core::GradientTable table = exec::make_table({{370, DType::f32}, {2050, DType::f32}, {91, DType::f32}});
+  auto group = make_group();
+  exec::RankGroups groups = connect(group->getStore(), rank.rank, "switches/");
+  comm::Communicator& flat = *groups.flat;
+  exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
+  const std::vector<std::string> options = {
+      "all_reduce",
+      "topk:0.1: encode@device all_gather decode@device",
+      "none: encode@host all_to_all decode@host encode@host all_gather decode@host",
+      "efsignsgd: encode@device all_to_all decode@device encode@device all_gather decode@device",
+      "onebit: reduce_scatter@intra encode@device all_gather@inter decode@device all_gather@intra",
+  };
+  core::Rng rng(11);
+  std::vector<double> given(2511), applied(2511);
+  int64_t settled_bytes = 0;
+  for (int32_t slot = 0; slot < switches; ++slot) {
+    const std::string& option = options[rng.below(options.size())];
+    const auto bucket_elements = static_cast<int64_t>(200 + rng.below(2000));
+    const core::Strategy strategy =
+        exec::make_strategy(table, option, bucket_elements, 1 + static_cast<int>(rng.below(4)));
+    ASSERT_TRUE(me.executor().prepare(slot, strategy).ok()) << option;
+    me.executor().run(slot);
+    if (slot > 0) me.executor().drop(slot - 1);
+    const std::vector<Values> gradients = exec::random_gradients(table, kSize, rng);
+    const core::Status status = me.step(gradients[static_cast<size_t>(rank.rank)]);
+    ASSERT_TRUE(status.ok()) << option << ": " << status.error().message;
+    const Values average = me.average();
+    for (size_t i = 0; i < average.size(); ++i) {
+      for (const Values& gradient : gradients) given[i] += static_cast<double>(gradient[i]);
+      applied[i] += kSize * static_cast<double>(average[i]);
+    }
+    if (slot == switches / 4) settled_bytes = resident_bytes();
+  }
+  EXPECT_LE(resident_bytes() - settled_bytes, int64_t{1} << 20) << "of " << settled_bytes;
+  const Values kept = summed(flat, me.residual());
+  for (size_t i = 0; i < given.size(); ++i) {
+    ASSERT_NEAR(applied[i] + static_cast<double>(kept[i]), given[i], 1e-4 * std::sqrt(switches)) << i;
+  }
+}
+
+TEST(Programs, ManySwitchesLeaveMemoryFlatAndLoseNothing) {
+  const char* const wanted = std::getenv("SWITCHES");
+  const int switches = wanted != nullptr ? std::atoi(wanted) : 100;
+  run_ranks(kSize, [&](const Rank& rank) { switch_often(rank, switches); }, {.time_limit_s = 3000});
 }
 
 }  // namespace
