@@ -18,9 +18,10 @@ constexpr double kFirstError = 0.04, kLaterErrors = 0.01;
 
 }  // namespace
 
-double allowed_error(int tuning) {
+double allowed_error(int earlier_confirmations) {
   constexpr int kMostHalvings = 30;
-  return tuning == 0 ? kFirstError : std::ldexp(kLaterErrors, -std::min(tuning, kMostHalvings));
+  return earlier_confirmations == 0 ? kFirstError
+                                    : std::ldexp(kLaterErrors, -std::min(earlier_confirmations, kMostHalvings));
 }
 
 int pairs_for(const Race::Winner& winner, double error) {

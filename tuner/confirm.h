@@ -14,9 +14,9 @@
 
 namespace gradtune::tuner {
 
-// The probability with which a tuning, the first, the second, ... of a run, may take a strategy for faster that is not:
-// together at most 5 %, however often it is tuned again (an error spending sequence; most of it for the first).
-double allowed_error(int tuning);
+// The probability with which a confirmation, the first, the second, ... of a run, may take a strategy for faster that is
+// not: together at most 5 %, however often it is tuned again (an error spending sequence; most of it for the first).
+double allowed_error(int earlier_confirmations);
 
 // The smallest of 4, 6, 8 and 12 pairs that gives 85 % power for what the race saw of the winner (a standard error
 // less, as winners look better than they are); 12 where none does: a small gain may be missed then, but pairs of two

@@ -36,43 +36,55 @@ Drift::Drift(const DriftOptions& options) : options_(options) {
 
 std::optional<Drift::Alarm> Drift::record(double step_ms) {
   core::check(step_ms > 0, "a step takes some time");
-  steps_ms_.push_back(step_ms);
-  if (is_learning_) {
-    if (static_cast<int>(steps_ms_.size()) == options_.reference_steps) learn();
+  window_ms_.push_back(step_ms);
+  const bool is_full = static_cast<int>(window_ms_.size()) == options_.reference_steps;
+  if (!level_) {
+    if (is_full) learn(level_of(std::exchange(window_ms_, {})));
     return {};
   }
   ++steps_;
-  if (static_cast<int>(steps_ms_.size()) < block_steps_) return {};
-  const double shift = std::log(median(std::exchange(steps_ms_, {}))) - reference_;
-  const bool is_slower = slower_.add(shift, log_change_, options_.evidence),
-             is_faster = faster_.add(-shift, log_change_, options_.evidence);
+  if (is_full) {
+    const Level later = level_of(std::exchange(window_ms_, {}));
+    if (later.log_change <= level_->log_change / 2) {
+      learn(later);
+      return {};
+    }
+  }
+  block_ms_.push_back(step_ms);
+  if (static_cast<int>(block_ms_.size()) < level_->block_steps) return {};
+  const double shift = std::log(median(std::exchange(block_ms_, {}))) - level_->log_ms;
+  const bool is_slower = slower_.add(shift, level_->log_change, options_.evidence),
+             is_faster = faster_.add(-shift, level_->log_change, options_.evidence);
   if (!is_slower && !is_faster) return {};
   const Side& side = is_slower ? slower_ : faster_;
   const double mean = side.shift / side.blocks;
-  is_learning_ = true;
-  return Alarm{.log_shift = is_slower ? mean : -mean, .steps = steps_};
+  const Alarm alarm{.log_shift = is_slower ? mean : -mean, .steps = steps_};
+  *this = Drift(options_);
+  return alarm;
 }
 
-void Drift::learn() {
-  log_change_ = std::log1p(options_.change);
-  block_steps_ = options_.block_steps;
-  if (block_steps_ == 0) fit_noise();
-  reference_ = std::log(median(std::exchange(steps_ms_, {})));
+void Drift::learn(const Level& level) {
+  level_ = level;
+  block_ms_.clear();
   slower_ = faster_ = {};
   steps_ = 0;
-  is_learning_ = false;
 }
 
-void Drift::fit_noise() {
-  // A reference holds few long blocks, which may be alike by chance: their noise is at least that of independent steps.
-  const double shortest = deviation(steps_ms_, kBlocks.front());
+Drift::Level Drift::level_of(const std::vector<double>& steps_ms) const {
+  Level level{.log_ms = std::log(median(steps_ms)),
+              .block_steps = options_.block_steps,
+              .log_change = std::log1p(options_.change)};
+  if (options_.block_steps > 0) return level;
+  // A window holds few long blocks, which may be alike by chance: their noise is at least that of independent steps.
+  const double shortest = deviation(steps_ms, kBlocks.front());
   double noise = 0;
   for (const int block : kBlocks) {
-    block_steps_ = block;
-    noise = std::max(deviation(steps_ms_, block), shortest * std::sqrt(double{kBlocks.front()} / block));
-    if (noise <= log_change_ / 4) break;
+    level.block_steps = block;
+    noise = std::max(deviation(steps_ms, block), shortest * std::sqrt(double{kBlocks.front()} / block));
+    if (noise <= level.log_change / 4) break;
   }
-  log_change_ = std::max(log_change_, 4 * noise);
+  level.log_change = std::max(level.log_change, 4 * noise);
+  return level;
 }
 
 // What is not explained by half a change adds up, each block by no more than two changes' worth, so that no single one

@@ -28,14 +28,15 @@ class Drift {
 
   explicit Drift(const DriftOptions& options = {});
 
-  // One step after the other. After an alarm it learns the new level, and goes on from there.
+  // One step after the other. After an alarm it learns the new level, and goes on from there; so it does where later
+  // steps are half as noisy as those it learned from, as a change may have fallen into these.
   std::optional<Alarm> record(double step_ms);
 
-  // What the noise of the reference asked for: the odd number of steps in a block, the least for which the deviation of
-  // block medians is at most a quarter of the change that is looked for; where no block is long enough, more than that
-  // change is looked for. Of the last reference.
-  int block_steps() const { return block_steps_; }
-  double log_change() const { return log_change_; }
+  // What the noise asked for: the odd number of steps in a block, the least for which the deviation of block medians is
+  // at most a quarter of the change that is looked for; where no block is long enough, more than that change is looked
+  // for. 0 while a level is learned.
+  int block_steps() const { return level_ ? level_->block_steps : 0; }
+  double log_change() const { return level_ ? level_->log_change : 0; }
 
  private:
   // Evidence for a change in one direction.
@@ -45,16 +46,19 @@ class Drift {
     int blocks = 0;
     bool add(double shift, double log_change, double evidence);  // whether that is enough
   };
-  void learn();
-  void fit_noise();
+  struct Level {
+    double log_ms;
+    int block_steps;
+    double log_change;  // that is looked for
+  };
+  Level level_of(const std::vector<double>& steps_ms) const;
+  void learn(const Level& level);
 
   DriftOptions options_;
-  std::vector<double> steps_ms_;  // of the reference, then of the block under way
-  bool is_learning_ = true;
-  double reference_ = 0;  // log of ms
-  int block_steps_ = 0;
-  double log_change_ = 0;
-  int64_t steps_ = 0;
+  std::optional<Level> level_;     // none while it is learned
+  std::vector<double> window_ms_;  // as many steps as a level is learned from, again and again
+  std::vector<double> block_ms_;
+  int64_t steps_ = 0;  // since the level was learned
   Side slower_, faster_;
 };
 

@@ -25,7 +25,7 @@ void Tuner::Core::conclude(int32_t slot) {
   } else {
     cooldown_.begin(budget_.cost_ms(level_ms), level_ms);
     audit_price_ms_ = kFirstLook * options_.block_steps * knowledge_.baseline_ms;
-    ++tunings_;
+    has_decided_ = true;
   }
   outcome_.steps += budget_.steps();
   if (observation_.is_over()) outcome_.cost_ms += budget_.cost_ms(knowledge_.baseline_ms);
@@ -55,18 +55,17 @@ void Tuner::Core::watch(const core::StepReport& report) {
   cooldown_.count(report.step_ms);
   audit_allowance_ms_ += kAuditShare * report.step_ms;
   const bool is_alarm = finding && finding->kind != Finding::Kind::straggler;
-  const bool is_audit_due = confirmed_ && audit_allowance_ms_ >= audit_price_ms_;
-  if (!is_alarm && !is_audit_due && !cooldown_.is_over()) return;
+  const bool is_audit_due = confirmed_ && (is_alarm || audit_allowance_ms_ >= audit_price_ms_);
+  if (!is_audit_due && !cooldown_.is_over()) return;
   scores_.clear();
   budget_ = Budget(options_.budget_steps, options_.budget_share);
-  if (confirmed_) return start_audit(kFirstLook);
-  look_again();
+  confirmed_ ? start_audit(kFirstLook) : look_again();
 }
 
 void Tuner::Core::start_audit(int pairs) {
   stage_ = Stage::audit;
-  confirmation_.emplace(*confirmed_, baseline_, pairs, allowed_error(tunings_),
-                        rng_.fork("audit").fork(std::to_string(step_)));
+  constexpr double kError = 0.05;  // nothing is claimed by it
+  confirmation_.emplace(*confirmed_, baseline_, pairs, kError, rng_.fork("audit").fork(std::to_string(step_)));
   run(confirmation_->next_blocks(), &Core::paired_block);
 }
 

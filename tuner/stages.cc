@@ -67,12 +67,12 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   decide("compute fastest", "", observation_.compute_min_ms());
   decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
   if (importing_) return start_race({kImportedSlot});
-  if (tunings_ > 0 && !kinds_.empty()) return race_kinds_again();
+  if (has_decided_ && !kinds_.empty()) return race_kinds_again();
   start_search();
 }
 
 void Tuner::Core::start_search() {
-  if (tunings_ > 0) policy_ = make_policy_();
+  if (has_decided_) policy_ = make_policy_();
   kinds_.clear();
   stage_ = Stage::partition;
   partition();
@@ -145,7 +145,7 @@ void Tuner::Core::start_confirming() {
   if (!winner) return fall_back("nothing looks faster");
   decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
-  const double error = allowed_error(tunings_);
+  const double error = allowed_error(confirmations_);
   const int pairs = pairs_for(*winner, error);
   winner_ = winner->slot;
   roster_.release_all_but({winner_});
@@ -153,6 +153,7 @@ void Tuner::Core::start_confirming() {
   const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
   if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
   decide("confirm", roster_.at(winner_).candidate->label, pairs);
+  ++confirmations_;
   confirmation_.emplace(winner_, baseline_, pairs, error, rng_.fork("confirm"));
   run(confirmation_->next_blocks(), &Core::paired_block);
 }

@@ -112,9 +112,10 @@ class Tuner::Core {
   std::optional<int32_t> confirmed_;  // committed, and not found wanting since
   std::optional<int32_t> commit_;     // to be announced
 
-  std::map<Kind, Best> kinds_;   // of the last search
-  bool is_ranking_ = false;      // the race is among them
-  int tunings_ = 0, looks_ = 0;  // that ended in a decision; that raced kinds again
+  std::map<Kind, Best> kinds_;  // of the last search
+  bool is_ranking_ = false;     // the race is among them
+  bool has_decided_ = false;
+  int confirmations_ = 0, looks_ = 0;  // begun; how often kinds raced again
   Watch watch_;
   Cooldown cooldown_;
   double audit_allowance_ms_ = 0, audit_price_ms_ = 0;

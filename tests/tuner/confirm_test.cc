@@ -85,12 +85,12 @@ TEST(Confirmation, APairThatIsNotCompleteIsRunAgain) {
   EXPECT_EQ(4, confirmation.claim().pairs);
 }
 
-TEST(AllowedError, IsAtMostFivePercentOverAllTuningsOfARun) {
+TEST(AllowedError, IsAtMostFivePercentOverAllConfirmationsOfARun) {
   double sum = 0;
-  for (int tuning = 0; tuning < 1'000; ++tuning) {
-    EXPECT_GT(allowed_error(tuning), 0);
-    EXPECT_LE(allowed_error(tuning + 1), allowed_error(tuning));
-    sum += allowed_error(tuning);
+  for (int earlier = 0; earlier < 1'000; ++earlier) {
+    EXPECT_GT(allowed_error(earlier), 0);
+    EXPECT_LE(allowed_error(earlier + 1), allowed_error(earlier));
+    sum += allowed_error(earlier);
   }
   EXPECT_LE(sum, 0.05 + 1e-6);
 }

@@ -145,6 +145,18 @@ TEST(Drift, NoiseAsksForLongerBlocksAndThenForLargerChanges) {
   EXPECT_GT(loud.log_change(), quiet.log_change());
 }
 
+TEST(Drift, AReferenceThatAChangeFellIntoDoesNotMakeItDeaf) {
+  Steps times({.cv = 0.03}, 8);
+  Drift drift;
+  for (int i = 0; i < 50; ++i) EXPECT_FALSE(drift.record((i < 20 ? 2 : 1) * times.next()));
+  EXPECT_GT(drift.log_change(), std::log(1.5));
+  for (int i = 0; i < 60; ++i) EXPECT_FALSE(drift.record(times.next())) << i;
+  EXPECT_LT(drift.log_change(), std::log(1.2));
+  int steps = 0;
+  while (steps < 100 && !drift.record(1.2 * times.next())) ++steps;
+  EXPECT_LE(steps, 40);
+}
+
 TEST(Drift, AfterAnAlarmTheNewLevelIsTheReference) {
   Steps times({.cv = 0.02, .spikes = 0}, 4);
   Drift drift;
