@@ -19,6 +19,7 @@ from cluster_net.namespaces import Unavailable
 
 SHORTEST_S, LONGEST_S = 100e-6, 0.2
 START_S = 10
+TOLERANCE, LATE_START_S = 0.1, 0.15e-3  # what frames may be late on average, as in the probe
 _BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -78,6 +79,7 @@ class Relay:
         except OSError as error:
             raise Unavailable(f"cannot start {program}: {error.strerror}") from error
         self.latest = {}
+        self._delay = delay
         self.ended = os.pidfd_open(self._process.pid)  # readable when it has
         if self._answer() != "ready":
             raise Unavailable(f"the relay did not start: {self._epitaph()}")
@@ -95,10 +97,12 @@ class Relay:
     def summary(self, seconds):
         """How well it kept to the delay during the job of that length, and what it took."""
         share = self.latest["cpu_s"] / seconds
+        late_s = self.latest["mean_late_s"]
+        too_late = late_s > TOLERANCE * self._delay.seconds + LATE_START_S
         return (
-            f"relay: {self.latest['frames']} frames, "
-            f"{self.latest['mean_late_s'] * 1e3:.2f} ms late on average, "
+            f"relay: {self.latest['frames']} frames, {late_s * 1e3:.2f} ms late on average, "
             f"at most {self.latest['max_late_s'] * 1e3:.2f}; {share:.0%} of a core"
+            + ("; LATE: the machine was too busy for this delay" if too_late else "")
         )
 
     def lost(self):
