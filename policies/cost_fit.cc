@@ -109,11 +109,12 @@ void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& stra
   }
 }
 
-void take(const TimedStrategy& timed, const Ranks& ranks, const std::vector<core::CompressorTraits>& known,
-          Samples& samples) {
+void take(const TimedStrategy& timed, const core::GradientTable& table, const Ranks& ranks,
+          const std::vector<core::CompressorTraits>& known, Samples& samples) {
   std::vector<std::vector<StepSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
-    sizes.push_back(step_sizes(bucket.option, core::numel(bucket), ranks, known));
+    const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
+    sizes.push_back(step_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known));
   }
   std::vector<TimedStep> collectives;
   for (const TimedStep& each : timed.steps) {
@@ -166,10 +167,10 @@ Line fit_line(std::vector<Point> points) {
   return best;
 }
 
-FittedCost fit_cost(std::span<const TimedStrategy> timed, const Ranks& ranks,
+FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known) {
   Samples samples;
-  for (const TimedStrategy& each : timed) take(each, ranks, known, samples);
+  for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
   for (const auto& [key, points] : samples.collectives) {
     const auto& [kind, level] = key;

@@ -40,9 +40,9 @@ struct FittedCost {
   std::vector<RateQuality> codecs;
 };
 
-// Collectives that are under way together share a link evenly. A rate whose samples are of one size only is taken for
+// The strategies are of that table. Collectives that are under way together share a link evenly. A rate whose samples are of one size only is taken for
 // proportional to the size.
-FittedCost fit_cost(std::span<const TimedStrategy> timed, const Ranks& ranks,
+FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known);
 
 // y = fixed + unit * x, both at least 0.

@@ -18,8 +18,11 @@ const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const
   return *traits;
 }
 
-int64_t payload_bytes(const core::CompressorSpec& codec, const Knowledge& knowledge, int64_t n) {
-  return traits_of(codec, knowledge).payload_bytes(codec, n);
+// Of all rounds of the first codec.
+int64_t payload_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
+  const core::CompressorSpec& codec = bucket.option.codecs[0];
+  const std::vector<core::Matrix> matrices = core::matrices_of(bucket, knowledge.table);
+  return core::payload_bytes(traits_of(codec, knowledge), codec, {core::numel(bucket), matrices});
 }
 
 // Bytes that a rank sends, over the payload's: a ring for all_reduce, and every payload to every peer for gather.
@@ -59,7 +62,10 @@ core::Option lossless(core::DType dtype, const Knowledge& knowledge) {
 
 std::vector<Form> admitted_forms(const Knowledge& knowledge) {
   std::vector<Form> forms;
-  const int64_t numel = std::max<int64_t>(knowledge.table.numel(), 1);
+  core::Bucket whole;
+  for (size_t t = 0; t < knowledge.table.tensors.size(); ++t) {
+    whole.slices.push_back({static_cast<int32_t>(t), 0, knowledge.table.tensors[t].numel});
+  }
   const double gradient_bytes = static_cast<double>(std::max<int64_t>(knowledge.table.bytes(), 1));
   const double ring = ring_factor(knowledge.world_size), gather = gather_factor(knowledge.world_size);
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
@@ -68,7 +74,8 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
     const bool is_lossy = traits.fidelity == core::Fidelity::lossy;
     const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     const bool is_none = traits.fidelity == core::Fidelity::exact && traits.summable;
-    const double payload = static_cast<double>(traits.payload_bytes(codec, numel)) / gradient_bytes;
+    whole.option.codecs = {codec};
+    const double payload = static_cast<double>(payload_bytes(whole, knowledge)) / gradient_bytes;
     const auto add = [&](core::Option option, std::string_view scheme, Place place, double sent) {
       std::string label = option.codecs.empty() ? "" : core::to_string(codec) + " ";
       label += scheme;
@@ -85,9 +92,13 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
     if (is_none) add(core::plain_all_reduce(), "all_reduce", Place::device, ring);
     for (Place place : {Place::device, Place::host}) {
       if (place == Place::host && knowledge.host_threads <= 0) continue;
-      add(core::gather_payloads(codec, place), "gather", place, gather * payload);
-      add(core::two_step(codec, place), "two_step", place, ring * payload);
-      if (traits.summable && !is_none) add(core::encoded_all_reduce(codec, place), "all_reduce", place, ring * payload);
+      if (traits.rounds == 1) {
+        add(core::gather_payloads(codec, place), "gather", place, gather * payload);
+        add(core::two_step(codec, place), "two_step", place, ring * payload);
+      }
+      if (traits.summable && !is_none) {
+        add(core::encoded_all_reduce(codec, place, traits.rounds), "all_reduce", place, ring * payload);
+      }
     }
   }
   return forms;
@@ -107,9 +118,9 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
   }
   for (core::Bucket& bucket : strategy.buckets) {
     const core::DType dtype = knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
-    if (dtype == core::DType::f32 || bucket.option.codecs.empty()) continue;
-    const int64_t n = core::numel(bucket);
-    if (payload_bytes(bucket.option.codecs[0], knowledge, n) >= n * core::bytes_per_element(dtype)) {
+    if (bucket.option.codecs.empty()) continue;
+    if (dtype == core::DType::f32 && !traits_of(bucket.option.codecs[0], knowledge).needs_matrices) continue;
+    if (payload_bytes(bucket, knowledge) >= core::numel(bucket) * core::bytes_per_element(dtype)) {
       bucket.option = core::plain_all_reduce();
     }
   }

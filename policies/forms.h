@@ -26,15 +26,15 @@ struct Form {
 
 // All of them, compressor by compressor in the order of Knowledge::codecs, on the device first. Per compressor:
 //   none      all_reduce in place, gather, two_step
-//   summable  gather, two_step (both sum in fp32), all_reduce of payloads
+//   summable  gather, two_step (both sum in fp32), all_reduce of payloads; of several rounds the last only
 //   opaque    gather, two_step
 std::vector<Form> admitted_forms(const Knowledge& knowledge);
 
 // The form on every bucket of the partition, but
 //   - tensors that it leaves alone are sent without loss, in 16 bits where those are admitted, in one more bucket for
 //     each dtype;
-//   - buckets whose gradient the compressor would not shrink, such as 16-bit ones for a 16-bit compressor, get the
-//     plain all_reduce.
+//   - buckets whose gradient the compressor would not shrink, such as 16-bit ones for a 16-bit compressor, or those
+//     without a matrix for one of matrices, get the plain all_reduce.
 // In flight are the collectives of two buckets: one that is on the wire, and one that gets ready.
 Candidate apply(const Form& form, const Partition& partition, const Knowledge& knowledge);
 

@@ -32,8 +32,13 @@ bool fits_places(const Option& option, const TreeJob& job) {
          });
 }
 
-// A collective adds up summable payloads only.
+// A collective adds up summable payloads only, and compressors of several rounds have programs of their own.
 bool fits_compressor(const Option& option, const TreeJob& job) {
+  const int last_round = option.steps.back().round;
+  if (!every_codec(option, job,
+                   [&](const core::CompressorTraits& traits) { return traits.rounds == last_round + 1; })) {
+    return false;
+  }
   for (size_t i = 1; i < option.steps.size(); ++i) {
     const Step& before = option.steps[i - 1];
     if (option.steps[i].kind != Kind::all_reduce || before.kind != Kind::encode) continue;
@@ -63,7 +68,7 @@ bool fits_memory(const Option& option, const TreeJob& job) {
 constexpr NarrowingRule kRules[] = {
     {"topology", "levels where nodes are known, alike, several, and of several ranks", fits_topology},
     {"places", "work on the host where it has threads for that", fits_places},
-    {"compressor", "a collective adds up payloads that can be added", fits_compressor},
+    {"compressor", "a collective adds up payloads that can be added, in all rounds of a compressor", fits_compressor},
     {"fidelity", "compressors that the job's fidelity allows", fits_fidelity},
     {"allow-list", "compressors that are named", fits_allow_list},
     {"memory", "payloads of the whole gradient within the job's memory budget", fits_memory},
@@ -93,6 +98,11 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
   const auto add = [&](Option option) {
     if (admits(option, job, off)) options.push_back(std::move(option));
   };
+  for (const core::CompressorSpec& codec : job.codecs) {
+    const core::CompressorTraits* traits = core::traits_of(codec, job.traits);
+    if (traits == nullptr || traits->rounds == 1) continue;
+    for (const Place place : places) add(core::encoded_all_reduce(codec, place, traits->rounds));
+  }
   for (const std::vector<Steps>& programs : families) {
     for (const Steps& steps : programs) {
       const bool encodes =

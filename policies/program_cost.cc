@@ -117,13 +117,14 @@ class TabulatedCost final : public CostModel {
 
 }  // namespace
 
-core::Result<std::vector<double>> program_step_times(const CostTable& table, const Option& option, int64_t numel,
+core::Result<std::vector<double>> program_step_times(const CostTable& table, const Option& option,
+                                                     const core::Extent& bucket,
                                                      const std::vector<core::CompressorTraits>& known) {
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
   if (core::uses_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
-  const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
+  const std::vector<StepSize> sizes = step_sizes(option, bucket, table.ranks, known);
   std::vector<double> times_us;
   for (size_t i = 0; i < option.steps.size(); ++i) {
     const auto us = step_us(option.steps[i], sizes[i], option, table);
@@ -133,16 +134,16 @@ core::Result<std::vector<double>> program_step_times(const CostTable& table, con
   return times_us;
 }
 
-std::optional<Work> program_work(const CostTable& table, const Option& option, int64_t numel,
+std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
                                  const std::vector<core::CompressorTraits>& known) {
   if (core::uses_levels(option) && !table.ranks.has_levels()) return {};
-  const std::vector<StepSize> sizes = step_sizes(option, numel, table.ranks, known);
+  const std::vector<StepSize> sizes = step_sizes(option, bucket, table.ranks, known);
   const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
   const auto first = std::find_if(option.steps.begin(), option.steps.end(), is_collective) - option.steps.begin();
   const auto last = option.steps.rend() - std::find_if(option.steps.rbegin(), option.steps.rend(), is_collective) - 1;
   Work work{};
   if (option.steps.front().kind != Kind::encode) {
-    work[kBackward] = table.scale_us + static_cast<double>(numel) * table.scale_element_us;
+    work[kBackward] = table.scale_us + static_cast<double>(bucket.numel) * table.scale_element_us;
   }
   for (size_t i = 0; i < option.steps.size(); ++i) {
     const auto us = step_us(option.steps[i], sizes[i], option, table);

@@ -26,11 +26,12 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
                                                            int64_t most_elements);
 
 // Microseconds of each step, or an error that names the step without a rate.
-core::Result<std::vector<double>> program_step_times(const CostTable& table, const core::Option& option, int64_t numel,
+core::Result<std::vector<double>> program_step_times(const CostTable& table, const core::Option& option,
+                                                     const core::Extent& bucket,
                                                      const std::vector<core::CompressorTraits>& known);
 
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
-std::optional<Work> program_work(const CostTable& table, const core::Option& option, int64_t numel,
+std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,
                                  const std::vector<core::CompressorTraits>& known);
 
 }  // namespace gradtune::policies

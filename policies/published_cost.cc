@@ -83,11 +83,11 @@ class Published final : public CostModel {
 
 Knowledge published_knowledge(const PublishedCost& parameters, core::GradientTable table) {
   using core::CompressorSpec;
-  constexpr auto full = [](const CompressorSpec&, int64_t n) { return 4 * n; };
-  constexpr auto half = [](const CompressorSpec&, int64_t n) { return 2 * n; };
+  constexpr auto full = [](const CompressorSpec&, const core::Extent& of, int) { return 4 * of.numel; };
+  constexpr auto half = [](const CompressorSpec&, const core::Extent& of, int) { return 2 * of.numel; };
   // 1 % of the elements in 8 bytes each, and a bit for each element.
-  constexpr auto sparse = [](const CompressorSpec&, int64_t n) { return n / 100 * 8; };
-  constexpr auto signs = [](const CompressorSpec&, int64_t n) { return n / 8; };
+  constexpr auto sparse = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 100 * 8; };
+  constexpr auto signs = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 8; };
   Knowledge knowledge{.table = std::move(table), .world_size = parameters.machines, .fidelity = core::Fidelity::lossy};
   const auto add = [&](std::string_view name, core::Fidelity fidelity, bool summable, auto payload_bytes) {
     core::CompressorTraits traits{};

@@ -21,11 +21,12 @@ int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / un
 // What the steps so far left on a rank that has something.
 class Walk {
  public:
-  Walk(const core::Option& option, int64_t numel, const Ranks& ranks, const std::vector<core::CompressorTraits>& known)
-      : option_(option), numel_(numel), ranks_(ranks), known_(known) {
+  Walk(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
+       const std::vector<core::CompressorTraits>& known)
+      : option_(option), bucket_(bucket), numel_(bucket.numel), ranks_(ranks), known_(known) {
     const bool levels = core::uses_levels(option);
     const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
-    padded_ = rounded_up(numel, kShardAlignment * shards);
+    padded_ = rounded_up(numel_, kShardAlignment * shards);
     held_ = padded_;
   }
 
@@ -33,7 +34,7 @@ class Walk {
     const Step& step = option_.steps[position];
     switch (step.kind) {
       case Kind::encode: return encode(position);
-      case Kind::decode: return decode();
+      case Kind::decode: return decode(step);
       default: return encoded_ ? exchange(step) : collective(step);
     }
   }
@@ -42,9 +43,8 @@ class Walk {
   int64_t held() const { return std::min(held_, numel_); }
 
   StepSize encode(size_t position) {
-    const core::CompressorSpec& codec = option_.codecs[option_.steps[position].codec];
-    const core::CompressorTraits* traits = core::traits_of(codec, known_);
-    core::check(traits != nullptr, "a program uses a compressor without traits");
+    const Step& step = option_.steps[position];
+    const core::CompressorSpec& codec = option_.codecs[step.codec];
     parts_ = 1;
     bool to_sum = false;
     for (size_t i = position + 1; i < option_.steps.size() && core::is_collective(option_.steps[i].kind); ++i) {
@@ -52,16 +52,25 @@ class Walk {
       to_sum = to_sum || option_.steps[i].kind == Kind::all_reduce;
     }
     const int64_t elements = held();
-    part_bytes_ = traits->payload_bytes(codec, std::min(held_ / parts_, numel_));
+    const int64_t part = std::min(held_ / parts_, numel_);
+    const std::vector<core::Matrix> matrices = core::matrices_within(bucket_.matrices, 0, part);
+    part_bytes_ = traits_of(step).payload_bytes(codec, {part, matrices}, step.round);
     if (!to_sum) part_bytes_ = rounded_up(part_bytes_, kShardAlignment);
     added_ = 1;
     encoded_ = true;
     return {.elements = elements, .bytes = parts_ * part_bytes_};
   }
 
-  StepSize decode() {
+  StepSize decode(const Step& step) {
     encoded_ = false;
-    return {.elements = held(), .payloads = added_, .bytes = parts_ * part_bytes_};
+    const bool is_last = step.round + 1 == traits_of(step).rounds;
+    return {.elements = is_last ? held() : 0, .payloads = added_, .bytes = parts_ * part_bytes_};
+  }
+
+  const core::CompressorTraits& traits_of(const Step& step) const {
+    const core::CompressorTraits* traits = core::traits_of(option_.codecs[step.codec], known_);
+    core::check(traits != nullptr, "a program uses a compressor without traits");
+    return *traits;
   }
 
   // Of payloads: `parts_` of them, of which `added_` belong to the same elements.
@@ -109,6 +118,7 @@ class Walk {
   }
 
   const core::Option& option_;
+  const core::Extent& bucket_;
   const int64_t numel_;
   const Ranks& ranks_;
   const std::vector<core::CompressorTraits>& known_;
@@ -121,9 +131,9 @@ class Walk {
 
 }  // namespace
 
-std::vector<StepSize> step_sizes(const core::Option& option, int64_t numel, const Ranks& ranks,
+std::vector<StepSize> step_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
                                  const std::vector<core::CompressorTraits>& known) {
-  Walk walk(option, numel, ranks, known);
+  Walk walk(option, bucket, ranks, known);
   std::vector<StepSize> sizes;
   for (size_t i = 0; i < option.steps.size(); ++i) sizes.push_back(walk(i));
   return sizes;

@@ -34,9 +34,9 @@ struct StepSize {
                          // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
 };
 
-// One for each step. The program is one of the decision tree or its extension, for gradients of fp32; with levels only
+// One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for gradients of fp32; with levels only
 // where there are some.
-std::vector<StepSize> step_sizes(const core::Option& option, int64_t numel, const Ranks& ranks,
+std::vector<StepSize> step_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
                                  const std::vector<core::CompressorTraits>& known);
 
 // Bytes of payloads that the bucket keeps in the pool, in about the order of the sum over its steps.

@@ -47,7 +47,8 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   }
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
-    const auto steps_us = program_step_times(cost, bucket.option, core::numel(bucket), known);
+    const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
+    const auto steps_us = program_step_times(cost, bucket.option, {core::numel(bucket), matrices}, known);
     if (!steps_us) return steps_us.error();
     Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()), .end_op = 0, .leading = 0, .last_tensor = 0};
     const auto number = static_cast<int32_t>(b);

@@ -60,7 +60,7 @@ class BlockCodes final : public Compressor {
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
-  int64_t scratch_bytes(int64_t /*n*/) const override { return 0; }
+  int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -77,8 +77,8 @@ class BlockCodes final : public Compressor {
           .add_to_residual_next = job.add_to_residual_next,
           .scale = job.scale,
           .error_scale = job.error_scale,
-          .random = job.random,
-          .first_element = static_cast<uint64_t>(job.first_element + begin),
+          .random = job.work.random,
+          .first_element = static_cast<uint64_t>(job.work.first_element + begin),
           .units = reinterpret_cast<float*>(payload + layout.scales_at) + begin / layout.block,
           .codes = reinterpret_cast<uint8_t*>(payload) + layout.codes_at + code_bytes(begin, member_.format.bits),
           .block = static_cast<size_t>(layout.block),
@@ -89,25 +89,25 @@ class BlockCodes final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
-                      Queue& queue) const override {
-    const auto n = static_cast<int64_t>(out.size());
+  core::Status decode(const Decode& job, Queue& queue) const override {
+    const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, n);
-    if (core::Status status = check_blocks(payloads, layout, member_.id, n, queue); !status) return status;
+    if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
-      const CodeDecode run{.payloads = payloads,
+      const CodeDecode run{.payloads = job.payloads,
                            .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
                            .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
-                           .out = out.data() + begin,
+                           .out = job.out.data() + begin,
                            .block = static_cast<size_t>(layout.block),
                            .n = static_cast<size_t>(end - begin),
-                           .accumulate = accumulate,
+                           .accumulate = job.accumulate,
                            .stream = n * 4 >= kStreamBytes};
-      accepted.add(static_cast<uint32_t>(payloads.size() - decode_codes(member_.format, run)));
+      accepted.add(static_cast<uint32_t>(job.payloads.size() - decode_codes(member_.format, run)));
     });
     if (accepted.get() == 0) return {};
-    return bad_payload(payloads.size() - accepted.get(), payloads.size(), "a code is larger than any that is sent");
+    return bad_payload(job.payloads.size() - accepted.get(), job.payloads.size(),
+                       "a code is larger than any that is sent");
   }
 
  private:
@@ -135,8 +135,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_min = parameter.min,
                      .parameter_max = parameter.max,
                      .parameter_step = parameter.step,
-                     .payload_bytes = [](const core::CompressorSpec& spec,
-                                         int64_t n) { return layout_of(with_parameter(member, spec), n).bytes; }},
+                     .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
+                                         int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; }},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
 }

@@ -3,7 +3,7 @@
 //
 // The contract of a compressor. It turns n fp32 gradient elements into a payload of fixed size and adds payloads back
 // up. One object serves one spec ("topk:0.01"), holds no state, and may be called from any number of threads; what
-// belongs to a bucket or to elements (payloads, scratch, residuals) is the caller's.
+// belongs to a bucket or to elements (payloads, scratch, residuals, state) is the caller's.
 //
 // Error feedback (Seide et al. 2014; Karimireddy et al., ICML 2019). With p = gradient + residual, the payload stands
 // for scale * p, and what it misses is written to the next residual: error_scale * (scale * p - decode(payload)).
@@ -16,6 +16,16 @@
 // id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders check header, counts, indices
 // and scales before they use them and reject by name (I8); they write nothing outside their output for any input.
 // Summable payloads are bare arrays of their wire type.
+//
+// Rounds. Most compressors have one: encode, a collective, decode. With several, each round's encode takes the same
+// gradient and residual, and the payload of the last one stands for scale * p; what a decode before the last makes of
+// the ranks' payloads goes into the round's memory, where the rounds behind it find it. So all ranks find the same
+// there. Only the last encode writes the next residual for good.
+//
+// State is what a compressor keeps of a bucket from step to step (a warm start, a threshold, momentum): bytes that are
+// zero at first and whenever another strategy was put in force. Like residuals they are kept twice: a step reads one
+// copy and writes all of the other by its last encode or decode, and is undone by not swapping them. A program's first
+// use of a codec has state; where the same codec encodes again what was summed, its state is null.
 //
 // Randomness is counter-based: what an element draws is a function of Random and of its position in the gradient alone
 // (random-inl.h), so it does not depend on buckets, threads or SIMD targets, and no state is kept.
@@ -46,17 +56,35 @@ struct Random {
   uint32_t use = 0;  // another number for each use of the same position in one step
 };
 
+// What encode and decode of the same elements are told alike.
+struct Work {
+  std::span<const core::Matrix> matrices = {};  // among the elements, for compressors that need them
+  Random random = {};                           // used by random compressors only, and so is
+  int64_t first_element = 0;                    // the position of the first element in the whole gradient
+  int round = 0;
+  // Aligned to 16 bytes, as is all memory here but that of floats.
+  std::byte* round_memory = nullptr;  // round_bytes, from the first encode of a step to its last decode
+  const std::byte* state = nullptr;   // state_bytes, or null
+  std::byte* state_next = nullptr;    // null as state is
+};
+
 struct Encode {
   std::span<const float> gradient;    // n elements
   const float* residual = nullptr;    // n elements, or null: p = gradient
-  float* residual_next = nullptr;     // n elements, or null: the error is not kept
-  bool add_to_residual_next = false;  // add the error instead of storing it
+  float* residual_next = nullptr;     // n elements; null: the error is not kept, and there is no residual
+  bool add_to_residual_next = false;  // add the error instead of storing it; then there is no residual either
   float scale = 1;
   float error_scale = 1;
-  Random random = {};            // used by random compressors only, and so is
-  int64_t first_element = 0;     // the position of gradient[0] in the whole gradient
-  std::span<std::byte> payload;  // payload_bytes(n), aligned to 16 bytes; summable ones to their elements
-  std::span<std::byte> scratch;  // at least scratch_bytes(n), 16-byte aligned
+  Work work = {};
+  std::span<std::byte> payload;  // payload_bytes of the round; summable ones are aligned to their elements
+  std::span<std::byte> scratch;  // at least scratch_bytes
+};
+
+struct Decode {
+  std::span<const std::span<const std::byte>> payloads;  // aligned as in encode
+  std::span<float> out;                                  // n elements, left alone before the last round
+  bool accumulate = false;
+  Work work = {};
 };
 
 class Compressor {
@@ -69,8 +97,12 @@ class Compressor {
   // The type in which a collective may add summable payloads; opaque payloads are bytes.
   virtual core::DType sum_type() const { return core::DType::f32; }
 
-  int64_t payload_bytes(int64_t n) const { return traits().payload_bytes(spec(), n); }
-  virtual int64_t scratch_bytes(int64_t n) const = 0;
+  int64_t payload_bytes(const core::Extent& extent, int round = 0) const {
+    return traits().payload_bytes(spec(), extent, round);
+  }
+  virtual int64_t scratch_bytes(const core::Extent& extent) const = 0;  // of the encode of any round
+  virtual int64_t round_bytes(const core::Extent& /*extent*/) const { return 0; }
+  virtual int64_t state_bytes(const core::Extent& /*extent*/) const { return 0; }
 
   // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504; a mean
   // may overflow). Decoders accept the payload all the same, so that no rank fails before all have learned of it; the
@@ -78,10 +110,8 @@ class Compressor {
   [[nodiscard]] virtual bool encode(const Encode& job, Queue& queue) const = 0;
 
   // out = (accumulate ? out : 0) + the sum of the decoded payloads, added in the order given, in one pass over `out`.
-  // Payloads are aligned as in encode.
   // The error names the payload's position and the field that was wrong; `out` then holds garbage inside its bounds.
-  virtual core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out,
-                              bool accumulate, Queue& queue) const = 0;
+  virtual core::Status decode(const Decode& job, Queue& queue) const = 0;
 };
 
 // The table of this family (table.cc): one row per compressor. `none` is always the first.

@@ -33,7 +33,7 @@ class Dense final : public Compressor {
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
   core::DType sum_type() const override { return wire_; }
-  int64_t scratch_bytes(int64_t /*n*/) const override { return 0; }
+  int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -54,16 +54,15 @@ class Dense final : public Compressor {
     return largest.get() < overflow_bits(wire_);
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
-                      Queue& queue) const override {
-    const auto n = static_cast<int64_t>(out.size());
-    if (core::Status sizes = check_sizes(payloads, payload_bytes(n)); !sizes) return sizes;
+  core::Status decode(const Decode& job, Queue& queue) const override {
+    const auto n = static_cast<int64_t>(job.out.size());
+    if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes) return sizes;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      decode_dense(wire_, {.payloads = payloads,
+      decode_dense(wire_, {.payloads = job.payloads,
                            .first = static_cast<size_t>(begin),
-                           .out = out.data() + begin,
+                           .out = job.out.data() + begin,
                            .n = static_cast<size_t>(end - begin),
-                           .accumulate = accumulate,
+                           .accumulate = job.accumulate,
                            .stream = n * 4 >= kStreamBytes});
     });
     return {};
@@ -81,8 +80,8 @@ std::unique_ptr<Compressor> make(const core::CompressorSpec& spec, const core::C
 }
 
 template <core::DType wire>
-int64_t payload_bytes(const core::CompressorSpec& /*spec*/, int64_t n) {
-  return n * core::bytes_per_element(wire);
+int64_t payload_bytes(const core::CompressorSpec& /*spec*/, const core::Extent& extent, int /*round*/) {
+  return extent.numel * core::bytes_per_element(wire);
 }
 
 template <core::DType wire>

@@ -22,5 +22,7 @@ TableRow fp8e5m2();
 TableRow natural();
 TableRow terngrad();
 TableRow qsgd();
+TableRow powersgd();  // powersgd.cc
+TableRow randk();     // randk.cc
 
 }  // namespace gradtune::compress

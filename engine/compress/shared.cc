@@ -9,6 +9,8 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/core/philox.h"
+
 namespace gradtune::compress {
 
 void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, int64_t count) {
@@ -55,12 +57,18 @@ core::Status check_frames(std::span<const std::span<const std::byte>> payloads, 
 
 void check_encode(const Compressor& compressor, const Encode& job) {
   const auto n = static_cast<int64_t>(job.gradient.size());
-  core::check(static_cast<int64_t>(job.payload.size()) == compressor.payload_bytes(n),
-              "the payload has payload_bytes(n)");
-  core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(n), "scratch has scratch_bytes(n)");
+  const core::Extent extent{n, job.work.matrices};
+  const int round = job.work.round;
+  core::check(round >= 0 && round < compressor.traits().rounds, "the round is one of the compressor's");
+  core::check(static_cast<int64_t>(job.payload.size()) == compressor.payload_bytes(extent, round),
+              "the payload has payload_bytes");
+  core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(extent),
+              "scratch has scratch_bytes");
   core::check(job.scale > 0, "the scale is positive");
   core::check(job.residual_next == nullptr || job.residual_next != job.residual,
               "residual and next residual are different memory");
+  core::check(job.residual == nullptr || (job.residual_next != nullptr && !job.add_to_residual_next),
+              "a residual has a next one, which is written anew");
   if (compressor.traits().summable) return;
   core::check(n <= std::numeric_limits<uint32_t>::max(), "opaque payloads count elements in 32 bits");
   core::check(reinterpret_cast<uintptr_t>(job.payload.data()) % 16 == 0, "payloads are 16-byte aligned");
@@ -70,6 +78,17 @@ void check_encode(const Compressor& compressor, const Encode& job) {
 float unsent_factor(const Encode& job) {
   const double product = double{job.scale} * job.error_scale;
   return std::abs(product - 1) < 0x1p-23 ? 1.0F : static_cast<float>(product);
+}
+
+int64_t share_of(double share, int64_t n) {
+  return std::min(n, static_cast<int64_t>(std::ceil(share * static_cast<double>(n) * (1 - 0x1p-50))));
+}
+
+std::array<uint32_t, 4> shared_random(const Random& random, int64_t element) {
+  const auto position = static_cast<uint64_t>(element);
+  return core::philox4x32(
+      {static_cast<uint32_t>(position), random.step, static_cast<uint32_t>(position >> 32), random.use},
+      {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
 }
 
 bool finite_product(float factor, uint32_t abs_bits) { return std::isfinite(factor * std::bit_cast<float>(abs_bits)); }

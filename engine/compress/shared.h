@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -55,6 +56,13 @@ void check_encode(const Compressor& compressor, const Encode& job);
 // What error_scale * scale * p is in units of p. The first encode of a program has scale = 1/N and error_scale = N,
 // whose product is 1 but for rounding: then an element that was not sent is kept bit for bit.
 float unsent_factor(const Encode& job);
+
+// How many of n elements that share is, rounded up. Products that are whole but for rounding count as whole: 0.07 of 100
+// is 7.
+int64_t share_of(double share, int64_t n);
+
+// 128 random bits that belong to the element at that position of the gradient, the same on all ranks.
+std::array<uint32_t, 4> shared_random(const Random& random, int64_t element);
 
 // --- Blocks.
 

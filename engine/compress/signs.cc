@@ -47,7 +47,7 @@ class Signs final : public Compressor {
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
-  int64_t scratch_bytes(int64_t /*n*/) const override { return 0; }
+  int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -75,20 +75,19 @@ class Signs final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
-                      Queue& queue) const override {
-    const auto n = static_cast<int64_t>(out.size());
+  core::Status decode(const Decode& job, Queue& queue) const override {
+    const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, spec_, n);
-    if (core::Status status = check_blocks(payloads, layout, member_.id, n, queue); !status) return status;
+    if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
     for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
       decode_signs({.kind = member_.scales,
-                    .payloads = payloads,
+                    .payloads = job.payloads,
                     .scales_at = static_cast<size_t>(scales_at(layout, begin)),
                     .bits_at = static_cast<size_t>(layout.codes_at + begin / 8),
-                    .out = out.data() + begin,
+                    .out = job.out.data() + begin,
                     .block = static_cast<size_t>(layout.block),
                     .n = static_cast<size_t>(end - begin),
-                    .accumulate = accumulate,
+                    .accumulate = job.accumulate,
                     .stream = n * 4 >= kStreamBytes});
     });
     return {};
@@ -118,8 +117,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_min = has_parameter ? 8 : 0.0,
                      .parameter_max = has_parameter ? 65536 : 0.0,
                      .parameter_step = has_parameter ? 8 : 0.0,
-                     .payload_bytes = [](const core::CompressorSpec& spec,
-                                         int64_t n) { return layout_of(member, spec, n).bytes; }},
+                     .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
+                                         int) { return layout_of(member, spec, extent.numel).bytes; }},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<Signs>(spec, traits, member); }};
 }

@@ -24,17 +24,12 @@ struct Layout {
   int64_t k, blocks, starts_at, positions_at, values_at, bytes;
 
   Layout(const core::CompressorSpec& spec, int64_t n)
-      : k(sent(spec.parameter, n)),
+      : k(share_of(spec.parameter, n)),
         blocks((n + kBlockElements - 1) / kBlockElements),
         starts_at(sizeof(PayloadHeader)),
         positions_at(starts_at + section_bytes(blocks * 4)),
         values_at(positions_at + section_bytes(k * 2)),
         bytes(values_at + section_bytes(k * 2)) {}
-
-  // Products that are whole but for rounding count as whole: 0.07 of 100 is 7.
-  static int64_t sent(double density, int64_t n) {
-    return std::min(n, static_cast<int64_t>(std::ceil(density * static_cast<double>(n) * (1 - 0x1p-50))));
-  }
 };
 
 class TopK final : public Compressor {
@@ -43,7 +38,9 @@ class TopK final : public Compressor {
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
-  int64_t scratch_bytes(int64_t n) const override { return TopkSelection::scratch_bytes(n, Layout(spec_, n).k); }
+  int64_t scratch_bytes(const core::Extent& extent) const override {
+    return TopkSelection::scratch_bytes(extent.numel, Layout(spec_, extent.numel).k);
+  }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -63,21 +60,20 @@ class TopK final : public Compressor {
     return false;
   }
 
-  core::Status decode(std::span<const std::span<const std::byte>> payloads, std::span<float> out, bool accumulate,
-                      Queue& queue) const override {
-    const auto n = static_cast<int64_t>(out.size());
+  core::Status decode(const Decode& job, Queue& queue) const override {
+    const auto n = static_cast<int64_t>(job.out.size());
     const Layout layout(spec_, n);
-    core::Status status = check_frames(payloads, layout.bytes, kId, n, layout.k);
-    if (status.ok()) status = check_positions(payloads, layout, n, queue);
+    core::Status status = check_frames(job.payloads, layout.bytes, kId, n, layout.k);
+    if (status.ok()) status = check_positions(job.payloads, layout, n, queue);
     if (!status.ok()) return status;
     const bool streamed = n * 4 >= kStreamBytes;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       alignas(64) float tile[kBlockElements];
-      float* const place = out.data() + begin;
+      float* const place = job.out.data() + begin;
       float* const sums = streamed ? tile : place;
-      if (!accumulate) std::fill_n(sums, end - begin, 0.0F);
-      if (accumulate && streamed) std::copy_n(place, end - begin, sums);
-      for (const std::span<const std::byte>& payload : payloads) {
+      if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
+      if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
+      for (const std::span<const std::byte>& payload : job.payloads) {
         add_block(View(payload, layout), begin, sums);
       }
       if (streamed) stream_floats(sums, place, static_cast<size_t>(end - begin));
@@ -163,20 +159,20 @@ class TopK final : public Compressor {
 }  // namespace
 
 TableRow topk() {
-  return {
-      .traits = {.name = "topk",
-                 .summary = "the largest elements, this share of all",
-                 .fidelity = core::Fidelity::lossy,
-                 .in_default_list = true,
-                 .summable = false,
-                 .error_feedback = true,
-                 .parameter_name = "density",
-                 .parameter_default = 0.02,
-                 .parameter_min = 1e-6,
-                 .parameter_max = 1,
-                 .payload_bytes = [](const core::CompressorSpec& spec, int64_t n) { return Layout(spec, n).bytes; }},
-      .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
-          -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits); }};
+  return {.traits = {.name = "topk",
+                     .summary = "the largest elements, this share of all",
+                     .fidelity = core::Fidelity::lossy,
+                     .in_default_list = true,
+                     .summable = false,
+                     .error_feedback = true,
+                     .parameter_name = "density",
+                     .parameter_default = 0.02,
+                     .parameter_min = 1e-6,
+                     .parameter_max = 1,
+                     .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
+                                         int) { return Layout(spec, extent.numel).bytes; }},
+          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
+              -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits); }};
 }
 
 }  // namespace gradtune::compress

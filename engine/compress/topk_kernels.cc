@@ -58,12 +58,28 @@ size_t scan_block(const TopkScan& block, Candidate* candidates) {
   return block.residual == nullptr ? scan<false>(block, candidates) : scan<true>(block, candidates);
 }
 
-void add_block(const float* gradient, const float* residual, float factor, float* errors, size_t n) {
-  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
-    auto p = hn::LoadU(d, gradient + i);
-    if (residual != nullptr) p = hn::Add(p, hn::LoadU(d, residual + i));
-    hn::StoreU(hn::Add(hn::LoadU(d, errors + i), hn::Mul(p, hn::Set(d, factor))), d, errors + i);
-  });
+uint32_t keep_block(const Unsent& block) {
+  Output<float> errors(block.errors, block.stream && !block.add);
+  uint32_t largest = 0;
+  for (size_t begin = 0; begin < block.n; begin += kTile) {
+    const size_t count = std::min(kTile, block.n - begin);
+    const float* gradient = block.gradient + begin;
+    const float* residual = offset(block.residual, begin);
+    float* error = errors.tile(begin);
+    const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
+      const auto p = load_p(d, gradient, residual, i);
+      if (error != nullptr) {
+        auto kept = hn::Mul(p, hn::Set(d, block.factor));
+        if (block.add) kept = hn::Add(hn::LoadU(d, error + i), kept);
+        hn::StoreU(kept, d, error + i);
+      }
+      return abs_bits(d, p);
+    });
+    largest = std::max(largest, seen);
+    errors.finish_tile(begin, count);
+  }
+  errors.finish();
+  return largest;
 }
 
 void stream_block(const float* from, float* to, size_t n) {
@@ -79,16 +95,14 @@ HWY_AFTER_NAMESPACE();
 namespace gradtune::compress {
 
 HWY_EXPORT(scan_block);
-HWY_EXPORT(add_block);
+HWY_EXPORT(keep_block);
 HWY_EXPORT(stream_block);
 
 size_t scan_topk(const TopkScan& block, Candidate* candidates) {
   return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
 }
 
-void add_errors(const float* gradient, const float* residual, float factor, float* errors, size_t n) {
-  HWY_DYNAMIC_DISPATCH(add_block)(gradient, residual, factor, errors, n);
-}
+uint32_t keep_unsent(const Unsent& block) { return HWY_DYNAMIC_DISPATCH(keep_block)(block); }
 
 void stream_floats(const float* from, float* to, size_t n) { HWY_DYNAMIC_DISPATCH(stream_block)(from, to, n); }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `topk`, over one block. Internal to engine/compress.
+// Kernels of `topk` and `randk`, over one block. Internal to engine/compress.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +33,17 @@ struct TopkScan {
 // Returns how many candidates it wrote, in ascending order. There may be n of them, plus slack.
 size_t scan_topk(const TopkScan& block, Candidate* candidates);
 
-// errors += factor * p
-void add_errors(const float* gradient, const float* residual, float factor, float* errors, size_t n);
+// The errors of elements that are not sent. Returns the largest of the bits of |p|.
+struct Unsent {
+  const float* gradient;
+  const float* residual;  // or null: p = gradient
+  float factor;
+  float* errors;  // factor * p; null: only looked at
+  bool add;       // to what is there
+  size_t n;
+  bool stream;
+};
+uint32_t keep_unsent(const Unsent& block);
 
 // Copies past the caches.
 void stream_floats(const float* from, float* to, size_t n);

@@ -263,8 +263,13 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
 void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {
-    add_errors(job_.gradient.data() + begin, offset(job_.residual, begin), unsent_factor_, job_.residual_next + begin,
-               static_cast<size_t>(end - begin));
+    (void)keep_unsent({.gradient = job_.gradient.data() + begin,
+                       .residual = offset(job_.residual, begin),
+                       .factor = unsent_factor_,
+                       .errors = job_.residual_next + begin,
+                       .add = true,
+                       .n = static_cast<size_t>(end - begin),
+                       .stream = false});
   };
   const int64_t first = index * kBlockElements;
   const int64_t end = std::min(n_, first + kBlockElements);

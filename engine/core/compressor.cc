@@ -39,6 +39,24 @@ std::string to_string(const CompressorSpec& spec) {
   return spec.name + ":" + print(spec.parameter);
 }
 
+std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t begin, int64_t length) {
+  std::vector<Matrix> within;
+  for (const Matrix& matrix : matrices) {
+    const int64_t skipped = std::max<int64_t>(begin - matrix.begin, 0);
+    const int64_t first = (skipped + matrix.columns - 1) / matrix.columns;
+    const int64_t last = (std::min(begin + length, matrix.end()) - matrix.begin) / matrix.columns;
+    if (begin + length <= matrix.begin || first >= last) continue;
+    within.push_back({matrix.begin + first * matrix.columns - begin, last - first, matrix.columns});
+  }
+  return within;
+}
+
+int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent) {
+  int64_t sum = 0;
+  for (int round = 0; round < traits.rounds; ++round) sum += traits.payload_bytes(spec, extent, round);
+  return sum;
+}
+
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known) {
   const auto row = std::find_if(known.begin(), known.end(),
                                 [&](const CompressorTraits& traits) { return traits.name == spec.name; });

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,29 @@ struct CompressorSpec {
 
 std::string to_string(const CompressorSpec& spec);  // "topk:0.01"; the parameter is left out where it is 0
 
+// Whole rows of a matrix: rows x columns elements from `begin` on.
+struct Matrix {
+  int64_t begin = 0, rows = 0, columns = 0;
+
+  int64_t end() const { return begin + rows * columns; }
+  bool operator==(const Matrix&) const = default;
+};
+
+// Elements that are encoded as one: how many there are, and the matrices among them, ascending. What is in no matrix
+// counts as vectors.
+struct Extent {
+  // Of vectors alone where nothing is said of matrices.
+  Extent(int64_t elements = 0, std::span<const Matrix> among = {})  // NOLINT(google-explicit-constructor)
+      : numel(elements), matrices(among) {}
+
+  int64_t numel;
+  std::span<const Matrix> matrices;
+};
+
+// Those among the elements [begin, begin + length), with what they have of whole rows there; positions count from
+// `begin` on.
+std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t begin, int64_t length);
+
 struct CompressorTraits {
   std::string_view name;
   std::string_view summary;  // one line for users
@@ -44,12 +68,19 @@ struct CompressorTraits {
   std::string_view parameter_name;
   double parameter_default = 0, parameter_min = 0, parameter_max = 0, parameter_step = 0;
 
-  // Bytes of the payload of n >= 0 elements: fixed by spec and n, never by the data.
-  int64_t (*payload_bytes)(const CompressorSpec& spec, int64_t n);
+  // Encodes, collectives and decodes that it takes. What several rounds send is summable.
+  int rounds = 1;
+  bool needs_matrices = false;  // treats matrices as such, and is told of them
+
+  // Bytes of the payload of a round: fixed by spec, extent and round, never by the data.
+  int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
 };
 
 // Those of that compressor among the known ones; null where it is not known.
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known);
+
+// Of all rounds together.
+int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);
 
 // An error that says what is allowed where the traits do not admit the parameter.
 Status check_parameter(const CompressorTraits& traits, double parameter);

@@ -35,10 +35,24 @@ std::string print(const Step& step) {
   text += '@';
   text += to_string(step.place);
   if (step.codec != 0) text += '#' + std::to_string(step.codec);
+  if (step.round != 0) text += '.' + std::to_string(step.round);
   return text;
 }
 
-// One word of a printed program, such as "decode@host#1".
+// The number that stands behind the mark at the end of `text`, which is cut off; 0 where there is no mark. Nothing when
+// it is no number.
+std::optional<uint8_t> take_number(std::string_view& text, char mark) {
+  const size_t at = text.find(mark);
+  if (at == std::string_view::npos) return uint8_t{0};
+  const std::string_view digits = text.substr(at + 1);
+  text = text.substr(0, at);
+  uint8_t number = 0;
+  const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) return {};
+  return number;
+}
+
+// One word of a printed program, such as "decode@host#1.1".
 Result<Step> parse_step(std::string_view word, size_t codecs) {
   const std::string_view name = word.substr(0, word.find('@'));
   std::optional<Step> step;
@@ -56,14 +70,12 @@ Result<Step> parse_step(std::string_view word, size_t codecs) {
     return invalid("step \"" + std::string(word) + "\": the level of a collective is @intra, @inter or not said");
   }
   std::string_view place = word.substr(name.size());
-  if (const size_t hash = place.find('#'); hash != std::string_view::npos) {
-    const std::string_view digits = place.substr(hash + 1);
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), step->codec);
-    if (parsed.ec != std::errc() || parsed.ptr != digits.data() + digits.size()) {
-      return invalid("step \"" + std::string(word) + "\": after # stands the position of a codec");
-    }
-    place = place.substr(0, hash);
-  }
+  const std::optional<uint8_t> round = take_number(place, '.');
+  if (!round) return invalid("step \"" + std::string(word) + "\": after . stands the number of a round");
+  const std::optional<uint8_t> codec = take_number(place, '#');
+  if (!codec) return invalid("step \"" + std::string(word) + "\": after # stands the position of a codec");
+  step->round = *round;
+  step->codec = *codec;
   if (place == "@device") {
     step->place = Place::device;
   } else if (place == "@host") {
@@ -196,8 +208,14 @@ Result<Option> parse_option(std::string_view text, const std::vector<CompressorT
 
 Option plain_all_reduce() { return program({}, {Kind::all_reduce}, Place::device); }
 
-Option encoded_all_reduce(const CompressorSpec& codec, Place place) {
-  return program({codec}, {Kind::encode, Kind::all_reduce, Kind::decode}, place);
+Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds) {
+  Option option{.codecs = {codec}, .steps = {}};
+  for (uint8_t round = 0; round < rounds; ++round) {
+    option.steps.push_back({.kind = Kind::encode, .place = place, .round = round});
+    option.steps.push_back({.kind = Kind::all_reduce});
+    option.steps.push_back({.kind = Kind::decode, .place = place, .round = round});
+  }
+  return option;
 }
 
 Option two_step(const CompressorSpec& codec, Place place) {

@@ -15,12 +15,14 @@
 //   reduce, gather  sums, or payloads, at one rank of the group; the others have nothing until the broadcast
 //   all_gather      every rank receives the group's shards, to be put side by side, or the group's payloads
 //   broadcast       from the rank that has them
+// A compressor of several rounds has its encode, all_reduce and decode in each of them, one after the other; what it
+// decodes before the last round is not a gradient but what the next round needs.
 // A bucket is at first the local gradient of every rank and must end as the average, whole and on every rank. Payloads
 // may pass several exchanges before they are decoded. The decision tree (policies/decision_tree.h) is made of these.
 //
 // The printed form names codecs, then steps: "bf16: encode@device all_to_all decode@device encode@device all_gather
-// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so does a collective
-// that is not over all ranks ("all_gather@inter").
+// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so do one of a later round
+// than the first ("encode@host.1", "encode@host#1.1") and a collective that is not over all ranks ("all_gather@inter").
 #pragma once
 
 #include <cstdint>
@@ -53,6 +55,7 @@ struct Step {
   Place place = Place::device;  // encode, decode
   Level level = Level::flat;    // collectives
   uint8_t codec = 0;            // encode, decode: position in Option::codecs
+  uint8_t round = 0;            // encode, decode: which of the codec's
 
   bool operator==(const Step&) const = default;
 };
@@ -89,9 +92,9 @@ Result<Option> parse_option(std::string_view text, const std::vector<CompressorT
 Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known);
 
 // The named families of programs; `place` applies to all their encodes and decodes.
-Option plain_all_reduce();                                            // sums gradients in their own dtype
-Option encoded_all_reduce(const CompressorSpec& codec, Place place);  // summable payloads only
-Option two_step(const CompressorSpec& codec, Place place);            // all-to-all, decode-sum-encode, all-gather
-Option gather_payloads(const CompressorSpec& codec, Place place);     // all-gather, decode N payloads
+Option plain_all_reduce();  // sums gradients in their own dtype
+Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds = 1);  // summable payloads only
+Option two_step(const CompressorSpec& codec, Place place);         // all-to-all, decode-sum-encode, all-gather
+Option gather_payloads(const CompressorSpec& codec, Place place);  // all-gather, decode N payloads
 
 }  // namespace gradtune::core

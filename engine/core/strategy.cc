@@ -95,6 +95,23 @@ int64_t numel(const Bucket& bucket) {
   return sum;
 }
 
+std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table) {
+  std::vector<Matrix> matrices;
+  int64_t begin = 0;  // of the slice, in the bucket
+  for (const Slice& slice : bucket.slices) {
+    const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
+    if (tensor.shape.size() > 1 && tensor.numel > 0) {
+      const Matrix whole{0, tensor.shape[0], tensor.numel / tensor.shape[0]};
+      for (Matrix matrix : matrices_within({&whole, 1}, slice.offset, slice.length)) {
+        matrix.begin += begin;
+        matrices.push_back(matrix);
+      }
+    }
+    begin += slice.length;
+  }
+  return matrices;
+}
+
 uint64_t hash(const Strategy& strategy) {
   Hasher hasher;
   hasher.add(strategy.buckets.size());

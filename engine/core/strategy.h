@@ -49,6 +49,10 @@ struct Strategy {
 
 int64_t numel(const Bucket& bucket);
 
+// The matrices among a bucket's elements: of each tensor of several dimensions, the first of which counts rows, the
+// whole rows in it.
+std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table);
+
 uint64_t hash(const Strategy& strategy);
 
 // The least fidelity that admits all of the strategy's compressors, which are all among the known ones.

@@ -28,13 +28,22 @@ comm::WireType wire_of(DType dtype) {
 size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
 const char* name_of(size_t d) { return d == 1 ? "nodes" : "ranks"; }
 
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
 }  // namespace
 
-BucketCompiler::BucketCompiler(const core::Option& option, const std::vector<const compress::Compressor*>& codecs,
-                               const core::Seat& seat, int bucket, int64_t pool_begin)
-    : option_(option), codecs_(codecs), seat_(seat), bucket_(bucket), pool_(pool_begin) {}
+BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
+                               const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat,
+                               const Offsets& begins)
+    : option_(bucket.option),
+      codecs_(codecs),
+      seat_(seat),
+      bucket_(number),
+      matrices_(core::matrices_of(bucket, table)),
+      next_(begins),
+      has_encoded_(codecs.size()) {}
 
 core::Status BucketCompiler::compile(BucketProgram& program) {
   program_ = &program;
@@ -52,6 +61,7 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
     step_ = static_cast<int32_t>(i);
     if (core::Status status = compile_step(option_.steps[i]); !status) return status;
   }
+  if (round_ > 0) return refuse_round();
   if (encoded_ || !is_replicated(0) || !is_replicated(1)) {
     return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
   }
@@ -107,6 +117,7 @@ void BucketCompiler::begin() {
 }
 
 core::Status BucketCompiler::compile_step(const Step& step) {
+  if (round_ > 0 && !encoded_ && !is_encode(step)) return refuse_round();
   switch (step.kind) {
     case Step::Kind::encode: return encode(step);
     case Step::Kind::decode: return decode(step);
@@ -123,11 +134,38 @@ core::Status BucketCompiler::compile_step(const Step& step) {
 
 core::Status BucketCompiler::encode(const Step& step) {
   if (encoded_) return refuse("encode needs a gradient, but has payloads");
+  if (step.round != round_ || (round_ > 0 && codecs_[step.codec] != codec_)) return refuse_round();
+  if (core::Status status = round_ == 0 ? begin_encoding(step) : core::Status(); !status) return status;
+  Op op = encoding_;
+  op.place = step.place;
+  op.step = step_;
+  op.round = round_;
+  const Range longest = longest_part();
+  const std::vector<core::Matrix> matrices = matrices_in(longest);
+  part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
+  const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
+  const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
+  if (next.kind != Step::Kind::all_reduce) part_bytes_ = (part_bytes_ + 15) / 16 * 16;  // payloads are aligned
+  const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
+  if (next.kind == Step::Kind::all_gather || next.kind == Step::Kind::gather) {
+    // Encoded where the collective gathers: it works in place and nothing is copied.
+    const Dimension& dimension = dimensions_[dimension_of(next.level)];
+    buffer_ = allocate(bytes * dimension.size) + dimension.index * bytes;
+  } else {
+    buffer_ = allocate(bytes);
+  }
+  encoded_ = is_share_ = true;
+  exchanged_ = false;
+  op.payloads = payloads();
+  if (is_active()) add(std::move(op));
+  return {};
+}
+
+core::Status BucketCompiler::begin_encoding(const Step& step) {
   if (is_replicated(0) && is_replicated(1)) return refuse("encode after the whole bucket was reduced has no use");
   codec_ = codecs_[step.codec];
   const bool feeds_back = codec_->traits().error_feedback;
   Op op{.kind = Kind::encode,
-        .place = step.place,
         .codec = codec_,
         .residual = feeds_back && !is_share_,
         .share = is_share_,
@@ -156,44 +194,45 @@ core::Status BucketCompiler::encode(const Step& step) {
     }
     parts_ = std::move(finer);
   }
-  // All parts have the size of the largest, which is the first shard, since collectives have one count.
-  Part first = parts_.front();
-  for (int& shard : first) shard = shard == kWhole ? kWhole : 0;
-  const int64_t longest = range_of(first).length;
-  part_bytes_ = codec_->payload_bytes(longest);
-  const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
-  const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
-  if (next.kind != Step::Kind::all_reduce) part_bytes_ = (part_bytes_ + 15) / 16 * 16;  // payloads are aligned
-  const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
-  if (next.kind == Step::Kind::all_gather || next.kind == Step::Kind::gather) {
-    // Encoded where the collective gathers: it works in place and nothing is copied.
-    const Dimension& dimension = dimensions_[dimension_of(next.level)];
-    buffer_ = allocate(bytes * dimension.size) + dimension.index * bytes;
-  } else {
-    buffer_ = allocate(bytes);
-  }
-  op.payloads = payloads();
-  op.scratch_bytes = codec_->scratch_bytes(longest);
+  const Range longest = longest_part();
+  const std::vector<core::Matrix> matrices = matrices_in(longest);
+  const core::Extent extent{longest.length, matrices};
+  op.scratch_bytes = codec_->scratch_bytes(extent);
   op.scratch = allocate(op.scratch_bytes);
-  op.step = step_;
-  if (is_active()) add(std::move(op));
-  encoded_ = is_share_ = true;
-  exchanged_ = false;
+  op.round_memory = allocate(codec_->round_bytes(extent));
+  // What a codec keeps is of what it encodes first: the sum that it encodes again is another thing.
+  state_bytes_ = has_encoded_[step.codec] ? 0 : aligned(codec_->state_bytes(extent));
+  state_begin_ = state_bytes_ > 0 ? allocate_state(state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
+  has_encoded_[step.codec] = true;
+  encoding_ = std::move(op);
   return {};
 }
 
 core::Status BucketCompiler::decode(const Step& step) {
   if (!encoded_) return refuse("decode needs payloads, but has a gradient");
   if (codecs_[step.codec] != codec_) return refuse("decode names another codec than the encode before it");
+  if (step.round != round_) return refuse_round();
   if (!exchanged_) return refuse("decode before any exchange only loses precision");
-  Op op{.kind = Kind::decode, .place = step.place, .step = step_, .codec = codec_, .payloads = payloads()};
+  Op op{.kind = Kind::decode,
+        .place = step.place,
+        .step = step_,
+        .codec = codec_,
+        .payloads = payloads(),
+        .random = encoding_.random,
+        .round = round_,
+        .round_memory = encoding_.round_memory};
   std::stable_sort(op.payloads.begin(), op.payloads.end(),
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
   if (is_active()) add(std::move(op));
-  for (Dimension& dimension : dimensions_) {
-    dimension.summed = dimension.summed || dimension.pending;
+  const bool is_last = round_ + 1 == codec_->traits().rounds;
+  for (size_t d = 0; d < 2; ++d) {
+    Dimension& dimension = dimensions_[d];
+    if (round_ == 0) summed_by_rounds_[d] = dimension.pending;
+    if (summed_by_rounds_[d] != dimension.pending) return refuse("all rounds go over the same ranks");
+    dimension.summed = dimension.summed || (dimension.pending && is_last);
     dimension.pending = false;
   }
+  round_ = is_last ? 0 : round_ + 1;
   encoded_ = false;
   return {};
 }
@@ -212,8 +251,11 @@ core::Status BucketCompiler::reduce(const Step& step) {
     op.wire = wire_of(codec_->sum_type());
     op.count = part_bytes_ / comm::bytes_per_element(op.wire);
     op.input = op.output = buffer_;
-    exchanged_ = true;
-  } else if (step.kind == Step::Kind::reduce_scatter) {
+    exchanged_ = dimension.pending = true;
+    if (is_active()) add(std::move(op));
+    return {};
+  }
+  if (step.kind == Step::Kind::reduce_scatter) {
     if (d == 0 && dimensions_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
     on_gradient(op, padded_range_of(own_part()));
     op.count /= dimension.size;
@@ -234,6 +276,9 @@ core::Status BucketCompiler::exchange(const Step& step) {
   Dimension& dimension = dimensions_[d];
   const std::string name(core::to_string(step.kind));
   if (!encoded_) return refuse(name + " needs payloads; encode first");
+  if (codec_->traits().rounds > 1 || codec_->traits().needs_matrices) {
+    return refuse("only all_reduce takes payloads of " + std::string(codec_->traits().name));
+  }
   const bool brings_shards = step.kind == Step::Kind::all_gather && dimension.split;
   if (!brings_shards && (dimension.summed || dimension.pending || dimension.split)) {
     return refuse(name + " needs payloads that were not exchanged over these " + name_of(d) + " yet");
@@ -378,14 +423,40 @@ bool BucketCompiler::is_active(size_t except) const {
   return true;
 }
 
+// Those of a codec that keeps state are where that is, unless exchanges brought them from other ranks.
 std::vector<Payload> BucketCompiler::payloads() const {
+  const bool has_state = state_begin_ >= 0 && (!exchanged_ || codec_->traits().rounds > 1);
   std::vector<Payload> all;
   for (const Part& part : parts_) {
     const Range range = range_of(part);
-    const auto offset = buffer_ + static_cast<int64_t>(all.size()) * part_bytes_;
-    all.push_back({offset, codec_->payload_bytes(range.length), range});
+    const auto number = static_cast<int64_t>(all.size());
+    std::vector<core::Matrix> matrices = matrices_in(range);
+    const int64_t bytes = codec_->payload_bytes({range.length, matrices}, round_);
+    all.push_back({buffer_ + number * part_bytes_, bytes, range, std::move(matrices),
+                   has_state ? state_begin_ + number * state_bytes_ : -1});
   }
   return all;
+}
+
+// All parts have the size of the largest, which is the first shard, since collectives have one count. Matrices are cut
+// differently in each shard, but then all ranks that sum it have the same one.
+Range BucketCompiler::longest_part() const {
+  Part first = parts_.front();
+  if (!codec_->traits().needs_matrices) {
+    for (int& shard : first) shard = shard == kWhole ? kWhole : 0;
+  }
+  return range_of(first);
+}
+
+std::vector<core::Matrix> BucketCompiler::matrices_in(const Range& range) const {
+  if (!codec_->traits().needs_matrices) return {};
+  return core::matrices_within(matrices_, range.begin, range.length);
+}
+
+core::Error BucketCompiler::refuse_round() const {
+  if (codec_ == nullptr) return refuse("a codec's rounds begin with 0");
+  return refuse("round " + std::to_string(round_) + " of " + std::string(codec_->traits().name) +
+                " is what comes next");
 }
 
 // --- operations ------------------------------------------------------------------------------------------------------
@@ -408,8 +479,14 @@ void BucketCompiler::on_gradient(Op& op, const Range& range) {
 }
 
 int64_t BucketCompiler::allocate(int64_t bytes) {
-  const int64_t begin = pool_;
-  pool_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const int64_t begin = next_.pool;
+  next_.pool += aligned(bytes);
+  return begin;
+}
+
+int64_t BucketCompiler::allocate_state(int64_t bytes) {
+  const int64_t begin = next_.state;
+  next_.state += aligned(bytes);
   return begin;
 }
 

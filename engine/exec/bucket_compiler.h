@@ -18,14 +18,19 @@ namespace gradtune::exec {
 
 class BucketCompiler {
  public:
-  // `codecs`: those of the option. Buffers begin at that offset of the pool; roots are drawn from the bucket's number.
-  BucketCompiler(const core::Option& option, const std::vector<const compress::Compressor*>& codecs,
-                 const core::Seat& seat, int bucket, int64_t pool_begin);
+  // Offsets in the memory of payloads and scratch, and in that of codecs' state.
+  struct Offsets {
+    int64_t pool = 0, state = 0;
+  };
+
+  // `codecs`: those of the option. The bucket's memory begins there; roots are drawn from its number.
+  BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
+                 const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat, const Offsets& begins);
 
   // Fills in staging, residual and operations of a program that has dtype and numel.
   core::Status compile(BucketProgram& program);
 
-  int64_t pool_end() const { return pool_; }
+  const Offsets& ends() const { return next_; }
 
  private:
   // One dimension of the ranks, and what was done over it.
@@ -43,6 +48,7 @@ class BucketCompiler {
   void begin();
   core::Status compile_step(const core::Step& step);
   core::Status encode(const core::Step& step);
+  core::Status begin_encoding(const core::Step& step);  // what is the same in all rounds
   core::Status decode(const core::Step& step);
   core::Status reduce(const core::Step& step);    // all_reduce, reduce_scatter, reduce: adds up
   core::Status exchange(const core::Step& step);  // all_to_all, all_gather, gather of payloads
@@ -60,18 +66,23 @@ class BucketCompiler {
   }
   bool is_active(size_t except = 2) const;  // whether this rank has something, as far as other dimensions go
   std::vector<Payload> payloads() const;
+  Range longest_part() const;
+  std::vector<core::Matrix> matrices_in(const Range& range) const;
+  core::Error refuse_round() const;
 
   Op collective(const core::Step& step) const;
   void on_gradient(Op& op, const Range& range);
   void add(Op op) { program_->ops.push_back(std::move(op)); }
   int64_t allocate(int64_t bytes);
+  int64_t allocate_state(int64_t bytes);
   core::Error refuse(const std::string& why) const;
 
   const core::Option& option_;
   const std::vector<const compress::Compressor*>& codecs_;
   const core::Seat& seat_;
   const int bucket_;
-  int64_t pool_;
+  const std::vector<core::Matrix> matrices_;
+  Offsets next_;
   BucketProgram* program_ = nullptr;
   int32_t step_ = 0;
 
@@ -79,6 +90,13 @@ class BucketCompiler {
   int64_t padded_ = 0;     // elements of the bucket, rounded up to a whole number of shards
   bool is_share_ = false;  // of the average: scaled, and the residual is in it
   uint32_t encodes_ = 0;
+  std::vector<bool> has_encoded_;  // per codec
+
+  // Of a codec's rounds, the one that comes next or is under way; between rounds the gradient is as it was.
+  int round_ = 0;
+  Op encoding_ = {};                        // encode, without what is of one round
+  std::array<bool, 2> summed_by_rounds_{};  // the dimensions, as of the first round
+  int64_t state_begin_ = -1, state_bytes_ = 0;
 
   // Payloads, while encoded: equally large, one after the other.
   bool encoded_ = false, exchanged_ = false;

@@ -110,11 +110,23 @@ void pack(const Op& op, const BucketMemory& memory) {
   }
 }
 
+compress::Work work_on(const Payload& payload, const BucketProgram& bucket, const Op& op, const BucketMemory& memory) {
+  compress::Work work{.matrices = payload.matrices,
+                      .random = op.random,
+                      .first_element = bucket.arena_begin + payload.range.begin,
+                      .round = op.round,
+                      .round_memory = memory.pool + op.round_memory};
+  work.random.seed = memory.seed;
+  work.random.step = memory.step;
+  if (payload.state >= 0) {
+    work.state = memory.state + payload.state;
+    work.state_next = memory.state_next + payload.state;
+  }
+  return work;
+}
+
 bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   const auto size = static_cast<float>(memory.size);
-  compress::Random random = op.random;
-  random.seed = memory.seed;
-  random.step = memory.step;
   bool finite = true;
   for (const Payload& payload : op.payloads) {
     const compress::Encode job{
@@ -124,8 +136,7 @@ bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memor
         .add_to_residual_next = op.share,
         .scale = op.share ? 1.0F : 1.0F / size,
         .error_scale = size,
-        .random = random,
-        .first_element = bucket.arena_begin + payload.range.begin,
+        .work = work_on(payload, bucket, op, memory),
         .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
         .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
     finite = op.codec->encode(job, queue) && finite;
@@ -138,6 +149,7 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
   constexpr size_t kAtOnce = 64;
   std::array<std::span<const std::byte>, kAtOnce> spans;
   for (size_t first = 0; first < op.payloads.size();) {
+    const compress::Work work = work_on(op.payloads[first], bucket, op, memory);
     const Range range = op.payloads[first].range;
     const std::span<float> out{dense(bucket, memory) + range.begin, static_cast<size_t>(range.length)};
     size_t next = first;
@@ -150,7 +162,8 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
         const Payload& payload = op.payloads[next++];
         spans[count++] = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)};
       }
-      core::Status status = op.codec->decode({spans.data(), count}, out, accumulate, queue);
+      core::Status status = op.codec->decode(
+          {.payloads = {spans.data(), count}, .out = out, .accumulate = accumulate, .work = work}, queue);
       if (!status) return status;
       accumulate = true;
     }

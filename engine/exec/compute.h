@@ -17,6 +17,8 @@ struct BucketMemory {
   std::byte* gradient;    // first element of the bucket in its arena
   const float* residual;  // null where none is kept
   float* residual_next;
+  const std::byte* state;  // of all codecs
+  std::byte* state_next;
   int size;       // ranks
   uint64_t seed;  // of random compressors
   uint32_t step;

@@ -104,14 +104,24 @@ core::Status Executor::self_test(const Program& program) const {
   constexpr int64_t kElements = 1000;
   std::vector<float> input(kElements), output(kElements);
   for (int64_t i = 0; i < kElements; ++i) input[static_cast<size_t>(i)] = static_cast<float>(i % 17 - 8) * 0.125F;
+  const core::Matrix matrix{0, 40, 20};
+  const core::Extent extent{kElements, {&matrix, 1}};
   for (const auto& codec : program.codecs) {
-    AlignedBytes payload(codec->payload_bytes(kElements)), scratch(codec->scratch_bytes(kElements));
-    const std::span<std::byte> bytes{payload.data(), static_cast<size_t>(payload.bytes())};
-    const compress::Encode job{
-        .gradient = input, .payload = bytes, .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
-    const bool finite = codec->encode(job, *device_queue_);
-    const std::span<const std::byte> payloads[] = {bytes};
-    const core::Status decoded = codec->decode(payloads, output, false, *device_queue_);
+    const AlignedBytes scratch(codec->scratch_bytes(extent)), between(codec->round_bytes(extent));
+    bool finite = true;
+    core::Status decoded;
+    for (int round = 0; round < codec->traits().rounds && decoded; ++round) {
+      const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
+      const AlignedBytes payload(codec->payload_bytes(extent, round));
+      const std::span<std::byte> bytes{payload.data(), static_cast<size_t>(payload.bytes())};
+      const compress::Encode job{.gradient = input,
+                                 .work = work,
+                                 .payload = bytes,
+                                 .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
+      finite = codec->encode(job, *device_queue_) && finite;
+      const std::span<const std::byte> payloads[] = {bytes};
+      decoded = codec->decode({.payloads = payloads, .out = output, .work = work}, *device_queue_);
+    }
     if (!finite || !decoded) {
       return core::Error{core::Error::Code::corrupt,
                          "compressor " + core::to_string(codec->spec()) + " failed its self-test: " +

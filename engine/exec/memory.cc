@@ -61,6 +61,22 @@ std::span<float> Residuals::all(core::DType dtype) {
   return {reinterpret_cast<float*>(pair.copies[0].data()), static_cast<size_t>(pair.numel)};
 }
 
+void States::reserve(int64_t bytes) {
+  if (bytes <= copies_[0].bytes()) return;
+  for (AlignedBytes& copy : copies_) {
+    AlignedBytes larger(bytes);
+    std::memset(larger.data(), 0, static_cast<size_t>(bytes));
+    if (copy.bytes() > 0) std::memcpy(larger.data(), copy.data(), static_cast<size_t>(copy.bytes()));
+    copy = std::move(larger);
+  }
+}
+
+void States::clear() {
+  for (const AlignedBytes& copy : copies_) {
+    if (copy.bytes() > 0) std::memset(copy.data(), 0, static_cast<size_t>(copy.bytes()));
+  }
+}
+
 float* Residuals::at(const BucketProgram& bucket, bool second) const {
   const AlignedBytes& copy = arenas_[static_cast<size_t>(bucket.dtype)].copies[second ? 1 : 0];
   return reinterpret_cast<float*>(copy.data()) + bucket.arena_begin;

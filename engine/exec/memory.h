@@ -74,4 +74,20 @@ class Residuals {
   bool allocated_ = false;
 };
 
+// What compressors keep of buckets from step to step, twice as residuals are. All zeros when a program is put in force.
+class States {
+ public:
+  void reserve(int64_t bytes);  // what is there stays
+  void clear();
+  int64_t bytes() const { return copies_[0].bytes() + copies_[1].bytes(); }
+
+  const std::byte* current() const { return copies_[current_].data(); }
+  std::byte* next() const { return copies_[1 - current_].data(); }
+  void swap() { current_ = 1 - current_; }
+
+ private:
+  std::array<AlignedBytes, 2> copies_;
+  size_t current_ = 0;
+};
+
 }  // namespace gradtune::exec

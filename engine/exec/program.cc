@@ -48,9 +48,11 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
                                                                               .length = slice.length});
       end += slice.length;
     }
-    BucketCompiler compiler(bucket.option, codecs, seat, static_cast<int>(b), program->pool_bytes);
+    BucketCompiler compiler(bucket, static_cast<int>(b), table, codecs, seat,
+                            {.pool = program->pool_bytes, .state = program->state_bytes});
     if (core::Status status = compiler.compile(compiled); !status) return status.error();
-    program->pool_bytes = compiler.pool_end();
+    program->pool_bytes = compiler.ends().pool;
+    program->state_bytes = compiler.ends().state;
     program->keeps_residual = program->keeps_residual || compiled.keeps_residual;
   }
   for (const core::Issue& issue : strategy.order) {

@@ -28,6 +28,8 @@ struct Payload {
   int64_t offset = 0;  // bytes
   int64_t bytes = 0;
   Range range;
+  std::vector<core::Matrix> matrices = {};  // in the range, for codecs that need them
+  int64_t state = -1;                       // offset of the codec's state of the range; -1: none
 };
 
 struct Op {
@@ -48,7 +50,9 @@ struct Op {
   bool residual = false;         // scale, encode: adds the residual, and writes the next one anew
   bool share = false;            // encode: the gradient is a share of the average already
   bool banks = false;            // encode: this rank keeps the error. Where ranks encode the same sum, one of them does
-  compress::Random random = {};  // encode: its rank (that of the one who keeps the error) and use
+  compress::Random random = {};  // encode, decode: rank (that of the one who keeps the error) and use
+  int round = 0;                 // encode, decode
+  int64_t round_memory = 0;      // offset of what the codec's rounds leave each other, in the pool
   int64_t scratch = 0;           // offset of the codec's scratch memory in the pool
   int64_t scratch_bytes = 0;
 
@@ -93,6 +97,7 @@ struct Program {
   std::vector<BucketProgram> buckets;
   std::vector<std::vector<Piece>> pieces_of_tensor;
   int64_t pool_bytes = 0;
+  int64_t state_bytes = 0;  // of all codecs
   bool keeps_residual = false;
   std::vector<std::unique_ptr<compress::Compressor>> codecs;
 };

@@ -48,9 +48,10 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
     for (const Arena& arena : arenas_) residual_bytes += arena.numel * 8;
   }
   const int64_t pool_bytes = std::max(pool_.bytes(), program.pool_bytes);
-  const std::string needs =
-      "the strategy needs " + std::to_string(pool_bytes + residual_bytes) + " bytes of residual and payload memory, ";
-  if (pool_bytes + residual_bytes > memory_budget_bytes) {
+  const int64_t state_bytes = std::max(states_.bytes(), 2 * program.state_bytes);
+  const int64_t bytes = pool_bytes + residual_bytes + state_bytes;
+  const std::string needs = "the strategy needs " + std::to_string(bytes) + " bytes of residual and payload memory, ";
+  if (bytes > memory_budget_bytes) {
     return core::Error{core::Error::Code::invalid,
                        needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
   }
@@ -61,6 +62,7 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
                   static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
     }
     if (program.keeps_residual) residuals_.allocate(arenas_);
+    states_.reserve(program.state_bytes);
   } catch (const std::bad_alloc&) {
     return core::Error{core::Error::Code::io, needs + "the system has not that much"};
   }
@@ -84,6 +86,7 @@ void Workspace::run(int32_t slot) {
   if (program_ != nullptr) residuals_.leave(*program_);
   program_ = next;
   residuals_.enter(*program_);
+  states_.clear();
   missing_tensors_.reserve(program_->buckets.size());
 }
 
@@ -133,6 +136,7 @@ core::Status Workspace::settle(bool finite) {
   if (finite) {
     if (undecodable) return *undecodable;
     residuals_.swap(*program_);
+    states_.swap();
     ++step_;
     return {};
   }
@@ -153,6 +157,8 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
           .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
           .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
           .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
+          .state = states_.current(),
+          .state_next = states_.next(),
           .size = seat_.size,
           .seed = seed_,
           .step = step_};

@@ -58,14 +58,14 @@ class Workspace {
   comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
   bool finite() const { return finite_; }  // of this rank, so far
 
-  // After the step: where all ranks were `finite`, what became of residuals holds; otherwise every gradient becomes
-  // NaN, so that all ranks and every scaler see it, and residuals stay as before the step. A payload that can not be
+  // After the step: where all ranks were `finite`, what became of residuals and of codecs' state holds; otherwise every
+  // gradient becomes NaN, so that all ranks and every scaler see it, and both stay as before the step. A payload that can not be
   // decoded is what becomes of values that are not finite; it is an error when all ranks were.
   core::Status settle(bool finite);
 
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
-  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes(); }
+  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes() + states_.bytes(); }
 
  private:
   const Program* find(int32_t slot) const;
@@ -80,6 +80,7 @@ class Workspace {
   const Program* program_ = nullptr;
   AlignedBytes pool_;
   Residuals residuals_;
+  States states_;
 
   uint32_t step_ = 0;  // steps that were settled as finite: on all ranks the same ones
 

@@ -30,6 +30,7 @@ namespace {
 
 constexpr int64_t kSizes[] = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, 1 << 26};
 constexpr int64_t kLargest = 1 << 26;
+constexpr int64_t kColumns = 1024;
 constexpr double kGoal = 0.85;  // share of the anchor, at the largest size on all cores
 constexpr double kSecondsPerRow = 0.12, kSecondsPerSample = 50e-6;
 constexpr size_t kFewestSamples = 5;
@@ -85,6 +86,7 @@ struct Operation {
 class Bench {
  public:
   Bench() {
+    for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i] = {0, kSizes[i] / kColumns, kColumns};
     // Gradient-like: layers of very different size.
     core::Rng rng(1);
     std::vector<float> normal(1 << 20);
@@ -101,8 +103,8 @@ class Bench {
     for (const compress::TableRow& row : compress::table()) {
       const core::CompressorSpec spec{std::string(row.traits.name), row.traits.parameter_default};
       const auto compressor = std::move(compress::make_compressor(spec)).value();
-      const Memory scratch(compressor->scratch_bytes(kLargest)), first(compressor->payload_bytes(kLargest)),
-          second(compressor->payload_bytes(kLargest));
+      const int64_t bytes = core::payload_bytes(row.traits, spec, extent_of(kLargest));
+      const Memory scratch(compressor->scratch_bytes(extent_of(kLargest))), first(bytes), second(bytes);
       for (int64_t n : kSizes) measure(*compressor, n, scratch, {&first, &second});
     }
   }
@@ -112,6 +114,12 @@ class Bench {
   }
 
  private:
+  // A matrix, for compressors that need one.
+  core::Extent extent_of(int64_t n) const {
+    const auto found = std::find(std::begin(kSizes), std::end(kSizes), n);
+    return {n, {&matrices_[static_cast<size_t>(found - std::begin(kSizes))], 1}};
+  }
+
   void measure(const compress::Compressor& compressor, int64_t n, const Memory& scratch,
                std::array<const Memory*, 2> memory) {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
@@ -126,32 +134,44 @@ class Bench {
 
   std::vector<Operation> operations(const compress::Compressor& compressor, int64_t n, const Memory& scratch,
                                     std::array<const Memory*, 2> memory, compress::Queue& queue) {
-    const auto bytes = static_cast<size_t>(compressor.payload_bytes(n));
-    compress::Encode plain{.gradient = {gradient_.floats(), static_cast<size_t>(n)},
-                           .scale = 0.5F,
-                           .error_scale = 2,
-                           .payload = {memory[0]->data(), bytes},
-                           .scratch = {scratch.data(), static_cast<size_t>(compressor.scratch_bytes(n))}};
-    compress::Encode feedback = plain;
-    feedback.residual = residual_.floats();
-    feedback.residual_next = residual_next_.floats();
-    feedback.payload = {memory[1]->data(), bytes};
-    const auto encode = [&compressor, &queue](const compress::Encode& job) {
-      core::check(compressor.encode(job, queue), "the data is finite");
+    const auto between = std::make_shared<Memory>(compressor.round_bytes(extent_of(n)));
+    const int last = compressor.traits().rounds - 1;
+    const auto work = [this, between, n](int round) {
+      return compress::Work{.matrices = extent_of(n).matrices, .round = round, .round_memory = between->data()};
     };
-    const auto decode = [&compressor, &queue, this, n, memory, bytes](size_t payloads) {
-      const std::array<std::span<const std::byte>, 2> spans{std::span<const std::byte>(memory[0]->data(), bytes),
-                                                            std::span<const std::byte>(memory[1]->data(), bytes)};
-      compressor.decode(std::span(spans).first(payloads), {out_.floats(), static_cast<size_t>(n)}, false, queue)
-          .value();
+    // A round's payload is on top of that of the round before, which is not needed any more.
+    const auto payload = [this, &compressor, n](const Memory* of, int round) {
+      return std::span(of->data(), static_cast<size_t>(compressor.payload_bytes(extent_of(n), round)));
+    };
+    const auto decode = [=, this, &compressor, &queue](size_t payloads, int round) {
+      const std::array<std::span<const std::byte>, 2> spans{payload(memory[0], round), payload(memory[1], round)};
+      const compress::Decode job{.payloads = std::span(spans).first(payloads),
+                                 .out = {out_.floats(), static_cast<size_t>(n)},
+                                 .work = work(round)};
+      compressor.decode(job, queue).value();
+    };
+    const auto encode = [=, this, &compressor, &queue, &scratch](bool feedback) {
+      for (int round = 0; round <= last; ++round) {
+        const compress::Encode job{
+            .gradient = {gradient_.floats(), static_cast<size_t>(n)},
+            .residual = feedback ? residual_.floats() : nullptr,
+            .residual_next = feedback ? residual_next_.floats() : nullptr,
+            .scale = 0.5F,
+            .error_scale = 2,
+            .work = work(round),
+            .payload = payload(memory[feedback ? 1 : 0], round),
+            .scratch = {scratch.data(), static_cast<size_t>(compressor.scratch_bytes(extent_of(n)))}};
+        core::check(compressor.encode(job, queue), "the data is finite");
+        if (round < last) decode(1, round);
+      }
     };
     // Whole bytes of an element: what is less is small against the rest.
-    const auto width =
-        static_cast<int>(std::lround(static_cast<double>(compressor.payload_bytes(kLargest)) / kLargest));
-    return {{"encode", {{4, 0}, {width, 0}}, [=] { encode(plain); }},
-            {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}}, [=] { encode(feedback); }},
-            {"decode_1", {{width, 0}, {4, 0}}, [=] { decode(1); }},
-            {"decode_2", {{width, width}, {4, 0}}, [=] { decode(2); }}};
+    const auto width = static_cast<int>(
+        std::lround(static_cast<double>(compressor.payload_bytes(extent_of(kLargest), last)) / kLargest));
+    return {{"encode", {{4, 0}, {width, 0}}, [=] { encode(false); }},
+            {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}}, [=] { encode(true); }},
+            {"decode_1", {{width, 0}, {4, 0}}, [=] { decode(1, last); }},
+            {"decode_2", {{width, width}, {4, 0}}, [=] { decode(2, last); }}};
   }
 
   void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int threads,
@@ -197,6 +217,7 @@ class Bench {
     std::fflush(stdout);
   }
 
+  std::array<core::Matrix, std::size(kSizes)> matrices_;
   Memory gradient_{kLargest * 4}, residual_{kLargest * 4}, residual_next_{kLargest * 4}, out_{kLargest * 4};
   std::vector<nlohmann::json> rows_;
 };

@@ -4,6 +4,7 @@
 // Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value
 // or with an error that names the payload. Input: the row of the table, 2 bytes of the number of elements, the payload.
 // The function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -51,10 +52,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t n = data[1] | static_cast<size_t>(data[2]) << 8;
   const auto compressor =
       std::move(compress::make_compressor({std::string(traits.name), traits.parameter_default})).value();
-  const Payload payload(data + kHead, size - kHead);
-  const std::span<const std::byte> payloads[] = {payload.span()};
+  // Of several rounds the first payload is a little of all, and the last the rest.
+  const core::Matrix matrix{0, static_cast<int64_t>(n / 64), 48};
+  const core::Extent extent{static_cast<int64_t>(n), {&matrix, 1}};
+  std::vector<std::byte> between(static_cast<size_t>(compressor->round_bytes(extent)));
+  const auto queue = compress::make_serial_queue();
   std::vector<float> out(n);
-  const core::Status status = compressor->decode(payloads, out, false, *compress::make_serial_queue());
+  core::Status status;
+  size_t begin = kHead;
+  for (int round = 0; round < traits.rounds && status; ++round) {
+    const auto bytes = static_cast<size_t>(compressor->payload_bytes(extent, round));
+    const Payload payload(data + begin, round + 1 == traits.rounds ? size - begin : std::min(bytes, size - begin));
+    begin += payload.span().size();
+    const std::span<const std::byte> payloads[] = {payload.span()};
+    const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
+    status = compressor->decode({.payloads = payloads, .out = out, .work = work}, *queue);
+  }
   if (status) return 0;
   require(status.error().code == core::Error::Code::corrupt, "an error of another kind");
   require(status.error().message.starts_with("payload 0 of 1: "), "an error that names no payload");

@@ -45,6 +45,8 @@ TEST(FitLine, OneSizeIsTakenForProportional) {
 
 core::Option option_of(const char* text) { return core::parse_option(text, testing::known_traits()).value(); }
 
+const core::GradientTable kOneTensor{{{.name = "all", .shape = {1'000'000}, .numel = 1'000'000}}};
+
 // Steps as long as a table says, one after the other.
 TimedStrategy timed_by(const CostTable& table, const core::Strategy& strategy) {
   TimedStrategy timed{.strategy = strategy, .steps = {}};
@@ -91,7 +93,7 @@ TEST(FitCost, GivesBackTheRatesThatMadeTheTimes) {
   const core::Strategy gather =
       strategy_of("bf16: encode@device all_gather@inter decode@device", {1600, 16'000, 160'000});
   const std::vector<TimedStrategy> timed{timed_by(table, plain), timed_by(table, gather), timed_by(table, levels)};
-  const FittedCost fitted = fit_cost(timed, table.ranks, testing::known_traits());
+  const FittedCost fitted = fit_cost(timed, kOneTensor, table.ranks, testing::known_traits());
   ASSERT_EQ(fitted.table.collectives.size(), 2u);
   for (size_t c = 0; c < 2; ++c) {
     EXPECT_EQ(fitted.table.collectives[c].kind, table.collectives[c].kind);
@@ -114,7 +116,7 @@ TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLink) {
   // 0.25 us an element: alone 250 and 500. Begun together, both go at half speed until the small one is done.
   const core::Strategy plain = strategy_of("all_reduce", {1000, 2000});
   const TimedStrategy timed{plain, {{0, 0, 0, 500}, {1, 0, 0, 750}}};
-  const FittedCost fitted = fit_cost(std::span(&timed, 1), {.size = 2}, testing::known_traits());
+  const FittedCost fitted = fit_cost(std::span(&timed, 1), kOneTensor, {.size = 2}, testing::known_traits());
   ASSERT_EQ(fitted.table.collectives.size(), 1u);
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.25 / 4, 1e-9);
   EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1e-9);
@@ -123,7 +125,7 @@ TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLink) {
 TEST(FitCost, ScaleIsWhatPrecedesASum) {
   const core::Strategy plain = strategy_of("all_reduce", {1000, 3000});
   const TimedStrategy timed{plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};
-  const FittedCost fitted = fit_cost(std::span(&timed, 1), {.size = 2}, testing::known_traits());
+  const FittedCost fitted = fit_cost(std::span(&timed, 1), kOneTensor, {.size = 2}, testing::known_traits());
   EXPECT_NEAR(fitted.table.scale_us, 1, 1e-9);
   EXPECT_NEAR(fitted.table.scale_element_us, 1e-3, 1e-12);
 }

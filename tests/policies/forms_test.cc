@@ -50,6 +50,43 @@ TEST(Forms, SayWhatARankSends) {
   }
 }
 
+// One that sends matrices as a hundredth, in two rounds, and all else as it is.
+Knowledge with_matrices(core::GradientTable table) {
+  Knowledge job = knowledge(2, Fidelity::lossy, std::move(table));
+  const auto payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent, int round) {
+    int64_t numbers = extent.numel;
+    for (const core::Matrix& matrix : extent.matrices) numbers -= matrix.rows * matrix.columns;
+    return round == 0 ? 4 * (extent.numel - numbers) / 100 : 4 * numbers;
+  };
+  job.traits.push_back({.name = "narrow",
+                        .summary = "",
+                        .fidelity = Fidelity::lossy,
+                        .in_default_list = false,
+                        .summable = true,
+                        .error_feedback = true,
+                        .parameter_name = "",
+                        .rounds = 2,
+                        .needs_matrices = true,
+                        .payload_bytes = payload_bytes});
+  job.codecs = {{"none"}, {"narrow"}};
+  return job;
+}
+
+TEST(Forms, OfSeveralRoundsAreSummed) {
+  core::GradientTable table = testing::make_table({testing::tensor("a", 8000, 0), testing::tensor("b", 2000, 1)});
+  table.tensors[0].shape = {100, 80};
+  table.tensors[1].shape = {2000};
+  const Knowledge job = with_matrices(table);
+  const std::vector<Form> forms = admitted_forms(job);
+  EXPECT_THAT(labels(forms), ElementsAre("all_reduce", "none gather", "none two_step", "narrow all_reduce"));
+  EXPECT_EQ(forms.back().option, core::encoded_all_reduce({"narrow"}, core::Place::device, 2));
+  EXPECT_DOUBLE_EQ(forms.back().sent, (80.0 + 2000) / 10000);
+  // A bucket without a matrix is sent as it is.
+  const Candidate candidate = apply(forms.back(), {{{0, 0, 8000}}, {{1, 0, 2000}}}, job);
+  EXPECT_EQ(candidate.strategy.buckets[0].option, forms.back().option);
+  EXPECT_EQ(candidate.strategy.buckets[1].option, core::plain_all_reduce());
+}
+
 TEST(Forms, CarryTheFidelityThatAdmitsThem) {
   for (const Form& form : admitted_forms(knowledge(2, Fidelity::lossy))) {
     EXPECT_EQ(form.fidelity, std::vector({Fidelity::exact, Fidelity::half, Fidelity::lossy})[form.codec]) << form.label;

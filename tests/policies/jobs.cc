@@ -14,12 +14,14 @@ using core::CompressorSpec;
 using core::Fidelity;
 
 std::vector<core::CompressorTraits> known_traits() {
-  const auto none = [](const CompressorSpec&, int64_t n) { return 4 * n; };
-  const auto half = [](const CompressorSpec&, int64_t n) { return 2 * n; };
-  const auto topk = [](const CompressorSpec& spec, int64_t n) {
-    return 16 + 8 * static_cast<int64_t>(std::ceil(spec.parameter * static_cast<double>(n)));
+  const auto none = [](const CompressorSpec&, const core::Extent& of, int) { return 4 * of.numel; };
+  const auto half = [](const CompressorSpec&, const core::Extent& of, int) { return 2 * of.numel; };
+  const auto topk = [](const CompressorSpec& spec, const core::Extent& of, int) {
+    return 16 + 8 * static_cast<int64_t>(std::ceil(spec.parameter * static_cast<double>(of.numel)));
   };
-  const auto sign = [](const CompressorSpec&, int64_t n) { return 16 + n / 8 + n / 64 * 4 + 8; };
+  const auto sign = [](const CompressorSpec&, const core::Extent& of, int) {
+    return 16 + of.numel / 8 + of.numel / 64 * 4 + 8;
+  };
   const auto row = [](std::string_view name, Fidelity fidelity, bool summable, auto payload_bytes) {
     return core::CompressorTraits{.name = name,
                                   .summary = name,

@@ -107,7 +107,7 @@ class Replay {
 
   double payload_bytes(size_t bucket, int64_t n) const {
     if (const auto* row = traits(bucket)) {
-      return static_cast<double>(row->payload_bytes(strategy_.buckets[bucket].option.codecs[0], n));
+      return static_cast<double>(row->payload_bytes(strategy_.buckets[bucket].option.codecs[0], n, 0));
     }
     const auto& tensor = model_.table.tensors[static_cast<size_t>(last_tensor_[bucket])];
     return static_cast<double>(n * core::bytes_per_element(tensor.dtype));

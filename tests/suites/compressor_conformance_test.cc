@@ -48,8 +48,8 @@ class CompressorConformance : public testing::TestWithParam<core::CompressorSpec
             .first_element = 1234567891011};
   }
 
-  std::vector<float> decode_one(const Payload& payload, size_t n) const {
-    return decode(*compressor_, {.payloads = {payload}, .n = n}).value();
+  std::vector<float> decode_one(const Payload& payload, const EncodeCase& job) const {
+    return decode(*compressor_, decoding_of(job, {payload})).value();
   }
 };
 
@@ -64,11 +64,10 @@ TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
   EXPECT_EQ(compressor_->traits().name, GetParam().name);
   EXPECT_FALSE(compressor_->traits().summary.empty());
   for (int64_t n : {0, 1, 100, 1 << 20}) {
-    EXPECT_EQ(compressor_->payload_bytes(n), compressor_->traits().payload_bytes(GetParam(), n));
-    if (compressor_->traits().summable) {
-      EXPECT_EQ(compressor_->payload_bytes(n), n * core::bytes_per_element(compressor_->sum_type()));
-    } else {
-      EXPECT_EQ(compressor_->payload_bytes(n) % 16, 0);
+    for (int round = 0; round < compressor_->traits().rounds; ++round) {
+      const int64_t bytes = compressor_->payload_bytes(n, round);
+      EXPECT_EQ(bytes, compressor_->traits().payload_bytes(GetParam(), n, round));
+      EXPECT_EQ(bytes % (compressor_->traits().summable ? core::bytes_per_element(compressor_->sum_type()) : 16), 0);
     }
   }
 }
@@ -83,11 +82,12 @@ TEST_P(CompressorConformance, payload_and_error_are_those_of_the_reference) {
       ASSERT_TRUE(encoded.finite);
       const std::vector<float> p = corrected(job);
       const Reference reference = reference_encode(GetParam(), p, job);
-      const std::vector<float> decoded = decode_one(encoded.payload, n);
+      const std::vector<float> decoded = decode_one(encoded.payload, job);
       size_t wrong_values = 0, wrong_errors = 0;
       for (size_t i = 0; i < n; ++i) {
         const double expected = reference.decoded[i];
-        wrong_values += !(std::abs(decoded[i] - expected) <= reference.tolerance * std::abs(expected));
+        const double allowed = reference.tolerance * std::abs(expected) + reference.absolute_tolerance;
+        wrong_values += !(std::abs(decoded[i] - expected) <= allowed);
         const double error = job.error_scale * (double{job.scale} * p[i] - decoded[i]);
         const double largest = job.error_scale * std::max<double>(std::abs(job.scale * p[i]), std::abs(decoded[i]));
         wrong_errors += !(std::abs(encoded.residual_next[i] - error) <= 3e-7 * largest);
@@ -119,8 +119,9 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
     const Encoded again = encode(*compressor_, job);
     EXPECT_EQ(once.payload, again.payload) << n;
     EXPECT_TRUE(same_bytes(once.residual_next, again.residual_next)) << n;
-    const DecodeCase decoding{.payloads = {once.payload}, .n = n, .misaligned = 0};
-    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, n))) << n;
+    DecodeCase decoding = decoding_of(job, {once.payload});
+    decoding.misaligned = 0;
+    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, job))) << n;
   }
 }
 
@@ -136,7 +137,7 @@ TEST_P(CompressorConformance, thread_count_does_not_matter) {
   for (size_t n : {kMedium, size_t{400003}}) {
     const EncodeCase job = usual_case(n);
     const Encoded serial = encode(*compressor_, job);
-    const DecodeCase decoding{.payloads = {serial.payload, serial.payload}, .n = n};
+    const DecodeCase decoding = decoding_of(job, {serial.payload, serial.payload});
     const std::vector<float> sum = decode(*compressor_, decoding).value();
     for (const auto& queue : queues) {
       const Encoded encoded = encode(*compressor_, job, *queue);
@@ -152,7 +153,7 @@ TEST_P(CompressorConformance, simd_target_does_not_matter) {
     for (Data kind : {Data::layered, Data::ties}) {
       const EncodeCase job = usual_case(n, kind);
       const Encoded best = encode(*compressor_, job);
-      const DecodeCase decoding{.payloads = {best.payload, best.payload}, .n = n};
+      const DecodeCase decoding = decoding_of(job, {best.payload, best.payload});
       const std::vector<float> sum = decode(*compressor_, decoding).value();
       for (int64_t target : simd_targets()) {
         const ScopedTarget use(target);
@@ -166,6 +167,7 @@ TEST_P(CompressorConformance, simd_target_does_not_matter) {
 }
 
 TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
+  if (compressor_->traits().rounds > 1) GTEST_SKIP() << "later rounds hang on the sums of those before them";
   for (size_t n : kFewSizes) {
     std::vector<Payload> payloads;
     for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -173,7 +175,7 @@ TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
     }
     std::vector<float> sum(n), start = make_data(Data::normal, n, 20), accumulated = start;
     for (const Payload& payload : payloads) {
-      const std::vector<float> one = decode_one(payload, n);
+      const std::vector<float> one = decode(*compressor_, {.payloads = {payload}, .n = n}).value();
       for (size_t i = 0; i < n; ++i) sum[i] += one[i], accumulated[i] += one[i];
     }
     EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n}).value(), sum);
@@ -199,23 +201,27 @@ TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
 TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
   constexpr size_t n = 65536 + 1000, half = 65536;  // a multiple of every block
   const EncodeCase job = usual_case(n);
-  const bool random = reference_encode(GetParam(), {}, job).unbiased;
+  const Draws draws = reference_encode(GetParam(), {}, job).draws;
   const Payload payload = encode(*compressor_, job).payload;
-  EncodeCase others[5] = {job, job, job, job, job};
-  others[0].random.seed ^= uint64_t{1} << 40;
-  ++others[1].random.step;
-  ++others[2].random.rank;
-  ++others[3].random.use;
-  ++others[4].first_element;
-  for (const EncodeCase& other : others) EXPECT_EQ(encode(*compressor_, other).payload != payload, random);
-  if (!random) return;
+  const auto differs = [&](auto change) {
+    EncodeCase other = job;
+    change(other);
+    return encode(*compressor_, other).payload != payload;
+  };
+  const bool random = draws != Draws::none;
+  EXPECT_EQ(differs([](EncodeCase& other) { other.random.seed ^= uint64_t{1} << 40; }), random);
+  EXPECT_EQ(differs([](EncodeCase& other) { ++other.random.step; }), random);
+  EXPECT_EQ(differs([](EncodeCase& other) { ++other.random.rank; }), draws == Draws::own_by_element);
+  EXPECT_EQ(differs([](EncodeCase& other) { ++other.random.use; }), random);
+  EXPECT_EQ(differs([](EncodeCase& other) { ++other.first_element; }), random);
+  if (draws != Draws::own_by_element) return;
 
   EncodeCase part = job;
   part.gradient.erase(part.gradient.begin(), part.gradient.begin() + half);
   part.residual.erase(part.residual.begin(), part.residual.begin() + half);
   part.first_element += half;
-  const std::vector<float> whole = decode_one(payload, n);
-  EXPECT_EQ(decode_one(encode(*compressor_, part).payload, n - half),
+  const std::vector<float> whole = decode_one(payload, job);
+  EXPECT_EQ(decode_one(encode(*compressor_, part).payload, part),
             std::vector<float>(whole.begin() + half, whole.end()));
 }
 
@@ -228,7 +234,7 @@ TEST_P(CompressorConformance, random_ones_are_unbiased) {
   const std::vector<float> p = corrected(job);
   std::vector<double> sum(n), squares(n);
   for (job.random.step = 0; job.random.step < kSteps; ++job.random.step) {
-    const std::vector<float> decoded = decode_one(encode(*compressor_, job).payload, n);
+    const std::vector<float> decoded = decode_one(encode(*compressor_, job).payload, job);
     for (size_t i = 0; i < n; ++i) {
       const double error = double{decoded[i]} - double{job.scale} * p[i];
       sum[i] += error;
@@ -261,7 +267,7 @@ TEST_P(CompressorConformance, error_feedback_loses_nothing) {
                          .error_scale = kRanks};
     const Encoded encoded = encode(*compressor_, job);
     ASSERT_TRUE(encoded.finite);
-    const std::vector<float> decoded = decode_one(encoded.payload, n);
+    const std::vector<float> decoded = decode_one(encoded.payload, job);
     for (size_t i = 0; i < n; ++i) {
       given[i] += job.gradient[i];
       size[i] += std::abs(double{job.gradient[i]}) + std::abs(double{residual[i]});
@@ -284,7 +290,7 @@ TEST_P(CompressorConformance, zeros_stay_zeros) {
     EXPECT_TRUE(encoded.finite);
     if (reference_encode(GetParam(), {}, job).sizeless) continue;
     EXPECT_THAT(encoded.residual_next, testing::Each(0.0F));
-    EXPECT_THAT(decode_one(encoded.payload, n), testing::Each(0.0F));
+    EXPECT_THAT(decode_one(encoded.payload, job), testing::Each(0.0F));
   }
 }
 
@@ -298,7 +304,7 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
         const Encoded encoded = encode(*compressor_, job);
         EXPECT_FALSE(encoded.finite) << value << " at " << position << " of " << n;
         // Peers learn of it by other ways, and until then they decode.
-        EXPECT_TRUE(decode(*compressor_, {.payloads = {encoded.payload}, .n = n}).ok());
+        EXPECT_TRUE(decode(*compressor_, decoding_of(job, {encoded.payload})).ok());
         std::swap(job.gradient, job.residual);
         EXPECT_FALSE(encode(*compressor_, job).finite) << value << " at " << position << " of " << n;
       }
@@ -321,8 +327,10 @@ TEST_P(CompressorConformance, subnormal_numbers_and_negative_zeros_are_ordinary)
       const EncodeCase job{.gradient = gradient};
       const Encoded encoded = encode(*compressor_, job);
       EXPECT_TRUE(encoded.finite);
-      if (reference_encode(GetParam(), {}, job).sizeless) continue;
-      for (float decoded : decode_one(encoded.payload, 1000)) EXPECT_LE(std::abs(decoded), std::abs(value));
+      const Reference reference = reference_encode(GetParam(), {}, job);
+      if (reference.sizeless) continue;
+      const double most = std::abs(double{value}) * (1 + reference.tolerance);
+      for (float decoded : decode_one(encoded.payload, job)) EXPECT_LE(std::abs(double{decoded}), most);
     }
   }
 }
@@ -371,13 +379,21 @@ TEST_P(CompressorConformance, random_bytes_give_a_value_or_a_named_rejection) {
 
 TEST_P(CompressorConformance, a_broken_call_is_a_programmers_error) {
   std::vector<float> gradient(100);
-  Guarded<std::byte> payload(static_cast<size_t>(compressor_->payload_bytes(100)));
+  const int rounds = compressor_->traits().rounds;
+  Guarded<std::byte> payload(static_cast<size_t>(compressor_->payload_bytes(100, rounds - 1)));
+  Guarded<std::byte> between(static_cast<size_t>(compressor_->round_bytes(100)), 0, 0);
   Guarded<std::byte> scratch(static_cast<size_t>(compressor_->scratch_bytes(100)));
   const auto queue = compress::make_serial_queue();
-  const compress::Encode good{.gradient = gradient, .payload = payload.span(), .scratch = scratch.span()};
+  const compress::Encode good{.gradient = gradient,
+                              .work = {.round = rounds - 1, .round_memory = between.data()},
+                              .payload = payload.span(),
+                              .scratch = scratch.span()};
   EXPECT_TRUE(compressor_->encode(good, *queue));
   compress::Encode job = good;
   job.payload = job.payload.first(job.payload.size() - 1);
+  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+  job = good;
+  job.work.round = rounds;
   EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
   if (scratch.span().empty()) return;
   job = good;

@@ -37,33 +37,78 @@ class ThreadQueue final : public compress::Queue {
 
 }  // namespace
 
+std::vector<core::Matrix> matrices_among(const compress::Compressor& compressor, size_t n) {
+  if (!compressor.traits().needs_matrices) return {};
+  std::vector<core::Matrix> matrices;
+  auto begin = static_cast<int64_t>(n % 7);
+  for (const auto& [rows, columns] : {std::pair<int64_t, int64_t>{0, 1}, {9, 17}, {33, 1}, {61, 45}, {0, 700}}) {
+    const int64_t left = static_cast<int64_t>(n) - begin;
+    const int64_t fits = std::min(left / columns, rows == 0 ? left / 3 / columns : rows);
+    if (fits <= 0) continue;
+    matrices.push_back({begin, fits, columns});
+    begin = matrices.back().end() + 5;
+  }
+  return matrices;
+}
+
+int64_t payload_bytes(const compress::Compressor& compressor, size_t n) {
+  const std::vector<core::Matrix> matrices = matrices_among(compressor, n);
+  return core::payload_bytes(compressor.traits(), compressor.spec(), {static_cast<int64_t>(n), matrices});
+}
+
+namespace {
+
+using Bytes = Guarded<unsigned char>;
+
+std::span<std::byte> writable(Bytes& memory) { return std::as_writable_bytes(memory.span()); }
+
+}  // namespace
+
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue) {
   const size_t n = job.gradient.size();
-  const auto bytes = static_cast<size_t>(compressor.payload_bytes(static_cast<int64_t>(n)));
-  const auto scratch_bytes = static_cast<size_t>(compressor.scratch_bytes(static_cast<int64_t>(n)));
+  const std::vector<core::Matrix> matrices = matrices_among(compressor, n);
+  const core::Extent extent{static_cast<int64_t>(n), matrices};
   Guarded<float> gradient(job.gradient, job.misaligned);
   Guarded<float> residual(job.residual, job.misaligned);
-  Guarded<unsigned char> payload(bytes, 0, job.fill);
-  Guarded<unsigned char> scratch(scratch_bytes, 0, job.fill);
-  Guarded<float> next(n, job.misaligned, job.fill);
+  Bytes scratch(static_cast<size_t>(compressor.scratch_bytes(extent)), 0, job.fill);
+  Bytes between(static_cast<size_t>(compressor.round_bytes(extent)), 0, job.fill);
+  Bytes state(std::span(job.state), 0), state_next(job.state.size(), 0, job.fill);
+  Guarded<float> next(n, job.misaligned, job.fill), unused(n);
   if (!job.add_to.empty()) std::copy(job.add_to.begin(), job.add_to.end(), next.data());
 
-  Encoded encoded;
-  encoded.finite = compressor.encode({.gradient = gradient.span(),
-                                      .residual = job.residual.empty() ? nullptr : residual.data(),
-                                      .residual_next = job.keep_error ? next.data() : nullptr,
-                                      .add_to_residual_next = !job.add_to.empty(),
-                                      .scale = job.scale,
-                                      .error_scale = job.error_scale,
-                                      .random = job.random,
-                                      .first_element = job.first_element,
-                                      .payload = std::as_writable_bytes(payload.span()),
-                                      .scratch = std::as_writable_bytes(scratch.span())},
-                                     queue);
-  EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() && next.intact());
+  Encoded encoded{.finite = true, .payload = {}, .residual_next = {}, .state_next = {}};
+  for (int round = 0; round < compressor.traits().rounds; ++round) {
+    Bytes payload(static_cast<size_t>(compressor.payload_bytes(extent, round)), 0, job.fill);
+    const compress::Work work{.matrices = matrices,
+                              .random = job.random,
+                              .first_element = job.first_element,
+                              .round = round,
+                              .round_memory = writable(between).data(),
+                              .state = job.state.empty() ? nullptr : writable(state).data(),
+                              .state_next = job.state.empty() ? nullptr : writable(state_next).data()};
+    encoded.finite = compressor.encode({.gradient = gradient.span(),
+                                        .residual = job.residual.empty() ? nullptr : residual.data(),
+                                        .residual_next = job.keep_error ? next.data() : nullptr,
+                                        .add_to_residual_next = !job.add_to.empty(),
+                                        .scale = job.scale,
+                                        .error_scale = job.error_scale,
+                                        .work = work,
+                                        .payload = writable(payload),
+                                        .scratch = writable(scratch)},
+                                       queue) &&
+                     encoded.finite;
+    EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() && next.intact());
+    const std::vector<unsigned char> bytes = payload.values();
+    encoded.payload.insert(encoded.payload.end(), bytes.begin(), bytes.end());
+    if (compressor.traits().rounds == 1) break;
+    const std::span<const std::byte> payloads[] = {writable(payload)};
+    EXPECT_TRUE(compressor.decode({.payloads = payloads, .out = unused.span(), .work = work}, queue).ok());
+  }
+  EXPECT_TRUE(between.intact() && state.intact() && state_next.intact());
   EXPECT_TRUE(same_bytes(gradient.span(), job.gradient) && same_bytes(residual.span(), job.residual));
-  encoded.payload = payload.values();
+  EXPECT_EQ(state.values(), job.state);
   if (job.keep_error) encoded.residual_next = next.values();
+  if (!job.state.empty()) encoded.state_next = state_next.values();
   return encoded;
 }
 
@@ -73,19 +118,46 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job) {
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
                                         compress::Queue& queue) {
-  std::vector<std::unique_ptr<Guarded<unsigned char>>> memory;
-  std::vector<std::span<const std::byte>> payloads;
-  for (const Payload& payload : job.payloads) {
-    memory.push_back(std::make_unique<Guarded<unsigned char>>(std::span(payload), 0));
-    payloads.push_back(std::as_bytes(memory.back()->span()));
-  }
+  const std::vector<core::Matrix> matrices = matrices_among(compressor, job.n);
+  const core::Extent extent{static_cast<int64_t>(job.n), matrices};
+  Bytes between(static_cast<size_t>(compressor.round_bytes(extent)));
   Guarded<float> out(job.n, job.misaligned);
   if (!job.add_to.empty()) std::copy(job.add_to.begin(), job.add_to.end(), out.data());
-  const core::Status status = compressor.decode(payloads, out.span(), !job.add_to.empty(), queue);
-  EXPECT_TRUE(out.intact());
-  for (size_t i = 0; i < memory.size(); ++i) EXPECT_EQ(memory[i]->values(), job.payloads[i]);
-  if (!status) return status.error();
+  size_t begin = 0;
+  const int rounds = compressor.traits().rounds;
+  for (int round = 0; round < rounds; ++round) {
+    // What is too short or too long shows in the last round.
+    const auto bytes = static_cast<size_t>(compressor.payload_bytes(extent, round));
+    std::vector<std::unique_ptr<Bytes>> memory;
+    std::vector<std::span<const std::byte>> payloads;
+    for (const Payload& payload : job.payloads) {
+      const std::span<const unsigned char> from(payload);
+      const size_t first = std::min(begin, from.size());
+      const size_t length = round + 1 == rounds ? from.size() - first : std::min(bytes, from.size() - first);
+      memory.push_back(std::make_unique<Bytes>(from.subspan(first, length), 0));
+      payloads.push_back(std::as_bytes(memory.back()->span()));
+    }
+    begin += bytes;
+    const core::Status status = compressor.decode({.payloads = payloads,
+                                                   .out = out.span(),
+                                                   .accumulate = !job.add_to.empty(),
+                                                   .work = {.matrices = matrices,
+                                                            .random = job.random,
+                                                            .first_element = job.first_element,
+                                                            .round = round,
+                                                            .round_memory = writable(between).data()}},
+                                                  queue);
+    EXPECT_TRUE(out.intact() && between.intact());
+    if (!status) return status.error();
+  }
   return out.values();
+}
+
+DecodeCase decoding_of(const EncodeCase& job, std::vector<Payload> payloads) {
+  return {.payloads = std::move(payloads),
+          .n = job.gradient.size(),
+          .random = job.random,
+          .first_element = job.first_element};
 }
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job) {

@@ -59,7 +59,13 @@ class Guarded {
   unsigned char* memory_;
 };
 
+// Of a compressor of several rounds those of all of them, one behind the other.
 using Payload = std::vector<unsigned char>;
+
+// The matrices among n elements of tests, for compressors that need them: of several forms, with vectors between them.
+std::vector<core::Matrix> matrices_among(const compress::Compressor& compressor, size_t n);
+
+int64_t payload_bytes(const compress::Compressor& compressor, size_t n);
 
 struct EncodeCase {
   std::vector<float> gradient;
@@ -69,17 +75,19 @@ struct EncodeCase {
   float scale = 1, error_scale = 1;
   compress::Random random = {};
   int64_t first_element = 0;
-  size_t misaligned = 1;      // elements
-  unsigned char fill = 0xa5;  // of payload, scratch and next residual before
+  std::vector<unsigned char> state = {};  // empty: none is given
+  size_t misaligned = 1;                  // elements
+  unsigned char fill = 0xa5;              // of payload, scratch and next residual before
 };
 
 struct Encoded {
   bool finite;
   Payload payload;
-  std::vector<float> residual_next;  // empty where the error is not kept
+  std::vector<float> residual_next;       // empty where the error is not kept
+  std::vector<unsigned char> state_next;  // empty where no state was given
 };
 
-// Fails the running test where something outside of the outputs was written.
+// All rounds, as if there were no other rank. Fails the running test where something outside of the outputs was written.
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue);
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job);  // serial
 
@@ -87,8 +95,13 @@ struct DecodeCase {
   std::vector<Payload> payloads;
   size_t n;
   std::vector<float> add_to = {};  // not empty: accumulate
+  compress::Random random = {};
+  int64_t first_element = 0;
   size_t misaligned = 3;
 };
+
+// Of payloads that were encoded as that one.
+DecodeCase decoding_of(const EncodeCase& job, std::vector<Payload> payloads);
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
                                         compress::Queue& queue);

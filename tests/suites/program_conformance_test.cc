@@ -90,6 +90,44 @@ TEST(ProgramConformance, RandomCompressorsLeaveAllRanksWithTheSameBits) {
   run_all({4, 2}, tree(kDevice), {"qsgd", 4}, {"qsgd", 4});
 }
 
+TEST(ProgramConformance, WhatAllRanksDrawAlikeAddsUpInEveryProgram) {
+  run_all({4, 2}, tree(kDevice), {"randk", 0.1}, {"randk", 0.1});
+  run_all({4, 2}, extension(kDevice), {"randk", 0.1}, {"randk", 0.1});
+}
+
+// --- several rounds --------------------------------------------------------------------------------------------------
+
+const char* const kRounds[] = {
+    "powersgd:1: encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1",
+    "powersgd:2: encode@host all_reduce decode@host encode@host.1 all_reduce decode@host.1",
+    "powersgd:1: encode@device all_reduce decode@host encode@host.1 all_reduce decode@device.1",
+};
+const char* const kRoundsOnLevels[] = {
+    "powersgd:1: reduce_scatter@intra encode@device all_reduce@inter decode@device encode@device.1 all_reduce@inter "
+    "decode@device.1 all_gather@intra",
+    "powersgd:1: all_reduce@intra encode@device all_reduce@inter decode@device encode@device.1 all_reduce@inter "
+    "decode@device.1",
+    "powersgd:1: reduce@intra encode@host all_reduce@inter decode@host encode@host.1 all_reduce@inter decode@host.1 "
+    "broadcast@intra",
+};
+
+TEST(ProgramConformance, SeveralRoundsLoseNothingAndLeaveAllRanksWithTheSameBits) {
+  const core::GradientTable tables[] = {kTable, make_table({{900, DType::f32}, {31, DType::f32}, {400, DType::f32}}),
+                                        make_table({{900, DType::bf16}, {400, DType::f16}, {256, DType::f32}})};
+  for (const core::GradientTable& table : tables) {
+    Fleet fleet(make_groups(4, 2), table, kWithHost);
+    core::Rng rng(29);
+    const auto run = [&](const char* option, int64_t bucket_bytes) {
+      fleet.run(make_strategy(table, option, bucket_bytes, 3));
+      for (int i = 0; i < 4; ++i) checked_step(fleet, table, option, rng);
+    };
+    for (const int64_t bucket_bytes : {440, 100'000}) {  // which cut matrices, or do not
+      for (const char* option : kRounds) run(option, bucket_bytes);
+      for (const char* option : kRoundsOnLevels) run(option, bucket_bytes);
+    }
+  }
+}
+
 // --- what planners believe of programs -------------------------------------------------------------------------------
 
 // What the busiest rank does at each step, as compiled.
@@ -118,6 +156,24 @@ std::vector<policies::StepSize> compiled_sizes(const core::Option& option, int64
     }
   }
   return sizes;
+}
+
+TEST(ProgramConformance, PlannersKnowTheSizesOfRounds) {
+  for (const int64_t numel : {900, 901, 1000, 3600}) {
+    const core::GradientTable table = make_table({{numel, DType::f32}});
+    const std::vector<core::Matrix> matrices = core::matrices_of({.slices = {{0, 0, numel}}, .option = {}}, table);
+    for (const double rank : {1, 4, 64}) {
+      const core::Option option = core::encoded_all_reduce({"powersgd", rank}, Place::device, 2);
+      const auto believed = policies::step_sizes(option, {numel, matrices}, {4, 2}, compress::known_traits());
+      const auto compiled = compiled_sizes(option, numel, {4, 2});
+      for (size_t i = 0; i < option.steps.size(); ++i) {
+        EXPECT_EQ(believed[i].bytes, compiled[i].bytes) << numel << ", rank " << rank << ", step " << i;
+        EXPECT_EQ(believed[i].payloads, compiled[i].payloads) << numel << ", rank " << rank << ", step " << i;
+        if (i != 2) EXPECT_EQ(believed[i].elements, compiled[i].elements) << numel << ", step " << i;
+      }
+      EXPECT_EQ(believed[2].elements, 0);  // the first round decodes no gradient
+    }
+  }
 }
 
 TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {

@@ -33,6 +33,30 @@ Reference largest(std::span<const float> p, float scale, double density) {
   return reference;
 }
 
+// One of each of k strata, which begin where it is drawn.
+Reference drawn(std::span<const float> p, double density, const EncodeCase& job) {
+  Reference reference{.decoded = std::vector<double>(p.size()), .draws = Draws::shared};
+  const auto words_of = [&](size_t position) {
+    const uint64_t element = static_cast<uint64_t>(job.first_element) + position;
+    return core::philox4x32(
+        {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
+        {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+  };
+  const size_t n = p.size();
+  if (n == 0) return reference;
+  const auto k = std::max<size_t>(1, static_cast<size_t>(std::ceil(density * static_cast<double>(n) - 1e-6)));
+  const auto first = words_of(0);
+  const uint64_t start = (uint64_t{first[1]} << 32 | first[2]) % n;
+  for (size_t stratum = 0, begin = 0; stratum < k; ++stratum) {
+    const size_t size = n / k + (stratum < n % k ? 1 : 0);
+    const double share = std::ldexp(static_cast<double>(words_of(begin)[0]), -32);
+    const size_t element = (start + begin + static_cast<size_t>(share * static_cast<double>(size))) % n;
+    reference.decoded[element] = double{job.scale * p[element]};
+    begin += size;
+  }
+  return reference;
+}
+
 // Above and below zero, -0 counting as below, all of a block is the mean magnitude there.
 Reference sides(std::span<const float> p, float scale, size_t block) {
   Reference reference{.decoded = {}, .tolerance = 1e-6};
@@ -82,7 +106,10 @@ struct BlockCodes {
 };
 
 Reference block_codes(const BlockCodes& codes, std::span<const float> p, const EncodeCase& job) {
-  Reference reference{.decoded = {}, .tolerance = 2e-7, .unbiased = codes.unbiased};
+  Reference reference{.decoded = {},
+                      .tolerance = 2e-7,
+                      .draws = codes.unbiased ? Draws::own_by_element : Draws::none,
+                      .unbiased = codes.unbiased};
   for (size_t begin = 0; begin < p.size(); begin += codes.block) {
     const std::span<const float> values = p.subspan(begin, std::min(codes.block, p.size() - begin));
     double largest = 0, squares = 0;
@@ -151,6 +178,84 @@ BlockCodes powers() {
               }};
 }
 
+// --- Matrices --------------------------------------------------------------------------------------------------------
+
+using Columns = std::vector<std::vector<double>>;
+
+// An orthonormal basis of what they span.
+void orthonormalise(Columns& columns) {
+  const auto dot = [](const auto& a, const auto& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); };
+  for (size_t j = 0; j < columns.size(); ++j) {
+    const double before = std::sqrt(dot(columns[j], columns[j]));
+    for (size_t k = 0; k < 2 * j; ++k) {
+      const std::vector<double>& other = columns[k % j];
+      const double factor = dot(columns[j], other);
+      for (size_t i = 0; i < other.size(); ++i) columns[j][i] -= factor * other[i];
+    }
+    const double left = std::sqrt(dot(columns[j], columns[j]));
+    for (double& value : columns[j]) value = left > 1e-6 * before ? value / left : 0;
+  }
+}
+
+// The columns of Q that a step starts with.
+Columns start_of(const core::Matrix& matrix, size_t rank, size_t q_at, const EncodeCase& job) {
+  const auto columns = static_cast<size_t>(matrix.columns);
+  Columns q(rank, std::vector<double>(columns));
+  for (size_t j = 0; j < rank; ++j) {
+    bool drawn = true;
+    for (size_t c = 0; c < columns && !job.state.empty(); ++c) {
+      float number = 0;
+      std::memcpy(&number, job.state.data() + 4 * (q_at + j * columns + c), 4);
+      q[j][c] = number;
+      drawn = drawn && number == 0;
+    }
+    for (size_t c = 0; c < columns && drawn; ++c) {
+      const auto element = static_cast<uint64_t>(job.first_element + matrix.begin) + j * columns + c;
+      const auto words = core::philox4x32(
+          {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
+          {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+      q[j][c] = std::ldexp(static_cast<double>(static_cast<int32_t>(words[0])), -31);
+    }
+  }
+  return q;
+}
+
+// P P^T M of each matrix that has at least twice as many numbers as P and Q, and all else as it is.
+Reference low_rank(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job) {
+  Reference reference{.decoded = {}, .tolerance = 1e-6};
+  for (float value : p) reference.decoded.push_back(double{job.scale * value});
+  const auto rank = static_cast<size_t>(spec.parameter);
+  size_t q_at = 0;
+  for (const core::Matrix& matrix : matrices_among(*make(core::to_string(spec)), job.gradient.size())) {
+    const auto rows = static_cast<size_t>(matrix.rows), columns = static_cast<size_t>(matrix.columns);
+    if (rows * columns < 2 * rank * (rows + columns)) continue;
+    reference.draws = Draws::shared;
+    if (p.empty()) continue;
+    const float* const m = p.data() + matrix.begin;
+    const Columns q = start_of(matrix, rank, q_at, job);
+    q_at += rank * columns;
+    Columns basis(rank, std::vector<double>(rows));
+    double squares = 0;
+    for (size_t i = 0; i < rows * columns; ++i) squares += double{m[i]} * m[i];
+    for (size_t j = 0; j < rank; ++j) {
+      for (size_t i = 0; i < rows * columns; ++i) basis[j][i / columns] += double{m[i]} * q[j][i % columns];
+    }
+    orthonormalise(basis);
+    std::fill_n(reference.decoded.begin() + matrix.begin, rows * columns, 0.0);
+    for (const std::vector<double>& column : basis) {
+      std::vector<double> product(columns);
+      for (size_t i = 0; i < rows * columns; ++i) product[i % columns] += double{m[i]} * column[i / columns];
+      for (size_t i = 0; i < rows * columns; ++i) {
+        reference.decoded[static_cast<size_t>(matrix.begin) + i] +=
+            job.scale * column[i / columns] * product[i % columns];
+      }
+    }
+    // What single precision makes of P turns it a little.
+    reference.absolute_tolerance = std::max(reference.absolute_tolerance, 1e-5 * job.scale * std::sqrt(squares));
+  }
+  return reference;
+}
+
 }  // namespace
 
 uint16_t reference_random(const compress::Random& random, uint64_t element) {
@@ -178,6 +283,8 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "qsgd") return block_codes(qsgd(static_cast<int>(spec.parameter)), p, job);
   if (spec.name == "fp8e4m3") return block_codes(floats(block, 4, -9, 448), p, job);
   if (spec.name == "fp8e5m2") return block_codes(floats(block, 3, -16, 57344), p, job);
+  if (spec.name == "randk") return drawn(p, spec.parameter, job);
+  if (spec.name == "powersgd") return low_rank(spec, p, job);
   if (spec.name == "natural") return block_codes(powers(), p, job);
   ADD_FAILURE() << "no reference of " << core::to_string(spec);
   return {};

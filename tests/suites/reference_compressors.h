@@ -14,11 +14,17 @@
 
 namespace gradtune::suites {
 
+// What random numbers hang on: nothing, as there are none; the element, and the rank; or all elements together, and all
+// ranks draw alike.
+enum class Draws : uint8_t { none, own_by_element, shared };
+
 struct Reference {
-  std::vector<double> decoded;  // what the payload stands for
-  double tolerance = 0;         // allowed relative difference of decoded values
-  bool unbiased = false;        // the mean of what is decoded, over steps, is scale * p
-  bool sizeless = false;        // what is decoded says nothing of the size of p
+  std::vector<double> decoded;    // what the payload stands for
+  double tolerance = 0;           // allowed relative difference of decoded values
+  double absolute_tolerance = 0;  // and what is allowed besides
+  Draws draws = Draws::none;
+  bool unbiased = false;  // the mean of what is decoded, over steps, is scale * p
+  bool sizeless = false;  // what is decoded says nothing of the size of p
 };
 
 // The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.

@@ -44,7 +44,8 @@ core::Result<std::string> write_cost(const std::string& journal, const std::stri
   }
   std::vector<policies::TimedStrategy> timed;
   for (const JournalTiming& timing : file.value().timings) timed.push_back({timing.strategy, timing.ops});
-  const policies::FittedCost fitted = policies::fit_cost(timed, file.value().job.ranks(), compress::known_traits());
+  const policies::FittedCost fitted =
+      policies::fit_cost(timed, file.value().job.table, file.value().job.ranks(), compress::known_traits());
   if (const core::Status written = write_file_atomically(output, to_json(fitted.table)); !written)
     return written.error();
   return as_table(fitted);

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-int64_t no_bytes(const CompressorSpec& /*spec*/, int64_t /*n*/) { return 0; }
+int64_t no_bytes(const CompressorSpec& /*spec*/, const Extent& /*extent*/, int /*round*/) { return 0; }
 
 const std::vector<CompressorTraits>& known() {
   static const std::vector<CompressorTraits> traits = {
@@ -111,6 +111,20 @@ TEST(Option, families_print_as_documented) {
   EXPECT_EQ(to_string(gather_payloads(sparse, Place::host)), "sparse:0.01: encode@host all_gather decode@host");
   EXPECT_EQ(to_string(two_step(half, Place::device)),
             "half: encode@device all_to_all decode@device encode@device all_gather decode@device");
+}
+
+TEST(Option, rounds_print_behind_the_place) {
+  const CompressorSpec half{"half", 0}, sparse{"sparse", 0.01};
+  Option rounds = encoded_all_reduce(half, Place::host, 2);
+  EXPECT_EQ(to_string(rounds), "half: encode@host all_reduce decode@host encode@host.1 all_reduce decode@host.1");
+  EXPECT_EQ(parse_option(to_string(rounds), known()).value(), rounds);
+  rounds.codecs.push_back(sparse);
+  rounds.steps[3].codec = 1;
+  EXPECT_THAT(to_string(rounds), HasSubstr("decode@host encode@host#1.1 all_reduce"));
+  EXPECT_EQ(parse_option(to_string(rounds), known()).value(), rounds);
+  for (const char* text : {"encode@host.", "encode@host.x", "encode@host.1x", "encode@host.256", "encode@host#1.-1"}) {
+    EXPECT_THAT(error_of("half,half: " + std::string(text)), HasSubstr("after . stands the number of a round")) << text;
+  }
 }
 
 TEST(Option, printing_and_parsing_are_inverse) {

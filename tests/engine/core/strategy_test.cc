@@ -37,6 +37,36 @@ Strategy example() {
           .in_flight = 2};
 }
 
+TEST(Matrices, are_the_whole_rows_of_tensors_of_several_dimensions) {
+  GradientTable table = table_of({{24, DType::f32}, {5, DType::f32}, {60, DType::f32}});
+  table.tensors[0].shape = {4, 6};
+  table.tensors[2].shape = {3, 5, 4};
+  EXPECT_EQ(matrices_of({.slices = {{0, 0, 24}, {1, 0, 5}, {2, 0, 60}}, .option = {}}, table),
+            (std::vector<Matrix>{{0, 4, 6}, {29, 3, 20}}));
+  // Of slices what they have of whole rows.
+  EXPECT_EQ(matrices_of({.slices = {{0, 5, 19}, {1, 0, 5}, {2, 0, 45}}, .option = {}}, table),
+            (std::vector<Matrix>{{1, 3, 6}, {24, 2, 20}}));
+  EXPECT_EQ(matrices_of({.slices = {{2, 1, 38}}, .option = {}}, table), std::vector<Matrix>());
+}
+
+TEST(Matrices, are_cut_at_rows) {
+  const Matrix matrices[] = {{3, 4, 5}, {30, 2, 10}};
+  EXPECT_EQ(matrices_within(matrices, 0, 50), (std::vector<Matrix>{{3, 4, 5}, {30, 2, 10}}));
+  EXPECT_EQ(matrices_within(matrices, 4, 40), (std::vector<Matrix>{{4, 3, 5}, {26, 1, 10}}));
+  EXPECT_EQ(matrices_within(matrices, 8, 9), (std::vector<Matrix>{{0, 1, 5}}));
+  EXPECT_EQ(matrices_within(matrices, 9, 8), std::vector<Matrix>());
+  EXPECT_EQ(matrices_within(matrices, 23, 7), std::vector<Matrix>());
+  EXPECT_EQ(matrices_within(matrices, 50, 100), std::vector<Matrix>());
+  // Every row is in one of two parts, unless the cut goes through it.
+  for (int64_t cut = 0; cut <= 50; ++cut) {
+    int64_t rows = 0;
+    for (const Matrix& matrix : matrices_within(matrices, 0, cut)) rows += matrix.rows;
+    for (const Matrix& matrix : matrices_within(matrices, cut, 50 - cut)) rows += matrix.rows;
+    const bool through = (cut > 3 && cut < 23 && (cut - 3) % 5 != 0) || (cut > 30 && cut < 50 && cut % 10 != 0);
+    EXPECT_EQ(rows, through ? 5 : 6) << cut;
+  }
+}
+
 template <typename Change>
 std::string error_after(Change change) {
   Strategy strategy = example();

@@ -155,6 +155,44 @@ TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTrace) {
 
 const char* const kTopk = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";
 
+const char* const kPowerSgd =
+    "powersgd:2: encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1";
+
+TEST(Executor, AStepThatIsNotFiniteLeavesTheStateOfCodecsAsItWas) {
+  const core::GradientTable table = make_table({{600, DType::f32}, {143, DType::f32}});
+  Fleet disturbed(2, table), calm(2, table);
+  core::Rng rng(3);
+  for (Fleet* fleet : {&disturbed, &calm}) fleet->run(make_strategy(table, kPowerSgd, 1 << 20, 1));
+  for (int step = 0; step < 4; ++step) {
+    const std::vector<Values> gradients = random_gradients(table, 2, rng);
+    for (const core::Status& status : calm.step(gradients)) ASSERT_TRUE(status.ok());
+    for (const core::Status& status : disturbed.step(gradients)) ASSERT_TRUE(status.ok());
+    EXPECT_EQ(disturbed.rank(1).average(), calm.rank(0).average());
+    EXPECT_EQ(disturbed.residuals(), calm.residuals());
+    std::vector<Values> bad = random_gradients(table, 2, rng);
+    bad[static_cast<size_t>(step % 2)][static_cast<size_t>(step) * 150] = std::numeric_limits<float>::infinity();
+    for (const core::Status& status : disturbed.step(bad)) ASSERT_TRUE(status.ok());
+    EXPECT_TRUE(std::isnan(disturbed.rank(0).average()[0]));
+  }
+}
+
+TEST(States, AreZeroAtFirstAndKeptTwice) {
+  States states;
+  EXPECT_EQ(states.bytes(), 0);
+  states.reserve(8);
+  EXPECT_EQ(states.current()[7], std::byte{0});
+  states.next()[7] = std::byte{5};
+  EXPECT_EQ(states.current()[7], std::byte{0});
+  states.swap();
+  EXPECT_EQ(states.current()[7], std::byte{5});
+  states.reserve(100);  // for another strategy, while this one is in force
+  EXPECT_EQ(states.bytes(), 200);
+  EXPECT_EQ(states.current()[7], std::byte{5});
+  EXPECT_EQ(states.current()[99], std::byte{0});
+  states.clear();
+  EXPECT_EQ(states.current()[7], std::byte{0});
+}
+
 TEST(ExecutorPrepare, AnErrorLeavesAllAsItWas) {
   const core::GradientTable table = mixed_table();
   const core::Strategy good = make_strategy(table, kTopk, 10'000, 2);

@@ -16,7 +16,10 @@ core::GradientTable make_table(const std::vector<std::pair<int64_t, DType>>& ten
   core::GradientTable table;
   for (const auto& [numel, dtype] : tensors) {
     const std::string name = "tensor" + std::to_string(table.tensors.size());
-    table.tensors.push_back({.name = name, .shape = {numel}, .numel = numel, .dtype = dtype});
+    int64_t rows = 1;
+    for (int64_t divisor = 2; divisor * divisor <= numel; ++divisor) rows = numel % divisor == 0 ? divisor : rows;
+    const std::vector<int64_t> shape = rows > 1 ? std::vector{rows, numel / rows} : std::vector{numel};
+    table.tensors.push_back({.name = name, .shape = shape, .numel = numel, .dtype = dtype});
   }
   return table;
 }
@@ -75,7 +78,8 @@ std::vector<std::string> all_options(core::Place place) {
   if (place == core::Place::device) options.push_back(core::plain_all_reduce());
   for (const core::CompressorTraits& traits : compress::known_traits()) {
     const core::CompressorSpec codec{std::string(traits.name), traits.name == "topk" ? 0.1 : traits.parameter_default};
-    if (traits.summable) options.push_back(core::encoded_all_reduce(codec, place));
+    if (traits.summable) options.push_back(core::encoded_all_reduce(codec, place, traits.rounds));
+    if (traits.rounds > 1) continue;
     options.push_back(core::two_step(codec, place));
     options.push_back(core::gather_payloads(codec, place));
   }

@@ -20,6 +20,7 @@ namespace gradtune::exec {
 
 using Values = std::vector<float>;
 
+// Tensors are matrices, as nearly square as their sizes allow; vectors where those are prime.
 core::GradientTable make_table(const std::vector<std::pair<int64_t, core::DType>>& tensors);
 
 // Of three dtypes in turn, and of sizes that no block, shard or alignment divides.

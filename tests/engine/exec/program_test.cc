@@ -83,6 +83,26 @@ TEST(Compile, GivesEachFamilyItsOperations) {
             "encode@devicex3 all_to_all 64u8 decode@devicex3 encode-again@devicex1 all_gather 96u8 decode@devicex3");
 }
 
+const char* const kTwoRounds = ": encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1";
+
+TEST(Compile, GivesEachRoundItsEncodeCollectiveAndDecode) {
+  // A matrix of 10 x 10.
+  const std::string option = std::string("powersgd:1") + kTwoRounds;
+  EXPECT_EQ(compiled(option, DType::f32),
+            "encode@devicex1 all_reduce 10f32 decode@devicex1 encode@devicex1 all_reduce 10f32 decode@devicex1");
+  const auto program = compile_one(option, DType::f32, 100, 1, 3);
+  const std::vector<Op>& ops = program->buckets[0].ops;
+  for (const size_t o : {0, 2, 3, 5}) {
+    EXPECT_EQ(ops[o].round, o < 3 ? 0 : 1);
+    EXPECT_EQ(ops[o].round_memory, ops[0].round_memory);
+    EXPECT_EQ(ops[o].random.use, ops[0].random.use);
+    EXPECT_EQ(ops[o].payloads[0].state, 0);
+    EXPECT_EQ(ops[o].payloads[0].matrices, (std::vector<core::Matrix>{{0, 10, 10}}));
+  }
+  EXPECT_TRUE(ops[0].residual && ops[0].banks && ops[3].residual && ops[3].banks && !ops[3].share);
+  EXPECT_EQ(program->state_bytes, 64);  // 10 numbers, aligned
+}
+
 TEST(Compile, OneRankIsAGroupToo) {
   EXPECT_EQ(compiled("all_reduce", DType::f32, 0, 1), "scale@device all_reduce 100f32");
   EXPECT_EQ(compiled(std::string("none") + kTwoStep, DType::f32, 0, 1),
@@ -116,6 +136,12 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
       {"bf16: encode@device reduce decode@device", "step 1: only all_reduce adds payloads up"},
       {"bf16: reduce_scatter encode@device all_to_all decode@device", "step 1: all_to_all ahead needs what was not"},
       {"bf16,fp16: encode@device all_reduce decode@device#1", "step 2: decode names another codec"},
+      {"powersgd:1: encode@device all_reduce decode@device", "round 1 of powersgd is what comes next"},
+      {"powersgd:1: encode@device all_reduce decode@device all_reduce", "step 3: round 1 of powersgd is what comes"},
+      {"powersgd:1: encode@device all_reduce decode@device.1", "step 2: round 0 of powersgd is what comes next"},
+      {"powersgd:1: encode@device.1 all_reduce decode@device.1", "step 0: a codec's rounds begin with 0"},
+      {"powersgd:1: encode@device all_gather decode@device", "step 1: only all_reduce takes payloads of powersgd"},
+      {"powersgd:1,bf16: encode@device all_reduce decode@device encode@device#1", "step 3: round 1 of powersgd is"},
       {"all_reduce@intra all_reduce@inter", "levels need nodes that are known"},
       {"reduce_scatter@intra all_gather", "collectives over all ranks and over levels do not mix"},
   };
@@ -221,7 +247,10 @@ std::vector<Piece> pieces(const Program& program) {
       const Op& op = bucket.ops[o];
       if (op.kind != Op::Kind::encode) continue;
       for (const Payload& payload : op.payloads) all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
+      if (op.round > 0) continue;  // scratch and what is between them are of all rounds
       all.push_back({op.scratch, op.scratch + op.scratch_bytes, b, o});
+      const core::Extent extent{op.payloads[0].range.length, op.payloads[0].matrices};
+      all.push_back({op.round_memory, op.round_memory + op.codec->round_bytes(extent), b, o});
     }
   }
   std::erase_if(all, [](const Piece& piece) { return piece.begin == piece.end; });

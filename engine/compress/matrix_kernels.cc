@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/compress/matrix_kernels.h"
+
+#include "engine/compress/shared.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "engine/compress/matrix_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "engine/compress/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+// Rows that are multiplied together, so that each load of q serves all of them.
+inline constexpr size_t kRows = 4;
+inline constexpr size_t kRowsDown = 8;  // of the transposed product
+
+HWY_INLINE double sum_lanes(const float* lanes) {
+  double sum = 0;
+  for (size_t lane = 0; lane < kLanes; ++lane) sum += double{lanes[lane]};
+  return sum;
+}
+
+// Adds the products of four rows and two columns of q to `sums`, of which those of a row are `stride` apart. Element i
+// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes.
+HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, double* sums_a,
+                         double* sums_b) {
+  const hn::CappedTag<float, kLanes> d;
+  HWY_ALIGN float lanes[2 * kRows][kLanes];
+  for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
+    auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    for (size_t i = lane; i < n; i += kLanes) {
+      const auto a = hn::LoadU(d, qa + i), b = hn::LoadU(d, qb + i);
+      const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kTile + i);
+      const auto m2 = hn::LoadU(d, rows + 2 * kTile + i), m3 = hn::LoadU(d, rows + 3 * kTile + i);
+      a0 = hn::Add(a0, hn::Mul(m0, a));
+      a1 = hn::Add(a1, hn::Mul(m1, a));
+      a2 = hn::Add(a2, hn::Mul(m2, a));
+      a3 = hn::Add(a3, hn::Mul(m3, a));
+      b0 = hn::Add(b0, hn::Mul(m0, b));
+      b1 = hn::Add(b1, hn::Mul(m1, b));
+      b2 = hn::Add(b2, hn::Mul(m2, b));
+      b3 = hn::Add(b3, hn::Mul(m3, b));
+    }
+    hn::StoreU(a0, d, lanes[0] + lane);
+    hn::StoreU(a1, d, lanes[1] + lane);
+    hn::StoreU(a2, d, lanes[2] + lane);
+    hn::StoreU(a3, d, lanes[3] + lane);
+    hn::StoreU(b0, d, lanes[4] + lane);
+    hn::StoreU(b1, d, lanes[5] + lane);
+    hn::StoreU(b2, d, lanes[6] + lane);
+    hn::StoreU(b3, d, lanes[7] + lane);
+  }
+  for (size_t row = 0; row < kRows; ++row) {
+    sums_a[row] += sum_lanes(lanes[row]);
+    sums_b[row] += sum_lanes(lanes[kRows + row]);
+  }
+}
+
+uint32_t multiply_rows(const MatrixProduct& job) {
+  HWY_ALIGN float tile[kRows * kTile];
+  double sums[kMaxRank + 1][kRows];  // one more, for the partner of the last column when their number is odd
+  uint32_t largest = 0;
+  for (size_t first = 0; first < job.rows; first += kRows) {
+    const size_t rows = std::min(kRows, job.rows - first);
+    std::fill_n(&sums[0][0], (kMaxRank + 1) * kRows, 0.0);
+    std::fill_n(tile + rows * kTile, (kRows - rows) * kTile, 0.0F);
+    for (size_t begin = 0; begin < job.columns; begin += kTile) {
+      const size_t count = std::min(kTile, job.columns - begin);
+      const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+      for (size_t row = 0; row < rows; ++row) {
+        const size_t at = (first + row) * job.columns + begin;
+        const float* gradient = job.gradient + at;
+        const float* residual = offset(job.residual, static_cast<int64_t>(at));
+        float* const sum = offset(job.sum, static_cast<int64_t>(at));
+        float* const to = tile + row * kTile;
+        const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
+          const auto p = load_p(d, gradient, residual, i);
+          hn::StoreU(p, d, to + i);
+          if (sum != nullptr) hn::StoreU(p, d, sum + i);
+          return abs_bits(d, p);
+        });
+        largest = std::max(largest, seen);
+        std::fill(to + count, to + padded, 0.0F);
+      }
+      for (size_t j = 0; j < job.rank; j += 2) {
+        const float* const q = job.q + j * job.q_stride + begin;
+        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, sums[j], sums[j + 1]);
+      }
+    }
+    for (size_t j = 0; j < job.rank; ++j) {
+      for (size_t row = 0; row < rows; ++row) {
+        job.p[j * job.p_stride + first + row] = static_cast<float>(double{job.scale} * sums[j][row]);
+      }
+    }
+  }
+  return largest;
+}
+
+// Adds row * p to q for one row, or for kRowsDown rows one after the other.
+HWY_INLINE void add_row(const TransposedProduct& job, size_t row, size_t begin, size_t count) {
+  const float* const m = job.matrix + row * job.row_stride + begin;
+  for (size_t j = 0; j < job.rank; ++j) {
+    const float p = job.p[j * job.p_stride + row];
+    float* const q = job.q + j * job.q_stride + begin;
+    for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, q + i), hn::Mul(hn::LoadU(d, m + i), hn::Set(d, p))), d, q + i);
+    });
+  }
+}
+
+HWY_INLINE void add_rows(const TransposedProduct& job, size_t row, size_t begin, size_t count) {
+  const float* const m = job.matrix + row * job.row_stride + begin;
+  const size_t stride = job.row_stride;
+  for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
+    const auto m0 = hn::LoadU(d, m + i), m1 = hn::LoadU(d, m + stride + i);
+    const auto m2 = hn::LoadU(d, m + 2 * stride + i), m3 = hn::LoadU(d, m + 3 * stride + i);
+    const auto m4 = hn::LoadU(d, m + 4 * stride + i), m5 = hn::LoadU(d, m + 5 * stride + i);
+    const auto m6 = hn::LoadU(d, m + 6 * stride + i), m7 = hn::LoadU(d, m + 7 * stride + i);
+    for (size_t j = 0; j < job.rank; ++j) {
+      const float* const p = job.p + j * job.p_stride + row;
+      float* const q = job.q + j * job.q_stride + begin + i;
+      auto sum = hn::Add(hn::LoadU(d, q), hn::Mul(m0, hn::Set(d, p[0])));
+      sum = hn::Add(sum, hn::Mul(m1, hn::Set(d, p[1])));
+      sum = hn::Add(sum, hn::Mul(m2, hn::Set(d, p[2])));
+      sum = hn::Add(sum, hn::Mul(m3, hn::Set(d, p[3])));
+      sum = hn::Add(sum, hn::Mul(m4, hn::Set(d, p[4])));
+      sum = hn::Add(sum, hn::Mul(m5, hn::Set(d, p[5])));
+      sum = hn::Add(sum, hn::Mul(m6, hn::Set(d, p[6])));
+      sum = hn::Add(sum, hn::Mul(m7, hn::Set(d, p[7])));
+      hn::StoreU(sum, d, q);
+    }
+  });
+}
+
+void multiply_columns(const TransposedProduct& job) {
+  for (size_t begin = 0; begin < job.columns; begin += kTile) {
+    const size_t count = std::min(kTile, job.columns - begin);
+    for (size_t j = 0; j < job.rank; ++j) std::fill_n(job.q + j * job.q_stride + begin, count, 0.0F);
+    size_t row = 0;
+    for (; row + kRowsDown <= job.rows; row += kRowsDown) add_rows(job, row, begin, count);
+    for (; row < job.rows; ++row) add_row(job, row, begin, count);
+  }
+}
+
+template <class D, class V>
+HWY_INLINE void finish(D d, const OuterProduct& job, size_t at, V product) {
+  if (job.matrix != nullptr) {
+    product = hn::Sub(hn::Mul(hn::LoadU(d, job.matrix + at), hn::Set(d, job.matrix_factor)),
+                      hn::Mul(product, hn::Set(d, job.product_factor)));
+  }
+  if (job.accumulate) product = hn::Add(hn::LoadU(d, job.out + at), product);
+  hn::StoreU(product, d, job.out + at);
+}
+
+void outer_rows(const OuterProduct& job) {
+  size_t row = 0;
+  for (; row + kRows <= job.rows; row += kRows) {
+    for_vectors(job.columns, [&](auto d, size_t i) HWY_ATTR {
+      auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
+      for (size_t j = 0; j < job.rank; ++j) {
+        const auto q = hn::LoadU(d, job.q + j * job.q_stride + i);
+        const float* const p = job.p + j * job.p_stride + row;
+        v0 = hn::Add(v0, hn::Mul(q, hn::Set(d, p[0])));
+        v1 = hn::Add(v1, hn::Mul(q, hn::Set(d, p[1])));
+        v2 = hn::Add(v2, hn::Mul(q, hn::Set(d, p[2])));
+        v3 = hn::Add(v3, hn::Mul(q, hn::Set(d, p[3])));
+      }
+      const size_t at = row * job.columns + i;
+      finish(d, job, at, v0);
+      finish(d, job, at + job.columns, v1);
+      finish(d, job, at + 2 * job.columns, v2);
+      finish(d, job, at + 3 * job.columns, v3);
+    });
+  }
+  for (; row < job.rows; ++row) {
+    for_vectors(job.columns, [&](auto d, size_t i) HWY_ATTR {
+      auto v = hn::Zero(d);
+      for (size_t j = 0; j < job.rank; ++j) {
+        v = hn::Add(v, hn::Mul(hn::LoadU(d, job.q + j * job.q_stride + i), hn::Set(d, job.p[j * job.p_stride + row])));
+      }
+      finish(d, job, row * job.columns + i, v);
+    });
+  }
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace gradtune::compress {
+
+HWY_EXPORT(multiply_rows);
+HWY_EXPORT(multiply_columns);
+HWY_EXPORT(outer_rows);
+
+uint32_t multiply(const MatrixProduct& job) { return HWY_DYNAMIC_DISPATCH(multiply_rows)(job); }
+
+void multiply_transposed(const TransposedProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_columns)(job); }
+
+void multiply_outer(const OuterProduct& job) { HWY_DYNAMIC_DISPATCH(outer_rows)(job); }
+
+}  // namespace gradtune::compress
+#endif

@@ -1,0 +1,62 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of `powersgd`: products of a large matrix, row by row in memory, with narrow ones. Of a narrow matrix each
+// column is contiguous, and the next one follows a stride behind. Every sum has an order of its own that neither threads
+// nor SIMD targets change. Internal to engine/compress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace gradtune::compress {
+
+inline constexpr size_t kMaxRank = 64;
+
+// Narrow factors of rows are padded with zeros to a multiple of so many elements.
+inline constexpr size_t kLanes = 16;
+
+// p = scale * M q, for rows of M = gradient + residual. Returns the largest of the bits of |M|.
+struct MatrixProduct {
+  const float* gradient;
+  const float* residual;  // or null
+  float* sum;             // where M goes, or null
+  size_t rows, columns;
+  const float* q;  // padded
+  size_t q_stride;
+  size_t rank;
+  float scale;
+  float* p;
+  size_t p_stride;
+};
+uint32_t multiply(const MatrixProduct& job);
+
+// q = M^T p, for rows of M and a strip of its columns.
+struct TransposedProduct {
+  const float* matrix;
+  size_t row_stride;
+  size_t rows, columns;
+  const float* p;
+  size_t p_stride;
+  size_t rank;
+  float* q;
+  size_t q_stride;
+};
+void multiply_transposed(const TransposedProduct& job);
+
+// out = (accumulate ? out : 0) + (matrix == null ? p q^T : matrix_factor * matrix - product_factor * p q^T), for rows.
+struct OuterProduct {
+  const float* p;
+  size_t p_stride;
+  const float* q;
+  size_t q_stride;
+  size_t rank;
+  size_t rows, columns;
+  const float* matrix;  // may be `out`
+  float matrix_factor, product_factor;
+  float* out;
+  bool accumulate;
+};
+void multiply_outer(const OuterProduct& job);
+
+}  // namespace gradtune::compress
