@@ -63,7 +63,7 @@ class RandK final : public Compressor {
     const Strata strata(job.work, n, k);
     // What the next residual has where an element is sent, and will have again: its error is zero.
     auto* const before = reinterpret_cast<float*>(job.scratch.data());
-    if (job.add_to_residual_next) {
+    if (job.residual_next != nullptr && job.add_to_residual_next) {
       for_ranges(queue, k, kSentAtOnce, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) before[i] = job.residual_next[strata[i]];
       });

@@ -197,6 +197,15 @@ TEST_P(CompressorConformance, the_error_can_be_added_to_the_next_residual) {
   }
 }
 
+// As on ranks that encode the same sum as another one, which keeps the error.
+TEST_P(CompressorConformance, an_error_that_is_not_kept_is_not_added) {
+  EncodeCase job{.gradient = make_data(Data::layered, kMedium, 5), .scale = 1, .error_scale = 3};
+  const Encoded kept = encode(*compressor_, job);
+  job.add_to = make_data(Data::normal, kMedium, 6);
+  job.keep_error = false;
+  EXPECT_EQ(encode(*compressor_, job).payload, kept.payload);
+}
+
 // What an element draws has to do with seed, step, rank, use and its position, and with nothing else.
 TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
   constexpr size_t n = 65536 + 1000, half = 65536;  // a multiple of every block
