@@ -5,12 +5,12 @@
 
 usage: drift.py [--parts link,removed,oscillating,slow-rank] [--runs 3] BUILD_FOLDER OUT.json
 
-link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted: steps from a change of the link to the alarm.
-             Afterwards, at each rate, the strategy that was in force at the end and those that came near the best in the
-             search there are timed, pinned, each in runs of its own: what was chosen beside the best.
-removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps until a
-             strategy is in force that loses nothing.
-oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: the whole of a run beside one that keeps the baseline.
+link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted: steps from a change of the link to the
+             alarm. Afterwards, at each rate, the strategy that was in force at the end and those that came near the
+             best in the search are timed, pinned, each in runs of its own: what was chosen beside the best.
+removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
+             until a strategy is in force that loses nothing.
+oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
 slow-rank    A rank computes more slowly after tuning: it has to be named, and no worse strategy committed.
 
 Rows of parts that are not run are kept as OUT.json has them.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import Bench, LiveJob, median_step, plans, row  # noqa: E402
+from support.shaped import Bench, LiveJob, measured_ms, median_step, row, save, write_plans  # noqa: E402
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
 PATIENCE_STEPS = 700  # for what follows a change
@@ -35,6 +35,7 @@ ROUNDS = 3
 PINNED_STEPS = 30
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
+TOLD = (*ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
 
 
 def decisions(entries, *what):
@@ -58,7 +59,8 @@ def label_at_the_end(entries):
 
 
 def change(job, rate):
-    """Sets the rate; the entries once things settled again, the step of the change and that of the alarm, if there was one."""
+    """Sets the rate; the entries once things settled, the step of the change, and that of the alarm, if there was one.
+    """
     before = len(decisions(job.entries(), *ALARMS))
     moment = job.set_rate(rate)
     at_least = last_step(job.entries())
@@ -82,21 +84,16 @@ def pinned(bench, rate, files):
     times = {label: [] for label in files}
     for _ in range(ROUNDS):
         for label, file in files.items():
-            times[label].append(median_step(bench.gradtune(rate, ["--fidelity", "lossy"], PINNED_STEPS, pinned=file), 12))
+            report = bench.gradtune(rate, ["--fidelity", "lossy"], PINNED_STEPS, pinned=file)
+            times[label].append(median_step(report, 12))
     return times
 
 
 def candidates(bench, entries, tag, since, chosen):
     """Files of what was measured since that step and came near the best, and of what was chosen."""
-    measured = {entry["label"]: entry["value"] for entry in decisions(entries, "measure")
-                if entry["step"] >= since and entry["value"] > 0}
+    measured = measured_ms(entries, since)
     near = sorted(measured, key=measured.get)[:4]
-    files = {}
-    for label in dict.fromkeys(near + ([chosen] if chosen else [])):
-        if label in plans(entries):
-            files[label] = bench.folder / f"{tag}-{len(files)}.json"
-            files[label].write_text(json.dumps(plans(entries)[label]), encoding="utf-8")
-    return files
+    return write_plans(entries, dict.fromkeys(near + ([chosen] if chosen else [])), bench.folder, tag)
 
 
 def link(bench, runs, rows):
@@ -110,10 +107,9 @@ def link(bench, runs, rows):
             delay = alarm - changed if alarm is not None else PATIENCE_STEPS
             row(rows, f"link: run {run}, to {rate}: steps to the alarm", delay, 50, [delay / 50], 1.0, "steps")
             chosen = label_at_the_end(entries)
-            print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; "
-                  + "; ".join(f"{entry['step'] - changed}: {entry['what']} {entry['label']}" for entry in decisions(
-                      entries, *ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
-                      if entry["step"] >= changed), flush=True)
+            told = [f"{entry['step'] - changed}: {entry['what']} {entry['label']}"
+                    for entry in decisions(entries, *TOLD) if entry["step"] >= changed]
+            print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; " + "; ".join(told), flush=True)
             if rate == slow:
                 files = {slow: (candidates(bench, entries, f"slow{run}", changed, chosen), chosen)}
             else:
@@ -140,8 +136,8 @@ def removed(bench, runs, rows):
         lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "commit")
                     if entry["step"] >= changed and (entry["what"] == "drop committed" or "topk" not in entry["label"])]
         steps = lossless[0] if lossless else PATIENCE_STEPS
-        print(f"run {run}: {before}; alarm after {alarm and alarm - changed}; then {label_at_the_end(entries) or 'the baseline'}",
-              flush=True)
+        print(f"run {run}: {before}; alarm after {alarm and alarm - changed}; "
+              f"then {label_at_the_end(entries) or 'the baseline'}", flush=True)
         row(rows, f"removed: run {run}: steps until nothing is lost", steps, 200, [steps / 200], 1.0, "steps")
         job.process.terminate()
         job.end()
@@ -187,9 +183,9 @@ def slow_rank(bench, runs, rows):
         named = [entry["value"] for entry in decisions(entries, "straggler")]
         worse = [entry["label"] for entry in decisions(entries, "commit") if entry["value"] <= 0]
         print(f"run {run}: {before}; named {named}; then {label_at_the_end(entries) or 'no change'}", flush=True)
-        row(rows, f"slow-rank: run {run}: rank 1 named", 1 if named and named[0] == 1 else 0, 1, [0 if named and named[0] == 1 else 2],
-            1.0, "")
-        row(rows, f"slow-rank: run {run}: worse strategies committed", len(worse), 0, [len(worse)], 0, "")
+        wrong = 0 if named and named[0] == 1 else 1
+        row(rows, f"slow-rank: run {run}: rank 1 not named, or another", wrong, 0, [wrong], 0, "times")
+        row(rows, f"slow-rank: run {run}: worse strategies committed", len(worse), 0, [len(worse)], 0, "times")
         job.process.terminate()
         job.end()
 
@@ -211,7 +207,7 @@ def main():
         bench = Bench(flags.build.resolve(), folder)
         for part in chosen:
             parts[part](bench, flags.runs, rows)
-            flags.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+            save(flags.out, rows)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,16 @@
 
 usage: vs_ddp.py [--parts accuracy,1gbit,200mbit,mlp-small] [--rounds 3] [--seeds 3] BUILD_FOLDER OUT.json
 
-accuracy    After one epoch (468 steps of 2 x 64), the mean of the same seeds: DDP in fp32 and with PowerSGD, and gradtune at
-            `lossy`, which tunes while it trains. This part does not mind a busy machine; the others do.
+accuracy    After one epoch (468 steps of 2 x 64), the mean of the same seeds: DDP in fp32 and with PowerSGD, and
+            gradtune at `lossy`, which tunes while it trains. This part does not mind a busy machine; the others do.
 a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each goes on with its best ("tuned DDP").
-            2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it raced.
-               Those that were not far behind when they were measured are timed once, pinned, in runs of their own; the best
-               go on, beside the exported one, which is pinned as well.
-            3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of processes each,
-               one after the other; and each exported strategy's first ten steps when it is imported. The value of a row
-               is the median over rounds of the median step; ratios are taken inside a round; their spread is their range.
+            2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it
+               raced. Those that were not far behind when they were measured are timed once, pinned, in runs of their
+               own; the best go on, beside the exported one, which is pinned as well.
+            3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of
+               processes each, one after the other; and each exported strategy's first ten steps when it is imported. The value of
+               a row is the median over rounds of the median step; ratios are taken inside a round; their spread is
+               their range.
 mlp-small   Nothing to gain: unshaped, exact.
 
 Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row that
@@ -28,7 +29,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import ROOT, Bench, median_step as median_step_after, raced_strategies, row  # noqa: E402
+from support.shaped import ROOT, Bench, median_step as median_step_after, raced_strategies, row, save  # noqa: E402
 
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
          "powersgd4+fp16": "powersgd4_fp16"}
@@ -68,7 +69,8 @@ def best_caps(bench, rate):
         choices = [100] if name.startswith("powersgd") else CAPS  # PowerSGD: as one bucket, several can hang over Gloo
         times = {cap: median_step(bench.ddp(rate, hook, cap, 8 + timed_steps(rate) // 3), 8) for cap in choices}
         caps[name] = min(times, key=times.get)
-        print(f"{rate}: DDP {name}: best bucket_cap_mb {caps[name]} of {({c: round(t, 1) for c, t in times.items()})}", flush=True)
+        rounded = {cap: round(ms, 1) for cap, ms in times.items()}
+        print(f"{rate}: DDP {name}: best bucket_cap_mb {caps[name]} of {rounded}", flush=True)
     return caps
 
 
@@ -77,10 +79,11 @@ def tune(bench, rate, fidelity):
     tag = f"{rate}-{fidelity}"
     exported, journal = bench.folder / f"{tag}.json", bench.folder / f"{tag}.jsonl"
     report = bench.gradtune(rate, ["--fidelity", fidelity, "--export", exported, "--journal", journal], TUNING)
-    print(f"{rate}: gradtune {fidelity}: {report['baseline_ms']:.1f} -> {report['committed_ms']} ms, {report['strategy']['label']}",
-          flush=True)
+    print(f"{rate}: gradtune {fidelity}: {report['baseline_ms']:.1f} -> {report['committed_ms']} ms, "
+          f"{report['strategy']['label']}", flush=True)
     entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
-    arms = {label: file for label, file in raced_strategies(entries, bench.folder, tag).items() if not are_same(file, exported)}
+    raced = raced_strategies(entries, bench.folder, tag)
+    arms = {label: file for label, file in raced.items() if not are_same(file, exported)}
     alone = {label: pinned_step(bench, rate, fidelity, file) for label, file in arms.items()}
     print(f"{rate}: gradtune {fidelity}, pinned: {({label: round(ms, 1) for label, ms in alone.items()})}", flush=True)
     near = [label for label in alone if alone[label] <= NEAR_BEST * min(alone.values())]
@@ -102,7 +105,8 @@ def in_rounds(bench, rate, rounds, caps, tuned):
     times = {}
     for _ in range(rounds):
         for name, hook in HOOKS.items():
-            times.setdefault(("ddp", name), []).append(median_step(bench.ddp(rate, hook, caps[name], timed_steps(rate))))
+            report = bench.ddp(rate, hook, caps[name], timed_steps(rate))
+            times.setdefault(("ddp", name), []).append(median_step(report))
         times.setdefault(("ddp", "compute alone"), []).append(median_step(bench.ddp(rate, "local", 25, 40)))
         for fidelity, result in tuned.items():
             for label, file in {"committed": result["exported"], **result["arms"]}.items():
@@ -118,7 +122,8 @@ def time_rate(bench, rate, rounds, rows):
     medians = {key: statistics.median(values) for key, values in times.items()}
 
     def compare(what, key, anchor, goal):
-        row(rows, f"{rate}: {what}", medians[key], medians[anchor], [a / b for a, b in zip(times[key], times[anchor])], goal)
+        ratios = [a / b for a, b in zip(times[key], times[anchor])]
+        row(rows, f"{rate}: {what}", medians[key], medians[anchor], ratios, goal)
 
     fp32 = ("ddp", "fp32")
     for key in times:
@@ -127,16 +132,19 @@ def time_rate(bench, rate, rounds, rows):
     half = min((("ddp", name) for name in ("fp16", "bf16")), key=medians.get)
     fastest = min((("ddp", name) for name in HOOKS if is_sound(name, rows)), key=medians.get)
     for fidelity, anchor in (("exact", fp32), ("half", half), ("lossy", fastest)):
-        compare(f"gradtune {fidelity} / DDP {anchor[1]}", (fidelity, "committed"), anchor, GOALS.get(rate, {}).get(fidelity))
+        goal = GOALS.get(rate, {}).get(fidelity)
+        compare(f"gradtune {fidelity} / DDP {anchor[1]}", (fidelity, "committed"), anchor, goal)
     for fidelity, result in tuned.items():
         # What was exported runs pinned here too, and is one of the arms.
         best = min(((fidelity, label) for label in ["committed", *result["arms"]]), key=medians.get)
-        compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", (fidelity, "committed"), best, 1.03)
-        compare(f"gradtune {fidelity} imported, its first steps / committed", (fidelity, "imported"), (fidelity, "committed"), 1.03)
+        committed = (fidelity, "committed")
+        compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", committed, best, 1.03)
+        compare(f"gradtune {fidelity} imported, its first steps / committed", (fidelity, "imported"), committed, 1.03)
 
 
 def is_sound(name, rows):
-    """Whether that DDP row is within the points of fp32 that it may lose; those whose accuracy was not measured count as sound."""
+    """Whether that DDP row loses no more points against fp32 than it may; one whose accuracy is not known counts as so.
+    """
     accuracy = {row["name"]: row["value"] for row in rows if row["name"].startswith("accuracy:")}
     fp32 = accuracy.get("accuracy: DDP fp32")
     return fp32 is None or accuracy.get(f"accuracy: DDP {name}", fp32) >= fp32 - POINTS
@@ -170,8 +178,8 @@ def nothing_to_gain(bench, rounds, rows):
         watched = [step["ms"] for step in report["steps"] if step["stage"] == "watch"]
         ours.append(statistics.median(watched))
         stayed = stayed and report["committed_ms"] is None
-    row(rows, f"mlp-small: unshaped, exact (baseline stays: {stayed}) / DDP", statistics.median(ours), statistics.median(ddp),
-        [a / b for a, b in zip(ours, ddp)], 1.01)
+    row(rows, f"mlp-small: unshaped, exact (baseline stays: {stayed}) / DDP", statistics.median(ours),
+        statistics.median(ddp), [a / b for a, b in zip(ours, ddp)], 1.01)
 
 
 def main():
@@ -194,7 +202,7 @@ def main():
                 nothing_to_gain(bench, flags.rounds, rows)
             else:
                 time_rate(bench, part, flags.rounds, rows)
-            flags.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+            save(flags.out, rows)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on two shaped nodes, for benchmarks: run to their end, or watched while the link changes; and the rows of a result."""
+"""Jobs on two shaped nodes, for benchmarks: run to their end, or watched while the link changes; and their results."""
 import json
 import os
+import platform
 import statistics
 import subprocess
 import sys
@@ -23,15 +24,16 @@ class Bench:
         self.count = 0
 
     def launcher(self, rate, extra=()):
-        return [sys.executable, ROOT / "examples" / "cluster", "--nodes", "2", "--ranks-per-node", "1", "--rate", rate, *extra, "--"]
+        nodes = ["--nodes", "2", "--ranks-per-node", "1", "--rate", rate]
+        return [sys.executable, ROOT / "examples" / "cluster", *nodes, *extra, "--"]
 
     def cluster(self, rate, command, environment=None, attempts=3):
         """Runs it on two nodes and returns its report. A link that fails its probe on a busy machine is tried again."""
         self.count += 1
         report = self.folder / f"report{self.count}.json"
+        words = [str(word) for word in [*self.launcher(rate), *command, "--report", report]]
         for _ in range(attempts):
-            done = subprocess.run([str(word) for word in [*self.launcher(rate), *command, "--report", report]], check=False,
-                                  env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})),
+            done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == 0:
                 return json.loads(report.read_text(encoding="utf-8"))
@@ -124,26 +126,49 @@ def median_step(report, warm_up):
 
 def plans(entries):
     """Strategies that a journal holds, by label."""
-    return {entry["strategy"]["label"]: entry["strategy"] for entry in entries if isinstance(entry.get("strategy"), dict)}
+    strategies = [entry["strategy"] for entry in entries if isinstance(entry.get("strategy"), dict)]
+    return {strategy["label"]: strategy for strategy in strategies}
+
+
+def measured_ms(entries, since=0):
+    """What strategies took when they were measured, by label."""
+    return {entry["label"]: entry["value"] for entry in entries
+            if entry.get("what") == "measure" and entry["value"] > 0 and entry["step"] >= since}
+
+
+def write_plans(entries, labels, folder, tag):
+    """Files of those of the strategies that the journal holds, by label."""
+    files, held = {}, plans(entries)
+    for label in labels:
+        if label in held:
+            files[label] = folder / f"{tag}-{len(files)}.json"
+            files[label].write_text(json.dumps(held[label]), encoding="utf-8")
+    return files
 
 
 def raced_strategies(entries, folder, tag):
-    """Strategies that went through the race and were near the best when they were measured before, as files, by label."""
+    """Strategies that went through the race and were near the best when they were measured before: files, by label."""
     raced = {entry["label"] for entry in entries if entry.get("stage") == "race" and entry.get("label")}
-    measured = {entry["label"]: entry["value"] for entry in entries if entry.get("what") == "measure" and entry["value"] > 0}
+    measured = measured_ms(entries)
     worth = {label for label in measured if measured[label] <= WORTH_PINNING * min(measured.values())}
-    files = {}
-    for label in sorted(raced & plans(entries).keys() & worth):
-        files[label] = folder / f"{tag}-{len(files)}.json"
-        files[label].write_text(json.dumps(plans(entries)[label]), encoding="utf-8")
-    return files
+    return write_plans(entries, sorted(raced & worth), folder, tag)
 
 
 def row(rows, name, value, anchor, ratios, goal, unit="ms"):
     """Adds and prints a row of the result: ratios beside the anchor in the same run, and whether the goal is met."""
-    ratio = statistics.median(ratios)
-    rows.append({"name": name, "value": round(value, 2), "unit": unit, "anchor": round(anchor, 2), "ratio": round(ratio, 4),
-                 "spread": [round(min(ratios), 4), round(max(ratios), 4)], "goal": goal,
+    ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    rows.append({"name": name, "value": round(value, 2), "unit": unit, "anchor": round(anchor, 2),
+                 "ratio": round(ratio, 4), "spread": [round(low, 4), round(high, 4)], "goal": goal,
                  "met": None if goal is None else ratio <= goal})
-    print(f"{name:58} {value:8.1f} {unit}  anchor {anchor:8.1f}  ratio {ratio:.3f} [{min(ratios):.3f}, {max(ratios):.3f}]"
-          + ("" if goal is None else f"  goal {goal}: {'met' if ratio <= goal else 'MISSED'}"), flush=True)
+    judged = "" if goal is None else f"  goal {goal}: {'met' if ratio <= goal else 'MISSED'}"
+    print(f"{name:58} {value:8.1f} {unit}  anchor {anchor:8.1f}  ratio {ratio:.3f} [{low:.3f}, {high:.3f}]{judged}",
+          flush=True)
+
+
+def save(out, rows):
+    """The rows, and of what run the last of them are."""
+    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], check=False, capture_output=True,
+                         text=True)
+    run = {"date": time.strftime("%Y-%m-%d"), "commit": git.stdout.strip(), "cores": len(os.sched_getaffinity(0)),
+           "machine": platform.machine(), "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:-2]])}
+    out.write_text(json.dumps({"run": run, "rows": rows}, indent=1) + "\n", encoding="utf-8")
