@@ -12,9 +12,9 @@ a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each go
                raced. Those that were not far behind when they were measured are timed once, pinned, in runs of their
                own; the best go on, beside the exported one, which is pinned as well.
             3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of
-               processes each, one after the other; and each exported strategy's first ten steps when it is imported. The value of
-               a row is the median over rounds of the median step; ratios are taken inside a round; their spread is
-               their range.
+               processes each, one after the other; and each exported strategy's first ten steps when it is imported.
+               The value of a row is the median over rounds of the median step; ratios are taken inside a round; their
+               spread is their range.
 mlp-small   Nothing to gain: unshaped, exact.
 
 Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row that
