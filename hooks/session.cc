@@ -44,19 +44,6 @@ torch::optim::Optimizer& check_optimizer(torch::optim::Optimizer& optimizer) {
 
 double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
 
-// What all collectives of the last step took.
-double comm_ms(const exec::Executor& executor) {
-  double sum_ms = 0;
-  auto time = executor.op_times().begin();
-  for (const exec::BucketProgram& bucket : executor.program().buckets) {
-    for (const exec::Op& op : bucket.ops) {
-      if (op.kind == exec::Op::Kind::collective) sum_ms += ms_between(time->begin_ns, time->end_ns);
-      ++time;
-    }
-  }
-  return sum_ms;
-}
-
 }  // namespace
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
@@ -228,7 +215,6 @@ void Session::finish_backward() {
   }
   if (core::Status status = executor_.finish_step(); !status) fail(status.error());
   last_times_ = executor_.times();
-  last_comm_ms_ = comm_ms(executor_);
   if (pilot_ && order_learned_) pilot_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
   tuner::ControlWord reduced;
   std::copy_n(word_.begin(), reduced.size(), reduced.begin());
@@ -333,7 +319,7 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   local_ = {.step = step_,
             .step_ms = last_step_ms_,
             .compute_ms = last_step_ms_ - last_times_.encode_ms - last_times_.decode_ms - last_times_.wait_ms,
-            .comm_ms = last_comm_ms_,
+            .comm_ms = last_times_.comm_ms,
             .rank = peers_.rank(),
             .finite = true,
             .excluded = excluded_};

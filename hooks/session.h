@@ -102,7 +102,6 @@ class Session {
   int64_t nonfinite_steps_ = 0;
   double last_step_ms_ = 0;
   exec::StepTimes last_times_;
-  double last_comm_ms_ = 0;
   std::optional<core::Error> failure_;
 };
 

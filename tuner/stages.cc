@@ -163,8 +163,10 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
   const Claim claim = confirmation_->claim();
   if (!claim.confirmed) {
-    if (!confirmed_) outcome_.baseline_ms = claim.baseline_ms;
-    if (!confirmed_) outcome_.pairs = claim.pairs;
+    if (!confirmed_) {
+      outcome_.baseline_ms = claim.baseline_ms;
+      outcome_.pairs = claim.pairs;
+    }
     decide("not confirmed", roster_.at(winner_).candidate->label, claim.gain_low);
     return fall_back("no gain was confirmed");
   }

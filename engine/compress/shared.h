@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 
@@ -48,6 +49,13 @@ core::Error bad_payload(size_t position, size_t payloads, std::string_view what)
 core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes);
 core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
                           int64_t n, int64_t count);
+
+// --- Rows of the table.
+
+template <class Made>
+std::unique_ptr<Compressor> make_as(const core::CompressorSpec& spec, const core::CompressorTraits& traits) {
+  return std::make_unique<Made>(spec, traits);
+}
 
 // --- Checks of a call: what breaks them is a programmer's error.
 

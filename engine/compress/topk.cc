@@ -171,8 +171,7 @@ TableRow topk() {
                      .parameter_max = 1,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return Layout(spec, extent.numel).bytes; }},
-          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
-              -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits); }};
+          .make = make_as<TopK>};
 }
 
 }  // namespace gradtune::compress

@@ -180,6 +180,14 @@ core::Status Executor::finish_step() {
       if (core::Status status = options_.alarm(); !status) fail(status.error());
     }
   }
+  for (size_t b = 0; b < first_op_.size(); ++b) {
+    const std::vector<Op>& ops = workspace_.bucket(static_cast<int32_t>(b)).ops;
+    for (size_t op = 0; op < ops.size(); ++op) {
+      if (ops[op].kind != Op::Kind::collective) continue;
+      const OpTime& time = time_of(static_cast<int32_t>(b), static_cast<int32_t>(op));
+      times_.comm_ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
+    }
+  }
   return failed_ ? failure() : core::Status();
 }
 

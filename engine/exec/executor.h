@@ -47,6 +47,7 @@ struct StepTimes {
   double encode_ms = 0;  // copy, scale, load, encode on the device
   double decode_ms = 0;  // decode, store on the device
   double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
+  double comm_ms = 0;    // of all collectives, added up, whoever waited for them
 };
 
 // When an operation of a bucket began and ended; a collective is under way from the moment it is started. Nanoseconds

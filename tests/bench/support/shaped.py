@@ -167,7 +167,7 @@ def row(rows, name, value, anchor, ratios, goal, unit="ms"):
 
 def save(out, rows):
     """The rows, and of what run the last of them are."""
-    git = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], check=False, capture_output=True,
+    git = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], check=False, capture_output=True,
                          text=True)
     run = {"date": time.strftime("%Y-%m-%d"), "commit": git.stdout.strip(), "cores": len(os.sched_getaffinity(0)),
            "machine": platform.machine(), "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:-2]])}
