@@ -96,7 +96,7 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
         add(core::gather_payloads(codec, place), "gather", place, gather * payload);
         add(core::two_step(codec, place), "two_step", place, ring * payload);
       }
-      if (traits.summable && !is_none) {
+      if (traits.summable && !is_none && knowledge.world_size <= core::most_ranks(traits, codec)) {
         add(core::encoded_all_reduce(codec, place, traits.rounds), "all_reduce", place, ring * payload);
       }
     }

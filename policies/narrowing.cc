@@ -32,7 +32,7 @@ bool fits_places(const Option& option, const TreeJob& job) {
          });
 }
 
-// A collective adds up summable payloads only, and compressors of several rounds have programs of their own.
+// A collective adds up summable payloads only, of no more ranks than they allow, and compressors of several rounds have programs of their own.
 bool fits_compressor(const Option& option, const TreeJob& job) {
   const int last_round = option.steps.back().round;
   if (!every_codec(option, job,
@@ -44,6 +44,7 @@ bool fits_compressor(const Option& option, const TreeJob& job) {
     if (option.steps[i].kind != Kind::all_reduce || before.kind != Kind::encode) continue;
     const core::CompressorTraits* traits = core::traits_of(option.codecs[before.codec], job.traits);
     if (traits == nullptr || !traits->summable) return false;
+    if (job.ranks.size > core::most_ranks(*traits, option.codecs[before.codec])) return false;
   }
   return true;
 }

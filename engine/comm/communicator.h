@@ -14,13 +14,12 @@
 
 #include "engine/core/option.h"
 #include "engine/core/result.h"
+#include "engine/core/wire.h"
 
 namespace gradtune::comm {
 
-enum class WireType : uint8_t { u8, f32, f64, bf16, f16 };
-constexpr int64_t bytes_per_element(WireType type) {
-  return type == WireType::u8 ? 1 : type == WireType::f32 ? 4 : type == WireType::f64 ? 8 : 2;
-}
+using core::bytes_per_element;
+using core::WireType;
 
 struct Collective {
   // Those of programs (core/option.h), never encode or decode:
@@ -35,7 +34,8 @@ struct Collective {
   //   gather          as all_gather, to rank `root`; `out` of the others is left alone
   using Kind = core::Step::Kind;
   Kind kind;
-  enum class Reduction : uint8_t { sum, max } reduction = Reduction::sum;
+  using Reduction = core::Reduction;
+  Reduction reduction = Reduction::sum;
   WireType type = WireType::u8;
   const std::byte* in = nullptr;
   std::byte* out = nullptr;

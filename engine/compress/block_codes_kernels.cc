@@ -151,27 +151,6 @@ HWY_INLINE double largest_magnitude(const float* gradient, const float* residual
   return double{std::bit_cast<float>(bits)};
 }
 
-// Squares in fp64: none overflows or vanishes. Element i goes to partial sum i % 8.
-HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
-  const hn::CappedTag<double, 8> d;
-  const hn::Rebind<float, decltype(d)> df;
-  HWY_ALIGN double sums[8];
-  const size_t whole = n / 8 * 8;
-  for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
-    auto sum = hn::Zero(d);
-    for (size_t i = lane; i < whole; i += 8) {
-      const auto p = hn::PromoteTo(d, load_p(df, gradient, residual, i));
-      sum = hn::Add(sum, hn::Mul(p, p));
-    }
-    hn::StoreU(sum, d, sums + lane);
-  }
-  for (size_t i = whole; i < n; ++i) {
-    const double p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
-    sums[i % 8] += p * p;
-  }
-  return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
-}
-
 // --- Planes.
 
 // `codes` has room for a whole last group.

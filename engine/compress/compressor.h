@@ -15,7 +15,7 @@
 // Payloads: the size is fixed by spec and n. Opaque payloads start with a 16-byte header {magic and version, compressor
 // id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders check header, counts, indices
 // and scales before they use them and reject by name (I8); they write nothing outside their output for any input.
-// Summable payloads are bare arrays of their wire type.
+// Summable payloads are bare arrays of their wire type, which a collective sums, or reduces to the largest.
 //
 // Rounds. Most compressors have one: encode, a collective, decode. With several, each round's encode takes the same
 // gradient and residual, and the payload of the last one stands for scale * p; what a decode before the last makes of
@@ -44,6 +44,7 @@
 #include "engine/core/compressor.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
+#include "engine/core/wire.h"
 
 namespace gradtune::compress {
 
@@ -82,6 +83,7 @@ struct Encode {
 
 struct Decode {
   std::span<const std::span<const std::byte>> payloads;  // aligned as in encode
+  int summed = 1;                                        // how many payloads a collective made each of these of
   std::span<float> out;                                  // n elements, left alone before the last round
   bool accumulate = false;
   Work work = {};
@@ -94,8 +96,12 @@ class Compressor {
   virtual const core::CompressorTraits& traits() const = 0;
   virtual const core::CompressorSpec& spec() const = 0;
 
-  // The type in which a collective may add summable payloads; opaque payloads are bytes.
-  virtual core::DType sum_type() const { return core::DType::f32; }
+  // How a collective makes one of the summable payloads of a round; opaque payloads are bytes to it.
+  struct Summing {
+    core::WireType type = core::WireType::f32;
+    core::Reduction reduction = core::Reduction::sum;
+  };
+  virtual Summing summing(int /*round*/ = 0) const { return {}; }
 
   int64_t payload_bytes(const core::Extent& extent, int round = 0) const {
     return traits().payload_bytes(spec(), extent, round);

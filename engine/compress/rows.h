@@ -12,9 +12,12 @@ TableRow none();       // dense.cc
 TableRow bf16();       // dense.cc
 TableRow fp16();       // dense.cc
 TableRow topk();       // topk.cc
+TableRow threshk();    // topk.cc
+TableRow dgc();        // topk.cc
 TableRow efsignsgd();  // signs.cc
 TableRow onebit();     // signs.cc
 TableRow signsgd();    // signs.cc
+TableRow signum();     // signs.cc
 TableRow int8();       // block_codes.cc, and so are those that follow
 TableRow int8s();
 TableRow fp8e4m3();
@@ -24,5 +27,6 @@ TableRow terngrad();
 TableRow qsgd();
 TableRow powersgd();  // powersgd.cc
 TableRow randk();     // randk.cc
+TableRow thc();       // thc.cc
 
 }  // namespace gradtune::compress

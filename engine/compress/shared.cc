@@ -18,6 +18,12 @@ void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, 
   std::memcpy(payload.data(), &header, sizeof header);
 }
 
+PayloadHeader header_of(std::span<const std::byte> payload) {
+  PayloadHeader header;
+  std::memcpy(&header, payload.data(), sizeof header);
+  return header;
+}
+
 core::Error bad_payload(size_t position, size_t payloads, std::string_view what) {
   return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, payloads, what)};
 }
@@ -32,24 +38,25 @@ core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, i
 }
 
 core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
-                          int64_t n, int64_t count) {
+                          int64_t n, const Counts& counts) {
   if (core::Status sizes = check_sizes(payloads, bytes); !sizes) return sizes;
   for (size_t i = 0; i < payloads.size(); ++i) {
     core::check(reinterpret_cast<uintptr_t>(payloads[i].data()) % 16 == 0, "payloads are 16-byte aligned");
-    PayloadHeader header;
-    std::memcpy(&header, payloads[i].data(), sizeof header);
+    const PayloadHeader header = header_of(payloads[i]);
     const struct {
       std::string_view name;
       uint32_t value;
-      int64_t expected;
+      Counts allowed;
     } fields[] = {{"magic or version", header.magic, kPayloadMagic},
                   {"compressor id", header.compressor, compressor},
                   {"number of elements", header.n, n},
-                  {"count", header.count, count}};
-    for (const auto& [name, value, expected] : fields) {
-      if (value == expected) continue;
-      const std::string what = fmt::format("{} is {:#x}, not {:#x}", name, value, expected);
-      return bad_payload(i, payloads.size(), what);
+                  {"count", header.count, counts}};
+    for (const auto& [name, value, allowed] : fields) {
+      if (allowed.least <= value && value <= allowed.most) continue;
+      const std::string rule = allowed.least == allowed.most
+                                   ? fmt::format("not {:#x}", allowed.most)
+                                   : fmt::format("not from {:#x} to {:#x}", allowed.least, allowed.most);
+      return bad_payload(i, payloads.size(), fmt::format("{} is {:#x}, {}", name, value, rule));
     }
   }
   return {};

@@ -45,10 +45,21 @@ void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, 
 // "payload 2 of 4: index 7 is 9, ...".
 core::Error bad_payload(size_t position, size_t payloads, std::string_view what);
 
+// Of a payload that is long enough.
+PayloadHeader header_of(std::span<const std::byte> payload);
+
+// The counts that a payload may have.
+struct Counts {
+  Counts(int64_t count) : least(count), most(count) {}  // NOLINT(google-explicit-constructor)
+  Counts(int64_t lowest, int64_t highest) : least(lowest), most(highest) {}
+
+  int64_t least, most;
+};
+
 // Sizes of all payloads, and of opaque ones every field of the header.
 core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes);
 core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
-                          int64_t n, int64_t count);
+                          int64_t n, const Counts& counts);
 
 // --- Rows of the table.
 

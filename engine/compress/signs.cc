@@ -12,12 +12,15 @@
 //              learning rate. The average of payloads is the mean of the votes; a program of two steps encodes their sum
 //              again, and that is the majority. Votes add up exactly, and a tie counts as positive. Without error feedback
 //              it does not converge in general (Karimireddy et al.).
+//   signum     SigNUM (Bernstein et al., section 3.1): SignSGD of the momentum m = momentum * m + (1 - momentum) * p, which
+//              is its state, beginning with zero. A sum that is encoded again has none: its signs are those of the votes.
 //
 // Payload: header (count = blocks), the fp32 scales, one bit for each element. A block is small enough to be read twice
 // from the cache, so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
 // writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the payloads.
-// Of onebit and signsgd accuracy has not been measured. None is in the default list.
+// Of onebit, signsgd and signum accuracy has not been measured. None is in the default list.
 #include "engine/compress/blocks.h"
+#include "engine/compress/momentum_kernels.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
@@ -30,10 +33,12 @@ struct Member {
   uint32_t id;
   SignScales scales;
   int64_t block;
+  bool has_momentum = false;  // then that is the spec's parameter
 };
 constexpr Member kEfSignSgd{compressor_id("efsg"), SignScales::mean, 0};
 constexpr Member kOneBit{compressor_id("1bit"), SignScales::means, 0};
 constexpr Member kSignSgd{compressor_id("sign"), SignScales::vote, kBlockElements};
+constexpr Member kSigNum{compressor_id("snum"), SignScales::vote, kBlockElements, true};
 
 BlockLayout layout_of(const Member& member, const core::CompressorSpec& spec, int64_t n) {
   const int64_t block = member.block == 0 ? static_cast<int64_t>(spec.parameter) : member.block;
@@ -48,6 +53,7 @@ class Signs final : public Compressor {
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
+  int64_t state_bytes(const core::Extent& extent) const override { return member_.has_momentum ? 4 * extent.numel : 0; }
 
   bool encode(const Encode& job, Queue& queue) const override {
     check_encode(*this, job);
@@ -57,9 +63,24 @@ class Signs final : public Compressor {
     write_frame(job.payload, layout, member_.id, n);
     std::atomic<bool> finite = true;
     for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+      const float* gradient = job.gradient.data() + begin;
+      const float* residual = offset(job.residual, begin);
+      if (member_.has_momentum && job.work.state != nullptr) {
+        float* const momentum = reinterpret_cast<float*>(job.work.state_next) + begin;
+        const auto decay = static_cast<float>(spec_.parameter);
+        update_momentum({.before = reinterpret_cast<const float*>(job.work.state) + begin,
+                         .gradient = gradient,
+                         .residual = residual,
+                         .next = momentum,
+                         .decay = decay,
+                         .gain = 1 - decay,
+                         .n = static_cast<size_t>(end - begin)});
+        gradient = momentum;
+        residual = nullptr;
+      }
       const SignEncode run{.kind = member_.scales,
-                           .gradient = job.gradient.data() + begin,
-                           .residual = offset(job.residual, begin),
+                           .gradient = gradient,
+                           .residual = residual,
                            .residual_next = offset(job.residual_next, begin),
                            .add_to_residual_next = job.add_to_residual_next,
                            .scale = job.scale,
@@ -131,6 +152,15 @@ TableRow efsignsgd() {
 
 TableRow onebit() {
   return row<kOneBit>("onebit", "signs, and the means of both sides of each block of elements", true, 256);
+}
+
+TableRow signum() {
+  TableRow made = row<kSigNum>("signum", "signs of the gradient's momentum, votes of 1 and -1", false, 0);
+  made.traits.parameter_name = "momentum";
+  made.traits.parameter_default = 0.9;
+  made.traits.parameter_min = 0.5;
+  made.traits.parameter_max = 0.999;
+  return made;
 }
 
 TableRow signsgd() { return row<kSignSgd>("signsgd", "signs alone, votes of 1 and -1", false, 0); }

@@ -15,6 +15,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -99,6 +100,28 @@ HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) largest = hn::Max(largest, body(d, i));
   for (; i < n; ++i) last = std::max(last, hn::GetLane(body(lane, i)));
   return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
+}
+
+// The Euclidean norm of p, for every size of vectors the same. Squares in fp64: none overflows or vanishes. Element i
+// goes to partial sum i % 8.
+HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  HWY_ALIGN double sums[8];
+  const size_t whole = n / 8 * 8;
+  for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
+    auto sum = hn::Zero(d);
+    for (size_t i = lane; i < whole; i += 8) {
+      const auto p = hn::PromoteTo(d, load_p(df, gradient, residual, i));
+      sum = hn::Add(sum, hn::Mul(p, p));
+    }
+    hn::StoreU(sum, d, sums + lane);
+  }
+  for (size_t i = whole; i < n; ++i) {
+    const double p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
+    sums[i % 8] += p * p;
+  }
+  return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
 }
 
 // Writes past the caches: whole cache lines by streaming stores, what is left at both ends by plain ones.

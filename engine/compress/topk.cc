@@ -1,13 +1,26 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Top-k: the k = ceil(density * n) elements of the largest |p|, exactly, ties to the lower index.
+// The compressors that send the largest elements, k = ceil(density * n) of them.
 //
-// Payload: header (count = k); for each block of 8192 elements how many are sent before it (uint32); the positions in
-// their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all else): 4 bytes
-// per sent element. Encode with error feedback reads gradient and residual and writes the next residual: 12 bytes per
-// element, and one cache line for each sent element. Decode writes 4 bytes per element and reads the payloads.
+//   topk       Those of the largest |p|, exactly, ties to the lower index.
+//   threshk    The same by a threshold that is carried from step to step (as in Aji and Heafield, EMNLP 2017, whose
+//              threshold is a sample's): the state of a bucket. There is nothing to be sampled then. Exact where k
+//              elements or more reach it; where fewer do but at least half as many, those are sent.
+//   dgc        Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u = m * u + (1 - m) * g,
+//              v = u + residual; the largest of v are sent, and where they are, u and the residual are zero (momentum
+//              correction and factor masking), m = 0.9. The factor 1 - m, which the paper has not, keeps steps as large
+//              as they are without momentum, and so as those of other strategies that take turns with it. Its momentum
+//              is the optimizer's, which must have none of its own. For the paper's warm-up there is `lossy_after`.
+//
+// Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
+// positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
+// else): 4 bytes per sent element. Encode with error feedback reads gradient and residual and writes the next residual:
+// 12 bytes per element (dgc: 24, with the momentum), and one cache line for each sent element. Decode writes 4 bytes per
+// element and reads the payloads. Of threshk and dgc accuracy has not been measured.
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "engine/compress/rows.h"
@@ -18,7 +31,19 @@
 namespace gradtune::compress {
 namespace {
 
-constexpr uint32_t kId = compressor_id("topk");
+// A compressor of this family.
+struct Member {
+  uint32_t id;
+  bool carries_bound, has_momentum;
+};
+constexpr Member kTopK{compressor_id("topk"), false, false};
+constexpr Member kThreshK{compressor_id("thrk"), true, false};
+constexpr Member kDgc{compressor_id("dgc "), true, true};
+
+constexpr float kMomentum = 0.9F;
+
+// State: the bound of the next step, and the momentum of each element.
+constexpr int64_t kMomentumAt = 16;
 
 struct Layout {
   int64_t k, blocks, starts_at, positions_at, values_at, bytes;
@@ -34,12 +59,16 @@ struct Layout {
 
 class TopK final : public Compressor {
  public:
-  TopK(core::CompressorSpec spec, const core::CompressorTraits& traits) : spec_(std::move(spec)), traits_(traits) {}
+  TopK(core::CompressorSpec spec, const core::CompressorTraits& traits, const Member& member)
+      : spec_(std::move(spec)), traits_(traits), member_(member) {}
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& extent) const override {
     return TopkSelection::scratch_bytes(extent.numel, Layout(spec_, extent.numel).k);
+  }
+  int64_t state_bytes(const core::Extent& extent) const override {
+    return member_.carries_bound ? kMomentumAt + (member_.has_momentum ? 4 * extent.numel : 0) : 0;
   }
 
   bool encode(const Encode& job, Queue& queue) const override {
@@ -50,20 +79,28 @@ class TopK final : public Compressor {
     const TopkSelection::Sent sent{reinterpret_cast<uint32_t*>(payload + layout.starts_at),
                                    reinterpret_cast<uint16_t*>(payload + layout.positions_at),
                                    reinterpret_cast<uint16_t*>(payload + layout.values_at)};
-    write_header(job.payload, kId, n, layout.k);
-    // Padding: sections are filled up to 16 bytes.
+    const TopkSelection::Carried carried = carried_of(job.work);
+    TopkSelection selection(job, layout.k, carried, queue);
+    const bool finite = n == 0 || selection.run(sent);
+    if (!finite) write_not_finite(sent, layout);
+    const int64_t count = finite ? selection.count() : layout.k;
+    write_header(job.payload, member_.id, n, count);
+    // What is not used, and padding: sections are filled up to 16 bytes.
     std::fill(sent.starts + layout.blocks, reinterpret_cast<uint32_t*>(sent.positions), 0U);
-    std::fill(sent.positions + layout.k, sent.values, uint16_t{0});
-    std::fill(sent.values + layout.k, reinterpret_cast<uint16_t*>(payload + layout.bytes), uint16_t{0});
-    if (n == 0 || TopkSelection(job, layout.k, queue).run(sent)) return true;
-    write_not_finite(sent, layout);
-    return false;
+    std::fill(sent.positions + count, sent.values, uint16_t{0});
+    std::fill(sent.values + count, reinterpret_cast<uint16_t*>(payload + layout.bytes), uint16_t{0});
+    if (job.work.state_next != nullptr && member_.carries_bound) {
+      const std::array<uint32_t, kMomentumAt / 4> next{n == 0 ? 0 : selection.next_bound()};
+      std::memcpy(job.work.state_next, next.data(), sizeof next);
+    }
+    return finite;
   }
 
   core::Status decode(const Decode& job, Queue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     const Layout layout(spec_, n);
-    core::Status status = check_frames(job.payloads, layout.bytes, kId, n, layout.k);
+    const int64_t fewest = member_.carries_bound ? 0 : layout.k;
+    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k});
     if (status.ok()) status = check_positions(job.payloads, layout, n, queue);
     if (!status.ok()) return status;
     const bool streamed = n * 4 >= kStreamBytes;
@@ -82,6 +119,18 @@ class TopK final : public Compressor {
   }
 
  private:
+  TopkSelection::Carried carried_of(const Work& work) const {
+    if (!member_.carries_bound || work.state == nullptr) return {};
+    TopkSelection::Carried carried;
+    std::memcpy(&carried.bound, work.state, sizeof carried.bound);
+    if (member_.has_momentum) {
+      carried.momentum = reinterpret_cast<const float*>(work.state + kMomentumAt);
+      carried.momentum_next = reinterpret_cast<float*>(work.state_next + kMomentumAt);
+      carried.decay = kMomentum;
+    }
+    return carried;
+  }
+
   // What is not finite has no order. The payload says as much to those who decode it: the first k elements are NaN.
   static void write_not_finite(const TopkSelection::Sent& sent, const Layout& layout) {
     for (int64_t block = 0; block < layout.blocks; ++block) {
@@ -98,16 +147,16 @@ class TopK final : public Compressor {
     const uint32_t* starts;
     const uint16_t* positions;
     const uint16_t* values;
+    uint32_t count;
     const Layout& layout;
 
     View(std::span<const std::byte> payload, const Layout& of)
         : starts(reinterpret_cast<const uint32_t*>(payload.data() + of.starts_at)),
           positions(reinterpret_cast<const uint16_t*>(payload.data() + of.positions_at)),
           values(reinterpret_cast<const uint16_t*>(payload.data() + of.values_at)),
+          count(header_of(payload).count),
           layout(of) {}
-    uint32_t end_of(int64_t block) const {
-      return block + 1 < layout.blocks ? starts[block + 1] : static_cast<uint32_t>(layout.k);
-    }
+    uint32_t end_of(int64_t block) const { return block + 1 < layout.blocks ? starts[block + 1] : count; }
   };
 
   // Starts ascend from 0 to k, and positions in a block ascend and are inside it; or rejected.
@@ -154,15 +203,15 @@ class TopK final : public Compressor {
 
   core::CompressorSpec spec_;
   core::CompressorTraits traits_;
+  Member member_;
 };
 
-}  // namespace
-
-TableRow topk() {
-  return {.traits = {.name = "topk",
-                     .summary = "the largest elements, this share of all",
+template <const Member& member>
+TableRow row(std::string_view name, std::string_view summary, bool in_default_list) {
+  return {.traits = {.name = name,
+                     .summary = summary,
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = true,
+                     .in_default_list = in_default_list,
                      .summable = false,
                      .error_feedback = true,
                      .parameter_name = "density",
@@ -170,8 +219,22 @@ TableRow topk() {
                      .parameter_min = 1e-6,
                      .parameter_max = 1,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return Layout(spec, extent.numel).bytes; }},
-          .make = make_as<TopK>};
+                                         int) { return Layout(spec, extent.numel).bytes; },
+                     .replaces_momentum = member.has_momentum},
+          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
+              -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits, member); }};
+}
+
+}  // namespace
+
+TableRow topk() { return row<kTopK>("topk", "the largest elements, this share of all", true); }
+
+TableRow threshk() {
+  return row<kThreshK>("threshk", "the largest elements, about this share of all, by the last step's threshold", false);
+}
+
+TableRow dgc() {
+  return row<kDgc>("dgc", "the largest elements, about this share of all, of the gradient's momentum", false);
 }
 
 }  // namespace gradtune::compress

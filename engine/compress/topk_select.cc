@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 
+#include "engine/compress/momentum_kernels.h"
 #include "engine/core/float16.h"
 #include "engine/core/rng.h"
 
@@ -44,11 +45,14 @@ int64_t TopkSelection::scratch_bytes(int64_t n, int64_t k) {
          section_bytes(blocks * static_cast<int64_t>(sizeof(Block))) + kBins * sizeof(uint32_t);
 }
 
-TopkSelection::TopkSelection(const Encode& job, int64_t k, Queue& queue)
+TopkSelection::TopkSelection(const Encode& job, int64_t k, const Carried& carried, Queue& queue)
     : job_(job),
       queue_(queue),
+      carried_(carried),
+      gradient_(carried.momentum == nullptr ? job.gradient.data() : carried.momentum_next),
       n_(static_cast<int64_t>(job.gradient.size())),
       k_(k),
+      count_(k),
       unsent_factor_(compress::unsent_factor(job)) {
   std::byte* at = job.scratch.data();
   pool_ = {reinterpret_cast<Candidate*>(at), static_cast<size_t>(pool_capacity(n_, k))};
@@ -65,18 +69,46 @@ bool TopkSelection::run(const Sent& sent) {
   const bool finite =
       std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) && finite_product(unsent_factor_, largest);
   if (!finite) return false;
-  const uint32_t threshold = find_threshold();
-  divide(threshold);
+  if (carried_.bound != 0 && 2 * found_ >= k_) count_ = std::min(k_, found_.load());
+  threshold_ = find_threshold();
+  divide(threshold_);
   for_blocks(queue_, blocks(), [&](int64_t block) {
-    send(block, threshold, sent);
+    send(block, threshold_, sent);
     if (job_.residual_next != nullptr && job_.add_to_residual_next) add_unsent(block, sent.positions);
   });
   return true;
 }
 
+// Bits of floats are nearly logarithms, so that is what distances are told in; a unit in the exponent is a factor of 2.
+uint32_t TopkSelection::next_bound() const {
+  constexpr int64_t kUnit = 1 << 23;
+  const int64_t found = found_, bound = bound_, threshold = threshold_;
+  if (threshold <= 1) return 0;  // fewer than k are not zero
+  int64_t below = kUnit / 8;     // how far the next bound is below the threshold, or below a bound that was too high
+  if (count_ < k_) {
+    below = kUnit / 32 + (k_ - count_) * (kUnit / 4) / k_;
+  } else if (found > k_ && threshold > bound) {
+    const int64_t span = threshold - bound;
+    below = std::clamp(span * (k_ / 4 + 8) / (found - k_), span / 2, span * 2);
+    below = std::clamp(below, kUnit / 128, kUnit / 2);
+  }
+  return static_cast<uint32_t>(std::max<int64_t>(threshold - below, 1));
+}
+
+void TopkSelection::update_momentum_of(int64_t block) const {
+  const int64_t begin = block * kBlockElements;
+  update_momentum({.before = carried_.momentum + begin,
+                   .gradient = job_.gradient.data() + begin,
+                   .residual = nullptr,
+                   .next = carried_.momentum_next + begin,
+                   .decay = carried_.decay,
+                   .gain = 1 - carried_.decay,
+                   .n = static_cast<size_t>(std::min(n_ - begin, kBlockElements))});
+}
+
 TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound) const {
   const int64_t begin = block * kBlockElements;
-  return {.gradient = job_.gradient.data() + begin,
+  return {.gradient = gradient_ + begin,
           .residual = offset(job_.residual, begin),
           .n = static_cast<size_t>(std::min(n_ - begin, kBlockElements)),
           .index = static_cast<uint32_t>(begin),
@@ -104,7 +136,7 @@ uint32_t TopkSelection::guess_bound() const {
   const int64_t groups = std::min(kSampleGroups, n_ / kElementsPerGroup);
   if (groups == 0) return 1;
   constexpr int kShift = 31 - kBinBits;
-  const float* const gradient = job_.gradient.data();
+  const float* const gradient = gradient_;
   const float* const residual = job_.residual;
   const auto first_of = [&](int64_t group) {
     const int64_t begin = group * n_ / groups, end = (group + 1) * n_ / groups - kSampleGroup;
@@ -138,9 +170,15 @@ uint32_t TopkSelection::guess_bound() const {
 }
 
 void TopkSelection::collect() {
-  bound_ = guess_bound();
+  // A guess samples the momentum, so it must be there.
+  const bool updates_late = carried_.momentum != nullptr && carried_.bound != 0;
+  if (carried_.momentum != nullptr && !updates_late) {
+    for_blocks(queue_, blocks(), [&](int64_t block) { update_momentum_of(block); });
+  }
+  bound_ = carried_.bound != 0 ? carried_.bound : guess_bound();
   const bool bank = job_.residual_next != nullptr && !job_.add_to_residual_next;
   for_blocks(queue_, blocks(), [&](int64_t block) {
+    if (updates_late) update_momentum_of(block);
     Buffer buffer;
     TopkScan scan = scan_of(block, bound_);
     scan.errors = bank ? job_.residual_next + block * kBlockElements : nullptr;
@@ -157,13 +195,13 @@ void TopkSelection::collect() {
   });
 }
 
-// The bits of the k-th largest |p|: histograms of ever smaller ranges that hold it, until one value is left.
+// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until one value is left.
 uint32_t TopkSelection::find_threshold() const {
-  const bool guess_holds = found_ >= k_;
+  const bool guess_holds = found_ >= count_;
   if (!guess_holds && bound_ == 1) return 0;  // fewer than k are not zero
   uint32_t low = guess_holds ? bound_ : 0;
   uint32_t high = std::max(largest_.get(), bound_ - 1);
-  auto rank = static_cast<uint32_t>(k_);  // among those <= high
+  auto rank = static_cast<uint32_t>(count_);  // among those <= high
   while (low < high) {
     const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - kBinBits);
     count_bins(low, high, shift);
@@ -216,7 +254,7 @@ void TopkSelection::divide(uint32_t threshold) {
     block.ties = kept - block.above;
     if (pooled(threshold)) block.pool_count = kept;
   });
-  auto ties_left = static_cast<uint32_t>(k_);
+  auto ties_left = static_cast<uint32_t>(count_);
   for (int64_t i = 0; i < blocks(); ++i) ties_left -= blocks_[i].above;
   uint32_t sent = 0;
   for (int64_t i = 0; i < blocks(); ++i) {
@@ -255,6 +293,7 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
       const float error = rounding_error(list[i].value, sent.values[at]);
       errors[list[i].index] = job_.add_to_residual_next ? errors[list[i].index] + error : error;
     }
+    if (carried_.momentum != nullptr) carried_.momentum_next[list[i].index] = 0;
     ++at;
   }
 }
@@ -263,7 +302,7 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
 void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {
-    (void)keep_unsent({.gradient = job_.gradient.data() + begin,
+    (void)keep_unsent({.gradient = gradient_ + begin,
                        .residual = offset(job_.residual, begin),
                        .factor = unsent_factor_,
                        .errors = job_.residual_next + begin,

@@ -1,13 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The exact selection of `topk`: the k elements of the largest |p|, of equal ones those with the lower index,
-// ascending. The same result for every number of threads. Internal to engine/compress.
+// The selection of `topk` and its relatives: the k elements of the largest |p|, of equal ones those with the lower
+// index, ascending. The same result for every number of threads. Internal to engine/compress.
 //
 // One pass over memory, where all goes well. A bound that a little more than k elements should reach is guessed from a
 // sample; the pass writes the error of every element as if none were sent, and puts aside those that reach the bound.
 // All else (threshold by histograms of |p|, counts, payload, zero errors of what was sent) touches candidates only.
 // When the guess was wrong, or too many elements are equal, blocks are scanned again instead: slower, the same result.
+//
+// A bound that is carried from step to step needs no sample, and then fewer than k will do, as long as they are at least
+// half as many: the bound was a little high, and all that reach it are sent.
 #pragma once
 
 #include <atomic>
@@ -24,8 +27,16 @@ class TopkSelection {
  public:
   static int64_t scratch_bytes(int64_t n, int64_t k);
 
+  // What the step before left.
+  struct Carried {
+    uint32_t bound = 0;               // as bits of |p|; 0: none
+    const float* momentum = nullptr;  // null: what is selected from is p. Otherwise the next momentum takes the
+    float* momentum_next = nullptr;   // gradient's place, and is zero where it is sent
+    float decay = 0;                  // momentum_next = decay * momentum + (1 - decay) * gradient
+  };
+
   // 0 < k <= n.
-  TopkSelection(const Encode& job, int64_t k, Queue& queue);
+  TopkSelection(const Encode& job, int64_t k, const Carried& carried, Queue& queue);
 
   // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it;
   // positions in their block; and scale * p as bfloat16, whose rounding is part of the error.
@@ -38,10 +49,17 @@ class TopkSelection {
   // Writes these and the next residual. False when a value or an error is not finite.
   bool run(const Sent& sent);
 
+  // How many were sent: k, or fewer by a carried bound.
+  int64_t count() const { return count_; }
+
+  // To be carried: about a quarter more than k elements should reach it, if the next step is like this one.
+  uint32_t next_bound() const;
+
  private:
   struct Block;
 
   int64_t blocks() const { return (n_ + kBlockElements - 1) / kBlockElements; }
+  void update_momentum_of(int64_t block) const;
   TopkScan scan_of(int64_t block, uint32_t bound) const;
   bool pooled(uint32_t bound) const;
   std::span<Candidate> candidates(int64_t block, uint32_t bound, Candidate* buffer) const;
@@ -57,7 +75,10 @@ class TopkSelection {
 
   const Encode& job_;
   Queue& queue_;
+  const Carried carried_;
+  const float* const gradient_;  // the momentum, where there is one
   int64_t n_, k_;
+  int64_t count_;
   float unsent_factor_;
 
   // Scratch.
@@ -66,6 +87,7 @@ class TopkSelection {
   std::span<uint32_t> bins_;
 
   uint32_t bound_ = 1;              // that candidates reach, as bits of |p|
+  uint32_t threshold_ = 0;          // that elements reach that are sent
   std::atomic<int64_t> found_ = 0;  // candidates; the pool is of use when they all fitted
   Largest largest_;                 // among them
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 namespace gradtune::core {
 namespace {
@@ -49,6 +50,10 @@ std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t be
     within.push_back({matrix.begin + first * matrix.columns - begin, last - first, matrix.columns});
   }
   return within;
+}
+
+int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec) {
+  return traits.most_ranks == nullptr ? std::numeric_limits<int>::max() : traits.most_ranks(spec);
 }
 
 int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent) {

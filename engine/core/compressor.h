@@ -74,7 +74,15 @@ struct CompressorTraits {
 
   // Bytes of the payload of a round: fixed by spec, extent and round, never by the data.
   int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
+
+  bool replaces_momentum = false;  // has that of the optimizer, which must have none of its own
+
+  // Of how many ranks payloads can be added up; null: of any number.
+  int (*most_ranks)(const CompressorSpec& spec) = nullptr;
 };
+
+// INT_MAX where there is no limit.
+int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec);
 
 // Those of that compressor among the known ones; null where it is not known.
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known);

@@ -156,6 +156,7 @@ core::Status BucketCompiler::encode(const Step& step) {
   }
   encoded_ = is_share_ = true;
   exchanged_ = false;
+  summed_ = 1;
   op.payloads = payloads();
   if (is_active()) add(std::move(op));
   return {};
@@ -220,6 +221,7 @@ core::Status BucketCompiler::decode(const Step& step) {
         .payloads = payloads(),
         .random = encoding_.random,
         .round = round_,
+        .summed = summed_,
         .round_memory = encoding_.round_memory};
   std::stable_sort(op.payloads.begin(), op.payloads.end(),
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
@@ -248,7 +250,15 @@ core::Status BucketCompiler::reduce(const Step& step) {
   if (encoded_) {
     if (!codec_->traits().summable) return refuse(std::string(codec_->traits().name) + " payloads can not be summed");
     if (step.kind != Step::Kind::all_reduce || parts_.size() != 1) return refuse("only all_reduce adds payloads up");
-    op.wire = wire_of(codec_->sum_type());
+    summed_ *= dimension.size;
+    const int most = core::most_ranks(codec_->traits(), codec_->spec());
+    if (summed_ > most) {
+      return refuse("payloads of " + core::to_string(codec_->spec()) + " can be summed over " + std::to_string(most) +
+                    " ranks at most");
+    }
+    const compress::Compressor::Summing summing = codec_->summing(round_);
+    op.wire = summing.type;
+    op.reduction = summing.reduction;
     op.count = part_bytes_ / comm::bytes_per_element(op.wire);
     op.input = op.output = buffer_;
     exchanged_ = dimension.pending = true;

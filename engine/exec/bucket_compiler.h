@@ -100,6 +100,7 @@ class BucketCompiler {
 
   // Payloads, while encoded: equally large, one after the other.
   bool encoded_ = false, exchanged_ = false;
+  int summed_ = 1;  // how many payloads each of these was made of
   const compress::Compressor* codec_ = nullptr;
   std::vector<Part> parts_;
   int64_t buffer_ = 0, part_bytes_ = 0;

@@ -163,7 +163,8 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
         spans[count++] = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)};
       }
       core::Status status = op.codec->decode(
-          {.payloads = {spans.data(), count}, .out = out, .accumulate = accumulate, .work = work}, queue);
+          {.payloads = {spans.data(), count}, .summed = op.summed, .out = out, .accumulate = accumulate, .work = work},
+          queue);
       if (!status) return status;
       accumulate = true;
     }

@@ -52,11 +52,13 @@ struct Op {
   bool banks = false;            // encode: this rank keeps the error. Where ranks encode the same sum, one of them does
   compress::Random random = {};  // encode, decode: rank (that of the one who keeps the error) and use
   int round = 0;                 // encode, decode
+  int summed = 1;                // decode: how many payloads collectives made each of these of
   int64_t round_memory = 0;      // offset of what the codec's rounds leave each other, in the pool
   int64_t scratch = 0;           // offset of the codec's scratch memory in the pool
   int64_t scratch_bytes = 0;
 
   comm::Collective::Kind collective{};
+  core::Reduction reduction = core::Reduction::sum;
   core::Level level = core::Level::flat;
   comm::WireType wire = comm::WireType::u8;
   int64_t count = 0;

@@ -123,6 +123,7 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
   const BucketMemory memory = memory_of(bucket);
   std::byte* base = what.on_gradient ? memory.gradient : memory.pool;
   return {.kind = what.collective,
+          .reduction = what.reduction,
           .type = what.wire,
           .in = base + what.input,
           .out = base + what.output,

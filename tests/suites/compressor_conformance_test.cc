@@ -67,7 +67,9 @@ TEST_P(CompressorConformance, traits_and_spec_are_those_of_the_table) {
     for (int round = 0; round < compressor_->traits().rounds; ++round) {
       const int64_t bytes = compressor_->payload_bytes(n, round);
       EXPECT_EQ(bytes, compressor_->traits().payload_bytes(GetParam(), n, round));
-      EXPECT_EQ(bytes % (compressor_->traits().summable ? core::bytes_per_element(compressor_->sum_type()) : 16), 0);
+      const int64_t unit =
+          compressor_->traits().summable ? core::bytes_per_element(compressor_->summing(round).type) : 16;
+      EXPECT_EQ(bytes % unit, 0);
     }
   }
 }

@@ -95,18 +95,26 @@ TEST(ProgramConformance, WhatAllRanksDrawAlikeAddsUpInEveryProgram) {
   run_all({4, 2}, extension(kDevice), {"randk", 0.1}, {"randk", 0.1});
 }
 
+TEST(ProgramConformance, WhatIsCarriedFromStepToStepLosesNothingInAnyProgram) {
+  for (const char* name : {"threshk", "dgc"}) run_all({4, 2}, tree(kDevice), {name, 0.1}, {name, 0.1}, kTable, 4);
+}
+
 // --- several rounds --------------------------------------------------------------------------------------------------
 
 const char* const kRounds[] = {
     "powersgd:1: encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1",
     "powersgd:2: encode@host all_reduce decode@host encode@host.1 all_reduce decode@host.1",
     "powersgd:1: encode@device all_reduce decode@host encode@host.1 all_reduce decode@device.1",
+    "thc:30: encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1",
+    "thc:63: encode@host all_reduce decode@device encode@host.1 all_reduce decode@host.1",
 };
 const char* const kRoundsOnLevels[] = {
     "powersgd:1: reduce_scatter@intra encode@device all_reduce@inter decode@device encode@device.1 all_reduce@inter "
     "decode@device.1 all_gather@intra",
     "powersgd:1: all_reduce@intra encode@device all_reduce@inter decode@device encode@device.1 all_reduce@inter "
     "decode@device.1",
+    "thc:100: reduce_scatter@intra encode@device all_reduce@inter decode@device encode@device.1 all_reduce@inter "
+    "decode@device.1 all_gather@intra",
     "powersgd:1: reduce@intra encode@host all_reduce@inter decode@host encode@host.1 all_reduce@inter decode@host.1 "
     "broadcast@intra",
 };

@@ -178,6 +178,61 @@ BlockCodes powers() {
               }};
 }
 
+// --- Rotations -------------------------------------------------------------------------------------------------------
+
+constexpr size_t kRotated = 1024;
+
+// By the definition of the Hadamard matrix as a power of {{1, 1}, {1, -1}}.
+template <class Number>
+void hadamard(std::vector<Number>& x) {
+  for (size_t stride = 1; stride < x.size(); stride *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if ((i & stride) != 0) continue;
+      const Number a = x[i], b = x[i + stride];
+      x[i] = a + b;
+      x[i + stride] = a - b;
+    }
+  }
+}
+
+// Blocks, rotated and rounded at random to levels + 1 values from -t to t.
+Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
+  Reference reference{.decoded = {}, .tolerance = 1e-6, .draws = Draws::own_by_element};
+  for (size_t begin = 0; begin < p.size(); begin += kRotated) {
+    const std::span<const float> values = p.subspan(begin, std::min(kRotated, p.size() - begin));
+    std::vector<double> signs(kRotated);
+    for (size_t i = 0; i < kRotated; ++i) {
+      const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i / 128 * 4;
+      const auto words = core::philox4x32(
+          {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
+          {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+      signs[i] = (words[i / 32 % 4] >> i % 32 & 1) != 0 ? -1 : 1;
+    }
+    double squares = 0;
+    std::vector<float> x(kRotated);
+    for (size_t i = 0; i < values.size(); ++i) {
+      squares += double{values[i]} * values[i];
+      x[i] = (values[i] * job.scale) * static_cast<float>(signs[i] / 32);
+    }
+    hadamard(x);
+    const auto norm = static_cast<float>(std::sqrt(squares) * job.scale);
+    const float clamp = norm * ((2 + static_cast<float>(levels) / 64) / 32);
+    const float unit = 2 * clamp / static_cast<float>(levels);
+    std::vector<double> chosen(kRotated);
+    for (size_t i = 0; i < kRotated && unit >= std::numeric_limits<float>::min(); ++i) {
+      const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i;
+      const auto draw = static_cast<float>((reference_random(job.random, element) + 0.5) / 65536);
+      const float above = std::clamp((x[i] + clamp) * (1 / unit), 0.0F, static_cast<float>(levels));
+      const double code = std::min<double>(std::floor(above + draw), levels);
+      chosen[i] = code * double{unit} - double{clamp};
+    }
+    hadamard(chosen);
+    for (size_t i = 0; i < values.size(); ++i) reference.decoded.push_back(chosen[i] * signs[i] / 32);
+    reference.absolute_tolerance = std::max(reference.absolute_tolerance, 1e-6 * double{norm});
+  }
+  return reference;
+}
+
 // --- Matrices --------------------------------------------------------------------------------------------------------
 
 using Columns = std::vector<std::vector<double>>;
@@ -273,10 +328,11 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "none") return each_rounded(p, scale, [](double value) { return value; });
   if (spec.name == "bf16") return each_rounded(p, scale, round_to_bf16);
   if (spec.name == "fp16") return each_rounded(p, scale, round_to_fp16);
-  if (spec.name == "topk") return largest(p, scale, spec.parameter);
+  // Without state nothing is carried from step to step.
+  if (spec.name == "topk" || spec.name == "threshk" || spec.name == "dgc") return largest(p, scale, spec.parameter);
   if (spec.name == "efsignsgd") return signs(p, scale, block);
   if (spec.name == "onebit") return sides(p, scale, block);
-  if (spec.name == "signsgd") return votes(p, scale);
+  if (spec.name == "signsgd" || spec.name == "signum") return votes(p, scale);
   if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
   if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
   if (spec.name == "terngrad") return block_codes(integers(block, 1, true), p, job);
@@ -285,6 +341,7 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "fp8e5m2") return block_codes(floats(block, 3, -16, 57344), p, job);
   if (spec.name == "randk") return drawn(p, spec.parameter, job);
   if (spec.name == "powersgd") return low_rank(spec, p, job);
+  if (spec.name == "thc") return rotated(p, static_cast<int>(spec.parameter), job);
   if (spec.name == "natural") return block_codes(powers(), p, job);
   ADD_FAILURE() << "no reference of " << core::to_string(spec);
   return {};

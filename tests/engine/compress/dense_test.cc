@@ -125,9 +125,9 @@ TEST(None, is_the_gradient_itself) {
 }
 
 TEST(None, sum_types_are_the_wire_types) {
-  EXPECT_EQ(make("none")->sum_type(), core::DType::f32);
-  EXPECT_EQ(make("bf16")->sum_type(), core::DType::bf16);
-  EXPECT_EQ(make("fp16")->sum_type(), core::DType::f16);
+  EXPECT_EQ(make("none")->summing().type, core::WireType::f32);
+  EXPECT_EQ(make("bf16")->summing().type, core::WireType::bf16);
+  EXPECT_EQ(make("fp16")->summing().type, core::WireType::f16);
 }
 
 }  // namespace

@@ -178,5 +178,36 @@ TEST(SignSgd, a_payload_is_a_vote_with_the_weight_of_its_rank) {
   EXPECT_EQ(compressor->payload_bytes(100000), static_cast<int64_t>(16 + section(4 * 13) + section(12500)));
 }
 
+// m = 0.9 m + 0.1 g, and the signs are those of m.
+TEST(SigNum, sends_the_signs_of_momentum_that_it_keeps) {
+  constexpr size_t n = 20001;
+  const auto compressor = make("signum");
+  ASSERT_EQ(compressor->state_bytes(static_cast<int64_t>(n)), static_cast<int64_t>(4 * n));
+  std::vector<float> momentum(n);
+  std::vector<unsigned char> state(4 * n);
+  for (uint64_t step = 0; step < 5; ++step) {
+    const EncodeCase job{
+        .gradient = make_data(Data::layered, n, step), .keep_error = false, .scale = 0.5F, .state = state};
+    const Encoded encoded = encode(*compressor, job);
+    ASSERT_TRUE(encoded.finite);
+    for (size_t i = 0; i < n; ++i) momentum[i] = 0.9F * momentum[i] + (1 - 0.9F) * job.gradient[i];
+    state = encoded.state_next;
+    std::vector<float> kept(n);
+    std::memcpy(kept.data(), state.data(), state.size());
+    EXPECT_TRUE(same_bytes(kept, momentum)) << step;
+    const std::vector<float> decoded = decode(*compressor, decoding_of(job, {encoded.payload})).value();
+    for (size_t i = 0; i < n; ++i) ASSERT_EQ(decoded[i], std::signbit(momentum[i]) ? -0.5F : 0.5F) << i;
+  }
+}
+
+TEST(SigNum, a_momentum_that_is_not_finite_is_seen) {
+  const auto compressor = make("signum");
+  EncodeCase job{.gradient = make_data(Data::normal, 1000), .keep_error = false};
+  job.state.assign(4000, 0);
+  EXPECT_TRUE(encode(*compressor, job).finite);
+  std::fill_n(job.state.begin() + 400, 4, uint8_t{0xff});
+  EXPECT_FALSE(encode(*compressor, job).finite);
+}
+
 }  // namespace
 }  // namespace gradtune::suites

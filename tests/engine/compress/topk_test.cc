@@ -38,13 +38,15 @@ Parsed parse(const Payload& payload) {
   Parsed parsed;
   std::memcpy(&parsed.header, payload.data(), sizeof parsed.header);
   const size_t n = parsed.header.n, k = parsed.header.count;
+  const size_t values =
+      positions_at(n) + (payload.size() - positions_at(n)) / 2;  // both sections have room for as many
   std::vector<uint32_t> starts(blocks_of(n) + 1, static_cast<uint32_t>(k));
   std::memcpy(starts.data(), payload.data() + 16, blocks_of(n) * 4);
   for (size_t block = 0; block < blocks_of(n); ++block) {
     for (size_t i = starts[block]; i < starts[block + 1]; ++i) {
       uint16_t position, value;
       std::memcpy(&position, payload.data() + positions_at(n) + 2 * i, 2);
-      std::memcpy(&value, payload.data() + values_at(n, k) + 2 * i, 2);
+      std::memcpy(&value, payload.data() + values + 2 * i, 2);
       parsed.indices.push_back(static_cast<uint32_t>(block * kBlock + position));
       parsed.values.push_back(core::widen_bf16(value));
     }
@@ -232,6 +234,151 @@ TEST_F(TopKPayload, padding_is_zero_and_is_not_read) {
     }
   }
   EXPECT_EQ(decode(*compressor_, {.payloads = {payload_}, .n = kElements}).value(), before);
+}
+
+// --- a threshold that is carried -------------------------------------------------------------------------------------
+
+// Steps of training: gradients of the same distribution, whatever is not sent fed back, state carried on.
+struct Training {
+  std::unique_ptr<compress::Compressor> compressor;
+  size_t n;
+  std::vector<float> residual = std::vector<float>(n);
+  std::vector<unsigned char> state =
+      std::vector<unsigned char>(static_cast<size_t>(compressor->state_bytes(static_cast<int64_t>(n))));
+  std::vector<float> p = {};  // of the last step
+  Parsed sent = {};
+
+  void step(std::vector<float> gradient) {
+    const EncodeCase job{.gradient = std::move(gradient), .residual = residual, .state = state};
+    const Encoded encoded = encode(*compressor, job);
+    ASSERT_TRUE(encoded.finite);
+    p = corrected(job);
+    residual = encoded.residual_next;
+    state = encoded.state_next;
+    sent = parse(encoded.payload);
+    ASSERT_TRUE(decode(*compressor, decoding_of(job, {encoded.payload})).ok());
+  }
+  float threshold() const {
+    float value = 0;
+    std::memcpy(&value, state.data(), sizeof value);
+    return value;
+  }
+};
+
+void expect_largest_sent(const Training& training) {
+  float least = HUGE_VALF, most = 0;
+  std::vector<bool> is_sent(training.n);
+  for (uint32_t i : training.sent.indices) is_sent[i] = true;
+  for (size_t i = 0; i < training.n; ++i) {
+    const float size = std::abs(training.p[i]);
+    if (is_sent[i]) least = std::min(least, size);
+    if (!is_sent[i]) most = std::max(most, size);
+  }
+  EXPECT_GE(least, most);
+}
+
+TEST(ThreshK, begins_as_topk) {
+  const std::vector<float> gradient = make_data(Data::layered, 50000);
+  Training training{.compressor = make("threshk:0.02"), .n = 50000};
+  training.step(gradient);
+  EXPECT_EQ(training.sent.indices, expected_indices(gradient, 1000));
+  EXPECT_GT(training.threshold(), 0);
+}
+
+TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes_on) {
+  for (Data kind : {Data::normal, Data::layered}) {
+    for (double density : {0.001, 0.01, 0.1}) {
+      const auto n = size_t{100000};
+      Training training{.compressor = make("threshk:" + std::to_string(density)), .n = n};
+      const auto k = static_cast<size_t>(density * static_cast<double>(n) + 0.5);
+      size_t full = 0;
+      for (uint64_t step = 0; step < 40; ++step) {
+        training.step(make_data(kind, n, 100 + step));
+        if (testing::Test::HasFatalFailure()) return;
+        EXPECT_LE(training.sent.header.count, k);
+        EXPECT_GE(training.sent.header.count, (k + 1) / 2);
+        expect_largest_sent(training);
+        full += training.sent.header.count == k ? 1 : 0;
+      }
+      EXPECT_GE(full, 34U) << density;
+    }
+  }
+}
+
+TEST(ThreshK, follows_gradients_whose_size_changes) {
+  constexpr size_t n = 100000;
+  Training training{.compressor = make("threshk:0.01"), .n = n};
+  for (const float size : {1.0F, 1.0F, 1000.0F, 1000.0F, 0.001F, 0.001F, 1.0F, 1.0F}) {
+    training.residual.assign(n, 0);
+    std::vector<float> gradient = make_data(Data::normal, n, 3);
+    for (float& value : gradient) value *= size;
+    training.step(gradient);
+    if (testing::Test::HasFatalFailure()) return;
+    EXPECT_GE(training.sent.header.count, 500U);
+    EXPECT_LE(training.sent.header.count, 1000U);
+    expect_largest_sent(training);
+  }
+}
+
+TEST(ThreshK, does_not_mind_zeros) {
+  constexpr size_t n = 20000;
+  Training training{.compressor = make("threshk:0.01"), .n = n};
+  std::vector<float> few(n);
+  few[77] = 2;
+  for (int i = 0; i < 3; ++i) {
+    training.step(std::vector<float>(n));
+    training.step(few);
+    EXPECT_EQ(training.threshold(), 0);  // nothing to carry
+    EXPECT_EQ(training.residual, std::vector<float>(n));
+    training.step(make_data(Data::normal, n));
+    expect_largest_sent(training);
+    training.residual.assign(n, 0);
+    training.state.assign(training.state.size(), 0);
+  }
+}
+
+TEST(ThreshK, a_count_above_the_share_is_rejected) {
+  const auto compressor = make("threshk:0.1");
+  Payload payload = encode(*compressor, {.gradient = make_data(Data::normal, 100)}).payload;
+  const uint32_t count = 11;
+  std::memcpy(payload.data() + 12, &count, 4);
+  const auto result = decode(*compressor, {.payloads = {payload}, .n = 100});
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().message, "payload 0 of 1: count is 0xb, not from 0x0 to 0xa");
+}
+
+// u = 0.9 u + 0.1 g, v = u + residual; where the largest of v are sent, u is zero and the residual what rounding left.
+TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
+  constexpr size_t n = 30000;
+  Training training{.compressor = make("dgc:0.01"), .n = n};
+  std::vector<float> momentum(n), residual(n);
+  double given = 0, sent = 0, size = 0;  // all of u, and what was sent of it
+  for (uint64_t step = 0; step < 30; ++step) {
+    const std::vector<float> gradient = make_data(Data::layered, n, step);
+    training.step(gradient);
+    if (testing::Test::HasFatalFailure()) return;
+    for (size_t i = 0; i < n; ++i) {
+      momentum[i] = 0.9F * momentum[i] + (1 - 0.9F) * gradient[i];
+      given += momentum[i];
+      residual[i] += momentum[i];
+      size += std::abs(momentum[i]);
+    }
+    float least = HUGE_VALF;
+    for (size_t s = 0; s < training.sent.indices.size(); ++s) {
+      const uint32_t i = training.sent.indices[s];
+      least = std::min(least, std::abs(residual[i]));
+      momentum[i] = 0;
+      residual[i] -= training.sent.values[s];
+      sent += training.sent.values[s];
+    }
+    for (size_t i = 0; i < n; ++i) EXPECT_LE(std::abs(residual[i]), least);
+    std::vector<float> kept(n);
+    std::memcpy(kept.data(), training.state.data() + 16, 4 * n);
+    ASSERT_TRUE(same_bytes(kept, momentum)) << step;
+    ASSERT_EQ(training.residual, residual) << step;
+  }
+  for (float value : residual) sent += value;
+  EXPECT_LE(std::abs(sent - given), 1e-6 * size);
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of `thc`, over one block. Internal to engine/compress.
+//
+// The rotation of a block x: y = H D x / 32, where D changes signs and H is the Hadamard matrix of order 1024, whose
+// entries are 1 and -1. It is orthonormal, and its inverse is D H / 32. A shorter block is rotated with zeros behind it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/compress/compressor.h"
+
+namespace gradtune::compress {
+
+inline constexpr int64_t kRotated = 1024;
+
+// A set bit changes the sign of an element.
+using RotationSigns = std::array<uint32_t, kRotated / 32>;
+
+// What codes 0 ... levels stand for: low + code * unit, from low to -low. With unit == 0 all of them stand for zero.
+struct ThcLevels {
+  float low = 0, unit = 0;
+  int levels = 1;
+};
+
+// The Euclidean norm of gradient + residual.
+double norm_of(const float* gradient, const float* residual, size_t n);
+
+struct ThcEncode {
+  const float* gradient;
+  const float* residual;  // or null
+  float* residual_next;   // or null
+  bool add_to_residual_next;
+  float scale, error_scale;
+  float unsent_factor;  // what error_scale * scale is meant to be
+  const RotationSigns* signs;
+  ThcLevels levels;
+  Random random;
+  int64_t first_element;  // the position of the first element in the whole gradient
+  uint8_t* codes;         // kRotated
+  size_t n;               // <= kRotated
+};
+void encode_thc(const ThcEncode& block);
+
+struct ThcDecode {
+  std::span<const std::span<const std::byte>> payloads;  // sums of codes
+  size_t codes_at;                                       // of this block, in bytes from the start of each payload
+  int summed;                                            // how many codes each is the sum of
+  const RotationSigns* signs;
+  ThcLevels levels;
+  float* out;
+  size_t n;  // <= kRotated
+  bool accumulate;
+};
+void decode_thc(const ThcDecode& block);
+
+}  // namespace gradtune::compress

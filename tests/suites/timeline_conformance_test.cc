@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The timeline predicts by the executor's rules, so it has to end when the executor's own core does: random strategies
+// on random jobs, pumped in virtual time as the executor's threads do it, beside Timeline::run.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <limits>
+
+#include "engine/exec/core.h"
+#include "policies/cost_model.h"
+#include "policies/decision_tree.h"
+#include "policies/program_cost.h"
+#include "policies/timeline.h"
+#include "tests/engine/exec/gradient_arenas.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::Level;
+using core::Place;
+using Kind = Action::Kind;
+
+// The host and the links: each does one thing after the other, in the order in which they come.
+struct Server {
+  std::deque<Action> queue = {};
+  double end_us = 0;  // of what is at the front
+};
+
+class VirtualPump {
+ public:
+  // `us`: what each operation takes.
+  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<double>> us)
+      : program_(program), ready_us_(std::move(ready_us)), us_(std::move(us)) {}
+
+  // As Executor::tensor_ready, drain_device_ops and finish_step do it.
+  double run() {
+    core_.begin(program_);
+    tell([&](std::vector<Action>& actions) { core_.start(actions); });
+    std::vector<int32_t> missing;
+    for (const BucketProgram& bucket : program_.buckets) missing.push_back(bucket.tensors);
+    double before_us = 0;
+    for (size_t tensor = 0; tensor < ready_us_.size(); ++tensor) {
+      work(ready_us_[tensor] - before_us);
+      before_us = ready_us_[tensor];
+      for (const Piece& piece : program_.pieces_of_tensor[tensor]) {
+        if (--missing[static_cast<size_t>(piece.bucket)] > 0) continue;
+        const int32_t leading = leading_device_ops(program_.buckets[static_cast<size_t>(piece.bucket)]);
+        for (int32_t op = 0; op < leading; ++op) work(us_of(piece.bucket, op));
+        tell([&](std::vector<Action>& actions) { core_.bucket_ready(piece.bucket, leading, actions); });
+      }
+      drain();
+    }
+    while (!finished_) {
+      const double next_us = earliest();
+      if (next_us == std::numeric_limits<double>::infinity()) return -1;  // stuck
+      others_until(next_us);
+      drain();
+    }
+    return now_us_;
+  }
+
+ private:
+  double us_of(int32_t bucket, int32_t op) const { return us_[static_cast<size_t>(bucket)][static_cast<size_t>(op)]; }
+
+  // The device is busy; the others go on beside it.
+  void work(double us) {
+    const double end_us = now_us_ + us;
+    others_until(end_us);
+    now_us_ = end_us;
+  }
+
+  void drain() {
+    while (!device_.empty()) {
+      const Action action = device_.front();
+      device_.pop_front();
+      work(us_of(action.bucket, action.op));
+      tell([&](std::vector<Action>& actions) { core_.op_done(action.bucket, action.op, actions); });
+    }
+  }
+
+  double earliest() const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Server& server : servers_) least = server.queue.empty() ? least : std::min(least, server.end_us);
+    return least;
+  }
+
+  void others_until(double end_us) {
+    for (double next_us = earliest(); next_us <= end_us; next_us = earliest()) {
+      now_us_ = next_us;
+      for (Server& server : servers_) {
+        if (server.queue.empty() || server.end_us != next_us) continue;
+        const Action done = server.queue.front();
+        server.queue.pop_front();
+        if (!server.queue.empty())
+          server.end_us = now_us_ + us_of(server.queue.front().bucket, server.queue.front().op);
+        tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+        break;
+      }
+    }
+    now_us_ = end_us;
+  }
+
+  // An event of the core, and what it answers.
+  void tell(const std::function<void(std::vector<Action>&)>& event) {
+    std::vector<Action> actions;
+    event(actions);
+    for (const Action& action : actions) {
+      switch (action.kind) {
+        case Kind::run_device: device_.push_back(action); break;
+        case Kind::run_host: serve(servers_[0], action); break;
+        case Kind::start: serve(servers_[1 + static_cast<size_t>(op_of(action).level)], action); break;
+        case Kind::control: tell([&](std::vector<Action>& more) { core_.control_done(more); }); break;
+        case Kind::finished: finished_ = true; break;
+      }
+    }
+  }
+
+  void serve(Server& server, const Action& action) {
+    if (server.queue.empty()) server.end_us = now_us_ + us_of(action.bucket, action.op);
+    server.queue.push_back(action);
+  }
+
+  const Op& op_of(const Action& action) const {
+    return program_.buckets[static_cast<size_t>(action.bucket)].ops[static_cast<size_t>(action.op)];
+  }
+
+  const Program& program_;
+  const std::vector<double> ready_us_;
+  const std::vector<std::vector<double>> us_;
+  Core core_;
+  std::array<Server, 4> servers_;  // host, and a link for each level
+  std::deque<Action> device_;
+  double now_us_ = 0;
+  bool finished_ = false;
+};
+
+double random_us(core::Rng& rng, double most) { return most * (0.01 + rng.uniform()); }
+
+policies::CostTable random_costs(const policies::Ranks& ranks, core::Rng& rng) {
+  policies::CostTable table{.ranks = ranks};
+  using Step = core::Step::Kind;
+  for (const Step kind : {Step::all_reduce, Step::reduce_scatter, Step::all_gather, Step::all_to_all, Step::reduce,
+                          Step::broadcast, Step::gather}) {
+    for (const Level level : {Level::flat, Level::intra, Level::inter}) {
+      table.collectives.push_back({kind, level, random_us(rng, 50), random_us(rng, 0.1)});
+    }
+  }
+  for (const core::CompressorSpec& codec : {core::CompressorSpec{"bf16"}, core::CompressorSpec{"topk", 0.1}}) {
+    for (const Place place : {Place::device, Place::host}) {
+      table.codecs.push_back({codec, place, random_us(rng, 20), random_us(rng, 0.1), random_us(rng, 20),
+                              random_us(rng, 0.1), random_us(rng, 0.1)});
+    }
+  }
+  table.scale_us = random_us(rng, 5);
+  table.scale_element_us = random_us(rng, 0.02);
+  return table;
+}
+
+core::GradientTable random_job(core::Rng& rng) {
+  std::vector<std::pair<int64_t, core::DType>> tensors;
+  for (uint64_t count = 1 + rng.below(8); count > 0; --count) {
+    tensors.emplace_back(48 * (1 + static_cast<int64_t>(rng.below(80))),
+                         core::DType::f32);  // whole shards, so no staging
+  }
+  core::GradientTable table = make_table(tensors);
+  double ready_us = 0;
+  for (core::TensorInfo& tensor : table.tensors) {
+    tensor.ready_us = ready_us;
+    ready_us += random_us(rng, 400);
+  }
+  return table;
+}
+
+// What compiling inserted between the steps moves bytes and has no cost of its own, but the scale.
+std::vector<std::vector<double>> times_of(const Program& program, const core::GradientTable& table,
+                                          const policies::CostTable& cost) {
+  std::vector<std::vector<double>> all;
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const core::Bucket& bucket = program.strategy.buckets[b];
+    const int64_t numel = core::numel(bucket);
+    const auto steps = policies::program_step_times(cost, bucket.option, {numel, core::matrices_of(bucket, table)},
+                                                    compress::known_traits())
+                           .value();
+    std::vector<double> us;
+    for (const Op& op : program.buckets[b].ops) {
+      const double scale =
+          op.kind == Op::Kind::scale ? cost.scale_us + cost.scale_element_us * static_cast<double>(numel) : 0;
+      us.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : scale);
+    }
+    all.push_back(std::move(us));
+  }
+  return all;
+}
+
+// A rank that does every step, and moves nothing about between them: the timeline's ranks are alike, but only one is
+// the root of a gather.
+bool is_plain(const Program& program) {
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    size_t steps = 0;
+    for (const Op& op : program.buckets[b].ops) {
+      if (op.kind == Op::Kind::pack || op.kind == Op::Kind::load || op.kind == Op::Kind::store) return false;
+      steps += op.step >= 0 ? 1 : 0;
+    }
+    if (steps != program.strategy.buckets[b].option.steps.size()) return false;
+  }
+  return true;
+}
+
+void check(const policies::Ranks& ranks, const std::vector<policies::Steps>& programs, uint64_t seed, int jobs, int least) {
+  const core::Seat seat =
+      ranks.has_levels() ? core::seat(0, ranks.size, ranks.local_size) : core::Seat{.rank = 0, .size = ranks.size};
+  core::Rng rng(seed);
+  int compared = 0;
+  for (int job = 0; job < jobs; ++job) {
+    const core::GradientTable table = random_job(rng);
+    std::vector<std::string> options;
+    for (int i = 0; i < 3; ++i) {
+      const core::CompressorSpec codec =
+          rng.below(2) == 0 ? core::CompressorSpec{"bf16"} : core::CompressorSpec{"topk", 0.1};
+      options.push_back(to_string(policies::with_codecs(programs[rng.below(programs.size())], codec, codec)));
+    }
+    const core::Strategy strategy = random_strategy(table, options, rng);
+    const auto program = compile(strategy, table, seat);
+    if (!program || !is_plain(*program.value())) continue;  // summing what can not be summed, for one
+    const policies::CostTable cost = random_costs(ranks, rng);
+    auto timeline = policies::Timeline::make(table, strategy, cost, compress::known_traits());
+    ASSERT_TRUE(timeline.ok()) << timeline.error().message;
+    VirtualPump pump(*program.value(), policies::ready_times_us(table), times_of(*program.value(), table, cost));
+    const double executed = pump.run();
+    ASSERT_NEAR(timeline.value().run(), executed, 1e-6 * executed)
+        << "job " << job << ": " << to_string(strategy.buckets[0].option);
+    ++compared;
+  }
+  EXPECT_GE(compared, least);
+}
+
+constexpr Place kBoth[] = {Place::device, Place::host};
+
+TEST(TimelineConformance, EndsWhenTheExecutorsCoreDoes) {
+  std::vector<policies::Steps> programs = policies::flat_programs(kBoth);
+  for (policies::Steps& steps : policies::flat_summing_programs(kBoth)) programs.push_back(std::move(steps));
+  check({.size = 4}, programs, 1, 3000, 1000);
+}
+
+TEST(TimelineConformance, EndsWhenTheExecutorsCoreDoesOverLevels) {
+  check({.size = 4, .local_size = 2}, policies::hierarchical_programs(kBoth), 2, 6000, 500);
+}
+
+}  // namespace
+}  // namespace gradtune::exec
