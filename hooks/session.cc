@@ -3,13 +3,13 @@
 #include "hooks/session.h"
 
 #include <torch/csrc/autograd/engine.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "hooks/optimizer_checks.h"
 #include "policies/baseline.h"
 
 namespace gradtune {
@@ -33,15 +33,6 @@ std::string agreed_text(const core::GradientTable& table, const Settings& settin
   return text;
 }
 
-torch::optim::Optimizer& check_optimizer(torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw core::Exception({core::Error::Code::invalid,
-                           "gradtune: LBFGS evaluates its closure several times and decides by the loss of one rank; "
-                           "allowed are optimizers that use the gradients of one backward pass"});
-  }
-  return optimizer;
-}
-
 double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
 
 }  // namespace
@@ -57,6 +48,7 @@ Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
       peers_(group, options, settings_.timeout_ms, clock_),
       executor_(peers_.groups(), clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }) {
+  check_momentum(optimizer_, settings_.codecs);
   peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
   broadcast_module();
   if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), clock_);
@@ -112,6 +104,7 @@ void Session::take_imported() {
         std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == tensor.name; });
     order.push_back(static_cast<int32_t>(found - tensors.begin()));
   }
+  for (const core::Bucket& bucket : file.value().strategy.buckets) check_momentum(optimizer_, bucket.option.codecs);
   gradients_.lay(order);
   order_learned_ = true;
   imported_ = std::move(file.value());

@@ -7,11 +7,12 @@
 //   threshk    The same by a threshold that is carried from step to step (as in Aji and Heafield, EMNLP 2017, whose
 //              threshold is a sample's): the state of a bucket. There is nothing to be sampled then. Exact where k
 //              elements or more reach it; where fewer do but at least half as many, those are sent.
-//   dgc        Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u = m * u + (1 - m) * g,
-//              v = u + residual; the largest of v are sent, and where they are, u and the residual are zero (momentum
-//              correction and factor masking), m = 0.9. The factor 1 - m, which the paper has not, keeps steps as large
-//              as they are without momentum, and so as those of other strategies that take turns with it. Its momentum
-//              is the optimizer's, which must have none of its own. For the paper's warm-up there is `lossy_after`.
+//   dgc        Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u is the mean of the
+//              gradients so far, each weighing 0.9 of the next; v = u + residual; the largest of v are sent, and where they
+//              are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten times as
+//              large when it has settled: a mean keeps steps as large as they are without momentum, from the first one
+//              on, and so as those of other strategies that take turns with it. Its momentum is the optimizer's, which
+//              must have none of its own. For the paper's warm-up there is `lossy_after`.
 //
 // Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
@@ -42,8 +43,16 @@ constexpr Member kDgc{compressor_id("dgc "), true, true};
 
 constexpr float kMomentum = 0.9F;
 
-// State: the bound of the next step, and the momentum of each element.
+// State: the bound of the next step, how many steps there were, and from there on the momentum of each element.
 constexpr int64_t kMomentumAt = 16;
+constexpr uint32_t kMostSteps = 200;  // more change nothing
+
+// What the momentum so far weighs in a mean in which each gradient weighs kMomentum of the next: kMomentum, at last.
+float decay_after(uint32_t steps) {
+  double weight = 0;  // of all gradients so far, where the last one weighs 1
+  for (uint32_t i = 0; i < std::min(steps, kMostSteps); ++i) weight = 1 + double{kMomentum} * weight;
+  return static_cast<float>(double{kMomentum} * weight / (1 + double{kMomentum} * weight));
+}
 
 struct Layout {
   int64_t k, blocks, starts_at, positions_at, values_at, bytes;
@@ -90,7 +99,8 @@ class TopK final : public Compressor {
     std::fill(sent.positions + count, sent.values, uint16_t{0});
     std::fill(sent.values + count, reinterpret_cast<uint16_t*>(payload + layout.bytes), uint16_t{0});
     if (job.work.state_next != nullptr && member_.carries_bound) {
-      const std::array<uint32_t, kMomentumAt / 4> next{n == 0 ? 0 : selection.next_bound()};
+      const std::array<uint32_t, kMomentumAt / 4> next{n == 0 ? 0 : selection.next_bound(),
+                                                       std::min(steps_of(job.work) + 1, kMostSteps)};
       std::memcpy(job.work.state_next, next.data(), sizeof next);
     }
     return finite;
@@ -119,6 +129,12 @@ class TopK final : public Compressor {
   }
 
  private:
+  static uint32_t steps_of(const Work& work) {
+    uint32_t steps = 0;
+    std::memcpy(&steps, work.state + sizeof(uint32_t), sizeof steps);
+    return steps;
+  }
+
   TopkSelection::Carried carried_of(const Work& work) const {
     if (!member_.carries_bound || work.state == nullptr) return {};
     TopkSelection::Carried carried;
@@ -126,7 +142,7 @@ class TopK final : public Compressor {
     if (member_.has_momentum) {
       carried.momentum = reinterpret_cast<const float*>(work.state + kMomentumAt);
       carried.momentum_next = reinterpret_cast<float*>(work.state_next + kMomentumAt);
-      carried.decay = kMomentum;
+      carried.decay = decay_after(steps_of(work));
     }
     return carried;
   }

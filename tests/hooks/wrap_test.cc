@@ -371,6 +371,14 @@ TEST(Wrap, RefusesByName) {
     EXPECT_THAT(refusal({.compressors = {{"topk:2"}}}), HasSubstr("topk"));
     EXPECT_THAT(refusal({.compressors = {{"topk:0.01"}}}), HasSubstr("needs fidelity lossy"));
     EXPECT_THAT(refusal({.compressors = {{"zip"}}}), HasSubstr("known are none"));
+    const Options dgc = quiet({.fidelity = "lossy", .compressors = {{"dgc:0.01"}}});
+    EXPECT_EQ(refusal(dgc), "no error");
+    torch::optim::SGD with_momentum(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::AdamW adam(model->parameters());
+    for (torch::optim::Optimizer* twice : std::initializer_list<torch::optim::Optimizer*>{&with_momentum, &adam}) {
+      EXPECT_THAT(message_of([&] { wrap(*twice, *model, group, dgc); }),
+                  testing::AllOf(HasSubstr("dgc:0.01"), HasSubstr("has"), HasSubstr("0.9 as well")));
+    }
     EXPECT_THAT(refusal({.policy = "guess"}), HasSubstr("mergecomp"));
     EXPECT_THAT(refusal({.strategy = "/nowhere/strategy.json"}), HasSubstr("/nowhere/strategy.json"));
     EXPECT_THAT(refusal({.timeout = -1}), HasSubstr("timeout"));

@@ -347,7 +347,7 @@ TEST(ThreshK, a_count_above_the_share_is_rejected) {
   EXPECT_EQ(result.error().message, "payload 0 of 1: count is 0xb, not from 0x0 to 0xa");
 }
 
-// u = 0.9 u + 0.1 g, v = u + residual; where the largest of v are sent, u is zero and the residual what rounding left.
+// u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual; where the largest of v are sent, u is zero and the residual what rounding left.
 TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
   constexpr size_t n = 30000;
   Training training{.compressor = make("dgc:0.01"), .n = n};
@@ -357,8 +357,11 @@ TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
     const std::vector<float> gradient = make_data(Data::layered, n, step);
     training.step(gradient);
     if (testing::Test::HasFatalFailure()) return;
+    const double before =
+        (1 - std::pow(double{0.9F}, step)) / (1 - double{0.9F});  // the weight of all gradients, 1 that of the last
+    const auto decay = static_cast<float>(double{0.9F} * before / (1 + double{0.9F} * before));
     for (size_t i = 0; i < n; ++i) {
-      momentum[i] = 0.9F * momentum[i] + (1 - 0.9F) * gradient[i];
+      momentum[i] = decay * momentum[i] + (1 - decay) * gradient[i];
       given += momentum[i];
       residual[i] += momentum[i];
       size += std::abs(momentum[i]);
