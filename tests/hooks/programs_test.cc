@@ -8,10 +8,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "hooks/c10d_communicator.h"
 #include "policies/decision_tree.h"
-#include "tests/engine/exec/fleet.h"
-#include "tests/hooks/jobs.h"
+#include "tests/hooks/gloo_executor.h"
 #include "tests/hooks/ranks.h"
 
 namespace gradtune::test {
@@ -23,32 +21,13 @@ using policies::Steps;
 
 constexpr int kSize = 4, kLocalSize = 2;
 
-exec::RankGroups connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::string& prefix) {
-  const core::Seat seat = core::seat(rank, kSize, kLocalSize);
-  const auto make = [&](const std::string& name, int r, int size) {
-    return make_c10d_communicator(make_gloo_backend(prefix + name, store, r, size, 30'000, 1));
-  };
-  exec::RankGroups groups{.seat = seat, .flat = make("flat", rank, kSize), .control = make("control", rank, kSize)};
-  groups.intra = make("intra" + std::to_string(seat.node), seat.local_rank, kLocalSize);
-  groups.inter = make("inter" + std::to_string(seat.local_rank), seat.node, seat.nodes);
-  return groups;
-}
-
-Values summed(comm::Communicator& group, Values values) {
-  const core::Status status = comm::run(group, {.kind = comm::Collective::Kind::all_reduce,
-                                                .type = comm::WireType::f32,
-                                                .out = reinterpret_cast<std::byte*>(values.data()),
-                                                .count = static_cast<int64_t>(values.size()),
-                                                .timeout_ms = 30'000});
-  EXPECT_TRUE(status.ok());
-  return values;
-}
+std::vector<double> in_fp64(const Values& values) { return {values.begin(), values.end()}; }
 
 // Over all ranks, what was applied and what is kept is what was there before: the average itself where nothing is kept.
 void check_every_program(const Rank& rank, std::span<const core::Place> places, const core::CompressorSpec& codec) {
   const core::GradientTable table = exec::make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
   auto group = make_group();
-  exec::RankGroups groups = connect(group->getStore(), rank.rank, codec.name + "/");
+  exec::RankGroups groups = connect(group->getStore(), rank.rank, kSize, kLocalSize, codec.name + "/");
   comm::Communicator& flat = *groups.flat;
   exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
   std::vector<Steps> programs = policies::flat_programs(places);
@@ -62,14 +41,15 @@ void check_every_program(const Rank& rank, std::span<const core::Place> places, 
     if (slot > 0) me.executor().drop(slot - 1);
     ++slot;
     const std::vector<Values> gradients = exec::random_gradients(table, kSize, rng);
-    const Values before = summed(flat, me.residual());
+    const std::vector<double> before = summed(flat, in_fp64(me.residual()));
     const core::Status status = me.step(gradients[static_cast<size_t>(rank.rank)]);
     ASSERT_TRUE(status.ok()) << option << ": " << status.error().message;
-    const Values after = summed(flat, me.residual()), average = me.average();
+    const std::vector<double> after = summed(flat, in_fp64(me.residual()));
+    const Values average = me.average();
     for (size_t i = 0; i < average.size(); ++i) {
-      double given = static_cast<double>(before[i]);
+      double given = before[i];
       for (const Values& gradient : gradients) given += static_cast<double>(gradient[i]);
-      const double found = kSize * static_cast<double>(average[i]) + static_cast<double>(after[i]);
+      const double found = kSize * static_cast<double>(average[i]) + after[i];
       ASSERT_NEAR(found, given, 1e-5 * (1 + std::abs(given))) << option << ", element " << i;
     }
   }
@@ -95,7 +75,7 @@ int64_t resident_bytes() {
 void switch_often(const Rank& rank, int switches) {
   const core::GradientTable table = exec::make_table({{370, DType::f32}, {2050, DType::f32}, {91, DType::f32}});
   auto group = make_group();
-  exec::RankGroups groups = connect(group->getStore(), rank.rank, "switches/");
+  exec::RankGroups groups = connect(group->getStore(), rank.rank, kSize, kLocalSize, "switches/");
   comm::Communicator& flat = *groups.flat;
   exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
   const std::vector<std::string> options = {
@@ -127,9 +107,9 @@ void switch_often(const Rank& rank, int switches) {
     if (slot == switches / 2) settled_bytes = resident_bytes();
   }
   EXPECT_LE(resident_bytes() - settled_bytes, int64_t{2} << 20) << "of " << settled_bytes;
-  const Values kept = summed(flat, me.residual());
+  const std::vector<double> kept = summed(flat, in_fp64(me.residual()));
   for (size_t i = 0; i < given.size(); ++i) {
-    ASSERT_NEAR(applied[i] + static_cast<double>(kept[i]), given[i], 1e-4 * std::sqrt(switches)) << i;
+    ASSERT_NEAR(applied[i] + kept[i], given[i], 1e-4 * std::sqrt(switches)) << i;
   }
 }
 
