@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "examples/train_fashion_mnist/record.h"
+#include "examples/support/record.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -81,6 +81,7 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
         {{"ms", step.ms}, {"loss", step.loss}, {"epoch", step.progress.epoch}, {"stage", step.progress.stage}});
   }
   json["accuracy"] = accuracy ? ordered_json(*accuracy) : ordered_json(nullptr);
+  if (perplexity) json["perplexity"] = *perplexity;
   if (optimizer != nullptr) {
     const gradtune::Optimizer::Result result = optimizer->result();
     json["fidelity"] = result.fidelity;

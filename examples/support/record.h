@@ -26,7 +26,8 @@ class Record {
 
   void write(const std::string& path, const gradtune::Optimizer* optimizer) const;
 
-  std::optional<double> accuracy;  // percent
+  std::optional<double> accuracy;    // percent
+  std::optional<double> perplexity;  // of a byte
 
  private:
   struct Step {

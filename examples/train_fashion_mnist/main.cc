@@ -11,23 +11,13 @@
 #include <exception>
 #include <optional>
 
+#include "examples/support/record.h"
 #include "examples/train_fashion_mnist/data.h"
 #include "examples/train_fashion_mnist/flags.h"
 #include "examples/train_fashion_mnist/models.h"
-#include "examples/train_fashion_mnist/record.h"
 #include "gradtune/gradtune.h"
 
 namespace {
-
-gradtune::Options options_of(const Flags& flags) {
-  gradtune::Options options;
-  if (!flags.fidelity.empty()) options.fidelity = flags.fidelity;
-  if (!flags.compressors.empty()) options.compressors = flags.compressors;
-  if (!flags.policy.empty()) options.policy = flags.policy;
-  if (!flags.strategy.empty()) options.strategy = flags.strategy;
-  if (!flags.journal.empty()) options.journal = flags.journal;
-  return options;
-}
 
 // What one does without gradtune: average all gradients in one message after backward.
 void merged_all_reduce(const std::vector<torch::Tensor>& parameters, c10d::ProcessGroup& group) {
@@ -64,7 +54,7 @@ void train(const Flags& flags) {
 
   torch::manual_seed(flags.seed);
   torch::nn::Sequential model = make_model(flags.model);
-  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.02).momentum(0.9));
+  torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(flags.rate).momentum(flags.momentum));
   std::optional<gradtune::Optimizer> optimizer;
   if (!flags.no_gradtune) optimizer = gradtune::wrap(sgd, *model, group, options_of(flags));
 

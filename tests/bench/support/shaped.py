@@ -148,7 +148,8 @@ def write_plans(entries, labels, folder, tag):
 
 def raced_strategies(entries, folder, tag):
     """Strategies that went through the race and were near the best when they were measured before: files, by label."""
-    raced = {entry["label"] for entry in entries if entry.get("stage") == "race" and entry.get("label")}
+    slots = {entry["slot"]: entry["strategy"]["label"] for entry in entries if entry.get("kind") == "plan"}
+    raced = {slots.get(entry["slot"]) for entry in entries if entry.get("kind") == "step" and entry["stage"] == "race"}
     measured = measured_ms(entries)
     worth = {label for label in measured if measured[label] <= WORTH_PINNING * min(measured.values())}
     return write_plans(entries, sorted(raced & worth), folder, tag)

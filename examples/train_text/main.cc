@@ -1,0 +1,109 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Trains a small transformer to predict the next byte of a text, with AdamW and gradtune.
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "examples/support/job_flags.h"
+#include "examples/support/record.h"
+#include "examples/train_text/text.h"
+#include "examples/train_text/transformer.h"
+
+namespace {
+
+struct Flags : JobFlags {
+  double rate = 2e-3;
+  std::string text;
+};
+
+Flags parse_flags(int argc, char** argv) {
+  Flags flags;
+  flags.batch = 16;
+  flags.steps = 400;
+  CLI::App app{
+      "Trains a small transformer (0.43 M parameters) on the bytes of a text, data-parallel, with gradtune. Start one "
+      "process per rank with torchrun, Slurm, mpirun or examples/cluster."};
+  add_job_flags(app, flags);
+  app.add_option("--rate", flags.rate, "of AdamW, after 50 steps of warm-up")->capture_default_str();
+  app.add_option("--text", flags.text, "file; without it the King James Bible of Debian's package bible-kjv");
+  parse_or_exit(app, argc, argv);
+  return flags;
+}
+
+torch::Tensor loss_of(Transformer& model, const TextBatch& batch) {
+  const torch::Tensor scores = model->forward(batch.inputs);
+  return torch::nn::functional::cross_entropy(scores.view({-1, kSymbols}), batch.targets.view({-1}));
+}
+
+// Over the first 128 Ki bytes that were held out.
+double perplexity_of(Transformer& model, const torch::Tensor& text, int64_t length) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  double sum = 0;
+  int64_t batches = 0;
+  const int64_t bytes = std::min<int64_t>(text.size(0) - 1, 1 << 17);
+  for (int64_t begin = 0; begin + 64 * length <= bytes; begin += 64 * length, ++batches) {
+    const torch::Tensor begins = torch::arange(begin, begin + 64 * length, length);
+    sum += loss_of(model, piece(text, begins, length)).item<double>();
+  }
+  model->train();
+  return std::exp(sum / static_cast<double>(std::max<int64_t>(batches, 1)));
+}
+
+void train(const Flags& flags) {
+  const auto group = gradtune::init_process_group();
+  const bool speaks = group->getRank() == 0;
+  const Text text = load_text(flags.text);
+  const TransformerShape shape;
+  TextBatches batches(text.train, flags.batch, shape.length, group->getRank(), flags.seed);
+
+  torch::manual_seed(flags.seed);
+  Transformer model(shape);
+  torch::optim::AdamW adam(model->parameters(), torch::optim::AdamWOptions(flags.rate).weight_decay(0.01));
+  gradtune::Optimizer optimizer = gradtune::wrap(adam, *model, group, options_of(flags));
+
+  Record record(group->getSize());
+  for (int64_t step = 0; step < flags.steps; ++step) {
+    constexpr int64_t kWarmUp = 50;
+    for (auto& parameters : adam.param_groups()) {
+      const double share = static_cast<double>(std::min(step + 1, kWarmUp)) / kWarmUp;
+      static_cast<torch::optim::AdamWOptions&>(parameters.options()).lr(flags.rate * share);
+    }
+    optimizer.zero_grad();
+    const torch::Tensor loss = loss_of(model, batches.next());
+    loss.backward();
+    optimizer.step();
+    record.add_step(loss.item<double>(), &optimizer);
+    if (speaks && (step + 1) % 50 == 0)
+      std::printf("step %ld: loss %.4f\n", static_cast<long>(step + 1), record.mean_loss(50));
+  }
+
+  if (!speaks) return;
+  if (!flags.no_eval) {
+    record.perplexity = perplexity_of(model, text.validation, shape.length);
+    std::printf("perplexity %.3f after %ld steps\n", *record.perplexity, static_cast<long>(flags.steps));
+  }
+  std::fputs(record.where_time_went().c_str(), stdout);
+  if (!flags.export_file.empty()) optimizer.export_strategy(flags.export_file);
+  if (!flags.report.empty()) record.write(flags.report, &optimizer);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Flags flags = parse_flags(argc, argv);
+  try {
+    if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
+    train(flags);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_text: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""What each lossy compressor costs in accuracy: it alone, from the first step to the last, beside fp32 with the same seeds.
+
+usage: accuracy.py [--tasks fashion,text] [--ranks 2,4] [--seeds 3] [--compressors NAME,...] BUILD_FOLDER OUT.json
+
+fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may lose
+            half a point.
+text        A small transformer with AdamW on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank:
+            perplexity of a byte. A compressor may lose 2 percent.
+Seeds are paired: the same initial values and data for all. `steps` is how many it takes until the loss (mean of 50 steps)
+is what fp32's is at three quarters of the way, in relation to fp32's. The link is not shaped, since only what is learned
+counts: this benchmark does not mind a busy machine. Rows that are not run again are kept as OUT.json has them.
+
+Compressors run with their default parameters. Those whose updates have another size get the rate that suits them: votes
+of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer then must not have.
+"""
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import Bench, plans, save  # noqa: E402
+
+SUMMED = 50  # steps whose mean loss is looked at
+LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int8s", "fp8e4m3", "fp8e5m2",
+         "natural", "qsgd", "terngrad", "randk", "powersgd", "thc"]
+# A task's program, steps by ranks, metric, flags that some compressors need, and those that it can not have.
+TASKS = {
+    "fashion": {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234}, "metric": "accuracy", "unit": "%",
+                "flags": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
+                          "dgc": ["--rate", "0.2", "--momentum", "0"]}, "without": []},
+    "text": {"program": "train_text", "steps": {2: 400, 4: 400}, "metric": "perplexity", "unit": "",
+             "flags": {}, "without": ["dgc"]},
+}
+
+
+class AccuracyBench(Bench):
+    def __init__(self, build, folder, task, ranks):
+        super().__init__(build, folder)
+        self.task = TASKS[task]
+        self.ranks = ranks
+        self.program = build / "examples" / self.task["program"]
+
+    def launcher(self, rate, extra=()):
+        words = super().launcher(rate, extra)
+        words[words.index("--nodes") + 1] = "1"
+        words[words.index("--ranks-per-node") + 1] = str(self.ranks)
+        return words
+
+    def pinned_strategy(self, compressor):
+        """A file of a strategy with that compressor in all large buckets, as tuning proposes it."""
+        journal = self.folder / f"{compressor}.jsonl"
+        flags = ["--fidelity", "lossy", "--compressors", compressor, "--journal", journal]
+        self.gradtune("none", [*flags, *self.task["flags"].get(compressor, [])], 150)
+        entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        found = {label: plan for label, plan in plans(entries).items() if label.split(":")[0].split()[0] == compressor}
+        if not found:
+            raise RuntimeError(f"tuning proposed no strategy with {compressor}")
+        label = min(found, key=lambda name: (len(found[name]["buckets"]), name))
+        file = self.folder / f"{compressor}.json"
+        file.write_text(json.dumps(found[label]), encoding="utf-8")
+        return label, file
+
+    def train(self, seed, compressor=None, strategy=None):
+        """The metric at the end, and the loss of each step."""
+        flags = ["--seed", seed, *self.task["flags"].get(compressor, [])]
+        if strategy is None:
+            report = self.cluster("none", [self.program, "--steps", self.steps(), *flags, "--fidelity", "exact"],
+                                  {"GRADTUNE_TUNING_BUDGET": "0"})
+        else:
+            report = self.gradtune("none", [*flags, "--fidelity", "lossy"], self.steps(), pinned=strategy, evaluate=True)
+        return report[self.task["metric"]], [step["loss"] for step in report["steps"]]
+
+    def steps(self):
+        return self.task["steps"][self.ranks]
+
+
+def smoothed(losses):
+    return [statistics.mean(losses[end - SUMMED:end]) for end in range(SUMMED, len(losses) + 1)]
+
+
+def steps_to(losses, target):
+    """As a share of all steps; 2 where it is not reached."""
+    means = smoothed(losses)
+    reached = next((i for i, mean in enumerate(means) if mean <= target), None)
+    return 2 if reached is None else (reached + SUMMED) / len(losses)
+
+
+def compare(bench, task, name, label, fp32, ours, rows):
+    metric, unit = bench.task["metric"], bench.task["unit"]
+    value, anchor = statistics.mean(ours["metric"]), statistics.mean(fp32["metric"])
+    goal = (anchor - 0.5) / anchor if metric == "accuracy" else 1.02
+    ratio = value / anchor
+    met = ratio >= goal if metric == "accuracy" else ratio <= goal
+    pairs = [a / b for a, b in zip(ours["metric"], fp32["metric"])]
+    targets = [smoothed(losses)[3 * (len(losses) - SUMMED) // 4] for losses in fp32["losses"]]
+    needed = [steps_to(mine, target) / steps_to(theirs, target)
+              for mine, theirs, target in zip(ours["losses"], fp32["losses"], targets)]
+    rows.append({"name": f"{task}, {bench.ranks} ranks: {name}", "strategy": label, "value": round(value, 3), "unit": unit,
+                 "anchor": round(anchor, 3), "ratio": round(ratio, 4), "spread": [round(min(pairs), 4), round(max(pairs), 4)],
+                 "goal": round(goal, 4), "met": met, "seeds": len(pairs), "steps": round(statistics.mean(needed), 3)})
+    print(f"{task:8} {bench.ranks} ranks {name:10} {value:8.3f} {unit:1} fp32 {anchor:8.3f}  ratio {ratio:.4f} "
+          f"{'admitted' if met else 'NOT admitted'}  steps {statistics.mean(needed):.2f}  ({label})", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tasks", default="fashion,text")
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--compressors", default=",".join(LOSSY))
+    flags = parser.parse_args()
+    rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
+    with tempfile.TemporaryDirectory() as folder:
+        for task in flags.tasks.split(","):
+            for ranks in map(int, flags.ranks.split(",")):
+                bench = AccuracyBench(flags.build.resolve(), folder, task, ranks)
+                fp32 = {"metric": [], "losses": []}
+                for seed in range(flags.seeds):
+                    metric, losses = bench.train(seed)
+                    fp32["metric"].append(metric)
+                    fp32["losses"].append(losses)
+                for name in flags.compressors.split(","):
+                    if name in bench.task["without"]:
+                        continue
+                    label, strategy = bench.pinned_strategy(name)
+                    ours = {"metric": [], "losses": []}
+                    for seed in range(flags.seeds):
+                        metric, losses = bench.train(seed, name, strategy)
+                        ours["metric"].append(metric)
+                        ours["losses"].append(losses)
+                    rows = [row for row in rows if row["name"] != f"{task}, {ranks} ranks: {name}"]
+                    compare(bench, task, name, label, fp32, ours, rows)
+                    save(flags.out, rows)
+
+
+if __name__ == "__main__":
+    main()
