@@ -49,8 +49,7 @@ class AccuracyBench(Bench):
 
     def launcher(self, rate, extra=()):
         words = super().launcher(rate, extra)
-        words[words.index("--nodes") + 1] = "1"
-        words[words.index("--ranks-per-node") + 1] = str(self.ranks)
+        words[words.index("--nodes") + 1] = str(self.ranks)
         return words
 
     def pinned_strategy(self, compressor):
