@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
+#include <utility>
 
 namespace gradtune::policies {
 namespace {
@@ -86,12 +88,13 @@ std::vector<double> shares_us(const std::vector<TimedStep>& steps, const core::S
   for (size_t m = 1; m < moments_us.size(); ++m) {
     const double begin_us = moments_us[m - 1], end_us = moments_us[m];
     const auto is_under_way = [&](const TimedStep& step) { return step.begin_us <= begin_us && end_us <= step.end_us; };
+    std::map<core::Level, int> sharers;
+    for (const TimedStep& step : steps) {
+      if (is_under_way(step)) ++sharers[level(step)];
+    }
+    if (sharers.empty()) continue;
     for (size_t s = 0; s < steps.size(); ++s) {
-      if (!is_under_way(steps[s])) continue;
-      const auto sharers = std::count_if(steps.begin(), steps.end(), [&](const TimedStep& other) {
-        return is_under_way(other) && level(other) == level(steps[s]);
-      });
-      shares[s] += (end_us - begin_us) / static_cast<double>(sharers);
+      if (is_under_way(steps[s])) shares[s] += (end_us - begin_us) / sharers[level(steps[s])];
     }
   }
   return shares;
@@ -142,15 +145,20 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
 
 }  // namespace
 
-Line fit_line(std::vector<Point> points) {
+Line fit_line(std::vector<Point> points, double expected_fixed) {
   if (points.empty()) return {};
   const std::vector<Heap> heaps = heaps_of(std::move(points));
-  if (heaps.size() == 1) return heaps[0].x > 0 ? Line{0, heaps[0].y / heaps[0].x} : Line{heaps[0].y, 0};
+  if (heaps.size() == 1) {
+    const auto& [x, y, weight] = heaps[0];
+    const double fixed = std::min(expected_fixed, y / 2);
+    return x > 0 ? Line{fixed, (y - fixed) / x} : Line{y, 0};
+  }
   Line best;
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](const Line& line) {
     if (line.fixed < 0 || line.unit < 0) return;
-    const double error = relative_error(line, heaps);
+    double error = relative_error(line, heaps);
+    if (expected_fixed > 0) error += std::min(1.0, std::abs(line.fixed - expected_fixed) / expected_fixed);
     if (error < least) {
       least = error;
       best = line;
@@ -158,7 +166,10 @@ Line fit_line(std::vector<Point> points) {
   };
   for (size_t a = 0; a < heaps.size(); ++a) {
     consider({heaps[a].y, 0});
-    if (heaps[a].x > 0) consider({0, heaps[a].y / heaps[a].x});
+    if (heaps[a].x > 0) {
+      consider({0, heaps[a].y / heaps[a].x});
+      consider({expected_fixed, (heaps[a].y - expected_fixed) / heaps[a].x});
+    }
     for (size_t b = a + 1; b < heaps.size(); ++b) {
       const double unit = (heaps[b].y - heaps[a].y) / (heaps[b].x - heaps[a].x);
       consider({heaps[a].y - unit * heaps[a].x, unit});
@@ -167,30 +178,95 @@ Line fit_line(std::vector<Point> points) {
   return best;
 }
 
+double RateQuality::standard_error() const {
+  // Of a median: 1.25 sigma / sqrt(n); sigma is 1.48 times the median deviation.
+  return samples > 0 ? 1.85 * error / std::sqrt(samples) : 0;
+}
+
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
-                    const std::vector<core::CompressorTraits>& known) {
+                    const std::vector<core::CompressorTraits>& known, const CostTable& prior) {
   Samples samples;
   for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
+  for (const CollectiveRate& rate : prior.collectives) samples.collectives[{rate.kind, rate.level}];
   for (const auto& [key, points] : samples.collectives) {
     const auto& [kind, level] = key;
-    const Line line = fit_line(points);
+    const CollectiveRate* expected = find_rate(prior, kind, level);
     const int steps = std::max(core::messages(kind, ranks.of(level)), 1);
+    if (points.empty()) {
+      fitted.table.collectives.push_back(*expected);
+      fitted.collectives.emplace_back();
+      continue;
+    }
+    const Line line = fit_line(points, expected == nullptr ? 0 : steps * expected->message_us);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
   }
+  for (const CodecRate& rate : prior.codecs) samples.codec(rate.codec, rate.place);
   for (const auto& [key, codec] : samples.codecs) {
-    if (codec.encode.empty() || codec.decode.empty()) continue;
-    const Line encode = fit_line(codec.encode), decode = fit_line(codec.decode);
-    fitted.table.codecs.push_back(
-        {key.first, key.second, encode.fixed, encode.unit, decode.fixed, 4 * decode.unit, decode.unit});
-    const RateQuality of_encode = quality_of(encode, codec.encode), of_decode = quality_of(decode, codec.decode);
-    fitted.codecs.push_back({of_encode.samples + of_decode.samples, std::max(of_encode.error, of_decode.error)});
+    const CodecRate* expected = find_rate(prior, key.first, key.second);
+    if (expected == nullptr && (codec.encode.empty() || codec.decode.empty())) continue;
+    CodecRate rate = expected == nullptr ? CodecRate{.codec = key.first, .place = key.second} : *expected;
+    RateQuality quality{.samples = 0, .error = 0};
+    if (!codec.encode.empty()) {
+      const Line line = fit_line(codec.encode, rate.encode_us);
+      std::tie(rate.encode_us, rate.encode_element_us) = std::pair(line.fixed, line.unit);
+      quality = quality_of(line, codec.encode);
+    }
+    if (!codec.decode.empty()) {
+      const Line line = fit_line(codec.decode, rate.decode_us);
+      std::tie(rate.decode_us, rate.decode_element_us, rate.decode_byte_us) =
+          std::tuple(line.fixed, 4 * line.unit, line.unit);
+      const RateQuality of_decode = quality_of(line, codec.decode);
+      quality = {quality.samples + of_decode.samples, std::max(quality.error, of_decode.error)};
+    }
+    fitted.table.codecs.push_back(rate);
+    fitted.codecs.push_back(codec.encode.empty() || codec.decode.empty() ? RateQuality() : quality);
   }
-  const Line scale = fit_line(samples.scale);
+  const Line scale = fit_line(samples.scale, prior.scale_us);
   fitted.table.scale_us = scale.fixed;
   fitted.table.scale_element_us = scale.unit;
   return fitted;
+}
+
+std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs) {
+  constexpr double kOperationUs = 5, kMessageUs = 30;
+  constexpr double kElementUs = 2.5e-4;  // 16 GB/s
+  CollectiveRate fastest{.message_us = kMessageUs, .byte_us = std::numeric_limits<double>::infinity()};
+  for (const CollectiveRate& rate : seen.collectives) {
+    if (rate.level != core::Level::flat) continue;
+    if (rate.message_us > 0) fastest.message_us = std::min(fastest.message_us, rate.message_us);
+    fastest.byte_us = std::min(fastest.byte_us, rate.byte_us);
+  }
+  if (!std::isfinite(fastest.byte_us)) return {};
+  CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+    prior.collectives.push_back({kind, core::Level::flat, fastest.message_us, fastest.byte_us});
+  }
+  const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
+  for (const core::CompressorSpec& codec : codecs) {
+    for (const core::Place place : {core::Place::device, core::Place::host}) {
+      prior.codecs.push_back({codec, place, kOperationUs, element_us, kOperationUs, element_us, element_us / 4});
+    }
+  }
+  return prior;
+}
+
+CostTable shifted(const FittedCost& fitted, double errors) {
+  CostTable table = fitted.table;
+  const auto factor = [&](const RateQuality& quality) { return std::max(0.5, 1 + errors * quality.standard_error()); };
+  for (size_t c = 0; c < table.collectives.size(); ++c) {
+    table.collectives[c].message_us *= factor(fitted.collectives[c]);
+    table.collectives[c].byte_us *= factor(fitted.collectives[c]);
+  }
+  for (size_t c = 0; c < table.codecs.size(); ++c) {
+    CodecRate& rate = table.codecs[c];
+    for (double* us :
+         {&rate.encode_us, &rate.encode_element_us, &rate.decode_us, &rate.decode_element_us, &rate.decode_byte_us}) {
+      *us *= factor(fitted.codecs[c]);
+    }
+  }
+  return table;
 }
 
 }  // namespace gradtune::policies

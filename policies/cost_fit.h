@@ -5,45 +5,48 @@
 // off from all medians, relatively and in sum, so that single slow steps do not matter; none falls with the size, and
 // each says how far it was from what it was fitted to. Time of rank 0 is what is fitted: waiting for a slower rank in a
 // collective counts as the collective's.
+//
+// What was never seen has a prior, which is cheap on purpose: a planner that takes it at its word tries what it does not
+// know, and then it is known.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "engine/core/strategy.h"
 #include "policies/cost_table.h"
+#include "policies/policy.h"
 
 namespace gradtune::policies {
 
-// One operation that ran: step `step` of a bucket's program, in us since any moment.
-struct TimedStep {
-  int32_t bucket = 0;
-  int32_t step = 0;  // -1: the scale before a sum of gradients
-  double begin_us = 0, end_us = 0;
-};
-
-// What one training step took under a strategy.
-struct TimedStrategy {
-  core::Strategy strategy = {};
-  std::vector<TimedStep> steps = {};
-};
-
 // What a rate was fitted to.
 struct RateQuality {
-  int samples = 0;
+  int samples = 0;   // 0: it is the prior's
   double error = 0;  // median of |measured - fitted| / fitted
+
+  // Of the rate, relatively, as if samples were independent and normal. Nothing is known of a prior's.
+  double standard_error() const;
 };
 
 struct FittedCost {
   CostTable table;
   std::vector<RateQuality> collectives;  // in the order of the table's rows
-  std::vector<RateQuality> codecs;
+  std::vector<RateQuality> codecs;       // of the half, encode or decode, that is known less well
 };
 
-// The strategies are of that table. Collectives that are under way together share a link evenly. A rate whose samples are of one size only is taken for
-// proportional to the size.
+// The strategies are of that table. Collectives that are under way together share a link evenly. A rate whose samples
+// are of one size only is taken for proportional to the size, beyond the prior's fixed part where there is one. Of what
+// was not seen the prior's rates are taken; without any a compressor is left out unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
-                    const std::vector<core::CompressorTraits>& known);
+                    const std::vector<core::CompressorTraits>& known, const CostTable& prior = {});
+
+// Rates for all collectives that move whole gradients or payloads over all ranks, as fast as the fastest of those seen;
+// and for the compressors at both places, as fast as the host's memory: encoding reads each element once, decoding
+// writes it once. Nothing where no collective over all ranks was seen.
+std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs);
+
+// The table with each rate, of those that were fitted, scaled by 1 + `errors` standard errors, at least by a half.
+CostTable shifted(const FittedCost& fitted, double errors);
 
 // y = fixed + unit * x, both at least 0.
 struct Line {
@@ -52,6 +55,8 @@ struct Line {
 struct Point {
   double x = 0, y = 0;
 };
-Line fit_line(std::vector<Point> points);
+// An expected fixed part counts as one point more, which is off by no more than all of itself: it decides where the
+// points are of one size or too large to tell, and otherwise they do.
+Line fit_line(std::vector<Point> points, double expected_fixed = 0);
 
 }  // namespace gradtune::policies

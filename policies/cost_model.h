@@ -64,6 +64,9 @@ class CostModel {
 
   // The option with its encodes and decodes on the host, where it has one.
   virtual std::optional<size_t> on_host(size_t option) const = 0;
+
+  // Whether the option changes gradients beyond rounding them, so that small tensors are not for it.
+  virtual bool loses(size_t option) const = 0;
 };
 
 // The number of an option of the model, if it has that one.

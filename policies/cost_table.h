@@ -6,6 +6,7 @@
 // numbers of ranks.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "engine/core/compressor.h"
@@ -44,5 +45,17 @@ struct CostTable {
 
   bool operator==(const CostTable&) const = default;
 };
+
+// Null where the table does not have that rate.
+inline const CollectiveRate* find_rate(const CostTable& table, core::Step::Kind kind, core::Level level) {
+  const auto found = std::ranges::find_if(
+      table.collectives, [&](const CollectiveRate& rate) { return rate.kind == kind && rate.level == level; });
+  return found == table.collectives.end() ? nullptr : &*found;
+}
+inline const CodecRate* find_rate(const CostTable& table, const core::CompressorSpec& codec, core::Place place) {
+  const auto found = std::ranges::find_if(
+      table.codecs, [&](const CodecRate& rate) { return rate.codec == codec && rate.place == place; });
+  return found == table.codecs.end() ? nullptr : &*found;
+}
 
 }  // namespace gradtune::policies

@@ -94,6 +94,7 @@ Plan choose_options(const CostModel& model, std::span<const Atom> tensors) {
     int32_t best = 0;
     double best_us = replay.end_us();
     for (int32_t option = 1; option < static_cast<int32_t>(model.options().size()); ++option) {
+      if (tensors[tensor].is_small && model.loses(static_cast<size_t>(option))) continue;
       const double end_us = replay.end_us_with(tensor, option);
       if (end_us < best_us) std::tie(best, best_us) = std::pair(option, end_us);
     }

@@ -87,14 +87,17 @@ class Messages {
     first_choice_.push_back(0);
     for (size_t end = 1; end <= size_; ++end) {
       int64_t numel = 0;
+      bool has_small = false;
       for (size_t first = end; first-- > least_first(end);) {
         numel += atoms[first].numel;
+        has_small = has_small || atoms[first].is_small;
         for (size_t o = 0; o < options; ++o) work[o] = model.work(o, numel);
+        const auto is_admitted = [&](size_t o) { return !(has_small && model.loses(o)); };
         for (size_t o = 0; o < options; ++o) {
           // Of two that are alike the first one stays.
-          bool beaten = false;
+          bool beaten = !is_admitted(o);
           for (size_t p = 0; p < options && !beaten; ++p) {
-            beaten = p != o && no_worse(work[p], work[o]) && (p < o || !no_worse(work[o], work[p]));
+            beaten = p != o && is_admitted(p) && no_worse(work[p], work[o]) && (p < o || !no_worse(work[o], work[p]));
           }
           if (!beaten) choices_.push_back({work[o], static_cast<int32_t>(o)});
         }

@@ -23,7 +23,8 @@ namespace gradtune::policies {
 // A piece of gradient that is not cut any further.
 struct Atom {
   int64_t numel = 0;
-  double ready_us = 0;  // not before the atom in front of it
+  double ready_us = 0;    // not before the atom in front of it
+  bool is_small = false;  // not for options that lose
 };
 
 struct Message {

@@ -12,18 +12,45 @@
 namespace gradtune::policies {
 namespace {
 
-// A tensor is an atom; `tensors` says which one.
+// What buckets are made of: tensors, or pieces of them.
 struct Atoms {
-  explicit Atoms(const core::GradientTable& table) {
+  explicit Atoms(const core::GradientTable& table, int pieces = 0) {
     const std::vector<double> ready_us = ready_times_us(table);
+    const size_t first_small = table.first_small();
+    const int64_t most = pieces > 0 ? std::max<int64_t>(table.numel() / pieces, 1) : 0;
+    const double most_us = pieces > 0 ? ready_us.back() / pieces : 0;
+    double begin_us = 0;  // of the last atom
     for (size_t t = 0; t < table.tensors.size(); ++t) {
-      if (table.tensors[t].numel == 0) continue;
-      atoms.push_back({table.tensors[t].numel, ready_us[t]});
-      tensors.push_back(static_cast<int32_t>(t));
+      const int64_t numel = table.tensors[t].numel;
+      const auto tensor = static_cast<int32_t>(t);
+      const Atom atom{numel, ready_us[t], t >= first_small};
+      if (numel == 0) continue;
+      if (pieces > 0 && numel > 2 * most) {
+        cut(atom, tensor, numel / most);
+      } else if (!atoms.empty() && atoms.back().numel + numel <= most && ready_us[t] - begin_us <= most_us &&
+                 atoms.back().is_small == atom.is_small) {
+        atoms.back().numel += numel;
+        atoms.back().ready_us = ready_us[t];
+        slices.back().push_back({tensor, 0, numel});
+      } else {
+        begin_us = ready_us[t];
+        atoms.push_back(atom);
+        slices.push_back({{tensor, 0, numel}});
+      }
     }
   }
+
+  // `whole` in so many parts of about one size.
+  void cut(const Atom& whole, int32_t tensor, int64_t parts) {
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t begin = whole.numel * part / parts, end = whole.numel * (part + 1) / parts;
+      atoms.push_back({end - begin, whole.ready_us, whole.is_small});
+      slices.push_back({{tensor, begin, end - begin}});
+    }
+  }
+
   std::vector<Atom> atoms;
-  std::vector<int32_t> tensors;
+  std::vector<std::vector<core::Slice>> slices;
 };
 
 core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel& model) {
@@ -31,13 +58,21 @@ core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel
   for (const Message& message : plan.messages) {
     core::Bucket bucket{.slices = {}, .option = model.options()[static_cast<size_t>(message.option)]};
     for (auto a = static_cast<size_t>(message.first); a <= static_cast<size_t>(message.last); ++a) {
-      bucket.slices.push_back({atoms.tensors[a], 0, atoms.atoms[a].numel});
+      for (const core::Slice& slice : atoms.slices[a]) {
+        if (!bucket.slices.empty() && bucket.slices.back().tensor == slice.tensor) {
+          bucket.slices.back().length += slice.length;
+        } else {
+          bucket.slices.push_back(slice);
+        }
+      }
     }
     strategy.buckets.push_back(std::move(bucket));
   }
   core::set_default_flow(strategy);
   return strategy;
 }
+
+constexpr int64_t kQuickWork = 10'000;  // labels of a search from pieces, about a millisecond
 
 bool sends_the_sum(const core::Option& option) {
   return std::any_of(option.steps.begin(), option.steps.end(),
@@ -89,13 +124,13 @@ Planned plan_mergecomp(const PlannedJob& job) {
 Planned plan_espresso(const PlannedJob& job) {
   const Atoms atoms(job.knowledge.table);
   const Plan on_device = choose_options(job.model, atoms.atoms);
-  const Plan plan = offload(job.model, atoms.atoms, on_device);
+  const Plan plan = offload(job.model, atoms.atoms, on_device, job.most_replays);
   return {strategy_of(plan, atoms, job.model), plan.end_us, {}};
 }
 
 // The better one of the joint search's answer and of what is known already.
 Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
-  const Atoms atoms(job.knowledge.table);
+  const Atoms atoms(job.knowledge.table, job.pieces);
   options.known_us = best.end_us;
   const SearchResult found = search_labels(job.model, atoms.atoms, options);
   if (!found.plans.empty()) best = {strategy_of(found.plans[0], atoms, job.model), found.plans[0].end_us, {}};
@@ -104,6 +139,7 @@ Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
 }
 
 Planned plan_auto(const PlannedJob& job) {
+  if (job.pieces > 0) return plan_joint(job, plan_baseline(job), {.most_work = kQuickWork});
   Planned best = plan_mergecomp(job);
   improve(best, plan_espresso(job).strategy, job);
   return plan_joint(job, std::move(best), {});

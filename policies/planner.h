@@ -27,6 +27,10 @@ struct PlannedJob {
   const CostModel& model;
   // The table, and for planners that walk programs as a policy does the compressors of the model's options.
   Knowledge knowledge = {};
+  // Of the joint search: about as many pieces are what buckets are made of, large tensors cut and small neighbours
+  // merged, for a plan in about a millisecond whatever the model. 0: the tensors as they are.
+  int pieces = 0;
+  int64_t most_replays = 1'000'000;  // of a step, by Espresso's offload
 };
 
 // The table of this family (planner.cc).

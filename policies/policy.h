@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,19 @@
 
 namespace gradtune::policies {
 
+// One operation that ran: step `step` of a bucket's program, in us since any moment.
+struct TimedStep {
+  int32_t bucket = 0;
+  int32_t step = 0;  // -1: the scale before a sum of gradients
+  double begin_us = 0, end_us = 0;
+};
+
+// What one training step took under a strategy.
+struct TimedStrategy {
+  core::Strategy strategy = {};
+  std::vector<TimedStep> steps = {};
+};
+
 // What a policy may know of the job. Times are medians over steps of the maximum over ranks.
 struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
@@ -31,11 +45,16 @@ struct Knowledge {
   int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
   double baseline_ms = 0;                           // step time of the baseline
   double compute_ms = 0;                            // forward and backward of the slowest rank
+  // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a cost
+  // model fit it to them.
+  std::vector<TimedStrategy> timed = {};
 };
 
 struct Candidate {
   core::Strategy strategy;
   std::string label;  // for people and journals: "topk:0.01 gather, 3 buckets"
+  // Its step time as the policy expected it before it ran, where the policy has a model.
+  std::optional<double> predicted_ms = {};
 };
 
 struct Proposal {

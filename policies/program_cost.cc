@@ -13,28 +13,15 @@ using core::Place;
 using core::Step;
 using Kind = Step::Kind;
 
-const CollectiveRate* rate_of(const Step& step, const CostTable& table) {
-  const auto found = std::find_if(table.collectives.begin(), table.collectives.end(), [&](const CollectiveRate& rate) {
-    return rate.kind == step.kind && rate.level == step.level;
-  });
-  return found == table.collectives.end() ? nullptr : &*found;
-}
-
-const CodecRate* rate_of(const core::CompressorSpec& codec, Place place, const CostTable& table) {
-  const auto found = std::find_if(table.codecs.begin(), table.codecs.end(),
-                                  [&](const CodecRate& rate) { return rate.codec == codec && rate.place == place; });
-  return found == table.codecs.end() ? nullptr : &*found;
-}
-
 std::optional<double> step_us(const Step& step, const StepSize& size, const Option& option, const CostTable& table) {
   if (core::is_collective(step.kind)) {
-    const CollectiveRate* rate = rate_of(step, table);
+    const CollectiveRate* rate = find_rate(table, step.kind, step.level);
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
     return core::messages(step.kind, group) * rate->message_us +
            static_cast<double>(core::link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
   }
-  const CodecRate* rate = rate_of(option.codecs[step.codec], step.place, table);
+  const CodecRate* rate = find_rate(table, option.codecs[step.codec], step.place);
   if (rate == nullptr) return {};
   const auto elements = static_cast<double>(size.elements);
   if (step.kind == Kind::encode) return rate->encode_us + elements * rate->encode_element_us;
@@ -53,17 +40,19 @@ bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
 // Work at 1, 2, 4, ... elements.
 class TabulatedCost final : public CostModel {
  public:
-  void add(const Option& option, std::vector<Work> works) {
+  void add(const Option& option, bool loses, std::vector<Work> works) {
     options_.push_back(option);
+    loses_.push_back(loses);
     works_.push_back(std::move(works));
   }
 
-  // Leaves out what another option is as good as; the first one stays.
+  // Leaves out what another option, that loses no more, is as good as; the first one stays.
   void drop_dominated() {
     std::vector<bool> dropped(options_.size());
     for (size_t o = 1; o < options_.size(); ++o) {
       for (size_t other = 0; other < options_.size() && !dropped[o]; ++other) {
-        dropped[o] = other != o && !dropped[other] && is_never_more(works_[other], works_[o]);
+        dropped[o] =
+            other != o && !dropped[other] && loses_[other] <= loses_[o] && is_never_more(works_[other], works_[o]);
       }
     }
     size_t kept = 0;
@@ -72,16 +61,19 @@ class TabulatedCost final : public CostModel {
       if (kept != o) {
         options_[kept] = std::move(options_[o]);
         works_[kept] = std::move(works_[o]);
+        loses_[kept] = loses_[o];
       }
       ++kept;
     }
     options_.resize(kept);
     works_.resize(kept);
+    loses_.resize(kept);
     find_hosts();
   }
 
   std::span<const Option> options() const override { return options_; }
   std::optional<size_t> on_host(size_t option) const override { return on_host_[option]; }
+  bool loses(size_t option) const override { return loses_[option]; }
 
   Work work(size_t option, int64_t numel) const override {
     const std::vector<Work>& works = works_[option];
@@ -111,6 +103,7 @@ class TabulatedCost final : public CostModel {
   }
 
   std::vector<Option> options_;
+  std::vector<bool> loses_;
   std::vector<std::vector<Work>> works_;
   std::vector<std::optional<size_t>> on_host_;
 };
@@ -173,7 +166,10 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
         works[k][lane] = std::max(works[k][lane], works[k - 1][lane]);
       }
     }
-    model->add(option, std::move(works));
+    const auto is_lossy = [&](const core::CompressorSpec& codec) {
+      return core::traits_of(codec, known)->fidelity == core::Fidelity::lossy;
+    };
+    model->add(option, std::ranges::any_of(option.codecs, is_lossy), std::move(works));
     return true;
   };
   if (!add(core::plain_all_reduce())) {

@@ -6,7 +6,9 @@
 // How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
 // published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
 // of the second kind say how far the plan's step is from the exact optimum of partition and options; those of the third
-// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program.
+// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those of
+// the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from pieces,
+// as a running job does.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -17,7 +19,9 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
+#include "policies/narrowing.h"
 #include "policies/planner.h"
+#include "policies/program_cost.h"
 #include "policies/published_cost.h"
 #include "policies/timeline.h"
 #include "tuner/files.h"
@@ -127,6 +131,51 @@ void measure_timeline(const tuner::TraceFile& trace, nlohmann::json& rows) {
               median * 1e-6, kGoal * 1e-6);
 }
 
+// The link of a job of 8 ranks is half as fast as it was: a cost model for it, and a plan.
+void measure_replanning(const tuner::TraceFile& trace, nlohmann::json& rows) {
+  constexpr double kGoalReplanMs = 1;
+  const core::CompressorSpec none{"none"}, bf16{"bf16"};
+  policies::Knowledge knowledge{
+      .table = trace.table, .world_size = 8, .codecs = {none, bf16}, .traits = compress::known_traits()};
+  const auto cost = [&](double byte_us) {
+    policies::CostTable table{.ranks = {.size = 8}, .scale_us = 5, .scale_element_us = 3e-4};
+    for (const auto kind : {core::Step::Kind::all_reduce, core::Step::Kind::all_to_all, core::Step::Kind::all_gather}) {
+      table.collectives.push_back({kind, core::Level::flat, 100, byte_us});
+    }
+    table.codecs.push_back({bf16, core::Place::device, 20, 4e-4, 20, 4e-4, 1e-4});
+    return table;
+  };
+  const std::vector<core::Option> options = policies::tree_options({.ranks = {.size = 8},
+                                                                    .fidelity = knowledge.fidelity,
+                                                                    .codecs = knowledge.codecs,
+                                                                    .traits = knowledge.traits,
+                                                                    .numel = trace.table.numel()});
+  const auto plan_with = [&](double byte_us) {
+    const auto model =
+        policies::make_program_cost(cost(byte_us), options, knowledge.traits, trace.table.numel()).value();
+    return policies::plan("auto", {.model = *model, .knowledge = knowledge, .pieces = 32}).value();
+  };
+  const core::SteadyClock clock;
+  Times times;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    const int64_t start_ns = clock.now_ns();
+    const policies::Planned planned = plan_with(sample % 2 == 0 ? 1e-3 : 2e-3);
+    times.ms.push_back(static_cast<double>(clock.now_ns() - start_ns) * 1e-6);
+    core::check(planned.end_us > 0, "a step takes time");
+  }
+  const double median = times.quantile(0.5);
+  const std::string name = "planning again, " + trace.model;
+  rows.push_back({{"name", name},
+                  {"value", median},
+                  {"unit", "ms"},
+                  {"anchor", kGoalReplanMs},
+                  {"ratio", median / kGoalReplanMs},
+                  {"spread", {times.quantile(0.25), times.quantile(0.75)}},
+                  {"goal", kGoalReplanMs},
+                  {"met", median <= kGoalReplanMs}});
+  std::printf("%-70s %8.2f ms (goal %.0f)\n", name.c_str(), median, kGoalReplanMs);
+}
+
 // One behind the other, as a model that is as deep as all of them.
 void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
   all.model += (all.model.empty() ? "" : "+") + trace.model;
@@ -158,8 +207,10 @@ int main(int argc, char** argv) {
     }
     for (const auto& cost : bench::kCosts) bench::measure(trace.value(), cost, rows);
     bench::measure_timeline(trace.value(), rows);
+    bench::measure_replanning(trace.value(), rows);
     bench::append(trace.value(), all);
   }
   for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);
+  bench::measure_replanning(all, rows);
   std::ofstream(argv[argc - 1]) << nlohmann::json{{"rows", rows}}.dump(1) << "\n";
 }

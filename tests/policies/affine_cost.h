@@ -16,12 +16,14 @@ struct AffineCost final : CostModel {
   struct Row {
     Work fixed_us{}, us_per_element{};
     std::optional<size_t> on_host = {};
+    bool loses = false;
   };
   explicit AffineCost(std::vector<Row> table)
       : rows(std::move(table)), programs(rows.size(), core::plain_all_reduce()) {}
 
   std::span<const core::Option> options() const override { return programs; }
   std::optional<size_t> on_host(size_t option) const override { return rows[option].on_host; }
+  bool loses(size_t option) const override { return rows[option].loses; }
   Work work(size_t option, int64_t numel) const override {
     Work work = rows[option].fixed_us;
     for (size_t lane = 0; lane < kLanes; ++lane) {

@@ -37,9 +37,21 @@ TEST(FitLine, NeverFallsNorBeginsBelowZero) {
   EXPECT_GT(steep.unit, 0);
 }
 
+TEST(FitLine, AnExpectedFixedPartDecidesWhereThePointsCanNotTell) {
+  // Large points, a little off: without it the line would begin at 100.
+  const std::vector<Point> large = {{10'000, 1100}, {10'000, 1100}, {20'000, 2100}, {20'000, 2100}};
+  EXPECT_NEAR(fit_line(large).fixed, 100, 1e-9);
+  EXPECT_EQ(fit_line(large, 5).fixed, 5);
+  std::vector<Point> small = large;
+  for (int i = 0; i < 4; ++i) small.push_back({10, 101});
+  EXPECT_NEAR(fit_line(small, 5).fixed, 100, 1);
+}
+
 TEST(FitLine, OneSizeIsTakenForProportional) {
   EXPECT_EQ(fit_line({{10, 4}, {10, 5}, {10, 90}}).unit, 0.5);
   EXPECT_EQ(fit_line({{0, 4}}).fixed, 4);
+  EXPECT_EQ(fit_line({{10, 5}}, /*fixed_of_one_size=*/1).unit, 0.4);
+  EXPECT_EQ(fit_line({{10, 5}}, /*fixed_of_one_size=*/100).fixed, 2.5);
   EXPECT_EQ(fit_line({}).unit, 0);
 }
 
@@ -120,6 +132,51 @@ TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLink) {
   ASSERT_EQ(fitted.table.collectives.size(), 1u);
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.25 / 4, 1e-9);
   EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1e-9);
+}
+
+TEST(FitCost, WhatWasNotSeenIsThePriors) {
+  const CostTable seen{.ranks = {.size = 8},
+                       .collectives = {{Kind::all_reduce, Level::flat, 20, 0.008}},
+                       .codecs = {{{"bf16"}, Place::device, 4, 3e-4, 6, 4e-4, 1e-4}}};
+  const core::CompressorSpec topk{"topk", 0.01};
+  const auto prior = prior_cost(seen, {{"bf16"}, topk});
+  ASSERT_TRUE(prior);
+  const core::Strategy plain = strategy_of("all_reduce", {1000, 50'000, 200'000}),
+                       encode = strategy_of("bf16: encode@device all_reduce decode@device", {1600, 16'000});
+  TimedStrategy half = timed_by(seen, encode);
+  std::erase_if(half.steps, [](const TimedStep& step) { return step.step == 2; });
+  const std::vector<TimedStrategy> timed{timed_by(seen, plain), half};
+  const FittedCost fitted = fit_cost(timed, kOneTensor, seen.ranks, testing::known_traits(), *prior);
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+    const CollectiveRate* rate = find_rate(fitted.table, kind, Level::flat);
+    ASSERT_NE(rate, nullptr);
+    EXPECT_NEAR(rate->message_us, 20, 1e-6);
+    EXPECT_NEAR(rate->byte_us, 0.008, 1e-9);
+    const auto row = static_cast<size_t>(rate - fitted.table.collectives.data());
+    EXPECT_EQ(fitted.collectives[row].samples, kind == Kind::all_reduce ? 5 : 0);
+  }
+  const CodecRate *bf16 = find_rate(fitted.table, {"bf16"}, Place::device),
+                  *expected = find_rate(*prior, {"bf16"}, Place::device);
+  EXPECT_NEAR(bf16->encode_element_us, 3e-4, 1e-9);
+  EXPECT_EQ(bf16->decode_element_us, expected->decode_element_us);
+  EXPECT_EQ(*find_rate(fitted.table, topk, Place::host), *find_rate(*prior, topk, Place::host));
+  // Without a prior half of a compressor is none.
+  EXPECT_EQ(find_rate(fit_cost(timed, kOneTensor, seen.ranks, testing::known_traits()).table, {"bf16"}, Place::device),
+            nullptr);
+}
+
+TEST(FitCost, WithoutAnythingSeenThereIsNoPrior) { EXPECT_FALSE(prior_cost({.ranks = {.size = 2}}, {{"bf16"}})); }
+
+TEST(FitCost, MoreSamplesAndLessNoiseMakeItSurer) {
+  EXPECT_GT((RateQuality{4, 0.1}).standard_error(), (RateQuality{16, 0.1}).standard_error());
+  EXPECT_GT((RateQuality{4, 0.1}).standard_error(), (RateQuality{4, 0.05}).standard_error());
+  FittedCost fitted{.table = {.collectives = {{Kind::all_reduce, Level::flat, 100, 1}}},
+                    .collectives = {{.samples = 25, .error = 0.1}},
+                    .codecs = {}};
+  const double error = fitted.collectives[0].standard_error();
+  EXPECT_NEAR(shifted(fitted, 1).collectives[0].byte_us, 1 + error, 1e-12);
+  EXPECT_NEAR(shifted(fitted, -1).collectives[0].message_us, 100 * (1 - error), 1e-12);
+  EXPECT_NEAR(shifted(fitted, -100).collectives[0].byte_us, 0.5, 1e-12);
 }
 
 TEST(FitCost, ScaleIsWhatPrecedesASum) {

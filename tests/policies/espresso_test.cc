@@ -28,6 +28,16 @@ std::vector<Atom> random_tensors(core::Rng& rng, size_t size) {
   return tensors;
 }
 
+TEST(Espresso, SmallTensorsAreNotForOptionsThatLose) {
+  AffineCostRow all, little;
+  all.us_per_element[kLink] = 1;
+  little.us_per_element[kLink] = 0.01;
+  little.loses = true;
+  const std::vector<Atom> tensors = {{1000, 0}, {10, 0, true}};
+  const Plan plan = choose_options(testing::AffineCost({all, little}), tensors);
+  EXPECT_EQ(plan.messages, (std::vector<Message>{{0, 0, 1}, {1, 1, 0}}));
+}
+
 // The end of the step for every subset of the tensors that may go to the host.
 struct Ends {
   double best_us, best_of_first_us;  // of all subsets; of those with the first ones of each size

@@ -84,6 +84,24 @@ TEST(LabelSearch, WithoutMergingEveryAtomIsAMessage) {
   EXPECT_LE(search_labels(model, atoms, {.tolerance = 0}).plans[0].end_us, apart.plans[0].end_us);
 }
 
+// Option 0 sends all, option 1 nearly nothing, and loses.
+testing::AffineCost lossy_cost() {
+  testing::AffineCost::Row all, little;
+  all.us_per_element[kLink] = 1;
+  little.us_per_element[kLink] = 0.01;
+  little.loses = true;
+  return testing::AffineCost({all, little});
+}
+
+TEST(LabelSearch, SmallAtomsAreNotForOptionsThatLose) {
+  const testing::AffineCost model = lossy_cost();
+  const std::vector<Atom> atoms = {{1000, 0}, {1000, 0}, {10, 0, true}, {10, 0, true}};
+  const SearchResult found = search_labels(model, atoms, {.tolerance = 0});
+  ASSERT_FALSE(found.plans.empty());
+  EXPECT_NEAR(found.plans[0].end_us, 20 + 20, 1e-9);
+  for (const Message& message : found.plans[0].messages) EXPECT_EQ(message.option, message.last >= 2 ? 0 : 1);
+}
+
 TEST(LabelSearch, PlansDifferAndTheBestComesFirst) {
   core::Rng rng(4);
   const testing::AffineCost model = testing::random_cost(rng, 4);

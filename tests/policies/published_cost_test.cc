@@ -150,6 +150,19 @@ TEST(Planner, NamesWhatIsAllowed) {
             "policy \"best\" is unknown; known are auto, espresso, mergecomp, baseline, exhaustive");
 }
 
+TEST(Planner, PiecesAreCutAndMergedTensors) {
+  const auto model = std::move(make_published_cost({})).value();
+  std::vector<core::TensorInfo> tensors = {testing::tensor("large", 80'000'000, 0)};
+  for (int t = 0; t < 200; ++t) tensors.push_back(testing::tensor("t" + std::to_string(t), 100'000, 100 * t));
+  PlannedJob job{*model, published_knowledge({}, testing::make_table(tensors))};
+  const Planned whole = plan("auto", job).value();
+  job.pieces = 32;
+  const Planned planned = plan("auto", job).value();
+  EXPECT_TRUE(core::validate(planned.strategy, job.knowledge.table).ok());
+  EXPECT_EQ(planned.end_us, replay_us(*model, job.knowledge.table, planned.strategy));
+  EXPECT_LE(planned.end_us, 1.02 * whole.end_us);
+}
+
 // One small tensor on one machine: nothing is gained by anything, and what is sent as it is stays.
 TEST(Planner, EveryPlannerPlansWhateverTheTable) {
   const auto model = std::move(make_published_cost({.machines = 1, .gpus_per_machine = 1})).value();
