@@ -22,7 +22,7 @@ struct Settings {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs;  // admitted, "none" first
   int64_t lossy_after = 0;
-  std::string policy = "auto";
+  std::string policy = "mergecomp";
   std::string strategy;  // file; empty: none
   int64_t tuning_budget = 400;
   double tuning_share = 0.25;

@@ -85,8 +85,11 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
 
 void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times) {
   constexpr int kSteps = 4;  // of which the first may hold what a switch costs
-  if (!journal_ || timed_[slot] >= kSteps || times.empty()) return;
-  if (++timed_[slot] == 1) return;
+  if (!tuner_ || times.empty()) return;
+  // After an alarm the baselines are observed anew.
+  if (is_observing(tuner_->stage()) && !is_observing(timed_in_)) timed_.clear();
+  timed_in_ = tuner_->stage();
+  if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
   const int64_t start_ns = std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) {
                              return a.begin_ns < b.begin_ns;
                            })->begin_ns;
@@ -98,11 +101,12 @@ void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const 
       if (op.step < 0 && op.kind != exec::Op::Kind::scale) continue;
       timing.ops.push_back({.bucket = static_cast<int32_t>(b),
                             .step = op.step,
-                            .begin_us = static_cast<double>(at.begin_ns - start_ns) * 1e-3,
-                            .end_us = static_cast<double>(at.end_ns - start_ns) * 1e-3});
+                            .begin_us = tuner::tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
+                            .end_us = tuner::tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3)});
     }
   }
-  write(tuner::journal_line(timing));
+  if (journal_) write(tuner::journal_line(timing));
+  if (settings_.tuning_budget > 0) tuner_->learn_timing(slot, std::move(timing.ops));
 }
 
 void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
@@ -159,6 +163,7 @@ Optimizer::Result Pilot::result() const {
   result.committed = outcome.committed;
   result.baseline_ms = outcome.baseline_ms;
   result.committed_ms = outcome.committed_ms;
+  result.predicted_ms = outcome.predicted_ms;
   result.gain = outcome.gain;
   result.gain_low = outcome.gain_low;
   result.gain_high = outcome.gain_high;

@@ -32,7 +32,7 @@ class Pilot {
   void saw_ready(int32_t position, double ready_us);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
-  // When the operations of a step ran that is over. For the journal: the first steps of each strategy.
+  // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.
   void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
   // What a prepare command sends, for the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
@@ -55,7 +55,8 @@ class Pilot {
   tuner::Job job_;
   std::vector<double> ready_sum_us_;
   std::vector<int> ready_count_;
-  std::map<int32_t, int> timed_;  // steps of each slot that are in the journal with their times
+  std::map<int32_t, int> timed_;  // steps of each slot of whose operations the tuner was told
+  tuner::Stage timed_in_ = tuner::Stage::observe;
   std::unique_ptr<tuner::Tuner> tuner_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet

@@ -6,15 +6,19 @@
 
 namespace gradtune::policies {
 
-// One factory per row, in the source of that name.
+// One factory per row, in the source of that name; auto and espresso are in planned.cc.
+std::unique_ptr<Policy> make_auto(const PolicyOptions& options);
+std::unique_ptr<Policy> make_espresso(const PolicyOptions& options);
 std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options);
 std::unique_ptr<Policy> make_fixed(const PolicyOptions& options);
 std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
 
 std::span<const PolicyRow> policy_table() {
   static constexpr PolicyRow kTable[] = {
-      {"auto", "the best policy there is for the job: mergecomp", make_mergecomp},
       {"mergecomp", "partitions and compressors from measured step times, as few buckets as pay", make_mergecomp},
+      {"auto", "the joint optimum of partition and options under a model of the job, corrected by measurements",
+       make_auto},
+      {"espresso", "an option for each tensor under a model of the job, then offload to the host", make_espresso},
       {"fixed", "the strategies given, nothing else", make_fixed},
       {"exhaustive", "every option on every partition; for small models and for tests", make_exhaustive},
   };

@@ -26,7 +26,7 @@ struct Job {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
-  std::string policy = "auto";
+  std::string policy = "mergecomp";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};
 

@@ -82,8 +82,9 @@ std::string journal_line(const Decision& decision) {
                {"value", decision.value}});
 }
 
+double tenths(double us) { return std::round(us * 10) / 10; }
+
 std::string journal_line(const Timing& timing) {
-  const auto tenths = [](double us) { return std::round(us * 10) / 10; };
   ordered_json ops = ordered_json::array();
   for (const policies::TimedStep& op : timing.ops) {
     ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us)});

@@ -25,7 +25,8 @@ namespace gradtune::tuner {
 
 constexpr std::string_view kJournalSchema = "gradtune.journal/2";
 
-// When the operations of a step ran.
+// When the operations of a step ran. It stands before the report of that step, as the tuner is told it; times are in
+// tenths of a microsecond.
 struct Timing {
   int64_t step = 0;
   int32_t slot = 0;
@@ -38,6 +39,9 @@ std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
 std::string journal_line(const Timing& timing);
+
+// The time as journals have it, so that what a tuner is told can be told again.
+double tenths(double us);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
 // Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns

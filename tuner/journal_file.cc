@@ -187,7 +187,7 @@ class Parser {
         return in_.fail(at("slot"), "no strategy was put there before");
       slots_[slot] = baselines[static_cast<size_t>(slot)].strategy;
     }
-    JournalTiming timing{.strategy = slots_[slot], .ops = {}};
+    JournalTiming timing{.report = file_.reports.size(), .slot = slot, .strategy = slots_[slot], .ops = {}};
     const auto most_us = kMostMs * 1e3;
     for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
       const JsonArray& op = in_.array(entry, at("ops"));
@@ -236,7 +236,12 @@ core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
   if (!tuner) return tuner.error();
   std::vector<std::string> lines;
   if (file.job.tuning.budget_steps == 0) return lines;  // pinned: nothing is decided
-  for (const core::StepReport& report : file.reports) {
+  auto timing = file.timings.begin();
+  for (size_t r = 0; r < file.reports.size(); ++r) {
+    const core::StepReport& report = file.reports[r];
+    for (; timing != file.timings.end() && timing->report <= r; ++timing) {
+      tuner.value()->learn_timing(timing->slot, timing->ops);
+    }
     const Action action = tuner.value()->on_step(report);
     for (const Decision& decision : tuner.value()->take_decisions()) lines.push_back(journal_line(decision));
     if (action.command.kind == Command::Kind::prepare) {

@@ -19,6 +19,8 @@ namespace gradtune::tuner {
 
 // What a step took under a strategy that ran in the job.
 struct JournalTiming {
+  size_t report = 0;  // before which it stands
+  int32_t slot = 0;
   core::Strategy strategy;
   std::vector<policies::TimedStep> ops;
 };

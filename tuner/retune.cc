@@ -98,6 +98,7 @@ void Tuner::Core::look_again() {
   decide("look again", roster_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
   confirmation_.reset();
   roster_.forget_times();
+  knowledge_.timed.clear();
   observation_ = Observation(baselines_);
   stage_ = Stage::observe;
   if (confirmed_) schedule_.add(trial_block(*confirmed_));

@@ -31,6 +31,7 @@ void Tuner::Core::note(const Score& score) {
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
   if (stage_ != Stage::partition || !roster_.contains(score.slot)) return;
   const Entry& entry = roster_.at(score.slot);
+  if (entry.candidate->predicted_ms) decide("predict", entry.candidate->label, *entry.candidate->predicted_ms);
   decide("measure", entry.candidate->label, score.step_ms.value_or(0));
   if (!score.step_ms) return roster_.release(score.slot);
   policy_->learn({.strategy_hash = entry.hash, .step_ms = *score.step_ms, .steps = score.steps});
@@ -38,6 +39,12 @@ void Tuner::Core::note(const Score& score) {
       kinds_.try_emplace(kind_of(entry.candidate->strategy), Best{*entry.candidate, *score.step_ms});
   if (!is_new && *score.step_ms < best->second.step_ms) best->second = {*entry.candidate, *score.step_ms};
   roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
+}
+
+void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedStep> ops) {
+  constexpr size_t kMostTimed = 256;
+  if (!roster_.contains(slot) || knowledge_.timed.size() == kMostTimed) return;
+  knowledge_.timed.push_back({roster_.at(slot).candidate->strategy, std::move(ops)});
 }
 
 void Tuner::Core::advance() {
@@ -177,6 +184,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain = claim.gain;
   outcome_.gain_low = claim.gain_low;
   outcome_.gain_high = claim.gain_high;
+  outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
   decide("commit", roster_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) roster_.set_permanent(*confirmed_, false);
   confirmed_ = winner_;

@@ -192,6 +192,9 @@ Tuner::~Tuner() = default;
 
 Action Tuner::on_step(const core::StepReport& report) { return core_->on_step(report); }
 void Tuner::learn_table(const core::GradientTable& table) { core_->learn_table(table); }
+void Tuner::learn_timing(int32_t slot, std::vector<policies::TimedStep> ops) {
+  core_->learn_timing(slot, std::move(ops));
+}
 Stage Tuner::stage() const { return core_->stage(); }
 const Outcome& Tuner::outcome() const { return core_->outcome(); }
 const policies::Candidate& Tuner::in_force() const { return core_->in_force(); }

@@ -53,9 +53,10 @@ struct Outcome {
   std::optional<double> committed_ms;
   double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
-  int64_t steps = 0;   // of tuning, audits and further tunings included
-  double cost_ms = 0;  // sum of max(0, step - baseline's median) in these
-  std::string label;   // of the strategy in force
+  int64_t steps = 0;                   // of tuning, audits and further tunings included
+  double cost_ms = 0;                  // sum of max(0, step - baseline's median) in these
+  std::string label;                   // of the strategy in force
+  std::optional<double> predicted_ms;  // of what was committed, where its policy has a model
 };
 
 // One line for the journal: why a command was given. Plain text values; the journal adds step and time.
@@ -63,6 +64,7 @@ struct Outcome {
 //   compute slowest, fastest  median of the slowest and the fastest rank's forward and backward, ms
 //   baseline                  step time of the baseline that gains are measured against, ms
 //   prepare failed
+//   predict                   its step time as the policy expected it before it ran, ms
 //   measure                   median of a block, ms; 0 when it could not be scored
 //   eliminate                 how far it is behind the best, log-ratio
 //   race won                  its gain as the race saw it, log-ratio
@@ -115,6 +117,10 @@ class Tuner {
 
   // Ready times of the tensors as learned in the first steps; may be told while observing.
   void learn_table(const core::GradientTable& table);
+
+  // When the operations of a step ran under the strategy of that slot; told before the report of the step. A few steps
+  // of each strategy are enough.
+  void learn_timing(int32_t slot, std::vector<policies::TimedStep> ops);
 
   Stage stage() const;
   const Outcome& outcome() const;

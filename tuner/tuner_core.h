@@ -43,6 +43,7 @@ class Tuner::Core {
 
   Action on_step(const core::StepReport& report);
   void learn_table(const core::GradientTable& table) { knowledge_.table = table; }
+  void learn_timing(int32_t slot, std::vector<policies::TimedStep> ops);
 
   Stage stage() const { return importing_ && stage_ < Stage::confirm ? Stage::imported : stage_; }
   const Outcome& outcome() const { return outcome_; }

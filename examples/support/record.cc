@@ -87,6 +87,7 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
     json["fidelity"] = result.fidelity;
     json["baseline_ms"] = result.baseline_ms;
     json["committed_ms"] = result.committed_ms ? ordered_json(*result.committed_ms) : ordered_json(nullptr);
+    json["predicted_ms"] = result.predicted_ms ? ordered_json(*result.predicted_ms) : ordered_json(nullptr);
     json["gain"] = result.committed ? ordered_json(result.gain) : ordered_json(nullptr);
     json["interval"] = result.committed ? ordered_json({result.gain_low, result.gain_high}) : ordered_json(nullptr);
     json["tuning"] = {{"steps", result.steps}, {"cost_ms", result.cost_ms}};

@@ -16,9 +16,9 @@ TEST(PolicyTable, EveryRowMakesAPolicyAndNamesAreUnique) {
     EXPECT_FALSE(row.summary.empty()) << row.name;
     const auto policy = make_policy(row.name, {});
     ASSERT_TRUE(policy.ok()) << row.name;
-    EXPECT_EQ(policy.value()->name(), row.name == "auto" ? "mergecomp" : row.name);
+    EXPECT_EQ(policy.value()->name(), row.name);
   }
-  EXPECT_THAT(names, ::testing::IsSupersetOf({"auto", "mergecomp", "fixed", "exhaustive"}));
+  EXPECT_THAT(names, ::testing::IsSupersetOf({"auto", "espresso", "mergecomp", "fixed", "exhaustive"}));
 }
 
 TEST(PolicyTable, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {

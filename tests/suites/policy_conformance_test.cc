@@ -14,6 +14,7 @@
 #include "policies/baseline.h"
 #include "policies/policy.h"
 #include "tests/policies/jobs.h"
+#include "tests/policies/timeline_job.h"
 
 namespace gradtune::policies {
 namespace {
@@ -69,14 +70,39 @@ std::map<std::string, Times> all_times() {
   };
 }
 
+// Whether the job tells when the operations of its steps ran.
+enum class Timing { none, all, nonsense };
+
+// What a step took: as under made-up rates, or anything.
+TimedStrategy timed(const core::Strategy& strategy, const Knowledge& knowledge, Timing timing, core::Rng& rng) {
+  const testing::TimelineJob job{.knowledge = knowledge,
+                                 .truth = testing::made_up_cost(knowledge.world_size, 50, knowledge.codecs)};
+  TimedStrategy timed = job.timed(strategy, 0.1, rng);
+  if (timing == Timing::all) return timed;
+  for (TimedStep& step : timed.steps) {
+    step.begin_us = 1e12 * rng.uniform();
+    step.end_us = rng.below(2) == 0 ? step.begin_us : 1e15;
+  }
+  return timed;
+}
+
 // All that a policy proposed, in order; a final proposal is the last.
-std::vector<Proposal> run(Policy& policy, const Knowledge& knowledge,
-                          const std::function<double(const core::Strategy&)>& time) {
+std::vector<Proposal> run(Policy& policy, Knowledge knowledge, const std::function<double(const core::Strategy&)>& time,
+                          Timing timing = Timing::none) {
+  core::Rng rng(7);
   std::vector<Proposal> proposals;
+  if (timing != Timing::none && knowledge.table.numel() > 0) {
+    for (const Candidate& baseline : baselines(knowledge.table, Fidelity::exact)) {
+      knowledge.timed.push_back(timed(baseline.strategy, knowledge, timing, rng));
+    }
+  }
   while (proposals.size() < kMostProposals) {
     proposals.push_back(policy.propose(knowledge));
     if (proposals.back().final) break;
     for (const Candidate& candidate : proposals.back().candidates) {
+      if (time && timing != Timing::none && knowledge.table.numel() > 0) {
+        knowledge.timed.push_back(timed(candidate.strategy, knowledge, timing, rng));
+      }
       if (time) policy.learn({core::hash(candidate.strategy), time(candidate.strategy), 5});
     }
   }
@@ -178,12 +204,30 @@ TEST_P(PolicyConformance, EndsWhateverTheMeasurements) {
   }
 }
 
+TEST_P(PolicyConformance, ProposalsAreSoundWhateverOperationsTook) {
+  for (const auto& [name, table] : tables()) {
+    for (int world_size : {2, 3, 16}) {
+      for (Fidelity fidelity : {Fidelity::exact, Fidelity::lossy}) {
+        for (Timing timing : {Timing::all, Timing::nonsense}) {
+          SCOPED_TRACE(name + ", " + std::to_string(world_size) + " ranks, " + std::string(core::to_string(fidelity)));
+          const Knowledge job = knowledge(table, world_size, fidelity, 1);
+          for (const char* times : {"random", "constant", "falling"}) {
+            expect_sound(job, run(*make(job), job, all_times().at(times)(), timing));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_P(PolicyConformance, EndsWhenNothingCanRun) {
   const Knowledge job = knowledge(testing::reference_table(), 2, Fidelity::lossy, 1);
-  const auto proposals = run(*make(job), job, nullptr);
-  expect_sound(job, proposals);
-  // What a policy wanted to measure and never could is not worth a race.
-  EXPECT_TRUE(proposals.size() == 1 || proposals.back().candidates.empty());
+  for (Timing timing : {Timing::none, Timing::all}) {
+    const auto proposals = run(*make(job), job, nullptr, timing);
+    expect_sound(job, proposals);
+    // What a policy wanted to measure and never could is not worth a race.
+    EXPECT_TRUE(proposals.size() == 1 || proposals.back().candidates.empty());
+  }
 }
 
 TEST_P(PolicyConformance, MeasurementsOfOthersAreIgnored) {
@@ -202,8 +246,8 @@ TEST_P(PolicyConformance, MeasurementsOfOthersAreIgnored) {
 TEST_P(PolicyConformance, SameKnowledgeAndTimesGiveTheSameProposals) {
   for (const auto& [name, table] : tables()) {
     const Knowledge job = knowledge(table, 3, Fidelity::lossy, 1);
-    const auto first = run(*make(job), job, all_times().at("random")()),
-               second = run(*make(job), job, all_times().at("random")());
+    const auto first = run(*make(job), job, all_times().at("random")(), Timing::all),
+               second = run(*make(job), job, all_times().at("random")(), Timing::all);
     ASSERT_EQ(first.size(), second.size()) << name;
     for (size_t p = 0; p < first.size(); ++p) {
       ASSERT_EQ(first[p].candidates.size(), second[p].candidates.size());

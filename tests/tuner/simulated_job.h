@@ -120,6 +120,12 @@ struct JobOptions {
   std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force
   std::function<double(int64_t)> comm_ms;                      // of collectives; 0 without it
   std::function<double(int64_t, int)> compute_ms;              // of a rank; 60 without it
+  // A policy that plans instead of a script: what it knows of the job, and what a step under a strategy takes, and in
+  // it the operations.
+  std::function<std::unique_ptr<policies::Policy>()> make_policy;
+  policies::Knowledge knowledge;
+  std::function<double(const core::Strategy&)> strategy_ms;
+  std::function<std::vector<policies::TimedStep>(const core::Strategy&)> ops;
 };
 
 class SimulatedJob {
@@ -140,11 +146,12 @@ class SimulatedJob {
                std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported = {})
       : options_(std::move(options)), true_ms_(std::move(true_ms)), noise_(options_.noise, core::Rng(options_.seed)) {
     options_.tuner.seed = options_.seed;
-    policies::Knowledge knowledge;
-    knowledge.traits = traits();
-    const auto make_policy = [this, script = std::move(script)] {
-      return std::make_unique<ScriptedPolicy>(script, &learned);
-    };
+    policies::Knowledge knowledge = options_.knowledge;
+    if (knowledge.traits.empty()) knowledge.traits = traits();
+    Tuner::MakePolicy make_policy = options_.make_policy;
+    if (!make_policy) {
+      make_policy = [this, script = std::move(script)] { return std::make_unique<ScriptedPolicy>(script, &learned); };
+    }
     tuner = std::make_unique<Tuner>(options_.tuner, make_policy, knowledge, baselines, imported);
     for (size_t i = 0; i < baselines.size(); ++i) slots_[static_cast<int32_t>(i)] = baselines[i];
     if (imported) slots_[kImportedSlot] = *imported;
@@ -167,7 +174,7 @@ class SimulatedJob {
   void one_step() {
     const int32_t slot = ranks_[0].slot();
     const std::string& label = slots_.at(slot).label;
-    double ms = true_ms_.at(label) * noise_.next(slot != last_slot_);
+    double ms = true_ms(slots_.at(slot)) * noise_.next(slot != last_slot_);
     if (options_.factor) ms *= options_.factor(step_, label);
     last_slot_ = slot;
 
@@ -196,6 +203,8 @@ class SimulatedJob {
     answer_preparing();
     most_held = std::max(most_held, held.size());
 
+    constexpr int kTimed = 3;
+    if (options_.ops && ++timed_[slot] <= kTimed) tuner->learn_timing(slot, options_.ops(slots_.at(slot).strategy));
     const Action action = tuner->on_step(report);
     if (action.command.kind == Command::Kind::prepare) slots_[action.command.slot] = *action.candidate;
     announced_ = action.command;
@@ -211,6 +220,7 @@ class SimulatedJob {
   }
 
   const std::string& label_in_force() const { return slots_.at(ranks_[0].slot()).label; }
+  const core::Strategy& strategy_in_force() const { return slots_.at(ranks_[0].slot()).strategy; }
   int64_t epoch() const { return ranks_[0].epoch(); }
   double true_ms(const std::string& label) const { return true_ms_.at(label); }
   std::vector<std::string> decided(const std::string& what) const {
@@ -229,6 +239,10 @@ class SimulatedJob {
   size_t most_held = 0;
 
  private:
+  double true_ms(const policies::Candidate& candidate) const {
+    return options_.strategy_ms ? options_.strategy_ms(candidate.strategy) : true_ms_.at(candidate.label);
+  }
+
   LocalStep local_of(int rank) const {
     LocalStep local = local_;
     local.rank = rank;
@@ -254,6 +268,7 @@ class SimulatedJob {
   std::map<int32_t, policies::Candidate> slots_;
   int64_t step_ = 0;
   int32_t last_slot_ = -1;
+  std::map<int32_t, int> timed_;  // steps of each slot
   LocalStep local_;
   Command announced_;
   std::optional<std::pair<int32_t, int>> being_prepared_;  // slot, steps left

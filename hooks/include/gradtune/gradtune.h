@@ -48,7 +48,7 @@ struct Options {
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.
   std::optional<std::vector<std::string>> compressors = {};
   std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};    // auto (default), mergecomp, fixed, exhaustive
+  std::optional<std::string> policy = {};    // mergecomp (default), auto, espresso, fixed, exhaustive
   std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it
   // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, the strategy
   // of the file (or the baseline) is pinned.
@@ -126,6 +126,7 @@ class Optimizer {
     bool committed = false;
     double baseline_ms = 0;
     std::optional<double> committed_ms;
+    std::optional<double> predicted_ms;            // of what was committed, where the policy has a model
     double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
     int64_t steps = 0;                             // until the decision
     double cost_ms = 0;                            // sum of max(0, step - baseline) while tuning

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The policies that plan, in real jobs: two processes, Gloo between them at a paced rate.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tuner/journal_file.h"
+
+namespace gradtune::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Until it has decided, and a little longer.
+Optimizer::Result train(const Rank& rank, const Options& options) {
+  auto group = make_group();
+  auto model = make_mlp(1, 700);
+  torch::optim::SGD sgd(model->parameters(), 0.05);
+  auto optimizer = wrap(sgd, *model, group, quiet(options));
+  for (int step = 0; step < 260; ++step) {
+    optimizer.zero_grad();
+    loss_of(model, make_data(rank.rank, step % 16)).backward();
+    optimizer.step();
+  }
+  for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  return optimizer.result();
+}
+
+void plan_a_job(const std::string& policy) {
+  const auto file = std::filesystem::temp_directory_path() / ("gradtune_planned_job_test_" + policy + ".jsonl");
+  const auto body = [&](const Rank& rank) {
+    const Optimizer::Result result =
+        train(rank, {.fidelity = "half", .policy = policy, .tuning_share = 1.0, .host_threads = 1, .journal = file});
+    if (rank.rank != 0) return;
+    EXPECT_TRUE(result.decided);
+    const auto journal = tuner::read_journal(file);
+    ASSERT_TRUE(journal.ok()) << journal.error().message;
+    std::filesystem::remove(file);
+    EXPECT_FALSE(journal.value().timings.empty());
+    std::string decided;
+    for (const std::string& line : journal.value().decided) decided += line + "\n";
+    EXPECT_THAT(decided, HasSubstr("\"what\":\"predict\",\"label\":\"" + policy + " 1:"));
+    // Told the same, a tuner decides the same, byte for byte (I9): all that a plan depends on is in the journal.
+    const auto again = tuner::decide_again(journal.value());
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(again.value(), journal.value().decided);
+  };
+  run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "400"}}});
+}
+
+TEST(PlannedJob, AutoDecides) { plan_a_job("auto"); }
+TEST(PlannedJob, EspressoDecides) { plan_a_job("espresso"); }
+
+}  // namespace
+}  // namespace gradtune::test

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A job whose steps take what the timeline says under a cost table that policies do not see: they are told noisy step
+// times, and noisy times of operations.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "policies/cost_table.h"
+#include "policies/policy.h"
+
+namespace gradtune::policies::testing {
+
+struct TimelineJob {
+  Knowledge knowledge = {};  // without what was measured
+  CostTable truth = {};
+  double rest_ms = 20;  // of a step, before the first gradient is ready
+
+  double step_ms(const core::Strategy& strategy) const;
+  double baseline_ms() const;  // of the faster one
+
+  // Every operation is longer or shorter by about `noise`, and one in 30 takes three times as long.
+  TimedStrategy timed(const core::Strategy& strategy, double noise, core::Rng& rng) const;
+
+  // What a policy knows after the first steps: a few of each baseline.
+  Knowledge observed(double noise, core::Rng& rng) const;
+
+  // The least step time over all partitions into whole tensors and all options of the decision tree. For few tensors.
+  double best_ms() const;
+};
+
+// Rates as on machines of this kind: a link of so many bytes a microsecond; compressors that cost about as much as
+// passes over memory.
+CostTable made_up_cost(int ranks, double link_bytes_per_us, const std::vector<core::CompressorSpec>& codecs);
+
+}  // namespace gradtune::policies::testing

@@ -1,0 +1,124 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whole tunings with the policies that plan, in noise, of jobs whose truth is the timeline under rates that nobody told.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "policies/baseline.h"
+#include "policies/narrowing.h"
+#include "policies/planner.h"
+#include "policies/program_cost.h"
+#include "tests/policies/jobs.h"
+#include "tests/policies/timeline_job.h"
+#include "tests/tuner/simulated_job.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using core::Fidelity;
+using policies::Knowledge;
+using policies::testing::TimelineJob;
+
+constexpr Noise kSteps{.cv = 0.02, .spikes = 0.02, .drift = 0.02, .transient = 1.3};
+
+TimelineJob reference_job(double link_bytes_per_us, Fidelity fidelity, int ranks = 2) {
+  TimelineJob job{.knowledge = policies::testing::knowledge_of(policies::testing::reference_table(), ranks, fidelity)};
+  job.knowledge.host_threads = 1;
+  job.truth = policies::testing::made_up_cost(ranks, link_bytes_per_us, job.knowledge.codecs);
+  return job;
+}
+
+SimulatedJob tuning(const TimelineJob& job, std::string_view policy, uint64_t seed) {
+  JobOptions options;
+  options.seed = seed;
+  options.noise = kSteps;
+  options.preparing_ms = 10;
+  options.knowledge = job.knowledge;
+  options.make_policy = [policy] { return policies::make_policy(policy, {}).value(); };
+  const double compute_ms = job.rest_ms + job.knowledge.table.tensors.back().ready_us * 1e-3;
+  options.compute_ms = [compute_ms](int64_t, int) { return compute_ms; };
+  options.strategy_ms = [&job](const core::Strategy& strategy) { return job.step_ms(strategy); };
+  options.ops = [&job, rng = core::Rng(seed).fork("operations")](const core::Strategy& strategy) mutable {
+    return job.timed(strategy, 0.05, rng).steps;
+  };
+  return SimulatedJob(options, {}, {}, policies::baselines(job.knowledge.table, job.knowledge.fidelity));
+}
+
+// What the planner makes of the job where it knows the truth.
+double offline_ms(const TimelineJob& job, std::string_view planner) {
+  const Knowledge& knowledge = job.knowledge;
+  const auto options = policies::tree_options({.ranks = job.truth.ranks,
+                                               .host_threads = knowledge.host_threads,
+                                               .fidelity = knowledge.fidelity,
+                                               .codecs = knowledge.codecs,
+                                               .traits = knowledge.traits,
+                                               .numel = knowledge.table.numel()});
+  const auto model = policies::make_program_cost(job.truth, options, knowledge.traits, knowledge.table.numel());
+  return job.step_ms(policies::plan(planner, {*model.value(), knowledge, 32}).value().strategy);
+}
+
+struct Network {
+  double link_bytes_per_us;
+  Fidelity fidelity;
+};
+class PlannedTuning : public testing::TestWithParam<Network> {};
+INSTANTIATE_TEST_SUITE_P(Networks, PlannedTuning,
+                         testing::Values(Network{20, Fidelity::half}, Network{120, Fidelity::half},
+                                         Network{1200, Fidelity::half}, Network{20, Fidelity::lossy},
+                                         Network{120, Fidelity::lossy}, Network{20, Fidelity::exact}));
+
+TEST_P(PlannedTuning, AutoEndsNearTheOfflineOptimumAndNeverBehindTheBaseline) {
+  const TimelineJob job = reference_job(GetParam().link_bytes_per_us, GetParam().fidelity, 4);
+  const double offline = std::min(offline_ms(job, "auto"), job.baseline_ms());
+  constexpr int kRuns = 8;
+  double sum = 0;
+  for (uint64_t seed = 0; seed < kRuns; ++seed) {
+    SimulatedJob run = tuning(job, "auto", seed);
+    run.run(3);
+    ASSERT_EQ(Stage::watch, run.tuner->stage());
+    const double ms = job.step_ms(run.strategy_in_force());
+    sum += ms / kRuns;
+    // Of two within 3 % a race prefers the less lossy one.
+    EXPECT_LE(ms, 1.06 * offline) << run.label_in_force();
+    EXPECT_LE(ms, 1.01 * job.baseline_ms()) << run.label_in_force();
+    EXPECT_LE(run.tuner->outcome().steps, 260);
+  }
+  EXPECT_LE(sum, 1.03 * offline);
+}
+
+TEST_P(PlannedTuning, EspressoReachesItsPlanOrTheBaseline) {
+  const TimelineJob job = reference_job(GetParam().link_bytes_per_us, GetParam().fidelity, 4);
+  const double offline = std::min(offline_ms(job, "espresso"), job.baseline_ms());
+  for (uint64_t seed = 0; seed < 5; ++seed) {
+    SimulatedJob run = tuning(job, "espresso", seed);
+    run.run(3);
+    EXPECT_LE(job.step_ms(run.strategy_in_force()), 1.03 * offline) << run.label_in_force();
+  }
+}
+
+TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
+  const TimelineJob job = reference_job(20, Fidelity::lossy, 4);
+  SimulatedJob run = tuning(job, "auto", 1);
+  run.run(3);
+  std::map<std::string, double> predicted;
+  int pairs = 0;
+  for (const Decision& decision : run.decisions) {
+    if (decision.what == "predict") predicted[decision.label] = decision.value;
+    if (decision.what != "measure" || decision.value == 0) continue;
+    ASSERT_TRUE(predicted.contains(decision.label)) << decision.label;
+    // What never ran looks cheaper than it is.
+    EXPECT_NEAR(predicted[decision.label], decision.value, 0.4 * decision.value) << decision.label;
+    ++pairs;
+  }
+  EXPECT_GE(pairs, 2);
+  const Outcome& outcome = run.tuner->outcome();
+  ASSERT_TRUE(outcome.committed);
+  ASSERT_TRUE(outcome.predicted_ms);
+  EXPECT_NEAR(*outcome.predicted_ms, *outcome.committed_ms, 0.3 * *outcome.committed_ms);
+}
+
+}  // namespace
+}  // namespace gradtune::tuner
