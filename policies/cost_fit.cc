@@ -71,9 +71,13 @@ struct Samples {
   }
 };
 
-// The time that each collective had a link for itself, where those that are under way together share it evenly. Levels
-// have links of their own.
-std::vector<double> shares_us(const std::vector<TimedStep>& steps, const core::Strategy& strategy) {
+// The time that each collective had a link for itself, where those that are under way together share it evenly; and for
+// how long one of more bytes was under way too. Levels have links of their own.
+struct Share {
+  double us = 0, beside_larger_us = 0;
+};
+std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vector<double>& bytes,
+                             const core::Strategy& strategy) {
   const auto level = [&](const TimedStep& timed) {
     const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(timed.bucket)];
     return bucket.option.steps[static_cast<size_t>(timed.step)].level;
@@ -84,17 +88,27 @@ std::vector<double> shares_us(const std::vector<TimedStep>& steps, const core::S
     moments_us.push_back(step.end_us);
   }
   std::sort(moments_us.begin(), moments_us.end());
-  std::vector<double> shares(steps.size());
+  std::vector<Share> shares(steps.size());
   for (size_t m = 1; m < moments_us.size(); ++m) {
     const double begin_us = moments_us[m - 1], end_us = moments_us[m];
     const auto is_under_way = [&](const TimedStep& step) { return step.begin_us <= begin_us && end_us <= step.end_us; };
-    std::map<core::Level, int> sharers;
-    for (const TimedStep& step : steps) {
-      if (is_under_way(step)) ++sharers[level(step)];
+    struct Sharers {
+      int count = 0;
+      double most_bytes = 0;
+    };
+    std::map<core::Level, Sharers> sharers;
+    for (size_t s = 0; s < steps.size(); ++s) {
+      if (!is_under_way(steps[s])) continue;
+      Sharers& of_level = sharers[level(steps[s])];
+      ++of_level.count;
+      of_level.most_bytes = std::max(of_level.most_bytes, bytes[s]);
     }
     if (sharers.empty()) continue;
     for (size_t s = 0; s < steps.size(); ++s) {
-      if (is_under_way(steps[s])) shares[s] += (end_us - begin_us) / sharers[level(steps[s])];
+      if (!is_under_way(steps[s])) continue;
+      const Sharers& of_level = sharers[level(steps[s])];
+      shares[s].us += (end_us - begin_us) / of_level.count;
+      if (of_level.most_bytes > bytes[s]) shares[s].beside_larger_us += end_us - begin_us;
     }
   }
   return shares;
@@ -102,13 +116,21 @@ std::vector<double> shares_us(const std::vector<TimedStep>& steps, const core::S
 
 void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& strategy,
                  const std::vector<std::vector<StepSize>>& sizes, const Ranks& ranks, Samples& samples) {
-  const std::vector<double> shares = shares_us(steps, strategy);
+  const auto step_of = [&](const TimedStep& timed) -> const Step& {
+    return strategy.buckets[static_cast<size_t>(timed.bucket)].option.steps[static_cast<size_t>(timed.step)];
+  };
+  std::vector<double> bytes;
+  for (const TimedStep& timed : steps) {
+    const StepSize& size = sizes[static_cast<size_t>(timed.bucket)][static_cast<size_t>(timed.step)];
+    const Step& step = step_of(timed);
+    bytes.push_back(static_cast<double>(core::link_bytes(step.kind, size.bytes, ranks.of(step.level))));
+  }
+  const std::vector<Share> shares = shares_of(steps, bytes, strategy);
   for (size_t s = 0; s < steps.size(); ++s) {
-    const auto bucket = static_cast<size_t>(steps[s].bucket), position = static_cast<size_t>(steps[s].step);
-    const Step& step = strategy.buckets[bucket].option.steps[position];
-    const auto bytes =
-        static_cast<double>(core::link_bytes(step.kind, sizes[bucket][position].bytes, ranks.of(step.level)));
-    samples.collectives[{step.kind, step.level}].push_back({bytes, shares[s]});
+    // What had to pass through the queue of a larger one says nothing of its own cost.
+    const double us = steps[s].end_us - steps[s].begin_us;
+    if (shares[s].beside_larger_us > us / 2) continue;
+    samples.collectives[{step_of(steps[s]).kind, step_of(steps[s]).level}].push_back({bytes[s], shares[s].us});
   }
 }
 
@@ -145,18 +167,18 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
 
 }  // namespace
 
-Line fit_line(std::vector<Point> points, double expected_fixed) {
+Line fit_line(std::vector<Point> points, double expected_fixed, double least_unit) {
   if (points.empty()) return {};
   const std::vector<Heap> heaps = heaps_of(std::move(points));
   if (heaps.size() == 1) {
     const auto& [x, y, weight] = heaps[0];
     const double fixed = std::min(expected_fixed, y / 2);
-    return x > 0 ? Line{fixed, (y - fixed) / x} : Line{y, 0};
+    return x > 0 ? Line{fixed, std::max((y - fixed) / x, least_unit)} : Line{y, least_unit};
   }
-  Line best;
+  Line best{expected_fixed, least_unit};
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](const Line& line) {
-    if (line.fixed < 0 || line.unit < 0) return;
+    if (line.fixed < 0 || line.unit < least_unit) return;
     double error = relative_error(line, heaps);
     if (expected_fixed > 0) error += std::min(1.0, std::abs(line.fixed - expected_fixed) / expected_fixed);
     if (error < least) {
@@ -198,7 +220,8 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
       fitted.collectives.emplace_back();
       continue;
     }
-    const Line line = fit_line(points, expected == nullptr ? 0 : steps * expected->message_us);
+    const Line line =
+        expected == nullptr ? fit_line(points) : fit_line(points, steps * expected->message_us, expected->byte_us / 2);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
   }
@@ -232,16 +255,12 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;  // 16 GB/s
-  CollectiveRate fastest{.message_us = kMessageUs, .byte_us = std::numeric_limits<double>::infinity()};
-  for (const CollectiveRate& rate : seen.collectives) {
-    if (rate.level != core::Level::flat) continue;
-    if (rate.message_us > 0) fastest.message_us = std::min(fastest.message_us, rate.message_us);
-    fastest.byte_us = std::min(fastest.byte_us, rate.byte_us);
-  }
-  if (!std::isfinite(fastest.byte_us)) return {};
+  const CollectiveRate* summed = find_rate(seen, Kind::all_reduce, core::Level::flat);
+  if (summed == nullptr) return {};
+  const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-    prior.collectives.push_back({kind, core::Level::flat, fastest.message_us, fastest.byte_us});
+    prior.collectives.push_back({kind, core::Level::flat, message_us, summed->byte_us});
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
   for (const core::CompressorSpec& codec : codecs) {

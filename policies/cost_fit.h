@@ -34,15 +34,17 @@ struct FittedCost {
   std::vector<RateQuality> codecs;       // of the half, encode or decode, that is known less well
 };
 
-// The strategies are of that table. Collectives that are under way together share a link evenly. A rate whose samples
-// are of one size only is taken for proportional to the size, beyond the prior's fixed part where there is one. Of what
-// was not seen the prior's rates are taken; without any a compressor is left out unless both halves of it were seen.
+// The strategies are of that table. Collectives that are under way together share a link evenly; those that are so
+// beside larger ones most of the time do not count, as they wait in the queue of these. A byte costs at least half of
+// what the prior says: a link is what it is, whatever travels. A rate whose samples are of one size only is taken for
+// proportional to the size, beyond the prior's fixed part where there is one. Of what was not seen the prior's rates are
+// taken; without any a compressor is left out unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior = {});
 
-// Rates for all collectives that move whole gradients or payloads over all ranks, as fast as the fastest of those seen;
-// and for the compressors at both places, as fast as the host's memory: encoding reads each element once, decoding
-// writes it once. Nothing where no collective over all ranks was seen.
+// Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
+// an all_reduce; and for the compressors at both places, as fast as the host's memory: encoding reads each element once,
+// decoding writes it once. Nothing where no all_reduce was seen.
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs);
 
 // The table with each rate, of those that were fitted, scaled by 1 + `errors` standard errors, at least by a half.
@@ -56,7 +58,7 @@ struct Point {
   double x = 0, y = 0;
 };
 // An expected fixed part counts as one point more, which is off by no more than all of itself: it decides where the
-// points are of one size or too large to tell, and otherwise they do.
-Line fit_line(std::vector<Point> points, double expected_fixed = 0);
+// points are of one size or too large to tell, and otherwise they do. The unit is at least `least_unit`.
+Line fit_line(std::vector<Point> points, double expected_fixed = 0, double least_unit = 0);
 
 }  // namespace gradtune::policies

@@ -179,6 +179,32 @@ TEST(FitCost, MoreSamplesAndLessNoiseMakeItSurer) {
   EXPECT_NEAR(shifted(fitted, -100).collectives[0].byte_us, 0.5, 1e-12);
 }
 
+TEST(FitCost, WhatWaitsBehindALargerOneDoesNotCount) {
+  core::Strategy strategy = strategy_of("all_reduce", {100'000});
+  strategy.buckets.push_back(strategy_of("bf16: encode@device all_gather decode@device", {1000}).buckets[0]);
+  const TimedStrategy timed{strategy, {{0, 0, 0, 100'000}, {1, 1, 10'000, 90'000}}};
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(std::span(&timed, 1), kOneTensor, {.size = 2}, testing::known_traits(), prior);
+  };
+  const auto prior = prior_cost(fit({}).table, {{"bf16"}});
+  ASSERT_TRUE(prior);
+  const FittedCost fitted = fit(*prior);
+  EXPECT_EQ(*find_rate(fitted.table, Kind::all_gather, Level::flat), *find_rate(*prior, Kind::all_gather, Level::flat));
+}
+
+TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
+  // Times of all_gather that do not grow with the size: a byte is not for nothing all the same.
+  const core::Strategy plain = strategy_of("all_reduce", {100'000}),
+                       gather = strategy_of("bf16: encode@device all_gather decode@device", {1000, 50'000});
+  const std::vector<TimedStrategy> timed{{plain, {{0, 0, 0, 4000}}}, {gather, {{0, 1, 0, 900}, {1, 1, 1000, 1900}}}};
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits(), prior);
+  };
+  const FittedCost fitted = fit(prior_cost(fit({}).table, {}).value());
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_reduce, Level::flat)->byte_us, 0.01, 0.001);
+  EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0045);
+}
+
 TEST(FitCost, ScaleIsWhatPrecedesASum) {
   const core::Strategy plain = strategy_of("all_reduce", {1000, 3000});
   const TimedStrategy timed{plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};
