@@ -131,7 +131,8 @@ void Session::start_tuning() {
     slot_labels_[slot] = candidate->label;
     if (slot != first) agreement_->prepared(slot, core::hash(candidate->strategy));
   }
-  executor_.run(first);
+  const bool is_pinned = settings_.tuning_budget == 0;  // there are no trials
+  is_pinned ? executor_.commit(first) : executor_.run(first);
   announced_ = {};
   local_ = {};
   if (pilot_ && order_learned_) pilot_->start(table, std::move(imported));
@@ -239,9 +240,13 @@ void Session::finish_backward() {
 }
 
 // Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters
-// alone. Not in buckets that keep residuals: there the average holds what earlier steps still owe.
+// alone. Not in buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps
+// still owed.
 void Session::forget_unused() {
   if (ready_order_.size() == ready_.size()) std::fill(used_.begin(), used_.end(), 1);
+  for (size_t p = 0; p < used_.size(); ++p) {
+    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = 1;
+  }
   peers_.max(used_);
   for (size_t p = 0; p < used_.size(); ++p) {
     if (used_[p] == 0 && !executor_.keeps_residual(static_cast<int32_t>(p))) gradients_.forget(static_cast<int32_t>(p));
@@ -260,8 +265,8 @@ void Session::carry_out(const tuner::Command& command) {
   switch (command.kind) {
     case tuner::Command::Kind::keep: return;
     case tuner::Command::Kind::prepare: prepare_received(command.slot, command.bytes); return;
-    case tuner::Command::Kind::run:
-    case tuner::Command::Kind::commit: executor_.run(command.slot); return;
+    case tuner::Command::Kind::run: executor_.run(command.slot); return;
+    case tuner::Command::Kind::commit: executor_.commit(command.slot); return;
     case tuner::Command::Kind::drop:
       executor_.drop(command.slot);
       slot_labels_.erase(command.slot);

@@ -91,6 +91,16 @@ core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
 void Executor::run(int32_t slot) {
   if (failed_) return;
   workspace_.run(slot);
+  begin_program();
+}
+
+void Executor::commit(int32_t slot) {
+  if (failed_) return;
+  workspace_.commit(slot);
+  begin_program();
+}
+
+void Executor::begin_program() {
   first_op_.clear();
   int32_t ops = 0;
   for (const BucketProgram& bucket : workspace_.program()->buckets) {
@@ -135,6 +145,12 @@ bool Executor::keeps_residual(int32_t tensor) const {
   const std::vector<Piece>& pieces = workspace_.pieces(tensor);
   return std::any_of(pieces.begin(), pieces.end(),
                      [&](const Piece& piece) { return workspace_.bucket(piece.bucket).keeps_residual; });
+}
+
+bool Executor::drained(int32_t tensor) const {
+  const std::vector<Piece>& pieces = workspace_.pieces(tensor);
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [&](const Piece& piece) { return workspace_.drained(piece.bucket); });
 }
 
 // --- a step, on the thread that runs backward ------------------------------------------------------------------------

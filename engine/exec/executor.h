@@ -76,7 +76,8 @@ class Executor final : private comm::CompletionSink {
   // Between steps. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
   void drop(int32_t slot) { workspace_.drop(slot); }
-  void run(int32_t slot);
+  void run(int32_t slot);     // on trial
+  void commit(int32_t slot);  // for good: residuals parked for other strategies drain (Workspace::commit)
 
   // A step: begin, each tensor ready once, finish. After finish the gradients are averages; what became of residuals is
   // decided by settle, once the reduced word told whether all ranks were finite (Workspace::settle).
@@ -98,6 +99,8 @@ class Executor final : private comm::CompletionSink {
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
+  // Whether residuals were added to a part of that tensor in the last step, on this rank.
+  bool drained(int32_t tensor) const;
 
  private:
   struct Event {
@@ -108,6 +111,7 @@ class Executor final : private comm::CompletionSink {
 
   void start_threads(size_t most_events);
   void end_threads();
+  void begin_program();
 
   void complete(uint64_t token, core::Status status) override;
   void post(const Event& event);

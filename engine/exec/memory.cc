@@ -50,12 +50,6 @@ void Residuals::leave(const Program& program) {
   enter(program);
 }
 
-void Residuals::swap(const Program& program) {
-  for (size_t b = 0; b < program.buckets.size(); ++b) {
-    if (program.buckets[b].keeps_residual) second_is_current_[b] = !second_is_current_[b];
-  }
-}
-
 std::span<float> Residuals::all(core::DType dtype) {
   const Pair& pair = arenas_[static_cast<size_t>(dtype)];
   return {reinterpret_cast<float*>(pair.copies[0].data()), static_cast<size_t>(pair.numel)};

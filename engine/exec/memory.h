@@ -56,8 +56,8 @@ class Residuals {
   }
   float* next(const BucketProgram& bucket, size_t index) const { return at(bucket, !second_is_current_[index]); }
 
-  // The step counts: what was written becomes current.
-  void swap(const Program& program);
+  // The step counts: what was written of that bucket, all of it, becomes current.
+  void swap(size_t index) { second_is_current_[index] = !second_is_current_[index]; }
 
   // All residuals of a dtype, in arena order; only between programs.
   std::span<float> all(core::DType dtype);

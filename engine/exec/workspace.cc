@@ -24,6 +24,7 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
 void Workspace::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
   if (program_ != nullptr) residuals_.leave(*program_);
   program_ = nullptr;
+  is_committed_ = false;
   slots_.clear();
   if (!same_elements(table_, table)) residuals_ = {};
   table_ = table;
@@ -77,11 +78,14 @@ const Program* Workspace::find(int32_t slot) const {
 void Workspace::drop(int32_t slot) {
   core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be dropped");
   slots_.erase(slot);
+  free_idle_residuals();
 }
 
 void Workspace::run(int32_t slot) {
   const Program* next = find(slot);
   core::check(next != nullptr, "a slot must be prepared before it is run");
+  is_committed_ = false;
+  drains_.assign(next->buckets.size(), {});
   if (next == program_) return;
   if (program_ != nullptr) residuals_.leave(*program_);
   program_ = next;
@@ -90,12 +94,36 @@ void Workspace::run(int32_t slot) {
   missing_tensors_.reserve(program_->buckets.size());
 }
 
+void Workspace::commit(int32_t slot) {
+  run(slot);
+  is_committed_ = true;
+  for (size_t b = 0; b < drains_.size(); ++b) {
+    drains_[b].is_due = residuals_.allocated() && !program_->buckets[b].keeps_residual;
+  }
+}
+
+// All that is left to drain is in buckets that are due.
+void Workspace::free_idle_residuals() {
+  if (!is_committed_ || !residuals_.allocated()) return;
+  for (const BucketDrain& bucket : drains_) {
+    if (bucket.is_due) return;
+  }
+  for (const auto& [slot, program] : slots_) {
+    if (program->keeps_residual) return;
+  }
+  residuals_ = {};
+  residuals_.enter(*program_);
+}
+
 // --- a step ----------------------------------------------------------------------------------------------------------
 
 void Workspace::begin() {
   core::check(program_ != nullptr, "a strategy must be in force before a step begins");
   missing_tensors_.resize(program_->buckets.size());
-  for (size_t b = 0; b < missing_tensors_.size(); ++b) missing_tensors_[b] = program_->buckets[b].tensors;
+  for (size_t b = 0; b < missing_tensors_.size(); ++b) {
+    missing_tensors_[b] = program_->buckets[b].tensors;
+    drains_[b].last = {};
+  }
   finite_ = true;
 }
 
@@ -110,12 +138,30 @@ bool Workspace::arrived(const Piece& piece, const std::byte* values) {
 }
 
 void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
+  const bool is_staged = this->bucket(bucket).staging >= 0;
+  if (op == 0 && !is_staged) drain(bucket, queue);
   const ComputeResult result = run_op(this->bucket(bucket), this->op(bucket, op), memory_of(bucket), queue);
+  if (op == 0 && is_staged) drain(bucket, queue);  // it was loaded
   if (!result.finite) finite_.store(false, std::memory_order_relaxed);
   if (result.status) return;
   const std::lock_guard lock(undecodable_mutex_);
   undecodable_ = {result.status.error().code,
                   "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
+}
+
+// Into what the rest of the bucket's operations take for its gradient.
+void Workspace::drain(int32_t bucket, compress::Queue& queue) {
+  const auto index = static_cast<size_t>(bucket);
+  if (!drains_[index].is_due) return;
+  const BucketProgram& program = program_->buckets[index];
+  const BucketMemory memory = memory_of(bucket);
+  const bool is_staged = program.staging >= 0;
+  drains_[index].last = exec::drain({.gradient = is_staged ? memory.pool + program.staging : memory.gradient,
+                                     .dtype = is_staged ? core::DType::f32 : program.dtype,
+                                     .n = program.numel,
+                                     .residual = residuals_.current(program, index),
+                                     .residual_next = residuals_.next(program, index)},
+                                    queue);
 }
 
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
@@ -136,7 +182,7 @@ core::Status Workspace::settle(bool finite) {
   const std::optional<core::Error> undecodable = std::exchange(undecodable_, std::nullopt);
   if (finite) {
     if (undecodable) return *undecodable;
-    residuals_.swap(*program_);
+    settle_residuals();
     states_.swap();
     ++step_;
     return {};
@@ -148,6 +194,18 @@ core::Status Workspace::settle(bool finite) {
       std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
   }
   return {};
+}
+
+void Workspace::settle_residuals() {
+  bool is_drained = false;
+  for (size_t b = 0; b < drains_.size(); ++b) {
+    BucketDrain& drain = drains_[b];
+    if (program_->buckets[b].keeps_residual || drain.last.added) residuals_.swap(b);
+    if (!drain.is_due || drain.last.left) continue;
+    drain.is_due = false;
+    is_drained = true;
+  }
+  if (is_drained) free_idle_residuals();
 }
 
 BucketMemory Workspace::memory_of(int32_t bucket) const {

@@ -18,6 +18,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/exec/compute.h"
+#include "engine/exec/draining.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
 
@@ -36,7 +37,11 @@ class Workspace {
   core::Result<std::unique_ptr<Program>> compile(int32_t slot, const core::Strategy& strategy) const;
   core::Status add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes);
   void drop(int32_t slot);
+  // On trial: residuals of elements whose bucket keeps none stay parked.
   void run(int32_t slot);
+  // For good: they drain in the steps that follow (draining.h). When none is left, and no strategy that is ready keeps
+  // any, their memory is freed.
+  void commit(int32_t slot);
 
   // In force; null before the first run.
   const Program* program() const { return program_; }
@@ -57,6 +62,8 @@ class Workspace {
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
   bool finite() const { return finite_; }  // of this rank, so far
+  // Whether residuals were added to the gradients of that bucket in the step, on this rank.
+  bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
 
   // After the step: where all ranks were `finite`, what became of residuals and of codecs' state holds; otherwise every
   // gradient becomes NaN, so that all ranks and every scaler see it, and both stay as before the step. A payload that can not be
@@ -71,6 +78,9 @@ class Workspace {
   const Program* find(int32_t slot) const;
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
   BucketMemory memory_of(int32_t bucket) const;
+  void drain(int32_t bucket, compress::Queue& queue);
+  void settle_residuals();
+  void free_idle_residuals();
 
   const core::Seat seat_;
   const uint64_t seed_;
@@ -81,6 +91,13 @@ class Workspace {
   AlignedBytes pool_;
   Residuals residuals_;
   States states_;
+
+  struct BucketDrain {
+    bool is_due = false;
+    Drained last = {};  // of the step
+  };
+  std::vector<BucketDrain> drains_;  // per bucket of the strategy in force
+  bool is_committed_ = false;
 
   uint32_t step_ = 0;  // steps that were settled as finite: on all ranks the same ones
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "engine/exec/draining.h"
 #include "policies/decision_tree.h"
 #include "tests/hooks/gloo_executor.h"
 #include "tests/hooks/ranks.h"
@@ -70,8 +71,22 @@ int64_t resident_bytes() {
   return resident * ::sysconf(_SC_PAGESIZE);
 }
 
-// A new strategy in every step: prepared, put in force, the one before dropped. Over all of them, what was applied and
-// what is kept is what was given.
+template <class Value>
+double norm(const std::vector<Value>& values) {
+  double squares = 0;
+  for (const Value value : values) squares += static_cast<double>(value) * static_cast<double>(value);
+  return std::sqrt(squares);
+}
+
+// What a strategy without loss applies at most: 1 + kDrainShare times the ranks' gradients, by their root mean square.
+double most_applied(const std::vector<Values>& gradients) {
+  double squares = 0;
+  for (const Values& gradient : gradients) squares += std::pow(norm(gradient), 2) / static_cast<double>(kSize);
+  return (1 + exec::kDrainShare) * std::sqrt(squares) * (1 + 1e-5);
+}
+
+// A new strategy in every step: prepared, put in force, on trial or for good, the one before dropped. Over all of them,
+// what was applied and what is kept is what was given.
 void switch_often(const Rank& rank, int switches) {
   const core::GradientTable table = exec::make_table({{370, DType::f32}, {2050, DType::f32}, {91, DType::f32}});
   auto group = make_group();
@@ -94,12 +109,15 @@ void switch_often(const Rank& rank, int switches) {
     const core::Strategy strategy =
         exec::make_strategy(table, option, bucket_elements, 1 + static_cast<int>(rng.below(4)));
     ASSERT_TRUE(me.executor().prepare(slot, strategy).ok()) << option;
-    me.executor().run(slot);
+    rng.below(2) == 0 ? me.executor().commit(slot) : me.executor().run(slot);
     if (slot > 0) me.executor().drop(slot - 1);
     const std::vector<Values> gradients = exec::random_gradients(table, kSize, rng);
     const core::Status status = me.step(gradients[static_cast<size_t>(rank.rank)]);
     ASSERT_TRUE(status.ok()) << option << ": " << status.error().message;
     const Values average = me.average();
+    if (!me.executor().program().keeps_residual) {
+      ASSERT_LE(norm(average), most_applied(gradients)) << option;
+    }
     for (size_t i = 0; i < average.size(); ++i) {
       for (const Values& gradient : gradients) given[i] += static_cast<double>(gradient[i]);
       applied[i] += kSize * static_cast<double>(average[i]);
@@ -118,6 +136,58 @@ TEST(Programs, ManySwitchesLeaveMemoryFlatAndLoseNothing) {
   const int switches = wanted != nullptr ? std::atoi(wanted) : 100;
   run_ranks(kSize, [&](const Rank& rank) { switch_often(rank, switches); }, {.time_limit_s = 3000});
 }
+
+// Residuals of several gradients on real ranks: parked while a strategy without loss is on trial, gone some steps after
+// it was committed, and no step applies more than it may.
+void drain_after_commit(const Rank& rank) {
+  const core::GradientTable table = exec::make_table({{3'000, DType::f32}, {5'000, DType::f32}});
+  auto group = make_group();
+  exec::RankGroups groups = connect(group->getStore(), rank.rank, kSize, kLocalSize, "drain/");
+  comm::Communicator& flat = *groups.flat;
+  exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
+  exec::Executor& executor = me.executor();
+  ASSERT_TRUE(executor.prepare(0, exec::make_strategy(table, "all_reduce", 9'000, 2)).ok());
+  const std::string topk = "topk:0.01: encode@device all_gather decode@device";
+  ASSERT_TRUE(executor.prepare(1, exec::make_strategy(table, topk, 20'000, 2)).ok());
+  core::Rng rng(3);
+  std::vector<Values> gradients;
+  const auto step = [&] {
+    gradients = exec::random_gradients(table, kSize, rng);
+    return me.step(gradients[static_cast<size_t>(rank.rank)]).ok();
+  };
+  executor.run(1);
+  for (int i = 0; i < 60; ++i) ASSERT_TRUE(step());
+  const Values owed = me.residual();
+  EXPECT_GT(norm(owed), 3 * norm(gradients[0]));
+  executor.run(0);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(step());
+    EXPECT_EQ(me.residual(), owed) << "on trial";
+  }
+  executor.commit(0);
+  executor.drop(1);
+  const int64_t bytes = executor.memory_bytes();
+  std::vector<double> before = summed(flat, in_fp64(owed));
+  int steps = 0;
+  for (; norm(before) > 0 && steps < 100; ++steps) {  // on any rank
+    ASSERT_TRUE(step());
+    const Values average = me.average();
+    const std::vector<double> after = summed(flat, in_fp64(me.residual()));
+    EXPECT_LE(norm(average), most_applied(gradients));
+    for (size_t i = 0; i < average.size(); ++i) {
+      double given = before[i] - after[i];
+      for (const Values& gradient : gradients) given += static_cast<double>(gradient[i]);
+      ASSERT_NEAR(kSize * static_cast<double>(average[i]), given, 1e-4) << "step " << steps << ", element " << i;
+    }
+    before = after;
+  }
+  EXPECT_GE(steps, 6);
+  EXPECT_LE(steps, 30);
+  EXPECT_EQ(me.residual(), Values(8'000, 0));
+  EXPECT_LE(executor.memory_bytes(), bytes - 8 * 8'000) << "the memory is free";
+}
+
+TEST(Programs, ResidualsDrainAfterACommitOverGloo) { run_ranks(kSize, drain_after_commit); }
 
 }  // namespace
 }  // namespace gradtune::test

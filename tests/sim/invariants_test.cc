@@ -57,6 +57,7 @@ TEST_P(RandomJobs, RunTheSameEpochAndStrategyOnAllRanksInEveryStep) {
 }
 
 TEST_P(RandomJobs, LoseNothingAcrossSwitchesAndUndoStepsThatAreNotFinite) {
+  int64_t drains = 0, emptied = 0;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     JobOptions options = random_job(seed, GetParam());
     Ledger ledger(options.rank.table, GetParam());
@@ -71,7 +72,11 @@ TEST_P(RandomJobs, LoseNothingAcrossSwitchesAndUndoStepsThatAreNotFinite) {
       }
     }
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    drains += ledger.drains();
+    emptied += ledger.emptied();
   }
+  EXPECT_GE(drains, 100);
+  EXPECT_GE(emptied, 50);
 }
 
 // What the strategies ask for, in their order; after each step's last one the control word, and what its command needs.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/compress/compressor.h"
+#include "engine/exec/draining.h"
 
 namespace gradtune::sim {
 namespace {
@@ -77,10 +78,11 @@ bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks, 
   }
   constexpr double kSmallest = 0x1p-24;  // of float16
   if (!rule.has_feedback) {
-    for (const StepValues& rank : ranks) {
-      if (rank.before[i] != rank.after[i]) return false;  // parked
-    }
     if (rule.loses) return true;
+    for (const StepValues& rank : ranks) {
+      given.value += static_cast<double>(rank.before[i]) - static_cast<double>(rank.after[i]);
+      given.magnitude += std::abs(static_cast<double>(rank.before[i] - rank.after[i]));  // what drained
+    }
     const double allowed = (size + 2) * rule.wire_roundoff * given.magnitude / size + kSmallest;
     return std::abs(average - given.value / size) <= allowed;
   }
@@ -110,7 +112,66 @@ void Ledger::add(StepValues values) {
   for (auto& each : ranks) all.push_back(std::move(*each));
   open_.erase(step);
   check(all);
+  if (all[0].record.finite) check_drains(all);
+  using enum tuner::Command::Kind;
+  const tuner::Command::Kind command = all[0].record.command.kind;
+  if (command == run || command == commit) is_committed_ = command == commit;
   ++steps_;
+}
+
+// The size of a vector's part that is in a bucket.
+class BucketNorm {
+ public:
+  BucketNorm(const core::Bucket& bucket, const core::GradientTable& table) {
+    for (const core::Slice& slice : bucket.slices) {
+      int64_t begin = slice.offset;
+      for (int32_t t = 0; t < slice.tensor; ++t) begin += table.tensors[static_cast<size_t>(t)].numel;
+      ranges_.emplace_back(begin, begin + slice.length);
+    }
+  }
+  template <typename Value>
+  double operator()(Value value) const {
+    double sum = 0;
+    for (const auto& [begin, end] : ranges_) {
+      for (int64_t i = begin; i < end; ++i) sum += std::pow(static_cast<double>(value(static_cast<size_t>(i))), 2);
+    }
+    return std::sqrt(sum);
+  }
+  double operator()(const exec::Values& values) const {
+    return (*this)([&](size_t i) { return values[i]; });
+  }
+
+ private:
+  std::vector<std::pair<int64_t, int64_t>> ranges_;
+};
+
+void Ledger::check_drains(const std::vector<StepValues>& ranks) {
+  const StepRecord& record = ranks[0].record;
+  for (size_t b = 0; b < record.strategy.buckets.size(); ++b) {
+    const core::Bucket& bucket = record.strategy.buckets[b];
+    const DType dtype = table_.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
+    const Rule rule = rule_of(bucket.option, dtype);
+    if (rule.has_feedback) continue;
+    const std::string where = "step " + std::to_string(record.step) + ", bucket " + std::to_string(b);
+    const BucketNorm norm(bucket, table_);
+    const double rounding = 1 + 4 * rule.wire_roundoff;
+    double mean = 0;
+    for (const StepValues& rank : ranks) {
+      const double gradient = norm(rank.given), before = norm(rank.before);
+      const double added = norm([&](size_t i) { return rank.before[i] - rank.after[i]; });
+      mean += gradient / static_cast<double>(size_);
+      if (!is_committed_ || gradient == 0 || before == 0) {
+        EXPECT_EQ(added, 0) << where << ", rank " << rank.rank;
+        continue;
+      }
+      EXPECT_LE(added, exec::kDrainShare * gradient * rounding) << where;
+      EXPECT_GE(added, std::min(before, exec::kDrainShare * gradient) / rounding) << where;
+      ++drains_;
+      if (norm(rank.after) == 0) ++emptied_;
+    }
+    if (rule.loses) continue;
+    EXPECT_LE(norm(ranks[0].average), (1 + exec::kDrainShare) * mean * rounding) << where;
+  }
 }
 
 void Ledger::check(const std::vector<StepValues>& ranks) const {

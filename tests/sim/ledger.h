@@ -3,7 +3,8 @@
 //
 // The ledger of a job, in fp64 and element by element (I2, I6): what all ranks were given and had left is what was
 // applied and is left now, in every step and across every switch of strategy; a step that was not finite leaves
-// residuals as they were.
+// residuals as they were. Residuals of elements without error feedback stay where they are until a strategy is
+// committed, and then drain as draining.h says, so that no step applies much more than the gradient.
 #pragma once
 
 #include <map>
@@ -21,17 +22,21 @@ class Ledger {
   // Checks the step, by expectations of GoogleTest, once the values of all ranks are there.
   void add(StepValues values);
 
-  int64_t steps() const { return steps_; }  // that were checked
+  int64_t steps() const { return steps_; }      // that were checked
+  int64_t drains() const { return drains_; }    // of one bucket on one rank in one step
+  int64_t emptied() const { return emptied_; }  // of these, how many left nothing
 
  private:
   void check(const std::vector<StepValues>& ranks) const;
   void check_finite(const std::vector<StepValues>& ranks) const;
+  void check_drains(const std::vector<StepValues>& ranks);
 
   const core::GradientTable table_;
   const size_t size_;
   std::map<int64_t, std::vector<std::optional<StepValues>>> open_;  // by step
   std::map<int, exec::Values> residuals_;                           // of each rank after its last step
-  int64_t steps_ = 0;
+  bool is_committed_ = false;                                       // what is in force
+  int64_t steps_ = 0, drains_ = 0, emptied_ = 0;
 };
 
 }  // namespace gradtune::sim

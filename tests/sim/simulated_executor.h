@@ -50,6 +50,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
   void drop(int32_t slot) { workspace_.drop(slot); }
   void run(int32_t slot) { workspace_.run(slot); }
+  void commit(int32_t slot) { workspace_.commit(slot); }
 
   // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's
   // order. `done` is told when the averages and the control word are there, or of the first error, after which the

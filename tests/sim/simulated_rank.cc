@@ -106,8 +106,8 @@ void SimulatedRank::carry_out(const Command& command) {
                      if (status) return receive_strategy(command);
                      fail({status.error().code, "the broadcast of a strategy failed: " + status.error().message});
                    });
-    case Command::Kind::run:
-    case Command::Kind::commit: executor_.run(command.slot); break;
+    case Command::Kind::run: executor_.run(command.slot); break;
+    case Command::Kind::commit: executor_.commit(command.slot); break;
     case Command::Kind::drop: executor_.drop(command.slot); break;
   }
   lead();

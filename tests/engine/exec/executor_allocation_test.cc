@@ -47,6 +47,31 @@ TEST_F(ExecutorAllocation, AStepAllocatesNothingOnTheThreadThatRunsBackward) {
   }
 }
 
+TEST_F(ExecutorAllocation, NeitherDoesOneThatPaysBackResiduals) {
+  const core::GradientTable table = mixed_table();
+  Fleet fleet(2, table);
+  core::Rng rng(1);
+  const std::vector<Values> gradients = {random_gradient(table, rng), random_gradient(table, rng)};
+  fleet.run(make_strategy(table, "topk:0.01: encode@device all_gather decode@device", 3'000, 3));
+  for (int i = 0; i < 30; ++i) {
+    for (const core::Status& status : fleet.step(gradients)) ASSERT_TRUE(status.ok());
+  }
+  fleet.commit(make_strategy(table, "all_reduce", 3'000, 3));
+  suites::on_every_rank(2, [&](int r) {
+    const int64_t before = allocations_of_thread();
+    bool drained = true, ok = true;
+    for (int i = 0; i < 3; ++i) {
+      fleet.rank(r).load(gradients[static_cast<size_t>(r)]);
+      ok = fleet.rank(r).backward().ok() && ok;
+      drained = drained && fleet.rank(r).executor().drained(0);
+      ok = fleet.rank(r).settle().ok() && ok;
+    }
+    const int64_t after = allocations_of_thread();
+    EXPECT_TRUE(ok && drained);
+    EXPECT_EQ(after, before);
+  });
+}
+
 TEST_F(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
   const core::GradientTable table = mixed_table();
   const core::Strategy strategies[] = {

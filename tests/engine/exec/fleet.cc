@@ -81,12 +81,12 @@ Fleet::Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, c
   for (RankGroups& own : groups) ranks_.push_back(std::make_unique<Rank>(table, std::move(own), options));
 }
 
-void Fleet::run(const core::Strategy& strategy) {
+void Fleet::put_in_force(const core::Strategy& strategy, bool is_committed) {
   const int32_t before = slot_;
   slot_ = before == 0 ? 1 : 0;
   for (auto& rank : ranks_) {
     rank->executor().prepare(slot_, strategy).value();
-    rank->executor().run(slot_);
+    is_committed ? rank->executor().commit(slot_) : rank->executor().run(slot_);
     if (before >= 0) rank->executor().drop(before);
   }
 }

@@ -81,13 +81,16 @@ class Fleet {
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& rank(int r) { return *ranks_[static_cast<size_t>(r)]; }
 
-  // Prepares the strategy on all ranks, puts it in force and drops what was.
-  void run(const core::Strategy& strategy);
+  // Prepares the strategy on all ranks, puts it in force, on trial or for good, and drops what was.
+  void run(const core::Strategy& strategy) { put_in_force(strategy, /*is_committed=*/false); }
+  void commit(const core::Strategy& strategy) { put_in_force(strategy, /*is_committed=*/true); }
 
   std::vector<core::Status> step(const std::vector<Values>& gradients);
   std::vector<Values> residuals();
 
  private:
+  void put_in_force(const core::Strategy& strategy, bool is_committed);
+
   std::vector<std::unique_ptr<Rank>> ranks_;
   int32_t slot_ = -1;
 };

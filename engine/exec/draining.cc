@@ -1,0 +1,88 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/draining.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "engine/core/float16.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+
+struct Float {
+  using Stored = float;
+  static float widen(float value) { return value; }
+  static float narrow(float value) { return value; }
+};
+struct BFloat16 {
+  using Stored = uint16_t;
+  static float widen(uint16_t bits) { return core::widen_bf16(bits); }
+  static uint16_t narrow(float value) { return core::narrow_bf16(value); }
+};
+struct Float16 {
+  using Stored = uint16_t;
+  static float widen(uint16_t bits) { return core::widen_f16(bits); }
+  static uint16_t narrow(float value) { return core::narrow_f16(value); }
+};
+
+// Parts that are added up one by one, in order: as many for every number of threads.
+constexpr int64_t kMostParts = 256, kLeastPart = 4096;
+
+struct Squares {
+  double gradient = 0, residual = 0;
+};
+
+template <typename Body>
+void for_parts(int64_t n, compress::Queue& queue, Body body) {
+  const int64_t length = std::max(kLeastPart, (n + kMostParts - 1) / kMostParts);
+  compress::for_blocks(queue, (n + length - 1) / length,
+                       [&](int64_t part) { body(part, part * length, std::min(n, (part + 1) * length)); });
+}
+
+template <typename Type>
+Drained drain(const Drain& job, compress::Queue& queue) {
+  auto* gradient = reinterpret_cast<typename Type::Stored*>(job.gradient);
+  std::array<Squares, kMostParts> parts{};
+  for_parts(job.n, queue, [&](int64_t part, int64_t begin, int64_t end) {
+    Squares& sum = parts[static_cast<size_t>(part)];
+    for (int64_t i = begin; i < end; ++i) {
+      const auto g = static_cast<double>(Type::widen(gradient[i])), r = static_cast<double>(job.residual[i]);
+      sum.gradient += g * g;
+      sum.residual += r * r;
+    }
+  });
+  Squares all;
+  for (const Squares& part : parts) {
+    all.gradient += part.gradient;
+    all.residual += part.residual;
+  }
+  if (all.residual == 0) return {};
+  if (all.gradient == 0 || !std::isfinite(all.gradient)) return {.added = false, .left = true};
+
+  const auto share = static_cast<float>(std::min(1.0, kDrainShare * std::sqrt(all.gradient / all.residual)));
+  for_parts(job.n, queue, [&](int64_t, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float before = Type::widen(gradient[i]);
+      gradient[i] = Type::narrow(before + share * job.residual[i]);
+      job.residual_next[i] = share == 1 ? 0 : job.residual[i] - (Type::widen(gradient[i]) - before);
+    }
+  });
+  return {.added = true, .left = share != 1};
+}
+
+}  // namespace
+
+Drained drain(const Drain& job, compress::Queue& queue) {
+  switch (job.dtype) {
+    case DType::f32: return drain<Float>(job, queue);
+    case DType::bf16: return drain<BFloat16>(job, queue);
+    case DType::f16: return drain<Float16>(job, queue);
+  }
+  return {};
+}
+
+}  // namespace gradtune::exec
