@@ -5,8 +5,29 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace gradtune::core {
+
+// What compressing a bucket lost in one step on one rank, as exec/loss_sample.h says; negative: not known.
+struct BucketLoss {
+  double error = -1;     // norm(p - decode(encode(p))) / norm(p)
+  double residual = -1;  // norm(residual) / norm(gradient), before the step
+};
+
+// A bucket whose compression is not what it should be (tuner/error_budget.h).
+struct Excess {
+  enum class Kind : uint8_t {
+    none,
+    error,     // over its budget
+    residual,  // runs away against the gradient
+  } kind = Kind::none;
+  int32_t bucket = 0;
+  double value = 0, allowed = 0;  // of BucketLoss
+
+  bool operator==(const Excess&) const = default;
+};
+std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual"
 
 // One training step, reduced over ranks. A report reaches the tuner one step later, so it names the strategy it speaks
 // of.
@@ -21,6 +42,7 @@ struct StepReport {
   // What collectives took, all of them added up, on the rank where that was least: the others waited for a peer as well.
   // Under one strategy this moves with the link. 0: there were none.
   double comm_ms = 0;
+  Excess excess = {};     // the worst on any rank
   bool finite = true;     // no rank met a NaN or Inf in a gradient
   bool excluded = false;  // evaluation, checkpoint, skipped update, or a strategy was prepared: not to be scored
   bool prepared = true;   // every rank has prepared all that was asked for

@@ -99,6 +99,8 @@ class Executor final : private comm::CompletionSink {
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
+  // What that bucket's compression lost in the last step, on this rank.
+  core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   // Whether residuals were added to a part of that tensor in the last step, on this rank.
   bool drained(int32_t tensor) const;
 

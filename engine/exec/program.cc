@@ -6,6 +6,7 @@
 #include <array>
 
 #include "engine/exec/bucket_compiler.h"
+#include "engine/exec/loss_sample.h"
 
 namespace gradtune::exec {
 namespace {
@@ -52,6 +53,11 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
                             {.pool = program->pool_bytes, .state = program->state_bytes});
     if (core::Status status = compiler.compile(compiled); !status) return status.error();
     program->pool_bytes = compiler.ends().pool;
+    compiled.sampled_op = sampled_op(compiled);
+    if (compiled.sampled_op >= 0) {
+      compiled.sample = program->pool_bytes;
+      program->pool_bytes += sample_bytes(compiled.ops[static_cast<size_t>(compiled.sampled_op)]);
+    }
     program->state_bytes = compiler.ends().state;
     program->keeps_residual = program->keeps_residual || compiled.keeps_residual;
   }

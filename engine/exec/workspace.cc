@@ -3,6 +3,7 @@
 #include "engine/exec/workspace.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -92,13 +93,14 @@ void Workspace::run(int32_t slot) {
   residuals_.enter(*program_);
   states_.clear();
   missing_tensors_.reserve(program_->buckets.size());
+  samples_.reserve(program_->buckets.size());
 }
 
 void Workspace::commit(int32_t slot) {
   run(slot);
   is_committed_ = true;
   for (size_t b = 0; b < drains_.size(); ++b) {
-    drains_[b].is_due = residuals_.allocated() && !program_->buckets[b].keeps_residual;
+    drains_[b].is_due = !program_->buckets[b].keeps_residual;
   }
 }
 
@@ -124,6 +126,7 @@ void Workspace::begin() {
     missing_tensors_[b] = program_->buckets[b].tensors;
     drains_[b].last = {};
   }
+  samples_.assign(program_->buckets.size(), {});
   finite_ = true;
 }
 
@@ -138,10 +141,15 @@ bool Workspace::arrived(const Piece& piece, const std::byte* values) {
 }
 
 void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
-  const bool is_staged = this->bucket(bucket).staging >= 0;
-  if (op == 0 && !is_staged) drain(bucket, queue);
-  const ComputeResult result = run_op(this->bucket(bucket), this->op(bucket, op), memory_of(bucket), queue);
-  if (op == 0 && is_staged) drain(bucket, queue);  // it was loaded
+  const BucketProgram& program = this->bucket(bucket);
+  const BucketMemory memory = memory_of(bucket);
+  const bool is_staged = program.staging >= 0;
+  if (op == 0 && !is_staged) begin_bucket(bucket, queue);
+  const ComputeResult result = run_op(program, this->op(bucket, op), memory, queue);
+  if (op == 0 && is_staged) begin_bucket(bucket, queue);  // it was loaded
+  if (op == program.sampled_op) {
+    sample_error(program, this->op(bucket, op), memory, queue, samples_[static_cast<size_t>(bucket)]);
+  }
   if (!result.finite) finite_.store(false, std::memory_order_relaxed);
   if (result.status) return;
   const std::lock_guard lock(undecodable_mutex_);
@@ -149,19 +157,28 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
                   "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
 }
 
-// Into what the rest of the bucket's operations take for its gradient.
-void Workspace::drain(int32_t bucket, compress::Queue& queue) {
+// With what the rest of the bucket's operations take for its gradient.
+void Workspace::begin_bucket(int32_t bucket, compress::Queue& queue) {
   const auto index = static_cast<size_t>(bucket);
-  if (!drains_[index].is_due) return;
   const BucketProgram& program = program_->buckets[index];
   const BucketMemory memory = memory_of(bucket);
+  if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, samples_[index]);
+  if (!drains_[index].is_due || !residuals_.allocated()) return;
   const bool is_staged = program.staging >= 0;
-  drains_[index].last = exec::drain({.gradient = is_staged ? memory.pool + program.staging : memory.gradient,
-                                     .dtype = is_staged ? core::DType::f32 : program.dtype,
-                                     .n = program.numel,
-                                     .residual = residuals_.current(program, index),
-                                     .residual_next = residuals_.next(program, index)},
-                                    queue);
+  drains_[index].last = drain({.gradient = is_staged ? memory.pool + program.staging : memory.gradient,
+                               .dtype = is_staged ? core::DType::f32 : program.dtype,
+                               .n = program.numel,
+                               .residual = residuals_.current(program, index),
+                               .residual_next = residuals_.next(program, index)},
+                              queue);
+}
+
+core::BucketLoss Workspace::loss(int32_t bucket) const {
+  const LossSample& sample = samples_[static_cast<size_t>(bucket)];
+  core::BucketLoss loss;
+  if (sample.given > 0) loss.error = std::sqrt(sample.missed / sample.given);
+  if (sample.gradient > 0) loss.residual = std::sqrt(sample.residual / sample.gradient);
+  return loss;
 }
 
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {

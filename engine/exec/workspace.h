@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/core/measurement.h"
 #include "engine/exec/compute.h"
 #include "engine/exec/draining.h"
+#include "engine/exec/loss_sample.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
 
@@ -62,6 +64,8 @@ class Workspace {
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
   bool finite() const { return finite_; }  // of this rank, so far
+  // What that bucket's compression lost in the step, on this rank.
+  core::BucketLoss loss(int32_t bucket) const;
   // Whether residuals were added to the gradients of that bucket in the step, on this rank.
   bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
 
@@ -78,7 +82,7 @@ class Workspace {
   const Program* find(int32_t slot) const;
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
   BucketMemory memory_of(int32_t bucket) const;
-  void drain(int32_t bucket, compress::Queue& queue);
+  void begin_bucket(int32_t bucket, compress::Queue& queue);
   void settle_residuals();
   void free_idle_residuals();
 
@@ -103,6 +107,7 @@ class Workspace {
 
   // Of the step.
   std::vector<int32_t> missing_tensors_;  // per bucket
+  std::vector<LossSample> samples_;       // per bucket
   std::atomic<bool> finite_ = true;
   std::mutex undecodable_mutex_;
   std::optional<core::Error> undecodable_;  // until settle knows whether it matters

@@ -58,6 +58,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   void backward(double pace, Done done);
   core::Status settle(bool finite) { return workspace_.settle(finite); }
 
+  core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   exec::Values residual() const { return gradients_.read(*workspace_.program(), workspace_.residuals()); }
