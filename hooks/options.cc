@@ -94,6 +94,10 @@ const Row kRows[] = {
        d.compressors = text;
        return {};
      }},
+    {"error_budget", [](const Options& o) { return real_text(o.error_budget); },
+     [](std::string_view text, Draft& d) {
+       return parse_number(text, 0.001, 10.0, d.settings.error_budget.emplace());
+     }},
     {"lossy_after", [](const Options& o) { return number_text(o.lossy_after); },
      [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after); }},
     {"policy", [](const Options& o) { return o.policy; }, parse_policy},

@@ -60,9 +60,11 @@ void Pilot::saw_ready(int32_t position, double ready_us) {
 
 tuner::Action Pilot::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
-  if (settings_.tuning_budget == 0) {  // pinned by the user: what runs goes on, unconfirmed
+  if (settings_.tuning_budget == 0) {  // pinned by the user: what runs goes on, unconfirmed, within its error budget
+    tuner::Action action = tuner_->on_step(report);
     if (journal_) write(tuner::journal_line(report, stage));
-    return {};
+    for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
+    return action;
   }
   if (is_observing(stage) && !decided_) {
     for (size_t p = 0; p < job_.table.tensors.size(); ++p) {

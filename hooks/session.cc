@@ -47,7 +47,8 @@ Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
       gradients_(module, optimizer),
       peers_(group, options, settings_.timeout_ms, clock_),
       executor_(peers_.groups(), clock_, executor_options(settings_, peers_),
-                [this](bool finite) { return control_word(finite); }) {
+                [this](bool finite) { return control_word(finite); }),
+      error_budget_(settings_.error_budget) {
   check_momentum(optimizer_, settings_.codecs);
   peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
   broadcast_module();
@@ -131,8 +132,8 @@ void Session::start_tuning() {
     slot_labels_[slot] = candidate->label;
     if (slot != first) agreement_->prepared(slot, core::hash(candidate->strategy));
   }
-  const bool is_pinned = settings_.tuning_budget == 0;  // there are no trials
-  is_pinned ? executor_.commit(first) : executor_.run(first);
+  error_budget_ = tuner::ErrorBudget(settings_.error_budget);
+  put_in_force(first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
   announced_ = {};
   local_ = {};
   if (pilot_ && order_learned_) pilot_->start(table, std::move(imported));
@@ -225,6 +226,8 @@ void Session::finish_backward() {
   }
   if (core::Status status = executor_.settle(verdict.value().finite); !status) fail(status.error());
   if (!verdict.value().finite) ++nonfinite_steps_;
+  excess_ = {};
+  if (verdict.value().finite) judge_losses();
   if (word_.back() != 0) forget_unused();
   carry_out(verdict.value().command);
   if (pilot_ && order_learned_) {
@@ -261,12 +264,23 @@ std::span<double> Session::control_word(bool finite) {
   return word_;
 }
 
+void Session::judge_losses() {
+  for (size_t b = 0; b < losses_.size(); ++b) losses_[b] = executor_.loss(static_cast<int32_t>(b));
+  excess_ = error_budget_.record(losses_);
+}
+
+void Session::put_in_force(int32_t slot, bool is_committed) {
+  is_committed ? executor_.commit(slot) : executor_.run(slot);
+  losses_.assign(executor_.program().buckets.size(), {});
+  is_committed ? error_budget_.commit(slot, losses_.size()) : error_budget_.run(losses_.size());
+}
+
 void Session::carry_out(const tuner::Command& command) {
   switch (command.kind) {
     case tuner::Command::Kind::keep: return;
     case tuner::Command::Kind::prepare: prepare_received(command.slot, command.bytes); return;
-    case tuner::Command::Kind::run: executor_.run(command.slot); return;
-    case tuner::Command::Kind::commit: executor_.commit(command.slot); return;
+    case tuner::Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); return;
+    case tuner::Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); return;
     case tuner::Command::Kind::drop:
       executor_.drop(command.slot);
       slot_labels_.erase(command.slot);
@@ -319,10 +333,12 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
             .compute_ms = last_step_ms_ - last_times_.encode_ms - last_times_.decode_ms - last_times_.wait_ms,
             .comm_ms = last_times_.comm_ms,
             .rank = peers_.rank(),
+            .excess = excess_,
             .finite = true,
             .excluded = excluded_};
   excluded_ = false;
   synchronised_ = false;
+  excess_ = {};
   ++step_;
   return loss;
 }

@@ -24,6 +24,7 @@
 #include "hooks/peers.h"
 #include "hooks/pilot.h"
 #include "tuner/agreement.h"
+#include "tuner/error_budget.h"
 #include "tuner/strategy_file.h"
 
 namespace gradtune {
@@ -59,7 +60,9 @@ class Session {
   void finish_backward();
   void forget_unused();
   std::span<double> control_word(bool finite);
+  void judge_losses();
   void carry_out(const tuner::Command& command);
+  void put_in_force(int32_t slot, bool is_committed);
   void prepare_received(int32_t slot, int64_t bytes);
   core::Status prepare_text(int32_t slot, const std::string& text);
 
@@ -80,6 +83,8 @@ class Session {
   exec::Executor executor_;
   std::optional<tuner::Agreement> agreement_;
   std::optional<tuner::StrategyFile> imported_;
+  tuner::ErrorBudget error_budget_;
+  std::vector<core::BucketLoss> losses_;  // of the step, by bucket
   std::map<int32_t, std::string> slot_labels_;
   std::unique_ptr<Pilot> pilot_;  // rank 0
   std::string announced_text_;    // the strategy that the next prepare command is about, on rank 0
@@ -96,7 +101,8 @@ class Session {
   std::vector<int32_t> ready_order_;
   int64_t first_ready_ns_ = 0;
   std::vector<uint8_t> used_;
-  tuner::LocalStep local_;                               // for the control word: times of the step before
+  tuner::LocalStep local_;  // for the control word: times of the step before
+  core::Excess excess_;
   std::array<double, tuner::kControlWords + 1> word_{};  // the last element: some rank did not use some parameter
   int64_t step_began_ns_ = 0;
   int64_t nonfinite_steps_ = 0;

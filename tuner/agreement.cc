@@ -27,7 +27,8 @@ enum Position : size_t {
   kCommand = 17,    // kind, slot, bytes
   kSlowest = 20,    // compute time in whole microseconds and rank, in one number
   kCommMs = 21,     // negated: the minimum counts
-  kUsed = 22,
+  kExcess = 22,     // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
+  kUsed = 23,
 };
 static_assert(kUsed <= kControlWords);
 
@@ -68,6 +69,38 @@ int32_t slowest_rank(double slowest) {
 
 bool is_integer_in(double value, double least, double most) {
   return value >= least && value <= most && value == std::floor(value);
+}
+
+// Shares of what is allowed and values in whole units, so that all of it fits into the 53 bits of a double.
+constexpr double kShareUnits = 1024, kMostShare = 0x1p16, kValueUnits = 4096, kMostValue = 0x1p21;
+constexpr double kMostBuckets = 0x1p15, kKinds = 2;
+
+double pack(const core::Excess& excess) {
+  if (excess.kind == core::Excess::Kind::none) return 0;
+  const double share = std::clamp(std::ceil(excess.value / excess.allowed * kShareUnits), 1.0, kMostShare - 1);
+  const double value = std::clamp(std::round(excess.value * kValueUnits), 1.0, kMostValue - 1);
+  const double bucket = std::min<double>(excess.bucket, kMostBuckets - 1);
+  return ((share * kMostValue + value) * kMostBuckets + bucket) * kKinds + static_cast<double>(excess.kind) - 1;
+}
+
+core::Result<core::Excess> read_excess(const ControlWord& reduced) {
+  double rest = reduced[kExcess];
+  if (rest == 0) return core::Excess{};
+  const auto take = [&](double most) {
+    const double part = std::fmod(rest, most);
+    rest = std::floor(rest / most);
+    return part;
+  };
+  if (!is_integer_in(rest, 0, 0x1p53 - 1)) {
+    return Error{Error::Code::corrupt,
+                 "what stands in the control word for a bucket beyond its error is no such thing"};
+  }
+  core::Excess excess{.kind = static_cast<core::Excess::Kind>(1 + static_cast<int>(take(kKinds)))};
+  excess.bucket = static_cast<int32_t>(take(kMostBuckets));
+  excess.value = take(kMostValue) / kValueUnits;
+  if (rest == 0) return Error{Error::Code::corrupt, "a bucket beyond its error is within what is allowed"};
+  excess.allowed = excess.value * kShareUnits / rest;
+  return excess;
 }
 
 core::Result<Command> read_command(const ControlWord& reduced) {
@@ -131,6 +164,7 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   put_pair(word, kComputeMs, is_time(local.compute_ms) ? local.compute_ms : 0);
   word[kSlowest] = is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1;
   word[kCommMs] = is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs;
+  word[kExcess] = pack(local.excess);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
   word[kCommand + 2] = static_cast<double>(announced.bytes);
@@ -154,6 +188,8 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   }
   core::Result<Command> command = read_command(reduced);
   if (!command) return command.error();
+  const core::Result<core::Excess> excess = read_excess(reduced);
+  if (!excess) return excess.error();
 
   Verdict verdict;
   verdict.report = {.step = local.step,
@@ -163,6 +199,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
                     .compute_ms_min = -reduced[kComputeMs + 1],
                     .slowest_rank = slowest_rank(reduced[kSlowest]),
                     .comm_ms = reduced[kCommMs] > kNoMs ? std::max(0.0, -reduced[kCommMs]) : 0,
+                    .excess = excess.value(),
                     .finite = last_finite_,
                     .excluded = reduced[kExcluded] > 0 || !begun_};
   verdict.finite = reduced[kNonfinite] == 0;

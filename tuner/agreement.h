@@ -45,10 +45,11 @@ struct LocalStep {
   int64_t step = -1;  // that step; -1: there was none
   double step_ms = 0;
   double compute_ms = 0;
-  double comm_ms = 0;     // of all collectives; 0: there were none
-  int32_t rank = 0;       // who says so
-  bool finite = true;     // of the step under way
-  bool excluded = false;  // that step is not to be scored
+  double comm_ms = 0;        // of all collectives; 0: there were none
+  int32_t rank = 0;          // who says so
+  core::Excess excess = {};  // of that step, where it was finite on all ranks
+  bool finite = true;        // of the step under way
+  bool excluded = false;     // that step is not to be scored
 };
 
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent

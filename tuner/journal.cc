@@ -58,19 +58,26 @@ std::string journal_line(const core::GradientTable& table) {
 }
 
 std::string journal_line(const core::StepReport& report, Stage stage) {
-  return dump({{"kind", "step"},
-               {"step", report.step},
-               {"stage", to_string(stage)},
-               {"slot", report.slot},
-               {"step_ms", report.step_ms},
-               {"compute_ms_max", report.compute_ms_max},
-               {"compute_ms_min", report.compute_ms_min},
-               {"slowest_rank", report.slowest_rank},
-               {"comm_ms", report.comm_ms},
-               {"finite", report.finite},
-               {"excluded", report.excluded},
-               {"prepared", report.prepared},
-               {"failed", report.failed}});
+  ordered_json line = {{"kind", "step"},
+                       {"step", report.step},
+                       {"stage", to_string(stage)},
+                       {"slot", report.slot},
+                       {"step_ms", report.step_ms},
+                       {"compute_ms_max", report.compute_ms_max},
+                       {"compute_ms_min", report.compute_ms_min},
+                       {"slowest_rank", report.slowest_rank},
+                       {"comm_ms", report.comm_ms},
+                       {"finite", report.finite},
+                       {"excluded", report.excluded},
+                       {"prepared", report.prepared},
+                       {"failed", report.failed}};
+  if (report.excess.kind != core::Excess::Kind::none) {
+    line["excess"] = {{"what", to_string(report.excess.kind)},
+                      {"bucket", report.excess.bucket},
+                      {"value", report.excess.value},
+                      {"allowed", report.excess.allowed}};
+  }
+  return dump(line);
 }
 
 std::string journal_line(const Decision& decision) {

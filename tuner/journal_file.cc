@@ -146,7 +146,7 @@ class Parser {
     const JsonObject& line = in_.object(value, where_,
                                         {"kind", "step", "stage", "slot", "step_ms", "compute_ms_max", "compute_ms_min",
                                          "finite", "excluded", "prepared", "failed"},
-                                        {"slowest_rank", "comm_ms"});
+                                        {"slowest_rank", "comm_ms", "excess"});
     if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
     if (!in_.ok()) return;
     file_.reports.push_back(
@@ -159,10 +159,24 @@ class Parser {
                              ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.world_size - 1))
                              : -1,
          .comm_ms = has(line, "comm_ms") ? number(line, "comm_ms") : 0,
+         .excess = has(line, "excess") ? read_excess(get(line, "excess")) : core::Excess{},
          .finite = flag(line, "finite"),
          .excluded = flag(line, "excluded"),
          .prepared = flag(line, "prepared"),
          .failed = flag(line, "failed")});
+  }
+
+  core::Excess read_excess(const JsonValue& value) {
+    const JsonObject& excess = in_.object(value, at("excess"), {"what", "bucket", "value", "allowed"});
+    if (!in_.ok()) return {};
+    const std::string what = text(excess, "what");
+    using Kind = core::Excess::Kind;
+    const auto kind = what == to_string(Kind::error) ? Kind::error : Kind::residual;
+    if (what != to_string(kind)) in_.fail(at("what"), fmt::format("error or residual is needed, found \"{}\"", what));
+    return {.kind = kind,
+            .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, std::numeric_limits<int32_t>::max())),
+            .value = number(excess, "value"),
+            .allowed = number(excess, "allowed")};
   }
 
   // What was there before the first step is the imported strategy.
@@ -235,7 +249,6 @@ core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
   const auto tuner = make_tuner(file.job);
   if (!tuner) return tuner.error();
   std::vector<std::string> lines;
-  if (file.job.tuning.budget_steps == 0) return lines;  // pinned: nothing is decided
   auto timing = file.timings.begin();
   for (size_t r = 0; r < file.reports.size(); ++r) {
     const core::StepReport& report = file.reports[r];

@@ -89,6 +89,13 @@ std::string change_line(const Decision& decision) {
   if (decision.what == "drop committed") {
     return line(fmt::format("{} is not faster than the baseline any more and is dropped", decision.label));
   }
+  if (decision.what == "over error budget") {
+    return line(
+        fmt::format("its compression loses more than its error budget allows, and is dropped: {}", decision.label));
+  }
+  if (decision.what == "residual runs away") {
+    return line(fmt::format("its residual runs away against the gradient, and it is dropped: {}", decision.label));
+  }
   if (decision.what == "keep committed") return line(fmt::format("{} stays", decision.label));
   return "";
 }

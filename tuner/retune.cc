@@ -83,6 +83,10 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
 // It is not faster than the baseline any more.
 void Tuner::Core::drop_committed(double gain) {
   decide("drop committed", roster_.at(*confirmed_).candidate->label, gain);
+  forget_committed();
+}
+
+void Tuner::Core::forget_committed() {
   roster_.set_permanent(*confirmed_, false);
   confirmed_.reset();
   cooldown_.dropped(Budget::most_cost_ms(options_.budget_share, knowledge_.baseline_ms));

@@ -25,7 +25,9 @@ Kind kind_of(const core::Strategy& strategy) {
 
 }  // namespace
 
-void Tuner::Core::note(const Score& score) {
+void Tuner::Core::note(const Score& block) {
+  Score score = block;
+  if (is_over(score.slot)) score.step_ms.reset();  // however fast it is
   scores_.push_back(score);
   if (score.step_ms) roster_.measured(score.slot, *score.step_ms);
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
@@ -80,6 +82,7 @@ void Tuner::Core::observe(std::vector<Score> scores) {
 
 void Tuner::Core::start_search() {
   if (has_decided_) policy_ = make_policy_();
+  std::erase_if(knowledge_.codecs, [&](const auto& codec) { return banned_.contains(core::to_string(codec)); });
   kinds_.clear();
   stage_ = Stage::partition;
   partition();
@@ -89,6 +92,7 @@ void Tuner::Core::partition() {
   const policies::Proposal proposal = policy_->propose(knowledge_);
   std::vector<int32_t> slots;
   for (const policies::Candidate& candidate : proposal.candidates) {
+    if (is_banned(candidate)) continue;
     const int32_t slot = roster_.slot_of(candidate);
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
     if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
@@ -108,7 +112,7 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   for (int32_t slot : finalists) best_ms = std::min(best_ms, roster_.at(slot).step_ms.value_or(best_ms));
   std::erase_if(finalists, [&](int32_t slot) {
     const double behind = roster_.at(slot).step_ms ? *roster_.at(slot).step_ms / best_ms : 1;
-    if (slot >= baselines_ && behind <= kBehind) return false;
+    if (slot >= baselines_ && behind <= kBehind && !is_over(slot)) return false;
     decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
     return true;
   });
@@ -166,6 +170,7 @@ void Tuner::Core::start_confirming() {
 }
 
 void Tuner::Core::confirm(const std::vector<Score>& scores) {
+  if (is_over(winner_)) return fall_back("it is over its error budget");
   confirmation_->score(scores);
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
   const Claim claim = confirmation_->claim();

@@ -74,6 +74,10 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
 
 Action Tuner::Core::on_step(const core::StepReport& report) {
   step_ = report.step;
+  if (options_.budget_steps == 0) {
+    guard(report);
+    return commit_ ? next_action() : Action{};
+  }
   schedule_.record(report);
   for (const Score& score : schedule_.take_scores()) note(score);
   if (stage_ == Stage::watch) watch(report);
@@ -87,6 +91,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
       advance();
     }
   }
+  guard(report);
   return next_action();
 }
 

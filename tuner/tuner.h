@@ -10,6 +10,10 @@
 // as many as fixed beforehand), watch. A job that starts from a file begins in `imported` and goes on to confirm. When
 // the budget is spent, or nothing is confirmed, the baseline stays (I4).
 //
+// A strategy of which a bucket is over its error budget, or whose residual runs away (error_budget.h), is out for the
+// rest of the job when it is on trial. Committed or pinned it gives way to the baseline at once, and the compressor of
+// that bucket is not used again.
+//
 // While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
 // against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
 // worth its price, the baselines are observed and the best of each kind of compression that the last search measured
@@ -39,7 +43,7 @@ std::string_view to_string(Stage stage);
 
 struct TunerOptions {
   uint64_t seed = 0;
-  int budget_steps = 400;      // tuning ends after that many steps
+  int budget_steps = 400;      // tuning ends after that many steps; 0: what is in force first is pinned
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
   int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
   int block_steps = 5;         // of a race; the first is dropped (see tuning reference, section 4)
@@ -82,6 +86,9 @@ struct Outcome {
 //   look again                how often that was done before
 //   ranking holds, changed    0; the label is the strategy that looks best
 //   keep committed            its step time, ms; the label is the strategy
+// At any time:
+//   over error budget         the error; the label says of which strategy and bucket, and what is allowed
+//   residual runs away        norm(residual) / norm(gradient), the label likewise
 struct Decision {
   int64_t step = 0;
   Stage stage = Stage::observe;

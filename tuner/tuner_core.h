@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tuner is made of inside: its state and, in three files, its parts. tuner.cc turns reports into commands,
-// stages.cc leads from observing to a decision, retune.cc looks after a decision. Not for users.
+// What the tuner is made of inside: its state and, in four files, its parts. tuner.cc turns reports into commands,
+// stages.cc leads from observing to a decision, retune.cc looks after a decision, guard.cc after errors. Not for users.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,7 @@ class Tuner::Core {
   void race(const std::vector<Score>& scores);
   void confirm(const std::vector<Score>& scores);
   void watch(const core::StepReport& report);
+  void guard(const core::StepReport& report);
   void audit(const std::vector<Score>& scores);
 
   void start_search();
@@ -70,6 +71,9 @@ class Tuner::Core {
   void race_kinds_again();
   void judge_ranking();
   void drop_committed(double gain);
+  void forget_committed();
+  bool is_over(int32_t slot) const { return roster_.contains(slot) && over_.contains(roster_.at(slot).hash); }
+  bool is_banned(const policies::Candidate& candidate) const;
   void fall_back(const std::string& why);
   void settle(const std::string& why);
   void conclude(int32_t slot);
@@ -112,6 +116,8 @@ class Tuner::Core {
   int32_t baseline_ = 0;
   std::optional<int32_t> confirmed_;  // committed, and not found wanting since
   std::optional<int32_t> commit_;     // to be announced
+  std::set<uint64_t> over_;           // hashes of strategies that were found over their error budget
+  std::set<std::string> banned_;      // compressors that took what was committed there
 
   std::map<Kind, Best> kinds_;  // of the last search
   bool is_ranking_ = false;     // the race is among them

@@ -381,6 +381,8 @@ TEST(Wrap, RefusesByName) {
     }
     EXPECT_THAT(refusal({.policy = "guess"}), HasSubstr("mergecomp"));
     EXPECT_THAT(refusal({.strategy = "/nowhere/strategy.json"}), HasSubstr("/nowhere/strategy.json"));
+    EXPECT_THAT(refusal({.error_budget = 0}),
+                HasSubstr("error_budget (argument) is \"0.0\": allowed is a number from"));
     EXPECT_THAT(refusal({.timeout = -1}), HasSubstr("timeout"));
     setenv("GRADTUNE_FIDELTY", "exact", 1);
     EXPECT_THAT(refusal({}), testing::AllOf(HasSubstr("GRADTUNE_FIDELTY"), HasSubstr("fidelity")));

@@ -37,13 +37,14 @@ SimulatedRank::SimulatedRank(World& world, std::unique_ptr<comm::Communicator> d
       control_(record(std::move(control), Call::Group::control, world, calls_)),
       executor_(world, *data_, *control_, gradients_, options.executor,
                 [this](bool finite) { return control_word(finite); }),
-      agreement_(0, core::hash(options.start.at(0).strategy)) {
+      agreement_(0, core::hash(options.start.at(0).strategy)),
+      error_budget_(options.error_budget) {
   for (size_t slot = 0; slot < options.start.size(); ++slot) {
     const core::Strategy& strategy = options.start[slot].strategy;
     executor_.prepare(static_cast<int32_t>(slot), strategy).value();
     if (slot > 0) agreement_.prepared(static_cast<int32_t>(slot), core::hash(strategy));
   }
-  executor_.run(0);
+  put_in_force(0, /*is_committed=*/false);
   world_.after(0, rank_, [this] { begin_step(); });
 }
 
@@ -80,6 +81,10 @@ void SimulatedRank::finish_backward(const core::Status& status) {
 void SimulatedRank::settle(const tuner::Verdict& verdict) {
   if (core::Status status = executor_.settle(verdict.finite); !status) return fail(status.error());
   report_ = verdict.report;
+  std::vector<core::BucketLoss> losses;
+  for (size_t b = 0; b < record_.strategy.buckets.size(); ++b)
+    losses.push_back(executor_.loss(static_cast<int32_t>(b)));
+  excess_ = verdict.finite ? error_budget_.record(losses) : core::Excess();
   record_.finite = verdict.finite;
   record_.command = verdict.command;
   exec::Values average = gradients_.read(), after = executor_.residual();
@@ -106,11 +111,17 @@ void SimulatedRank::carry_out(const Command& command) {
                      if (status) return receive_strategy(command);
                      fail({status.error().code, "the broadcast of a strategy failed: " + status.error().message});
                    });
-    case Command::Kind::run: executor_.run(command.slot); break;
-    case Command::Kind::commit: executor_.commit(command.slot); break;
+    case Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); break;
+    case Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); break;
     case Command::Kind::drop: executor_.drop(command.slot); break;
   }
   lead();
+}
+
+void SimulatedRank::put_in_force(int32_t slot, bool is_committed) {
+  is_committed ? executor_.commit(slot) : executor_.run(slot);
+  const size_t buckets = executor_.strategy().buckets.size();
+  is_committed ? error_budget_.commit(slot, buckets) : error_budget_.run(buckets);
 }
 
 void SimulatedRank::receive_strategy(const Command& command) {
@@ -144,6 +155,7 @@ void SimulatedRank::end_step() {
   local_ = {.step = record_.step,
             .step_ms = record_.step_ms,
             .compute_ms = record_.step_ms - times.encode_ms - times.decode_ms - times.wait_ms,
+            .excess = excess_,
             .finite = true,
             .excluded = excluded_};
   excluded_ = false;

@@ -21,6 +21,7 @@
 #include "tests/sim/recording.h"
 #include "tests/sim/simulated_executor.h"
 #include "tuner/agreement.h"
+#include "tuner/error_budget.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::sim {
@@ -54,6 +55,7 @@ struct RankOptions {
   double noise = 0;              // the share by which forward and backward take longer or shorter, at most
   std::vector<policies::Candidate> start = {};  // slots 0, 1, ...; the first one is in force
   int64_t steps = 10;
+  std::optional<double> error_budget = {};
 
   std::function<exec::Values(int rank, int64_t step)> gradient = {};
   // What arrives at a rank of a strategy that was broadcast; empty: the strategy.
@@ -86,6 +88,7 @@ class SimulatedRank final : private comm::CompletionSink {
   void finish_backward(const core::Status& status);
   void settle(const tuner::Verdict& verdict);
   void carry_out(const tuner::Command& command);
+  void put_in_force(int32_t slot, bool is_committed);
   void receive_strategy(const tuner::Command& command);
   void lead();
   void end_step();
@@ -109,6 +112,7 @@ class SimulatedRank final : private comm::CompletionSink {
   std::unique_ptr<comm::Communicator> data_, control_;
   SimulatedExecutor executor_;
   tuner::Agreement agreement_;
+  tuner::ErrorBudget error_budget_;
 
   // Of the step under way.
   StepRecord record_;
@@ -116,6 +120,7 @@ class SimulatedRank final : private comm::CompletionSink {
   tuner::LocalStep local_;
   tuner::ControlWord word_{};
   core::StepReport report_;
+  core::Excess excess_;
   bool excluded_ = true;  // the first step is
   int64_t began_ns_ = 0;
 

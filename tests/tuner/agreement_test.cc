@@ -247,5 +247,44 @@ TEST(Agreement, RefusesAWordThatIsNotFinite) {
   }
 }
 
+TEST(Agreement, TheWorstExcessOfAllRanksIsReported) {
+  Ranks ranks(4);
+  using core::Excess;
+  EXPECT_EQ(ranks.agreed_step().report.excess, Excess());
+  ranks.locals[1].excess = {.kind = Excess::Kind::error, .bucket = 12, .value = 0.75, .allowed = 0.5};
+  ranks.locals[2].excess = {.kind = Excess::Kind::residual, .bucket = 3, .value = 90, .allowed = 30};
+  ranks.locals[3].excess = {.kind = Excess::Kind::error, .bucket = 700, .value = 0.96, .allowed = 0.9};
+  Excess worst = ranks.agreed_step().report.excess;
+  EXPECT_EQ(worst, (Excess{.kind = Excess::Kind::residual, .bucket = 3, .value = 90, .allowed = 30}));
+  ranks.locals[2].excess = {};
+  worst = ranks.agreed_step().report.excess;
+  EXPECT_EQ(worst, (Excess{.kind = Excess::Kind::error, .bucket = 12, .value = 0.75, .allowed = 0.5}));
+  ranks.locals[1].excess = {};
+  worst = ranks.agreed_step().report.excess;
+  EXPECT_EQ(worst.bucket, 700);
+  EXPECT_NEAR(worst.value, 0.96, 2e-4);
+  EXPECT_NEAR(worst.allowed, 0.9, 2e-3);
+}
+
+TEST(Agreement, AnExcessBeyondAllBoundsStillSaysThatThereIsOne) {
+  Ranks ranks(2);
+  ranks.locals[1].excess = {.kind = core::Excess::Kind::residual, .bucket = 1 << 20, .value = 1e300, .allowed = 1e-300};
+  const core::Excess found = ranks.agreed_step().report.excess;
+  EXPECT_EQ(found.kind, core::Excess::Kind::residual);
+  EXPECT_GT(found.value, 500);
+  EXPECT_LT(found.allowed, found.value);
+}
+
+TEST(Agreement, AnExcessThatIsNoneIsRefused) {
+  for (const double bad : {-1.0, 0.5, 3.0, 0x1p53, 0x1p60}) {
+    Ranks ranks(2);
+    ControlWord word = ranks.ranks[0].contribute(ranks.locals[0], {});
+    word[22] = bad;
+    const auto verdict = ranks.ranks[0].receive(ranks.locals[0], word);
+    ASSERT_FALSE(verdict.ok()) << bad;
+    EXPECT_EQ(verdict.error().code, core::Error::Code::corrupt);
+  }
+}
+
 }  // namespace
 }  // namespace gradtune::tuner

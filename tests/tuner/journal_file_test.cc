@@ -67,6 +67,19 @@ TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   EXPECT_EQ(file.value().reports[0].comm_ms, 0);
 }
 
+TEST(JournalFile, AnExcessIsThereOnlyWhereThereWasOne) {
+  EXPECT_EQ(journal().find("excess"), std::string::npos);
+  core::StepReport over = kReport;
+  over.excess = {.kind = core::Excess::Kind::residual, .bucket = 4, .value = 31.25, .allowed = 30};
+  const std::string text = journal() + journal_line(over, Stage::watch) + "\n";
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_EQ(file.value().reports, (std::vector<core::StepReport>{kReport, over}));
+  EXPECT_THAT(error_of(text, R"("what":"residual")", R"("what":"none")"),
+              HasSubstr("line 5: what: error or residual is needed, found \"none\""));
+  EXPECT_THAT(error_of(text, R"("bucket":4)", R"("bucket":-4)"), HasSubstr("line 5: bucket: an integer from 0"));
+}
+
 TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
   const policies::Candidate imported{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2),
                                      "mine"};

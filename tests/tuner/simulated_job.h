@@ -126,6 +126,8 @@ struct JobOptions {
   policies::Knowledge knowledge;
   std::function<double(const core::Strategy&)> strategy_ms;
   std::function<std::vector<policies::TimedStep>(const core::Strategy&)> ops;
+  // Of the last rank, by step and label in force.
+  std::function<core::Excess(int64_t, const std::string&)> excess;
 };
 
 class SimulatedJob {
@@ -213,6 +215,7 @@ class SimulatedJob {
               .step_ms = ms,
               .compute_ms = 60,
               .comm_ms = options_.comm_ms ? options_.comm_ms(step_) : 0,
+              .excess = options_.excess ? options_.excess(step_, label) : core::Excess(),
               .finite = true,
               .excluded = is_excluded};
     steps.push_back({step_, label, ms, tuner->stage(), report, action.command});
@@ -246,6 +249,7 @@ class SimulatedJob {
   LocalStep local_of(int rank) const {
     LocalStep local = local_;
     local.rank = rank;
+    if (rank + 1 < options_.ranks) local.excess = {};
     if (options_.compute_ms) local.compute_ms = options_.compute_ms(local.step, rank);
     return local;
   }

@@ -47,6 +47,11 @@ struct Options {
   // Allow-list, such as {"topk:0.01"}; as a variable separated by commas. Naming a compressor outside the default list
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.
   std::optional<std::vector<std::string>> compressors = {};
+  // The largest one-step error norm(p - decode(encode(p))) / norm(p), p = gradient + residual, of a bucket that is
+  // compressed with loss: median of 32 steps, maximum over ranks. A strategy beyond it is not chosen, and gives way to
+  // the baseline where it was; so does one whose residual runs away against the gradient. It bounds error, not
+  // accuracy: a guard against change. Default: 1.2 times what was seen when the strategy had been committed.
+  std::optional<double> error_budget = {};
   std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
   std::optional<std::string> policy = {};    // mergecomp (default), auto, espresso, fixed, exhaustive
   std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it

@@ -1,0 +1,135 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The guard of compression in real processes: gradients of one rank change their nature, and all ranks are back at the
+// baseline in the same step; what was owed is paid back, and nothing is lost.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "engine/compress/compressor.h"
+#include "engine/exec/draining.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tuner/files.h"
+#include "tuner/journal_file.h"
+#include "tuner/strategy_file.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+constexpr int64_t kChange = 60, kSteps = 160;
+
+// Its gradients are what its loss is told.
+struct GivenImpl : torch::nn::Module {
+  GivenImpl() { weight = register_parameter("weight", torch::zeros({80, 100})); }
+  torch::Tensor loss(const torch::Tensor& gradient) { return (weight * gradient).sum(); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(Given);
+
+// One element in fifty counts; from kChange on, on the last rank, all do.
+torch::Tensor gradient_of(int rank, int size, int64_t step) {
+  torch::manual_seed(1'000 * step + rank);
+  const torch::Tensor values = torch::randn({80, 100});
+  if (step >= kChange && rank + 1 == size) return values;
+  return values * (torch::rand({80, 100}) < 0.02).to(torch::kFloat);
+}
+
+// A strategy file of that option for all buckets, by rank 0.
+void write_strategy(const Rank& rank, const std::string& file, const std::string& option) {
+  auto group = make_group();
+  Given model;
+  torch::optim::SGD sgd(model->parameters(), 0.0);
+  auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_budget = 0}));
+  model->loss(gradient_of(rank.rank, rank.size, 0)).backward();
+  optimizer.step();
+  optimizer.export_strategy(file);
+  if (rank.rank == 0) {
+    const auto known = compress::known_traits();
+    auto read = tuner::parse_strategy(tuner::read_file(file, 1 << 20).value(), known).value();
+    for (core::Bucket& bucket : read.strategy.buckets) bucket.option = core::parse_option(option, known).value();
+    read.strategy.order = core::staggered_order(read.strategy.buckets);
+    ASSERT_TRUE(tuner::write_file_atomically(file, tuner::to_json(read)).ok());
+  }
+  group->barrier()->wait();
+}
+
+void fall_back(const Rank& rank, const std::string& file, const std::string& journal) {
+  write_strategy(rank, file, "topk:0.05: encode@device all_gather decode@device");
+  auto group = make_group();
+  Given model;
+  torch::optim::SGD sgd(model->parameters(), 0.0);
+  {
+    auto optimizer = wrap(
+        sgd, *model, group,
+        quiet({.fidelity = "lossy", .error_budget = 0.5, .strategy = file, .tuning_budget = 0, .journal = journal}));
+    torch::Tensor given = torch::zeros({80, 100}, torch::kDouble), applied = given.clone();
+    std::vector<int64_t> epochs;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      model->loss(gradient_of(rank.rank, rank.size, step)).backward();
+      const torch::Tensor average = model->weight.grad().to(torch::kDouble);
+      double mean = 0;
+      for (int r = 0; r < rank.size; ++r) {
+        const torch::Tensor gradient = gradient_of(r, rank.size, step).to(torch::kDouble);
+        given += gradient;
+        mean += gradient.norm().item<double>() / rank.size;
+      }
+      applied += rank.size * average;
+      if (!epochs.empty() && epochs.back() > 1) {
+        EXPECT_LE(average.norm().item<double>(), (1 + exec::kDrainShare) * mean * (1 + 1e-5)) << "step " << step;
+      }
+      optimizer.step();
+      epochs.push_back(optimizer.progress().epoch);
+    }
+    EXPECT_EQ(difference_from_rank0(torch::tensor(epochs), *group), 0) << "in the same step";
+    const auto changed = std::find_if(epochs.begin(), epochs.end(), [](int64_t epoch) { return epoch > 1; });
+    EXPECT_GE(changed - epochs.begin(), kChange + 16);
+    EXPECT_LE(changed - epochs.begin(), kChange + 16 + 5);
+    EXPECT_EQ(epochs.back(), 2);
+    EXPECT_THAT(optimizer.progress().strategy, HasSubstr("all_reduce"));
+    EXPECT_LE((given - applied).abs().max().item<double>(), 1e-3) << "all that was given was applied";
+  }
+  if (rank.rank != 0) return;
+  const auto read = tuner::read_journal(journal);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_THAT(read.value().decided, Contains(HasSubstr("over error budget")).Times(1));
+  EXPECT_THAT(tuner::decide_again(read.value()).value(), Contains(HasSubstr("over error budget")).Times(1));
+}
+
+TEST(ErrorBudget, APinnedStrategyOverItsBudgetGivesWayOnAllRanksInTheSameStep) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path();
+  const std::string file = folder / "gradtune_error_budget_test.json";
+  const std::string journal = folder / "gradtune_error_budget_test.jsonl";
+  run_ranks(3, [&](const Rank& rank) { fall_back(rank, file, journal); });
+  std::filesystem::remove(file);
+  std::filesystem::remove(journal);
+}
+
+TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1, /*width=*/256);
+    torch::optim::SGD sgd(model->parameters(), 0.01);
+    // No top-k of random gradients loses so little.
+    auto optimizer = wrap(sgd, *model, group,
+                          quiet({.fidelity = "lossy",
+                                 .compressors = std::vector<std::string>{"none", "topk:0.01"},
+                                 .error_budget = 0.1,
+                                 .tuning_budget = 150}));
+    for (int step = 0; step < 200; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+    }
+    EXPECT_EQ(optimizer.progress().strategy.find("topk"), std::string::npos) << optimizer.progress().strategy;
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test

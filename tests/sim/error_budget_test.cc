@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The guard of compression from end to end: gradients that change their nature are really compressed on simulated
+// ranks, what is lost is sampled, judged on each rank and reduced, and the real tuner takes all ranks back to the
+// baseline in the same step.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policies/baseline.h"
+#include "tests/sim/job.h"
+#include "tests/sim/ledger.h"
+#include "tuner/journal.h"
+#include "tuner/journal_file.h"
+
+namespace gradtune::sim {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kChange = 330, kSteps = 400;
+
+// One element in a hundred counts; from kChange on, on the last rank, all do.
+exec::Values gradient(const core::GradientTable& table, int rank, int size, int64_t step) {
+  core::Rng rng(static_cast<uint64_t>(1'000 * step + rank));
+  exec::Values values(static_cast<size_t>(table.numel()));
+  const bool is_dense = step >= kChange && rank + 1 == size;
+  for (float& value : values) {
+    const double size_of_it = is_dense || rng.below(100) == 0 ? 1 : 0.001;
+    value = static_cast<float>(size_of_it * (2 * rng.uniform() - 1));
+  }
+  return values;
+}
+
+struct Guarded {
+  Guarded(int size, std::optional<double> error_budget) : ledger(table(), size) {
+    JobOptions options{
+        .world = {
+            .size = size, .seed = 3, .rank = {.bytes_per_second = 3e6, .latency_ns = 100'000}, .jitter_ns = 20'000}};
+    options.rank.table = table();
+    options.rank.executor = {.backward_ns = 4'000'000, .device = {.fixed_ns = 50'000, .element_ns = 1}};
+    options.rank.steps = kSteps;
+    options.rank.error_budget = error_budget;
+    options.rank.gradient = [size](int rank, int64_t step) { return gradient(table(), rank, size, step); };
+    options.rank.on_values = [this](StepValues values) { ledger.add(std::move(values)); };
+    const tuner::Job tuned{.table = table(),
+                           .world_size = size,
+                           .fidelity = core::Fidelity::lossy,
+                           .codecs = {{"none"}, {"bf16"}, {"topk", 0.02}},
+                           .policy = "mergecomp",
+                           .tuning = {.seed = 3}};
+    options.rank.start = policies::baselines(tuned.table, tuned.fidelity);
+    tuner = tuner::make_tuner(tuned).value();
+    journal = tuner::journal_header(tuned, "simulated") + "\n" + tuner::journal_line(tuned.table) + "\n";
+    options.leader = [this, tuned](const core::StepReport& report) {
+      const tuner::Stage stage = tuner->stage();
+      const tuner::Action action = tuner->on_step(report);
+      journal += tuner::journal_line(report, stage) + "\n";
+      for (const tuner::Decision& decision : tuner->take_decisions()) {
+        decisions.push_back(decision);
+        journal += tuner::journal_line(decision) + "\n";
+      }
+      if (action.command.kind == tuner::Command::Kind::prepare) {
+        journal += tuner::journal_plan_line(report.step + 1, action.command.slot, tuned, *action.candidate) + "\n";
+      }
+      return action;
+    };
+    job = std::make_unique<Job>(options);
+    job->run();
+  }
+
+  static core::GradientTable table() {
+    return exec::make_table({{100, core::DType::f32}, {6'000, core::DType::f32}, {9'000, core::DType::f32}});
+  }
+  std::vector<tuner::Decision> decided(const std::string& what, int64_t since = 0) const {
+    std::vector<tuner::Decision> found;
+    for (const tuner::Decision& decision : decisions) {
+      if (decision.what == what && decision.step >= since) found.push_back(decision);
+    }
+    return found;
+  }
+  bool is_lossy(int r, size_t step) const {
+    return core::needed_fidelity(job->rank(r).steps()[step].strategy, compress::known_traits()) ==
+           core::Fidelity::lossy;
+  }
+
+  Ledger ledger;
+  std::unique_ptr<tuner::Tuner> tuner;
+  std::vector<tuner::Decision> decisions;
+  std::string journal;
+  std::unique_ptr<Job> job;
+};
+
+class ErrorBudgets : public testing::TestWithParam<std::optional<double>> {};
+INSTANTIATE_TEST_SUITE_P(SeenOrGiven, ErrorBudgets, testing::Values(std::nullopt, 0.6));
+
+TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSameStep) {
+  constexpr int kSize = 3;
+  Guarded run(kSize, GetParam());
+  for (int r = 0; r < kSize; ++r) {
+    ASSERT_FALSE(run.job->rank(r).error()) << run.job->rank(r).error()->message;
+    ASSERT_EQ(run.job->rank(r).steps().size(), static_cast<size_t>(kSteps));
+  }
+  ASSERT_FALSE(run.decided("commit").empty());
+  ASSERT_TRUE(run.is_lossy(0, kChange)) << run.decided("commit").back().label;
+  size_t last = kSteps - 1;
+  while (last > 0 && !run.is_lossy(0, last)) --last;
+  // More than half of 32 measurements, a step until it is reported, and the lead.
+  EXPECT_GE(last, static_cast<size_t>(kChange + 16));
+  EXPECT_LE(last, static_cast<size_t>(kChange + 17 + 1 + tuner::kLead));
+  for (int r = 1; r < kSize; ++r) {
+    for (size_t s = 0; s < static_cast<size_t>(kSteps); ++s) {
+      ASSERT_EQ(core::hash(run.job->rank(r).steps()[s].strategy), core::hash(run.job->rank(0).steps()[s].strategy));
+    }
+  }
+  const auto found = run.decided("over error budget", kChange);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_THAT(found[0].label, HasSubstr("bucket "));
+  EXPECT_GT(found[0].value, GetParam().value_or(tuner::ErrorBudget::kLeast));
+  EXPECT_THAT(run.journal, HasSubstr(R"("excess":{"what":"error")"));
+  EXPECT_FALSE(run.tuner->outcome().committed);
+  // What it owed is paid back by the baseline that follows, within its cap.
+  EXPECT_GT(run.ledger.drains(), 0);
+  EXPECT_EQ(run.ledger.steps(), kSteps);
+}
+
+TEST_P(ErrorBudgets, TheJournalReplaysToTheSameDecisions) {
+  const Guarded run(2, GetParam());
+  const auto file = tuner::parse_journal(run.journal);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  const auto again = tuner::decide_again(file.value());
+  ASSERT_TRUE(again.ok()) << again.error().message;
+  EXPECT_EQ(again.value(), file.value().decided);
+  EXPECT_EQ(run.decided("over error budget", kChange).size(), 1U);
+}
+
+TEST(ErrorBudgetTrial, ABudgetThatNoTrialKeepsIsNeverCommitted) {
+  const Guarded run(2, 0.01);
+  for (const tuner::Decision& commit : run.decided("commit")) EXPECT_EQ(commit.label.find("topk"), std::string::npos);
+  ASSERT_FALSE(run.decided("over error budget").empty());
+  EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
+}
+
+// Unscaled Rand-k diverges on gradients that stay as they are (codecs reference, section 15).
+TEST(RunawayResidual, IsReportedOnAllRanks) {
+  JobOptions options{.world = {.size = 2, .rank = {.bytes_per_second = 1e9, .latency_ns = 10'000}}};
+  options.rank.table = exec::make_table({{4'000, core::DType::f32}});
+  options.rank.steps = 250;
+  const std::string option = "randk:0.01: encode@device all_reduce decode@device";
+  options.rank.start = {{exec::make_strategy(options.rank.table, option, 1 << 20, 1), "randk"}};
+  options.rank.gradient = [](int rank, int64_t) { return exec::Values(4'000, static_cast<float>(rank + 1)); };
+  std::vector<core::StepReport> reports;
+  options.leader = [&](const core::StepReport& report) {
+    reports.push_back(report);
+    const bool is_first = reports.size() == 1;
+    return tuner::Action{{.kind = is_first ? tuner::Command::Kind::commit : tuner::Command::Kind::keep}, nullptr};
+  };
+  Job job(options);
+  job.run();
+  ASSERT_FALSE(job.rank(0).error());
+  const auto found = std::ranges::find_if(
+      reports, [](const auto& report) { return report.excess.kind == core::Excess::Kind::residual; });
+  ASSERT_NE(found, reports.end());
+  EXPECT_GT(found->step, 30);
+  EXPECT_NEAR(found->excess.value, 30, 2);
+}
+
+}  // namespace
+}  // namespace gradtune::sim

@@ -1,0 +1,154 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/error_budget.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+namespace gradtune::tuner {
+namespace {
+
+using Kind = core::Excess::Kind;
+using core::BucketLoss;
+
+// Steps until something is found, at most so many; what, is in `found`.
+struct Bucket {
+  ErrorBudget budget;
+  core::Excess found = {};
+
+  template <typename Loss>
+  int until_found(int most, Loss loss) {
+    for (int step = 0; step < most; ++step) {
+      const BucketLoss losses[] = {{.error = 0.1, .residual = 0.1}, loss(step)};
+      found = budget.record(losses);
+      if (found.kind != Kind::none) return step + 1;
+    }
+    return -1;
+  }
+  int until_found(int most, const BucketLoss& loss) {
+    return until_found(most, [&](int) { return loss; });
+  }
+};
+
+TEST(ErrorBudget, AUsersBudgetHoldsFromThe32ndStepAfterACommit) {
+  Bucket run{ErrorBudget(0.5)};
+  run.budget.commit(3, 2);
+  EXPECT_EQ(run.until_found(100, {.error = 0.6}), ErrorBudget::kSteps);
+  EXPECT_EQ(run.found, (core::Excess{.kind = Kind::error, .bucket = 1, .value = 0.6, .allowed = 0.5}));
+  run.budget.commit(4, 2);
+  EXPECT_EQ(run.until_found(500, {.error = 0.5}), -1) << "not more than it";
+}
+
+TEST(ErrorBudget, OnTrialItTakesThreeStepsAndNothingIsHeldAgainstAStrategyWithoutAUsersBudget) {
+  Bucket run{ErrorBudget(0.5)};
+  run.budget.run(2);
+  EXPECT_EQ(run.until_found(100, {.error = 0.6, .residual = 1000}), ErrorBudget::kTrialSteps);
+  EXPECT_EQ(run.found.kind, Kind::error);
+  run.budget.run(2);
+  EXPECT_EQ(run.until_found(100, [](int step) { return BucketLoss{.error = step == 1 ? 0.9 : 0.4}; }), -1);
+  Bucket free{ErrorBudget({})};
+  free.budget.run(2);
+  EXPECT_EQ(free.until_found(300, {.error = 1.5, .residual = 1000}), -1);
+}
+
+TEST(ErrorBudget, ItIsTheMedianThatCounts) {
+  Bucket run{ErrorBudget(0.5)};
+  run.budget.commit(3, 2);
+  const auto often = [](int share) {
+    return [share](int step) { return BucketLoss{.error = step % 10 < share ? 0.9 : 0.3}; };
+  };
+  EXPECT_EQ(run.until_found(400, often(4)), -1);
+  EXPECT_GT(run.until_found(400, often(7)), 0);
+}
+
+TEST(ErrorBudget, WithoutAUsersItIsAFifthMoreThanWasSeenAfterTheCommit) {
+  Bucket run{ErrorBudget({})};
+  run.budget.commit(3, 2);
+  // Before it has settled the error may be anything.
+  EXPECT_EQ(run.until_found(64, [](int step) { return BucketLoss{.error = step < 32 ? 0.2 : 0.6}; }), -1);
+  EXPECT_EQ(run.until_found(300, {.error = 0.71}), -1);
+  const int steps = run.until_found(300, {.error = 0.73});
+  EXPECT_GE(steps, ErrorBudget::kSteps / 2);
+  EXPECT_LE(steps, ErrorBudget::kSteps);
+  EXPECT_NEAR(run.found.allowed, 0.72, 1e-12);
+}
+
+TEST(ErrorBudget, WhatWasSeenOfAStrategyStaysWhenItIsCommittedAgain) {
+  Bucket run{ErrorBudget({})};
+  run.budget.commit(3, 2);
+  EXPECT_EQ(run.until_found(100, {.error = 0.4}), -1);
+  run.budget.run(1);
+  run.budget.commit(3, 2);
+  EXPECT_EQ(run.until_found(100, {.error = 0.5}), ErrorBudget::kSteps);
+  run.budget.commit(5, 2);
+  EXPECT_EQ(run.until_found(100, {.error = 0.5}), -1) << "another one is another thing";
+}
+
+TEST(ErrorBudget, ATinyErrorMayGrowToWhatIsStillSmall) {
+  Bucket run{ErrorBudget({})};
+  run.budget.commit(3, 2);
+  EXPECT_EQ(run.until_found(100, {.error = 1e-9}), -1);
+  EXPECT_EQ(run.until_found(100, {.error = ErrorBudget::kLeast}), -1);
+  EXPECT_GT(run.until_found(100, {.error = 1.01 * ErrorBudget::kLeast}), 0);
+}
+
+TEST(ErrorBudget, AResidualThatRunsAwayIsFound) {
+  Bucket run{ErrorBudget({})};
+  run.budget.commit(3, 2);
+  const int rand_k = run.until_found(200, [](int step) { return BucketLoss{.residual = 0.4 * step}; });
+  EXPECT_NEAR(rand_k, 92, 5) << "above 30, by the median of 32 steps";
+  EXPECT_EQ(run.found.kind, Kind::residual);
+  EXPECT_EQ(run.found.bucket, 1);
+  EXPECT_EQ(run.found.allowed, ErrorBudget::kMostResidual);
+
+  run.budget.commit(4, 2);
+  const auto doubling = [](int step) {
+    return BucketLoss{.residual = step < 250 ? 6 : 6 * std::exp2((step - 250) / 80.0)};
+  };
+  EXPECT_NEAR(run.until_found(600, doubling), 250 + 80 + 16 + 10, 30) << "when it has doubled";
+  EXPECT_LT(run.found.value, 20);
+}
+
+// The residuals of the codecs reference, section 15, that go with no loss of accuracy, or little.
+TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
+  const auto levels = [](double at_50, double at_180, double at_430) {
+    return [=](int step) {
+      const double share = step < 180 ? (step - 50) / 130.0 : (step - 180) / 250.0;
+      const double level = step < 50    ? at_50 * std::sqrt(step / 50.0)
+                           : step < 180 ? at_50 + share * (at_180 - at_50)
+                                        : at_180 + share * (at_430 - at_180);
+      return BucketLoss{.error = 0.95, .residual = level};
+    };
+  };
+  const double known[][3] = {{3.0, 3.5, 3.6}, {6.4, 15.8, 12.7}, {1.8, 2.5, 1.9}, {3.0, 6.8, 8.4}};
+  for (const auto& [a, b, c] : known) {
+    Bucket run{ErrorBudget({})};
+    run.budget.commit(3, 2);
+    EXPECT_EQ(run.until_found(460, levels(a, b, c)), -1) << a;
+  }
+  // A gradient that shrinks to half is no divergence.
+  Bucket run{ErrorBudget({})};
+  run.budget.commit(3, 2);
+  EXPECT_EQ(run.until_found(600, [](int step) { return BucketLoss{.residual = step < 300 ? 3.6 : 7.2}; }), -1);
+}
+
+TEST(ErrorBudget, TheWorstBucketIsNamed) {
+  ErrorBudget budget(0.5);
+  budget.commit(0, 3);
+  core::Excess found;
+  for (int step = 0; step < ErrorBudget::kSteps; ++step) {
+    found = budget.record(std::vector<BucketLoss>{{.error = 0.6}, {.error = 0.9}, {.error = 0.1, .residual = 45}});
+  }
+  EXPECT_EQ(found, (core::Excess{.kind = Kind::error, .bucket = 1, .value = 0.9, .allowed = 0.5}));
+}
+
+TEST(ErrorBudget, BucketsThatLoseNothingAreNotLookedAt) {
+  ErrorBudget budget(0.5);
+  budget.commit(0, 1);
+  for (int step = 0; step < 200; ++step) EXPECT_EQ(budget.record(std::vector<BucketLoss>(1)).kind, Kind::none);
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

@@ -1,0 +1,146 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tuner does with a bucket over its error budget, at every stage.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tests/tuner/simulated_job.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using policies::Candidate;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+
+const Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
+const Candidate kMerged = candidate("merged", 2, "bf16", 3), kSparse = candidate("sparse", 3, "topk", 2);
+const std::map<std::string, double> kTimes = {{"fp32", 120}, {"bf16", 100}, {"merged", 80}, {"sparse", 50}};
+
+constexpr core::Excess kError{.kind = core::Excess::Kind::error, .bucket = 1, .value = 0.75, .allowed = 0.5};
+constexpr int64_t kNever = int64_t{1} << 60;
+
+// The last rank finds the sparse strategy over its budget from that step on.
+JobOptions over_from(const int64_t& step, const core::Excess& excess = kError) {
+  JobOptions options;
+  options.ranks = 3;
+  options.excess = [&step, excess](int64_t at, const std::string& label) {
+    return label == "sparse" && at >= step ? excess : core::Excess();
+  };
+  return options;
+}
+
+SimulatedJob make_job(const JobOptions& options, std::optional<Candidate> imported = {}) {
+  return {options, kTimes, {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}, {kFull, kHalf}, imported};
+}
+
+int64_t last_step_of(const SimulatedJob& job, const std::string& label) {
+  int64_t last = -1;
+  for (const SimulatedJob::Step& step : job.steps) last = step.label == label ? step.step : last;
+  return last;
+}
+
+TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
+  int64_t from = kNever;
+  SimulatedJob job = make_job(over_from(from));
+  job.run(/*more=*/60);
+  ASSERT_EQ(job.label_in_force(), "sparse");
+  from = static_cast<int64_t>(job.steps.size());
+  const int64_t epoch = job.epoch();
+  for (int i = 0; i < 20; ++i) job.one_step();
+  EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
+  EXPECT_EQ(job.label_in_force(), "bf16");
+  EXPECT_EQ(job.epoch(), epoch + 1);
+  EXPECT_EQ(job.decided("over error budget"), std::vector<std::string>{"sparse, bucket 1: 0.75, allowed 0.5"});
+  EXPECT_THAT(job.decided("keep baseline"), Contains(HasSubstr("bucket 1")));
+  EXPECT_FALSE(job.tuner->outcome().committed);
+  EXPECT_EQ(job.tuner->outcome().label, "bf16");
+  EXPECT_EQ(job.tuner->chosen().label, "bf16");
+}
+
+TEST(Guard, ThenOthersAreSearchedForAndItsCompressorIsNotUsedAgain) {
+  int64_t from = kNever;
+  SimulatedJob job = make_job(over_from(from));
+  job.run(/*more=*/60);
+  from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 4000; ++i) job.one_step();
+  EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
+  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", "merged"));
+  EXPECT_EQ(job.label_in_force(), "merged");
+}
+
+TEST(Guard, ACandidateOverItsBudgetIsNotCommittedHoweverFast) {
+  const int64_t from = 0;
+  SimulatedJob job = make_job(over_from(from));
+  job.run(/*more=*/20);
+  EXPECT_THAT(job.decided("commit"), ElementsAre("merged"));
+  EXPECT_EQ(job.decided("over error budget").size(), 1U) << "said once";
+  EXPECT_THAT(job.decided("confirm"), Not(Contains("sparse")));
+  const auto runs = std::ranges::count_if(job.steps, [](const auto& step) { return step.label == "sparse"; });
+  EXPECT_LE(runs, 12) << "its one trial";
+}
+
+// Wherever it happens in a tuning, it ends well, and the sparse strategy does not come back.
+TEST(Guard, AtAnyStepOfATuningItIsOut) {
+  for (int64_t from = 0; from < 150; from += 3) {
+    SimulatedJob job = make_job(over_from(from));
+    job.run(/*more=*/30);
+    for (int i = 0; i < 100; ++i) job.one_step();
+    job.run(/*more=*/10);  // to the end of a search that this may have started
+    EXPECT_NE(job.label_in_force(), "sparse") << from;
+    EXPECT_EQ(job.tuner->in_force().label, job.label_in_force()) << from;
+    EXPECT_LE(last_step_of(job, "sparse"), static_cast<int64_t>(job.steps.size()) - 30) << from;
+  }
+}
+
+TEST(Guard, AnImportedStrategyOverItsBudgetIsDropped) {
+  for (const int64_t from : {0, 15, 40, 60}) {
+    SimulatedJob job = make_job(over_from(from), kSparse);
+    job.run(/*more=*/40);
+    EXPECT_THAT(job.decided("over error budget"), ElementsAre("sparse, bucket 1: 0.75, allowed 0.5")) << from;
+    EXPECT_NE(job.label_in_force(), "sparse") << from;
+  }
+}
+
+TEST(Guard, APinnedStrategyGivesWayToo) {
+  const int64_t from = 25;
+  JobOptions options = over_from(from, {.kind = core::Excess::Kind::residual, .value = 31, .allowed = 30});
+  options.tuner.budget_steps = 0;
+  SimulatedJob job = make_job(options, kSparse);
+  for (int i = 0; i < 60; ++i) job.one_step();
+  EXPECT_EQ(last_step_of(job, "sparse"), from + kLead - 1);
+  EXPECT_EQ(job.label_in_force(), "fp32");
+  EXPECT_EQ(job.epoch(), 2);
+  ASSERT_EQ(job.decisions.size(), 1U);
+  EXPECT_EQ(job.decisions[0].what, "residual runs away");
+  EXPECT_NEAR(job.decisions[0].value, 31, 1e-3);
+  EXPECT_THAT(job.decisions[0].label, HasSubstr("sparse, bucket 0: 31, allowed 30"));
+}
+
+TEST(Guard, WhatCanNotBeIsIgnored) {
+  for (const core::Excess& excess : {core::Excess{core::Excess::Kind::error, 2, 0.75, 0.5},
+                                     core::Excess{core::Excess::Kind::residual, 30'000, 75, 30}}) {
+    const int64_t from = 0;
+    SimulatedJob job = make_job(over_from(from, excess));
+    job.run(/*more=*/60);
+    EXPECT_EQ(job.label_in_force(), "sparse");
+    EXPECT_THAT(job.decided("over error budget"), IsEmpty());
+  }
+  JobOptions options;
+  options.excess = [](int64_t, const std::string& label) { return label == "sparse" ? core::Excess() : kError; };
+  SimulatedJob job = make_job(options);
+  job.run(/*more=*/60);
+  EXPECT_EQ(job.label_in_force(), "sparse") << "nothing else loses anything";
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

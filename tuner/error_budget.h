@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Whether the compression of each bucket is still what it was when its strategy was chosen: a guard against change, on
+// each rank, fed with what the rank's own steps lost. What it finds travels in the control word, reduced to the worst
+// of all ranks (agreement.h), and the tuner answers (guard.cc). It bounds error, not accuracy: across compressors the
+// error says nothing of that (codecs reference, section 15).
+//
+// Rules, for a bucket. Medians are of the last kSteps steps.
+//   error     the median of e exceeds the budget: the user's, or else kMargin times the median over steps kSettling to
+//             kSettling + kSteps after the commit (before, the residual is still finding its level), at least kLeast.
+//             While a strategy is on trial only a user's budget counts, and the median is of the steps since it came
+//             into force, at least kTrialSteps of them.
+//   residual  only after a commit: the median of norm(residual) / norm(gradient) exceeds kMostResidual, or is above
+//             kLeastGrown and has doubled within kGrowthSteps, the first kGrowthSteps after the commit left out, in
+//             which every residual grows.
+// Leaves open what follows.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/core/measurement.h"
+
+namespace gradtune::tuner {
+
+class ErrorBudget {
+ public:
+  static constexpr int kSteps = 32, kSettling = 32, kTrialSteps = 3, kGrowthSteps = 100;
+  static constexpr double kMargin = 1.2, kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2;
+
+  explicit ErrorBudget(std::optional<double> budget) : budget_(budget) {}
+
+  // Another strategy, with so many buckets, is in force: on trial, or for good. What was seen of a strategy when it was
+  // committed before is kept. These allocate; record does not.
+  void run(size_t buckets);
+  void commit(int32_t slot, size_t buckets);
+
+  // A step that was finite on all ranks, by bucket. The worst by value / allowed, of kind none where all is well.
+  core::Excess record(std::span<const core::BucketLoss> losses);
+
+ private:
+  // The last N values.
+  template <int N>
+  struct Window {
+    std::array<double, N> values;
+    int count = 0;
+    void add(double value) { values[static_cast<size_t>(count++ % N)] = value; }
+    bool is_full() const { return count >= N; }
+    double oldest() const { return values[static_cast<size_t>(count % N)]; }
+    double median() const;
+  };
+  struct Bucket {
+    Window<kSteps> errors, residuals;
+    Window<kGrowthSteps> residual_medians;
+  };
+  bool is_over(size_t index, core::Excess& excess);
+  bool runs_away(Bucket& bucket, core::Excess& excess) const;
+
+  std::optional<double> budget_;  // the user's
+  std::vector<Bucket> buckets_;
+  bool is_committed_ = false;
+  std::optional<int32_t> committed_;            // the slot whose errors were seen
+  std::vector<std::optional<double>> allowed_;  // by what was seen, per bucket
+};
+
+}  // namespace gradtune::tuner
