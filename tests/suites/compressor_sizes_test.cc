@@ -111,7 +111,12 @@ TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
     return;
   }
   const std::string name = GetParam();
-  if (name == "topk" || name == "threshk" || name == "dgc" || name == "randk") {
+  if (name == "randk") {  // decoding adds to zeros, and so to all elements that are the same memory
+    const double copies = static_cast<double>(kMany / kPattern), sent = compressor->spec().parameter * copies;
+    for (size_t i = 0; i < kTail; ++i) EXPECT_NEAR(tail[i] / given[i], sent, 6 * std::sqrt(sent));
+    return;
+  }
+  if (name == "topk" || name == "threshk" || name == "dgc") {
     size_t sent = 0;
     double least = HUGE_VAL, most = 0;
     for (size_t i = 0; i < kTail; ++i) {
@@ -123,9 +128,7 @@ TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
       if (tail[i] == 0) most = std::max(most, std::abs(double{given[i]}));
     }
     EXPECT_GT(sent, kTail / 1000);
-    if (name != "randk") {
-      EXPECT_GE(least, most);
-    }
+    EXPECT_GE(least, most);
     return;
   }
   const EncodeCase alone{.gradient = given, .random = {.seed = 3}, .first_element = int64_t{1} << 31};
