@@ -1,0 +1,176 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/history.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+#include <limits>
+
+namespace gradtune::tuner {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+
+// The byte before each report. What follows it: those of step, slot and slowest rank that are not as expected, then four
+// times.
+enum Flag : uint8_t {
+  kFinite = 1,
+  kExcluded = 2,
+  kPrepared = 4,
+  kFailed = 8,
+  kNextStep = 16,  // the one after that of the report before
+  kSameSlot = 32,
+  kSameRank = 64,
+  kUsed = 127,
+};
+
+constexpr int64_t kMostSteps = int64_t{1} << 48;
+constexpr double kMostMs = 1e12;
+constexpr size_t kChunkBytes = 64 << 10, kMostReportBytes = 64;
+
+template <typename T>
+void put(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void put_report(std::string& bytes, const core::StepReport& report, const core::StepReport& last) {
+  // Names every member, so that a new one is not forgotten here.
+  const auto& [step, slot, step_ms, compute_ms_max, compute_ms_min, slowest_rank, comm_ms, finite, excluded, prepared,
+               failed] = report;
+  const auto bit = [](bool holds, Flag flag) { return holds ? flag : 0; };
+  const int flags = bit(finite, kFinite) | bit(excluded, kExcluded) | bit(prepared, kPrepared) | bit(failed, kFailed) |
+                    bit(step == last.step + 1, kNextStep) | bit(slot == last.slot, kSameSlot) |
+                    bit(slowest_rank == last.slowest_rank, kSameRank);
+  put(bytes, static_cast<uint8_t>(flags));
+  if ((flags & kNextStep) == 0) put(bytes, step);
+  if ((flags & kSameSlot) == 0) put(bytes, slot);
+  if ((flags & kSameRank) == 0) put(bytes, slowest_rank);
+  for (const double ms : {step_ms, compute_ms_max, compute_ms_min, comm_ms}) put(bytes, ms);
+}
+
+// Reads in a straight line; `ok` once at the end.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    T value{};
+    if (bytes_.size() < sizeof value) {
+      ok_ = false;
+      bytes_ = {};
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+    return value;
+  }
+  template <typename T>
+  T get(T least, T most) {
+    const T value = get<T>();
+    if (value >= least && value <= most) return value;  // a NaN is not
+    ok_ = false;
+    return least;
+  }
+
+  bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+core::StepReport get_report(Reader& from, const core::StepReport& last) {
+  const uint8_t flags = from.get<uint8_t>(0, kUsed);
+  const auto time = [&] { return from.get<double>(0, kMostMs); };
+  core::StepReport report;
+  report.step = (flags & kNextStep) != 0 ? last.step + 1 : from.get<int64_t>(-1, kMostSteps);
+  report.slot = (flags & kSameSlot) != 0 ? last.slot : from.get<int32_t>(0, std::numeric_limits<int32_t>::max());
+  report.slowest_rank =
+      (flags & kSameRank) != 0 ? last.slowest_rank : from.get<int32_t>(-1, std::numeric_limits<int32_t>::max());
+  report.step_ms = time();
+  report.compute_ms_max = time();
+  report.compute_ms_min = time();
+  report.comm_ms = time();
+  report.finite = (flags & kFinite) != 0;
+  report.excluded = (flags & kExcluded) != 0;
+  report.prepared = (flags & kPrepared) != 0;
+  report.failed = (flags & kFailed) != 0;
+  return report;
+}
+
+void add_answer(core::Hasher& answers, int64_t report, const Action& answer) {
+  if (answer.command.kind == Command::Kind::keep) return;
+  answers.add(static_cast<uint64_t>(report));
+  answers.add(static_cast<uint64_t>(answer.command.kind));
+  answers.add(static_cast<uint64_t>(answer.command.slot));
+  if (answer.candidate) answers.add(core::hash(answer.candidate->strategy));
+}
+
+}  // namespace
+
+void History::add(const core::StepReport& report, const Action& answer) {
+  add_answer(answers_, size_, answer);
+  if (++size_ > most_reports_) {
+    chunks_.clear();
+    return;
+  }
+  if (chunks_.empty() || chunks_.back().size() + kMostReportBytes > kChunkBytes) {
+    chunks_.emplace_back().reserve(kChunkBytes);
+  }
+  put_report(chunks_.back(), report, last_);
+  last_ = report;
+}
+
+std::string History::bytes() const {
+  std::string bytes;
+  bytes.reserve(kMostReportBytes + chunks_.size() * kChunkBytes);
+  put(bytes, size_);
+  put(bytes, answers_.value());
+  put(bytes, static_cast<uint8_t>(size_ <= most_reports_ ? 1 : 0));
+  for (const std::string& chunk : chunks_) bytes += chunk;
+  return bytes;
+}
+
+core::Result<Told> parse_history(std::string_view bytes) {
+  Reader from(bytes);
+  const auto size = from.get<int64_t>(0, kMostSteps);
+  Told told;
+  told.answers = from.get<uint64_t>();
+  told.is_whole = from.get<uint8_t>(0, 1) == 1;
+  core::StepReport last;
+  while (from.ok() && !from.at_end()) {
+    last = get_report(from, last);
+    told.reports.push_back(last);
+  }
+  if (!from.ok()) {
+    return core::Error{core::Error::Code::corrupt,
+                       fmt::format("report {} of the history is none: it is cut off, or a value is out of its range",
+                                   told.reports.size())};
+  }
+  if (static_cast<int64_t>(told.reports.size()) != (told.is_whole ? size : 0)) {
+    return core::Error{core::Error::Code::corrupt,
+                       fmt::format("the history says that it has {} reports, it has {}", size, told.reports.size())};
+  }
+  return told;
+}
+
+core::Result<Action> tell_again(const Told& told, const std::function<Action(const core::StepReport&)>& on_step) {
+  core::check(told.is_whole, "only a history that is whole can be told again");
+  core::Hasher answers;
+  Action answer;
+  int64_t reports = 0;
+  for (const core::StepReport& report : told.reports) {
+    answer = on_step(report);
+    add_answer(answers, reports++, answer);
+  }
+  if (answers.value() == told.answers) return answer;
+  return core::Error{core::Error::Code::mismatch,
+                     "told the same step times, the tuner decides otherwise than when they were recorded: this is "
+                     "another version of the program, or a machine with another mathematical library"};
+}
+
+}  // namespace gradtune::tuner
