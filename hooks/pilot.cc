@@ -31,8 +31,8 @@ Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
-void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
-  job_ = {.table = table,
+tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported) const {
+  return {.table = table,
           .world_size = seat_.size,
           .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
           .fidelity = settings_.fidelity,
@@ -41,8 +41,14 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
           .policy = settings_.policy,
           .tuning = tuner_options(settings_),
           .imported = std::move(imported)};
-  ready_sum_us_.assign(table.tensors.size(), 0);
+}
+
+void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
+  job_ = job_of(table, std::move(imported));
   ready_count_.assign(table.tensors.size(), 0);
+  history_ = tuner::History();
+  timed_.clear();
+  decided_ = false;
   tuner_ = tuner::make_tuner(job_).value();
   baseline_label_ = policies::baselines(table, settings_.fidelity).front().label;
   if (settings_.journal.empty()) return;
@@ -51,11 +57,38 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
   if (job_.imported) planned(-1, tuner::kImportedSlot, *job_.imported);
 }
 
+tuner::SavedTuner Pilot::saved() const {
+  tuner::SavedTuner saved{.job = job_, .ready_count = ready_count_};
+  if (!tuner_->outcome().committed) return saved;
+  const policies::Candidate& chosen = tuner_->chosen();
+  saved.committed = tuner::strategy_file(job_.table, job_.world_size, job_.fidelity, chosen.label, chosen.strategy);
+  return saved;
+}
+
+core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
+  if (core::Status same = tuner::same_job(saved.job, job_of(saved.job.table, {})); !same) return same;
+  if (told.is_whole) return {};
+  return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
+}
+
+core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
+  start(saved.job.table, saved.job.imported);
+  resuming_ = true;
+  auto action = tuner::tell_again(told, [&](const core::StepReport& report) {
+    tuner::Action answer = on_step(report);
+    if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
+    return answer;
+  });
+  resuming_ = false;
+  ready_count_ = saved.ready_count;
+  return action;
+}
+
 void Pilot::saw_ready(int32_t position, double ready_us) {
   const auto p = static_cast<size_t>(position);
   if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
-  ready_sum_us_[p] += ready_us;
-  ++ready_count_[p];
+  double& mean_us = job_.table.tensors[p].ready_us;
+  mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
 }
 
 tuner::Action Pilot::on_step(const core::StepReport& report) {
@@ -64,19 +97,15 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
     if (journal_) write(tuner::journal_line(report, stage));
     return {};
   }
-  if (is_observing(stage) && !decided_) {
-    for (size_t p = 0; p < job_.table.tensors.size(); ++p) {
-      if (ready_count_[p] > 0) job_.table.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
-    }
-    tuner_->learn_table(job_.table);
-  }
+  if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);
   tuner::Action action = tuner_->on_step(report);
+  history_.add(report, action);
   const bool observed = !decided_ && is_observing(stage) && !is_observing(tuner_->stage());
   decided_ = decided_ || tuner_->stage() == tuner::Stage::watch;
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
-  if (progress_) {
+  if (progress_ && !resuming_) {
     progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
                     tuner_->in_force().label);
   }
@@ -112,7 +141,7 @@ void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candi
 void Pilot::note(const tuner::Decision& decision) {
   if (decision.what == "baseline") baseline_label_ = decision.label;
   if (decision.what == "keep baseline") why_baseline_ = decision.label;
-  if (progress_) progress_->changed(decision);
+  if (progress_ && !resuming_) progress_->changed(decision);
   if (journal_) write(tuner::journal_line(decision));
 }
 
