@@ -24,6 +24,10 @@ Flags parse_flags(int argc, char** argv) {
   app.add_option("--export", flags.export_file, "file for the strategy in force at the end");
   app.add_option("--journal", flags.journal, "file for what the tuner saw and decided");
   app.add_option("--report", flags.report, "file for times, losses and accuracy");
+  app.add_option("--checkpoint", flags.checkpoint, "folder to save to, and to go on from what is there");
+  app.add_option("--checkpoint-every", flags.checkpoint_every, "steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--data", flags.data, "folder of the four files")->capture_default_str();
   app.add_flag("--no-gradtune", flags.no_gradtune, "plain merged all-reduce after backward, to compare");
   app.add_flag("--no-eval", flags.no_eval, "do not measure accuracy at the end");

@@ -16,6 +16,8 @@ struct Flags {
   std::string fidelity, policy, strategy, journal;  // empty: gradtune's own default
   std::vector<std::string> compressors;
   std::string export_file, report;
+  std::string checkpoint;  // folder; empty: none
+  int64_t checkpoint_every = 100;
   std::string data = "/usr/share/datasets/fashion-mnist";
   bool no_gradtune = false;
   bool no_eval = false;
