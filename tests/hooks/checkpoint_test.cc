@@ -122,10 +122,21 @@ bool is_preparing(const std::string& folder) {
 }
 
 TEST_F(GoingOn, WhileItIsTunedWithLoss) {
-  expect_the_same(2, {.fidelity = "lossy", .lossy_after = 10, .tuning_share = 1.0}, kOften, 190,
-                  {"observe", "partition", "race", "confirm", "watch"});
+  Options options{.fidelity = "lossy", .lossy_after = 10, .tuning_share = 1.0};
+  expect_the_same(2, options, kOften, 190, {"observe", "partition", "race", "confirm", "watch"});
   EXPECT_TRUE(
       std::ranges::any_of(kOften, [](int64_t step) { return is_preparing(path("whole" + std::to_string(step))); }));
+  // With other options it is tuned again, from what was committed.
+  options.seed = 3;
+  run_phase("other", 2, [&](const Rank& rank) {
+    Training job(rank, make_group(), options, {path("whole175"), 175});
+    job.step();
+    const std::string strategy = job.session().result().description;
+    EXPECT_TRUE(job.log().ends_with("1 " + strategy + "\n")) << "in force from the first step on";
+    if (rank.rank == 0) {
+      EXPECT_EQ(job.session().progress().stage, "imported");
+    }
+  });
 }
 
 TEST_F(GoingOn, FromAnImportedStrategy) {
