@@ -13,8 +13,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-// The byte before each report. What follows it: those of step, slot and slowest rank that are not as expected, then four
-// times.
+// The byte before each report. What follows it: those of step, slot and slowest rank that are not as expected, then
+// four times.
 enum Flag : uint8_t {
   kFinite = 1,
   kExcluded = 2,

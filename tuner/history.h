@@ -1,12 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tuner was told, step by step, in few bytes, and a digest of what it answered. With the job this is all that its
-// decisions depend on (I9), so a checkpoint holds it, and to restore a tuner is to tell a new one the same again: no part
-// of a tuner's or a policy's state can be forgotten, and whether it got to the same decisions is known.
+// What a tuner was told, step by step, in few bytes, and a digest of what it answered. With the job this is all that
+// its decisions depend on (I9), so a checkpoint holds it, and to restore a tuner is to tell a new one the same again:
+// no part of a tuner's or a policy's state can be forgotten, and whether it got to the same decisions is known.
 //
-// A step takes 33 bytes and a few more where something changed. A job that runs longer than kMostReports steps (35 MB)
-// is not worth that any more: the history lets go of all, says so, and tuning begins anew when it is restored.
+// A step takes 33 bytes and a few more where something changed; 10^6 of them are told again in half a second. For a job
+// that runs longer than kMostReports steps (35 MB) the history lets go of all and says so, and tuning begins anew when
+// it is restored.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class History {
   void add(const core::StepReport& report, const Action& answer);
   int64_t size() const { return size_; }
 
-  // Little-endian: how many reports, the digest of the answers, whether it is whole (a byte), and, where it is, the reports.
+  // Little-endian: how many reports, the digest of the answers, whether it is whole (a byte), and, where it is, the
+  // reports.
   std::string bytes() const;
 
  private:

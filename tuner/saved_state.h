@@ -31,7 +31,8 @@ struct SavedRank {
   bool committed = false;      // what is in force is not on trial
   LocalStep local = {};        // what this rank says of its last step in the next control word
   Agreement::State agreement = {};
-  // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among them.
+  // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among
+  // them.
   std::map<int32_t, StrategyFile> strategies = {};
 
   const StrategyFile& in_force() const { return strategies.at(agreement.slot); }
