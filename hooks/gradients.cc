@@ -160,8 +160,9 @@ void Gradients::lay(const std::vector<int32_t>& order) {
 
 void Gradients::on_ready(std::function<void(int32_t)> ready) {
   ready_ = std::move(ready);
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    Parameter& parameter = parameters_[i];
+  // In the order of registration, as the arena may have been laid before.
+  for (size_t i = 0; i < position_of_.size(); ++i) {
+    Parameter& parameter = parameters_[static_cast<size_t>(position_of_[i])];
     parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
     parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
         [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {

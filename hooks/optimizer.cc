@@ -30,6 +30,8 @@ torch::optim::Optimizer& Optimizer::inner() { return session_->optimizer(); }
 void Optimizer::save(torch::serialize::OutputArchive& archive) const { session_->save(archive); }
 void Optimizer::load(torch::serialize::InputArchive& archive) { session_->load(archive); }
 void Optimizer::export_strategy(const std::string& path) const { session_->export_strategy(path); }
+void Optimizer::save_checkpoint(const std::string& folder) { session_->save_checkpoint(folder); }
+void Optimizer::load_checkpoint(const std::string& folder) { session_->load_checkpoint(folder); }
 Optimizer::Progress Optimizer::progress() const { return session_->progress(); }
 Optimizer::Result Optimizer::result() const { return session_->result(); }
 

@@ -5,13 +5,16 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstring>
 
 #include "engine/core/hash.h"
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
 #include "hooks/roll_call.h"
 #include "tuner/agreement.h"
+#include "tuner/files.h"
 
 namespace gradtune {
 namespace {
@@ -94,6 +97,20 @@ std::string Peers::broadcast_text(const std::string& text) {
   return received;
 }
 
+// An error of rank 0 travels with the text, so that all ranks end with it.
+std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes) {
+  constexpr char kRead = 'r', kError = '!';
+  std::string text;
+  if (rank_ == 0) {
+    const auto read = tuner::read_file(path, most_bytes);
+    text = read ? kRead + read.value() : kError + read.error().message;
+  }
+  text = broadcast_text(text);
+  core::check(!text.empty(), "rank 0 broadcast nothing");
+  if (text[0] == kError) throw core::Exception({core::Error::Code::io, "gradtune: " + text.substr(1)});
+  return text.substr(1);
+}
+
 std::vector<uint64_t> Peers::gather(uint64_t value) {
   std::vector<uint64_t> values(static_cast<size_t>(size_));
   must(comm::run(*control_, {.kind = Collective::Kind::all_gather,
@@ -112,6 +129,42 @@ void Peers::max(std::vector<uint8_t>& values) {
                              .count = static_cast<int64_t>(values.size()),
                              .timeout_ms = timeout_ms_}),
        "comparison of ranks");
+}
+
+void Peers::sum(std::span<float> values) {
+  must(comm::run(*control_, {.kind = Collective::Kind::all_reduce,
+                             .type = comm::WireType::f32,
+                             .out = reinterpret_cast<std::byte*>(values.data()),
+                             .count = static_cast<int64_t>(values.size()),
+                             .timeout_ms = timeout_ms_}),
+       "sum over ranks");
+}
+
+void Peers::must_succeed(const std::string& what, const core::Status& mine) {
+  // A byte that says whether, one of which kind of error, and the message, cut off where it is long.
+  constexpr size_t kBytes = 1024;
+  std::array<char, kBytes> told{};
+  if (!mine) {
+    told[0] = 1;
+    told[1] = static_cast<char>(mine.error().code);
+    mine.error().message.copy(told.data() + 2, kBytes - 3);
+  }
+  std::vector<char> all(kBytes * static_cast<size_t>(size_));
+  must(comm::run(*control_, {.kind = Collective::Kind::all_gather,
+                             .in = reinterpret_cast<const std::byte*>(told.data()),
+                             .out = reinterpret_cast<std::byte*>(all.data()),
+                             .count = kBytes,
+                             .timeout_ms = timeout_ms_}),
+       "comparison of ranks");
+  for (int rank = 0; rank < size_; ++rank) {
+    const char* one = all.data() + kBytes * static_cast<size_t>(rank);
+    if (one[0] == 0) continue;
+    const auto code = static_cast<uint8_t>(one[1]) <= static_cast<uint8_t>(core::Error::Code::io)
+                          ? static_cast<core::Error::Code>(one[1])
+                          : core::Error::Code::corrupt;
+    const std::string message(one + 2, ::strnlen(one + 2, kBytes - 2));
+    throw core::Exception({code, "gradtune: rank " + std::to_string(rank) + " can not " + what + ": " + message});
+  }
 }
 
 void Peers::must_agree(const std::string& what, const std::string& text) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,12 +30,17 @@ class Peers {
 
   // Over the control communicator, by all ranks; throws core::Exception.
   void broadcast(std::byte* data, int64_t bytes);
-  std::string broadcast_text(const std::string& text);  // rank 0's
+  std::string broadcast_text(const std::string& text);                      // rank 0's
+  std::string broadcast_file(const std::string& path, int64_t most_bytes);  // as rank 0 reads it
   std::vector<uint64_t> gather(uint64_t value);
   void max(std::vector<uint8_t>& values);
+  void sum(std::span<float> values);
 
   // Ends with an error on all ranks, naming those that differ from rank 0, unless all give the same text.
   void must_agree(const std::string& what, const std::string& text);
+
+  // Ends with an error on all ranks, which says what went wrong on the first rank that could not, unless all could.
+  void must_succeed(const std::string& what, const core::Status& mine);
 
   // The network that reports state: GRADTUNE_NETWORK (examples/cluster), "pacing,..." or "none".
   const std::string& network() const { return network_; }

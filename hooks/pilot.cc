@@ -31,8 +31,8 @@ Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
-void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
-  job_ = {.table = table,
+tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported) const {
+  return {.table = table,
           .world_size = seat_.size,
           .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
           .fidelity = settings_.fidelity,
@@ -41,8 +41,15 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
           .policy = settings_.policy,
           .tuning = tuner_options(settings_),
           .imported = std::move(imported)};
-  ready_sum_us_.assign(table.tensors.size(), 0);
+}
+
+void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
+  job_ = job_of(table, std::move(imported));
   ready_count_.assign(table.tensors.size(), 0);
+  history_ = tuner::History();
+  timed_.clear();
+  timed_in_observation_ = true;
+  decided_ = false;
   tuner_ = tuner::make_tuner(job_).value();
   baseline_label_ = policies::baselines(table, settings_.fidelity).front().label;
   if (settings_.journal.empty()) return;
@@ -51,34 +58,68 @@ void Pilot::start(const core::GradientTable& table, std::optional<policies::Cand
   if (job_.imported) planned(-1, tuner::kImportedSlot, *job_.imported);
 }
 
+tuner::SavedTuner Pilot::saved() const {
+  tuner::SavedTuner saved{
+      .job = job_, .ready_count = ready_count_, .timed = timed_, .timed_in_observation = timed_in_observation_};
+  if (!tuner_->outcome().committed) return saved;
+  const policies::Candidate& chosen = tuner_->chosen();
+  saved.committed = tuner::strategy_file(job_.table, job_.world_size, job_.fidelity, chosen.label, chosen.strategy);
+  return saved;
+}
+
+core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
+  if (core::Status same = tuner::same_job(saved.job, job_of(saved.job.table, {})); !same) return same;
+  if (told.is_whole) return {};
+  return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
+}
+
+core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
+  start(saved.job.table, saved.job.imported);
+  resuming_ = true;
+  auto action = tuner::tell_again(
+      told,
+      [&](const core::StepReport& report) {
+        tuner::Action answer = on_step(report);
+        if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
+        return answer;
+      },
+      [&](const tuner::Told::Timing& timing) {
+        const int64_t step = told.reports[timing.report].step + 1;  // reports are of the step before
+        if (journal_) write(tuner::journal_line(tuner::Timing{.step = step, .slot = timing.slot, .ops = timing.ops}));
+        learn_timing(timing.slot, timing.ops);
+      });
+  resuming_ = false;
+  ready_count_ = saved.ready_count;
+  timed_ = saved.timed;
+  timed_in_observation_ = saved.timed_in_observation;
+  return action;
+}
+
 void Pilot::saw_ready(int32_t position, double ready_us) {
   const auto p = static_cast<size_t>(position);
   if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
-  ready_sum_us_[p] += ready_us;
-  ++ready_count_[p];
+  double& mean_us = job_.table.tensors[p].ready_us;
+  mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
 }
 
 tuner::Action Pilot::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
   if (settings_.tuning_budget == 0) {  // pinned by the user: what runs goes on, unconfirmed, within its error budget
     tuner::Action action = tuner_->on_step(report);
+    history_.add(report, action);
     if (journal_) write(tuner::journal_line(report, stage));
     for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
     return action;
   }
-  if (is_observing(stage) && !decided_) {
-    for (size_t p = 0; p < job_.table.tensors.size(); ++p) {
-      if (ready_count_[p] > 0) job_.table.tensors[p].ready_us = ready_sum_us_[p] / ready_count_[p];
-    }
-    tuner_->learn_table(job_.table);
-  }
+  if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);
   tuner::Action action = tuner_->on_step(report);
+  history_.add(report, action);
   const bool observed = !decided_ && is_observing(stage) && !is_observing(tuner_->stage());
   decided_ = decided_ || tuner_->stage() == tuner::Stage::watch;
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
-  if (progress_) {
+  if (progress_ && !resuming_) {
     progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
                     tuner_->in_force().label);
   }
@@ -89,8 +130,8 @@ void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const 
   constexpr int kSteps = 4;  // of which the first may hold what a switch costs
   if (!tuner_ || times.empty()) return;
   // After an alarm the baselines are observed anew.
-  if (is_observing(tuner_->stage()) && !is_observing(timed_in_)) timed_.clear();
-  timed_in_ = tuner_->stage();
+  if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
+  timed_in_observation_ = is_observing(tuner_->stage());
   if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
   const int64_t start_ns = std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) {
                              return a.begin_ns < b.begin_ns;
@@ -108,7 +149,13 @@ void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const 
     }
   }
   if (journal_) write(tuner::journal_line(timing));
-  if (settings_.tuning_budget > 0) tuner_->learn_timing(slot, std::move(timing.ops));
+  learn_timing(slot, timing.ops);
+}
+
+void Pilot::learn_timing(int32_t slot, const std::vector<policies::TimedStep>& ops) {
+  if (settings_.tuning_budget == 0) return;
+  history_.add(slot, ops);
+  tuner_->learn_timing(slot, ops);
 }
 
 void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
@@ -118,7 +165,7 @@ void Pilot::planned(int64_t step, int32_t slot, const policies::Candidate& candi
 void Pilot::note(const tuner::Decision& decision) {
   if (decision.what == "baseline") baseline_label_ = decision.label;
   if (decision.what == "keep baseline") why_baseline_ = decision.label;
-  if (progress_) progress_->changed(decision);
+  if (progress_ && !resuming_) progress_->changed(decision);
   if (journal_) write(tuner::journal_line(decision));
 }
 

@@ -14,8 +14,10 @@
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
 #include "hooks/options.h"
+#include "tuner/history.h"
 #include "tuner/journal.h"
 #include "tuner/progress.h"
+#include "tuner/saved_state.h"
 #include "tuner/strategy_file.h"
 #include "tuner/tuner.h"
 
@@ -27,6 +29,16 @@ class Pilot {
 
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
+
+  // Between two steps, for a checkpoint: what another pilot needs to go on from here.
+  tuner::SavedTuner saved() const;
+  std::string history() const { return history_.bytes(); }
+
+  // Whether a tuner of this job may decide as that one did; the error says why not.
+  core::Status can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const;
+  // Goes on from there: tells a new tuner all that the other one was told, and returns what it announced last. After an
+  // error, which says that it decided otherwise, start() it anew.
+  core::Result<tuner::Action> resume(const tuner::SavedTuner& saved, const tuner::Told& told);
 
   // When a gradient was ready, since the first one of the same backward pass.
   void saw_ready(int32_t position, double ready_us);
@@ -46,22 +58,25 @@ class Pilot {
   Optimizer::Result result() const;
 
  private:
+  tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported) const;
   void write(const std::string& journal_line);
   void note(const tuner::Decision& decision);
+  void learn_timing(int32_t slot, const std::vector<policies::TimedStep>& ops);
 
   const Settings settings_;
   const core::Seat seat_;
   const std::string network_;
   tuner::Job job_;
-  std::vector<double> ready_sum_us_;
-  std::vector<int> ready_count_;
-  std::map<int32_t, int> timed_;  // steps of each slot of whose operations the tuner was told
-  tuner::Stage timed_in_ = tuner::Stage::observe;
+  std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
+  std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told
+  bool timed_in_observation_ = true;  // the last of them
   std::unique_ptr<tuner::Tuner> tuner_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet
   std::string baseline_label_, why_baseline_;
-  bool decided_ = false;  // for the first time
+  bool decided_ = false;   // for the first time
+  bool resuming_ = false;  // what happens is told to people already
+  tuner::History history_;
 };
 
 }  // namespace gradtune

@@ -40,23 +40,25 @@ double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>
 // --- set-up ----------------------------------------------------------------------------------------------------------
 
 Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
-                 c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options)
+                 c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options,
+                 std::unique_ptr<const core::Clock> clock)
     : optimizer_(check_optimizer(optimizer)),
       module_(module),
       settings_(resolve(options, gradtune_variables()).value()),
+      clock_(std::move(clock)),
       gradients_(module, optimizer),
-      peers_(group, options, settings_.timeout_ms, clock_),
-      executor_(peers_.groups(), clock_, executor_options(settings_, peers_),
+      peers_(group, options, settings_.timeout_ms, *clock_),
+      executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }),
       error_budget_(settings_.error_budget) {
   check_momentum(optimizer_, settings_.codecs);
   peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
   broadcast_module();
-  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), clock_);
+  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), *clock_);
   take_imported();
   start_tuning();
   gradients_.on_ready([this](int32_t position) { on_ready(position); });
-  step_began_ns_ = clock_.now_ns();
+  step_began_ns_ = clock_->now_ns();
 }
 
 Session::~Session() {
@@ -81,15 +83,7 @@ void Session::broadcast_module() {
 // A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
 void Session::take_imported() {
   if (settings_.strategy.empty()) return;
-  // An error of rank 0 travels as text that no file can be, so that all ranks end with it.
-  const std::string kError = "!";
-  std::string text;
-  if (peers_.rank() == 0) {
-    auto read = tuner::read_file(settings_.strategy, 1 << 20);
-    text = read ? read.value() : kError + read.error().message;
-  }
-  text = peers_.broadcast_text(text);
-  if (text.starts_with(kError)) throw core::Exception({core::Error::Code::io, "gradtune: " + text.substr(1)});
+  const std::string text = peers_.broadcast_file(settings_.strategy, 1 << 20);
   const std::vector<core::CompressorTraits> known = compress::known_traits();
   const auto refuse = [&](const core::Error& error) {
     throw core::Exception({error.code, "gradtune: strategy file " + settings_.strategy + ": " + error.message});
@@ -98,25 +92,34 @@ void Session::take_imported() {
   if (!file) refuse(file.error());
   auto table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
   if (!table) refuse(table.error());
-  std::vector<int32_t> order;
-  for (const core::TensorInfo& tensor : table.value().tensors) {
-    const auto& tensors = gradients_.table().tensors;
-    const auto found =
-        std::find_if(tensors.begin(), tensors.end(), [&](const auto& t) { return t.name == tensor.name; });
-    order.push_back(static_cast<int32_t>(found - tensors.begin()));
-  }
   for (const core::Bucket& bucket : file.value().strategy.buckets) check_momentum(optimizer_, bucket.option.codecs);
-  gradients_.lay(order);
+  lay(table.value());
   order_learned_ = true;
   imported_ = std::move(file.value());
+}
+
+// The arena in the order of that table, which has the same tensors.
+void Session::lay(const core::GradientTable& ordered) {
+  const auto& tensors = gradients_.table().tensors;
+  std::vector<int32_t> order;
+  for (const core::TensorInfo& tensor : ordered.tensors) {
+    const auto found = std::ranges::find(tensors, tensor.name, &core::TensorInfo::name);
+    core::check(found != tensors.end(), "an order is one of the same tensors");
+    order.push_back(static_cast<int32_t>(found - tensors.begin()));
+  }
+  gradients_.lay(order);
+}
+
+void Session::set_gradients() {
+  executor_.set_gradients(gradients_.table(), gradients_.arenas());
+  ready_.assign(gradients_.table().tensors.size(), false);
+  used_.assign(gradients_.table().tensors.size(), 1);
 }
 
 // (Again) after the arena was laid: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for this table.
 void Session::start_tuning() {
   const core::GradientTable& table = gradients_.table();
-  executor_.set_gradients(table, gradients_.arenas());
-  ready_.assign(table.tensors.size(), false);
-  used_.assign(table.tensors.size(), 1);
+  set_gradients();
   std::vector<policies::Candidate> baselines = policies::baselines(table, settings_.fidelity);
   std::optional<policies::Candidate> imported;
   if (imported_) imported = policies::Candidate{imported_->strategy, imported_->label};
@@ -126,10 +129,10 @@ void Session::start_tuning() {
 
   const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
   agreement_.emplace(first, core::hash(ready_slots.at(first)->strategy));
-  slot_labels_.clear();
+  slots_.clear();
   for (const auto& [slot, candidate] : ready_slots) {
     executor_.prepare(slot, candidate->strategy).value();
-    slot_labels_[slot] = candidate->label;
+    slots_[slot] = *candidate;
     if (slot != first) agreement_->prepared(slot, core::hash(candidate->strategy));
   }
   error_budget_ = tuner::ErrorBudget(settings_.error_budget);
@@ -154,8 +157,7 @@ void Session::learn_order() {
 }
 
 // What fails between ranks is told with the step and the suspected peer.
-template <typename Body>
-void Session::explained(Body body) {
+void Session::explained(const std::function<void()>& body) {
   try {
     body();
   } catch (const core::Exception& error) {
@@ -177,7 +179,7 @@ void Session::on_ready(int32_t position) {
               " was accumulated twice in one backward pass (checkpointing that runs backward "
               "inside backward?); each parameter may be reached once"});
   }
-  const int64_t now_ns = clock_.now_ns();
+  const int64_t now_ns = clock_->now_ns();
   if (ready_order_.empty()) first_ready_ns_ = now_ns;
   ready_[p] = true;
   ready_order_.push_back(position);
@@ -231,13 +233,9 @@ void Session::finish_backward() {
   if (word_.back() != 0) forget_unused();
   carry_out(verdict.value().command);
   if (pilot_ && order_learned_) {
-    tuner::Action action = pilot_->on_step(verdict.value().report);
-    announced_ = action.command;
-    if (announced_.kind == tuner::Command::Kind::prepare) {
-      announced_text_ = file_text(*action.candidate, /*evidence=*/false);
-      announced_.bytes = static_cast<int64_t>(announced_text_.size());
-      pilot_->planned(step_, announced_.slot, *action.candidate);
-    }
+    const tuner::Action action = pilot_->on_step(verdict.value().report);
+    announce(action);
+    if (action.candidate) pilot_->planned(step_, action.command.slot, *action.candidate);
   }
   synchronised_ = true;
 }
@@ -271,8 +269,17 @@ void Session::judge_losses() {
 
 void Session::put_in_force(int32_t slot, bool is_committed) {
   is_committed ? executor_.commit(slot) : executor_.run(slot);
+  committed_ = is_committed;
   losses_.assign(executor_.program().buckets.size(), {});
   is_committed ? error_budget_.commit(slot, losses_.size()) : error_budget_.run(losses_.size());
+}
+
+// In the next control word.
+void Session::announce(const tuner::Action& action) {
+  announced_ = action.command;
+  if (announced_.kind != tuner::Command::Kind::prepare) return;
+  announced_text_ = file_text(*action.candidate, /*evidence=*/false);
+  announced_.bytes = static_cast<int64_t>(announced_text_.size());
 }
 
 void Session::carry_out(const tuner::Command& command) {
@@ -283,7 +290,7 @@ void Session::carry_out(const tuner::Command& command) {
     case tuner::Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); return;
     case tuner::Command::Kind::drop:
       executor_.drop(command.slot);
-      slot_labels_.erase(command.slot);
+      slots_.erase(command.slot);
       return;
   }
 }
@@ -297,7 +304,7 @@ void Session::prepare_received(int32_t slot, int64_t bytes) {
   auto file = tuner::parse_strategy(text, compress::known_traits());
   if (file && executor_.prepare(slot, file.value().strategy)) {
     hash = core::hash(file.value().strategy);
-    slot_labels_[slot] = file.value().label;
+    slots_[slot] = {file.value().strategy, file.value().label};
   }
   agreement_->prepared(slot, hash);
 }
@@ -325,7 +332,7 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
       if (!order_learned_) learn_order();
     });
   }
-  const int64_t now_ns = clock_.now_ns();
+  const int64_t now_ns = clock_->now_ns();
   last_step_ms_ = ms_between(step_began_ns_, now_ns);
   step_began_ns_ = now_ns;
   local_ = {.step = step_,
@@ -390,7 +397,7 @@ Optimizer::Progress Session::progress() const {
   return {.step = step_,
           .epoch = agreement_->epoch(),
           .stage = pilot_ ? pilot_->stage() : "follow",
-          .strategy = slot_labels_.at(agreement_->slot()),
+          .strategy = slots_.at(agreement_->slot()).label,
           .nonfinite_steps = nonfinite_steps_,
           .step_ms = last_step_ms_,
           .encode_ms = last_times_.encode_ms,
@@ -402,7 +409,7 @@ Optimizer::Result Session::result() const {
   Optimizer::Result result;
   if (pilot_) result = pilot_->result();
   result.fidelity = core::to_string(settings_.fidelity);
-  result.strategy = slot_labels_.at(agreement_->slot());
+  result.strategy = slots_.at(agreement_->slot()).label;
   result.description = core::describe(executor_.strategy(), gradients_.table());
   return result;
 }

@@ -19,6 +19,7 @@
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
+#include "hooks/checkpoint.h"
 #include "hooks/gradients.h"
 #include "hooks/options.h"
 #include "hooks/peers.h"
@@ -32,7 +33,8 @@ namespace gradtune {
 class Session {
  public:
   Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module, c10::intrusive_ptr<c10d::ProcessGroup> group,
-          const Options& options);
+          const Options& options,
+          std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>());
   ~Session();
 
   void zero_grad();
@@ -43,6 +45,8 @@ class Session {
   void save(torch::serialize::OutputArchive& archive) const { optimizer_.save(archive); }
   void load(torch::serialize::InputArchive& archive);
   void export_strategy(const std::string& path) const;
+  void save_checkpoint(const std::string& folder);
+  void load_checkpoint(const std::string& folder);
   Optimizer::Progress progress() const;
   Optimizer::Result result() const;
   torch::optim::Optimizer& optimizer() { return optimizer_; }
@@ -53,6 +57,17 @@ class Session {
   void broadcast_module();
   void start_tuning();
   void learn_order();
+  void lay(const core::GradientTable& ordered);
+  void set_gradients();
+
+  // Checkpoints (session_checkpoint.cc).
+  void check_between_steps(const char* what) const;
+  tuner::SavedRank saved_rank() const;
+  std::string resume(const SavedFile& file);
+  core::Status fits(const SavedFile& file) const;
+  void go_on(const SavedFile& file, const tuner::Action& announced);
+  void start_again(const SavedFile& file, const std::string& committed);
+  void take_over(const SavedFile& file);
 
   // Backward.
   void on_ready(int32_t position);
@@ -61,14 +76,14 @@ class Session {
   void forget_unused();
   std::span<double> control_word(bool finite);
   void judge_losses();
+  void announce(const tuner::Action& action);
   void carry_out(const tuner::Command& command);
   void put_in_force(int32_t slot, bool is_committed);
   void prepare_received(int32_t slot, int64_t bytes);
   core::Status prepare_text(int32_t slot, const std::string& text);
 
   void broadcast_buffers();
-  template <typename Body>
-  void explained(Body body);
+  void explained(const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
   void check_usable() const;
   std::string file_text(const policies::Candidate& candidate, bool evidence) const;
@@ -76,7 +91,7 @@ class Session {
   torch::optim::Optimizer& optimizer_;
   torch::nn::Module& module_;
   const Settings settings_;
-  const core::SteadyClock clock_;
+  const std::unique_ptr<const core::Clock> clock_;
 
   Gradients gradients_;
   Peers peers_;
@@ -84,10 +99,11 @@ class Session {
   std::optional<tuner::Agreement> agreement_;
   std::optional<tuner::StrategyFile> imported_;
   tuner::ErrorBudget error_budget_;
-  std::vector<core::BucketLoss> losses_;  // of the step, by bucket
-  std::map<int32_t, std::string> slot_labels_;
-  std::unique_ptr<Pilot> pilot_;  // rank 0
-  std::string announced_text_;    // the strategy that the next prepare command is about, on rank 0
+  std::vector<core::BucketLoss> losses_;          // of the step, by bucket
+  std::map<int32_t, policies::Candidate> slots_;  // what this rank has prepared
+  bool committed_ = false;                        // what is in force is not on trial
+  std::unique_ptr<Pilot> pilot_;                  // rank 0
+  std::string announced_text_;                    // the strategy that the next prepare command is about, on rank 0
   tuner::Command announced_;
 
   // The step under way.

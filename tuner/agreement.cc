@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "engine/core/hash.h"
 
@@ -126,6 +127,29 @@ std::string differing_ranks(std::span<const uint64_t> values) {
 
 Agreement::Agreement(int32_t slot, uint64_t strategy_hash)
     : slot_(slot), slots_{{slot, strategy_hash}}, last_slot_(slot) {}
+
+Agreement::Agreement(State state)
+    : slot_(state.slot),
+      epoch_(state.epoch),
+      slots_(std::move(state.slots)),
+      pending_(state.pending),
+      failed_slot_(state.failed_slot),
+      begun_(state.begun),
+      last_slot_(state.last_slot),
+      last_finite_(state.last_finite) {
+  core::check(slots_.contains(slot_), "the slot in force holds a strategy");
+}
+
+Agreement::State Agreement::state() const {
+  return {.slot = slot_,
+          .epoch = epoch_,
+          .slots = slots_,
+          .pending = pending_,
+          .failed_slot = failed_slot_,
+          .begun = begun_,
+          .last_slot = last_slot_,
+          .last_finite = last_finite_};
+}
 
 uint64_t Agreement::agreed_hash() const {
   core::Hasher hasher;

@@ -50,6 +50,8 @@ struct LocalStep {
   core::Excess excess = {};  // of that step, where it was finite on all ranks
   bool finite = true;        // of the step under way
   bool excluded = false;     // that step is not to be scored
+
+  bool operator==(const LocalStep&) const = default;
 };
 
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent
@@ -74,6 +76,29 @@ class Agreement {
   // told by prepared() before the first step.
   Agreement(int32_t slot, uint64_t strategy_hash);
 
+  // All that it knows between two steps, for a checkpoint.
+  struct Pending {
+    int32_t slot = 0;
+    bool answered = false;
+    std::optional<uint64_t> hash = {};
+
+    bool operator==(const Pending&) const = default;
+  };
+  struct State {
+    int32_t slot = 0;
+    int64_t epoch = 1;
+    std::map<int32_t, uint64_t> slots = {};  // those that all ranks can run
+    std::optional<Pending> pending = {};
+    std::optional<int32_t> failed_slot = {};
+    bool begun = false;  // of the step before, of which reports speak
+    int32_t last_slot = 0;
+    bool last_finite = true;
+
+    bool operator==(const State&) const = default;
+  };
+  explicit Agreement(State state);
+  State state() const;
+
   // `announced` is rank 0's command; other ranks pass a Command{}.
   ControlWord contribute(const LocalStep& local, const Command& announced) const;
 
@@ -92,11 +117,6 @@ class Agreement {
   uint64_t identity() const;  // hash of epoch, slot in force, table of slots and what is being prepared
 
  private:
-  struct Pending {
-    int32_t slot;
-    bool answered = false;
-    std::optional<uint64_t> hash;
-  };
   uint64_t agreed_hash() const;
   void settle_pending(const ControlWord& reduced);
   core::Status carry_out(Command& command);

@@ -85,11 +85,17 @@ core::Result<std::string> read_file(const std::string& path, int64_t most_bytes)
 }
 
 core::Status write_file_atomically(const std::string& path, std::string_view text) {
+  return write_file_atomically(path, std::vector<std::string_view>{text});
+}
+
+core::Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts) {
   std::string name = path + ".XXXXXX";
   const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
   if (file.get() < 0) return failed("create a file beside", path);
   Temporary temporary(name);
-  if (core::Status status = write_all(file.get(), text, name); !status) return status;
+  for (const std::string_view part : parts) {
+    if (core::Status status = write_all(file.get(), part, name); !status) return status;
+  }
   if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0) return failed("write", name);
   if (::rename(name.c_str(), path.c_str()) != 0) return failed("replace", path);
   temporary.keep();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/core/result.h"
 
@@ -17,5 +18,7 @@ core::Result<std::string> read_file(const std::string& path, int64_t most_bytes)
 
 // Writes to a temporary file beside it, fsync, rename, fsync of the folder: old or new, never a third.
 core::Status write_file_atomically(const std::string& path, std::string_view text);
+// The same of a file that is put together from parts.
+core::Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts);
 
 }  // namespace gradtune::tuner

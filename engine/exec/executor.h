@@ -95,6 +95,7 @@ class Executor final : private comm::CompletionSink {
   const std::vector<OpTime>& op_times() const { return op_times_; }
   const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }
+  Carried carried(bool residuals = false) { return workspace_.carried(residuals); }  // as in Workspace, between steps
   int64_t memory_bytes() const { return workspace_.memory_bytes(); }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.

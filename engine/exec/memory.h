@@ -81,7 +81,7 @@ class States {
   void clear();
   int64_t bytes() const { return copies_[0].bytes() + copies_[1].bytes(); }
 
-  const std::byte* current() const { return copies_[current_].data(); }
+  std::byte* current() const { return copies_[current_].data(); }
   std::byte* next() const { return copies_[1 - current_].data(); }
   void swap() { current_ = 1 - current_; }
 

@@ -117,6 +117,17 @@ void Workspace::free_idle_residuals() {
   residuals_.enter(*program_);
 }
 
+Carried Workspace::carried(bool residuals) {
+  core::check(program_ != nullptr, "what is carried depends on the strategy in force");
+  if (residuals) residuals_.allocate(arenas_);
+  residuals_.leave(*program_);
+  Carried carried{.step = &step_, .state = {states_.current(), static_cast<size_t>(program_->state_bytes)}};
+  for (size_t d = 0; d < carried.residuals.size(); ++d) {
+    carried.residuals[d] = residuals_.all(static_cast<core::DType>(d));
+  }
+  return carried;
+}
+
 // --- a step ----------------------------------------------------------------------------------------------------------
 
 void Workspace::begin() {

@@ -6,7 +6,9 @@
 // share it and differ in what pumps the core.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -25,6 +27,14 @@
 #include "engine/exec/program.h"
 
 namespace gradtune::exec {
+
+// What goes from step to step, as it lies in memory: to be read for a checkpoint, or overwritten from one. Holds until
+// the next step or change of strategies.
+struct Carried {
+  uint32_t* step = nullptr;                        // that random numbers depend on
+  std::array<std::span<float>, 3> residuals = {};  // by dtype, in arena order; all are empty while nothing needs them
+  std::span<std::byte> state = {};                 // of the codecs of the strategy in force
+};
 
 class Workspace {
  public:
@@ -73,6 +83,9 @@ class Workspace {
   // gradient becomes NaN, so that all ranks and every scaler see it, and both stay as before the step. A payload that can not be
   // decoded is what becomes of values that are not finite; it is an error when all ranks were.
   core::Status settle(bool finite);
+
+  // Between steps, with a strategy in force. `residuals`: allocates them if need be.
+  Carried carried(bool residuals = false);
 
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }

@@ -69,8 +69,16 @@ void Batches::shuffle() {
   indices_ = all.slice(0, rank_, torch::nullopt, world_size_);
 }
 
-Batch Batches::next() {
+void Batches::advance() {
   if (at_ + batch_size_ > indices_.size(0)) shuffle();
   at_ += batch_size_;
+}
+
+void Batches::skip(int64_t batches) {
+  for (int64_t i = 0; i < batches; ++i) advance();
+}
+
+Batch Batches::next() {
+  advance();
   return make_batch(data_, indices_.slice(0, at_ - batch_size_, at_));
 }

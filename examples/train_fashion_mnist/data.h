@@ -29,9 +29,11 @@ class Batches {
  public:
   Batches(const Dataset& data, int64_t batch_size, int rank, int world_size, int64_t seed);
   Batch next();
+  void skip(int64_t batches);
 
  private:
   void shuffle();
+  void advance();
   const Dataset& data_;
   const int64_t batch_size_, rank_, world_size_, seed_;
   int64_t epoch_ = -1, at_ = 0;

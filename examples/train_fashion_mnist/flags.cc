@@ -11,6 +11,10 @@ Flags parse_flags(int argc, char** argv) {
   add_job_flags(app, flags);
   app.add_option("--rate", flags.rate, "of SGD")->capture_default_str();
   app.add_option("--momentum", flags.momentum, "of SGD")->capture_default_str()->check(CLI::Range(0.0, 1.0));
+  app.add_option("--checkpoint", flags.checkpoint, "folder to save to, and to go on from what is there");
+  app.add_option("--checkpoint-every", flags.checkpoint_every, "steps")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 30));
   app.add_option("--data", flags.data, "folder of the four files")->capture_default_str();
   app.add_flag("--no-gradtune", flags.no_gradtune, "plain merged all-reduce after backward, to compare");
   parse_or_exit(app, argc, argv);

@@ -9,6 +9,8 @@
 struct Flags : JobFlags {
   std::string model = "vgg";
   double rate = 0.02, momentum = 0.9;  // of SGD
+  std::string checkpoint;              // folder; empty: none
+  int64_t checkpoint_every = 100;
   std::string data = "/usr/share/datasets/fashion-mnist";
   bool no_gradtune = false;
 };

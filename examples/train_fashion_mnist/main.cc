@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "examples/support/record.h"
+#include "examples/train_fashion_mnist/checkpoint.h"
 #include "examples/train_fashion_mnist/data.h"
 #include "examples/train_fashion_mnist/flags.h"
 #include "examples/train_fashion_mnist/models.h"
@@ -55,11 +56,18 @@ void train(const Flags& flags) {
   torch::manual_seed(flags.seed);
   torch::nn::Sequential model = make_model(flags.model);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(flags.rate).momentum(flags.momentum));
+  const Checkpoints checkpoints(flags.checkpoint, flags.checkpoint_every);
+  const int64_t first_step = checkpoints.load(model, sgd);
+  batches.skip(first_step);
+
   std::optional<gradtune::Optimizer> optimizer;
   if (!flags.no_gradtune) optimizer = gradtune::wrap(sgd, *model, group, options_of(flags));
 
+  gradtune::Optimizer* const tuned = optimizer ? &*optimizer : nullptr;
+  if (tuned != nullptr) checkpoints.load(*tuned);
+
   Record record(group->getSize());
-  for (int64_t step = 0; step < flags.steps; ++step) {
+  for (int64_t step = first_step; step < flags.steps; ++step) {
     const Batch batch = batches.next();
     optimizer ? optimizer->zero_grad() : sgd.zero_grad();
     const torch::Tensor loss = torch::nn::functional::cross_entropy(model->forward(batch.images), batch.labels);
@@ -70,9 +78,10 @@ void train(const Flags& flags) {
       merged_all_reduce(model->parameters(), *group);
       sgd.step();
     }
-    record.add_step(loss.item<double>(), optimizer ? &*optimizer : nullptr);
+    record.add_step(loss.item<double>(), tuned);
     if (speaks && (step + 1) % 50 == 0)
       std::printf("step %ld: loss %.4f\n", static_cast<long>(step + 1), record.mean_loss(50));
+    checkpoints.save(step + 1, model, sgd, tuned, speaks);
   }
 
   if (!speaks) return;
@@ -82,7 +91,7 @@ void train(const Flags& flags) {
   }
   if (optimizer) std::fputs(record.where_time_went().c_str(), stdout);
   if (optimizer && !flags.export_file.empty()) optimizer->export_strategy(flags.export_file);
-  if (!flags.report.empty()) record.write(flags.report, optimizer ? &*optimizer : nullptr);
+  if (!flags.report.empty()) record.write(flags.report, tuned);
 }
 
 }  // namespace

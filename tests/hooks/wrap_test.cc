@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "engine/compress/compressor.h"
+#include "hooks/gradients.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tuner/files.h"
@@ -323,6 +324,33 @@ TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
     auto other = make_mlp(1, /*width=*/32);
     torch::optim::SGD other_sgd(other->parameters(), 0.05);
     EXPECT_THAT(message_of([&] { wrap_again(other, other_sgd); }), HasSubstr("model"));
+  });
+  std::filesystem::remove(file);
+}
+
+// Whatever order a file lays the gradients in, here that of the forward pass, each one travels when it is ready.
+TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
+  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_order.json").string();
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    if (rank.rank == 0) {
+      core::GradientTable table = Gradients(*model, sgd).table();
+      std::reverse(table.tensors.begin(), table.tensors.end());
+      const core::Strategy strategy = core::uniform(core::cut(table, 4096, 8192, false), core::plain_all_reduce(), 2);
+      const auto text = tuner::to_json(tuner::strategy_file(table, 2, core::Fidelity::exact, "forward", strategy));
+      ASSERT_TRUE(tuner::write_file_atomically(file, text).ok());
+    }
+    group->barrier()->wait();
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact", .strategy = file, .tuning_budget = 0}));
+    for (int step = 0; step < 10; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+    }
+    expect_close(model->parameters(), reference_parameters(rank.size, 10), 2e-5);
+    for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   });
   std::filesystem::remove(file);
 }

@@ -21,6 +21,7 @@
 
 #include "engine/core/rng.h"
 #include "tuner/agreement.h"
+#include "tuner/history.h"
 #include "tuner/schedule.h"
 #include "tuner/statistics.h"
 #include "tuner/tuner.h"
@@ -148,17 +149,20 @@ class SimulatedJob {
                std::vector<policies::Candidate> baselines, std::optional<policies::Candidate> imported = {})
       : options_(std::move(options)), true_ms_(std::move(true_ms)), noise_(options_.noise, core::Rng(options_.seed)) {
     options_.tuner.seed = options_.seed;
-    policies::Knowledge knowledge = options_.knowledge;
-    if (knowledge.traits.empty()) knowledge.traits = traits();
-    Tuner::MakePolicy make_policy = options_.make_policy;
-    if (!make_policy) {
-      make_policy = [this, script = std::move(script)] { return std::make_unique<ScriptedPolicy>(script, &learned); };
-    }
-    tuner = std::make_unique<Tuner>(options_.tuner, make_policy, knowledge, baselines, imported);
+    make_tuner_ = [this, script = std::move(script), baselines, imported] {
+      policies::Knowledge knowledge = options_.knowledge;
+      if (knowledge.traits.empty()) knowledge.traits = traits();
+      Tuner::MakePolicy make_policy = options_.make_policy;
+      if (!make_policy) {
+        make_policy = [this, script] { return std::make_unique<ScriptedPolicy>(script, &learned); };
+      }
+      return std::make_unique<Tuner>(options_.tuner, make_policy, knowledge, baselines, imported);
+    };
+    tuner = make_tuner_();
     for (size_t i = 0; i < baselines.size(); ++i) slots_[static_cast<int32_t>(i)] = baselines[i];
     if (imported) slots_[kImportedSlot] = *imported;
     for (const auto& [slot, start] : slots_) held.insert(slot);
-    const int32_t first = first_slot(options_.tuner, knowledge.traits, imported);
+    const int32_t first = first_slot(options_.tuner, traits(), imported);
     for (int r = 0; r < options_.ranks; ++r) {
       ranks_.emplace_back(first, core::hash(slots_[first].strategy));
       for (const auto& [slot, start] : slots_) ranks_.back().prepared(slot, core::hash(start.strategy));
@@ -208,6 +212,7 @@ class SimulatedJob {
     constexpr int kTimed = 3;
     if (options_.ops && ++timed_[slot] <= kTimed) tuner->learn_timing(slot, options_.ops(slots_.at(slot).strategy));
     const Action action = tuner->on_step(report);
+    history.add(report, action);
     if (action.command.kind == Command::Kind::prepare) slots_[action.command.slot] = *action.candidate;
     announced_ = action.command;
     for (Decision& decision : tuner->take_decisions()) decisions.push_back(std::move(decision));
@@ -220,6 +225,23 @@ class SimulatedJob {
               .excluded = is_excluded};
     steps.push_back({step_, label, ms, tuner->stage(), report, action.command});
     ++step_;
+  }
+
+  // As a job that ended here and was started again from what it had saved.
+  void save_and_restore() {
+    const auto told = parse_history(history.bytes());
+    ASSERT_TRUE(told.ok()) << told.error().message;
+    tuner = make_tuner_();
+    history = History();
+    const auto answer = tell_again(told.value(), [&](const core::StepReport& report) {
+      const Action action = tuner->on_step(report);
+      history.add(report, action);
+      return action;
+    });
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    announced_ = answer.value().command;
+    tuner->take_decisions();
+    for (Agreement& rank : ranks_) rank = Agreement(rank.state());
   }
 
   const std::string& label_in_force() const { return slots_.at(ranks_[0].slot()).label; }
@@ -235,6 +257,7 @@ class SimulatedJob {
   }
 
   std::unique_ptr<Tuner> tuner;
+  History history;
   ScriptedPolicy::Learned learned;
   std::vector<Step> steps;
   std::vector<Decision> decisions;
@@ -266,6 +289,7 @@ class SimulatedJob {
   }
 
   JobOptions options_;
+  std::function<std::unique_ptr<Tuner>()> make_tuner_;
   std::map<std::string, double> true_ms_;
   NoiseProcess noise_;
   std::vector<Agreement> ranks_;

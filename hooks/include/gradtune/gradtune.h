@@ -114,6 +114,24 @@ class Optimizer {
   // return.
   void export_strategy(const std::string& path) const;
 
+  // Checkpoints of what gradtune itself knows: how far tuning is and what it was told, residuals and state of compressors,
+  // random state. Save model and optimizer beside it as ever; with all of them a job goes on as if it had not ended: the
+  // same decisions for the same step times, the same bits.
+  //
+  // Called by all ranks, before backward or after step(); gradients that were accumulated are not part of it. A folder
+  // holds one checkpoint of one job, a file for each rank and checkpoint.json; it need not be shared between machines
+  // unless the number of ranks changes. The older checkpoint in it stays until the new one is whole on disk; when
+  // saving fails (std::runtime_error, on all ranks, with the rank and the cause) it is still there, and training may go
+  // on. The step that follows is not scored.
+  //
+  // Model and optimizer are loaded before wrap() (torch::load puts new tensors into the model), this after it. Files of another model or another checkpoint, files that
+  // are cut off or changed are refused by name before anything is changed. Tuning starts again, from the strategy that
+  // had been committed, where options that it depends on or the machine are others, or after more than a million steps;
+  // residuals are taken over all the same. So it is for another number of ranks, where every rank takes the mean of the
+  // old ranks' residuals: what is still to be applied to the averaged gradient stays the same.
+  void save_checkpoint(const std::string& folder);
+  void load_checkpoint(const std::string& folder);
+
   struct Progress {
     int64_t step = 0;      // steps done
     int64_t epoch = 0;     // number of the strategy in force, the same on all ranks

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session saves, and how it goes on from that. Everything that was read is checked before anything is changed.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "engine/compress/compressor.h"
+#include "hooks/session.h"
+
+namespace gradtune {
+namespace {
+
+constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
+
+std::string_view bytes_of(std::span<const float> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+}  // namespace
+
+void Session::check_between_steps(const char* what) const {
+  check_usable();
+  if (!in_backward_ && !synchronised_) return;
+  throw core::Exception({core::Error::Code::invalid, std::string("gradtune: ") + what +
+                                                         " was called between a backward pass and step(); it may be "
+                                                         "called before backward or after step()"});
+}
+
+// --- saving ----------------------------------------------------------------------------------------------------------
+
+tuner::SavedRank Session::saved_rank() const {
+  tuner::SavedRank saved{.step = step_,
+                         .nonfinite_steps = nonfinite_steps_,
+                         .order_learned = order_learned_,
+                         .committed = committed_,
+                         .local = local_,
+                         .agreement = agreement_->state()};
+  std::vector<int32_t> slots;
+  for (const auto& [slot, hash] : saved.agreement.slots) slots.push_back(slot);
+  const auto& pending = saved.agreement.pending;
+  if (pending && pending->hash) slots.push_back(pending->slot);
+  for (const int32_t slot : slots) {
+    const policies::Candidate& candidate = slots_.at(slot);
+    saved.strategies[slot] = tuner::strategy_file(gradients_.table(), peers_.size(), settings_.fidelity,
+                                                  candidate.label, candidate.strategy);
+  }
+  return saved;
+}
+
+void Session::save_checkpoint(const std::string& folder) {
+  check_between_steps("save_checkpoint");
+  excluded_ = true;  // the time that this takes is part of the next step
+  explained([&] {
+    peers_.must_agree("the steps done at a checkpoint", std::to_string(step_));
+    const exec::Carried carried = executor_.carried();
+    tuner::SavedRank rank = saved_rank();
+    rank.random_step = *carried.step;
+    const std::string rank_text = tuner::to_json(rank);
+    std::string tuner_text, history;
+    tuner::Sections sections{{std::string(kRankSection), rank_text}};
+    if (!carried.state.empty()) {
+      sections.emplace(kStateSection,
+                       std::string_view(reinterpret_cast<const char*>(carried.state.data()), carried.state.size()));
+    }
+    for (const core::DType dtype : kDTypes) {
+      const auto residuals = carried.residuals[static_cast<size_t>(dtype)];
+      if (!residuals.empty()) sections.emplace(residuals_section(dtype), bytes_of(residuals));
+    }
+    if (pilot_ && order_learned_) {
+      tuner_text = tuner::to_json(pilot_->saved());
+      history = pilot_->history();
+      sections.emplace(kTunerSection, tuner_text);
+      sections.emplace(kHistorySection, history);
+    }
+    write_checkpoint(peers_, folder, step_, gradients_.table().fingerprint(), sections);
+  });
+}
+
+// --- loading ---------------------------------------------------------------------------------------------------------
+
+void Session::load_checkpoint(const std::string& folder) {
+  check_between_steps("load_checkpoint");
+  explained([&] {
+    const tuner::Manifest manifest = find_checkpoint(peers_, folder, gradients_.table().fingerprint());
+    std::string why;  // tuning starts again
+    if (manifest.world_size == peers_.size()) {
+      auto file = read_rank_file(folder, manifest, peers_.rank(), gradients_.table());
+      peers_.must_succeed("load the checkpoint", file ? core::Status() : file.error());
+      why = resume(file.value());
+    } else {
+      why = "it was saved by " + std::to_string(manifest.world_size) + " ranks; each takes the mean of their residuals";
+      start_again(read_resized(peers_, folder, manifest, gradients_.table()), /*committed=*/"");
+    }
+    if (peers_.rank() == 0 && !settings_.quiet) {
+      std::fprintf(stderr, "gradtune: checkpoint of step %ld loaded, tuning %s%s\n", static_cast<long>(step_),
+                   why.empty() ? "goes on" : "starts again: ", why.c_str());
+    }
+  });
+  excluded_ = true;
+  step_began_ns_ = clock_->now_ns();
+}
+
+// Goes on, or, if rank 0 knows a reason why tuning can not, starts again; returns that reason.
+std::string Session::resume(const SavedFile& file) {
+  core::Status can;
+  if (file.tuner) can = pilot_->can_resume(*file.tuner, file.told);
+  std::string why = peers_.broadcast_text(can ? "" : can.error().message);
+  if (why.empty()) {
+    peers_.must_succeed("load the checkpoint", fits(file));
+    core::Result<tuner::Action> announced = tuner::Action();
+    if (file.tuner) announced = pilot_->resume(*file.tuner, file.told);
+    why = peers_.broadcast_text(announced ? "" : announced.error().message);
+    if (why.empty()) go_on(file, announced.value());
+  }
+  if (why.empty()) return why;
+  const bool is_committed = file.tuner && file.tuner->committed;
+  start_again(file, peers_.broadcast_text(is_committed ? tuner::to_json(*file.tuner->committed) : ""));
+  return why;
+}
+
+// Whether the codecs' state is as long as that of the strategy that is to be in force.
+core::Status Session::fits(const SavedFile& file) const {
+  const core::Strategy& strategy = file.rank.in_force().strategy;
+  const auto program = exec::compile(strategy, file.table, peers_.groups().seat);
+  if (!program) return program.error();
+  if (static_cast<size_t>(program.value()->state_bytes) == file.state.size()) return {};
+  return core::Error{core::Error::Code::mismatch, "section \"state\" has " + std::to_string(file.state.size()) +
+                                                      " bytes, the strategy in force needs " +
+                                                      std::to_string(program.value()->state_bytes)};
+}
+
+// As if the job had never ended.
+void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
+  const tuner::SavedRank& saved = file.rank;
+  lay(file.table);
+  set_gradients();
+  order_learned_ = saved.order_learned;
+  slots_.clear();
+  core::Status prepared;
+  for (const auto& [slot, strategy] : saved.strategies) {
+    slots_[slot] = {strategy.strategy, strategy.label};
+    if (prepared) prepared = executor_.prepare(slot, strategy.strategy);
+  }
+  try {
+    peers_.must_succeed("prepare the strategies of the checkpoint", prepared);
+  } catch (const core::Exception& error) {
+    failure_ = core::Error{error.code(), error.what()};  // what was before is gone
+    throw;
+  }
+  agreement_.emplace(saved.agreement);
+  put_in_force(saved.agreement.slot, saved.committed);
+  take_over(file);
+  std::memcpy(executor_.carried().state.data(), file.state.data(), file.state.size());
+  local_ = saved.local;
+  announce(announced);
+}
+
+// With a new tuner, in the order and with the residuals of the checkpoint. It starts from the strategy that the user
+// gave, else from what had been committed, as imported.
+void Session::start_again(const SavedFile& file, const std::string& committed) {
+  if (settings_.strategy.empty()) {
+    lay(file.table);
+    order_learned_ = file.rank.order_learned;
+    imported_.reset();
+    const std::vector<core::CompressorTraits> known = compress::known_traits();
+    auto strategy = tuner::parse_strategy(committed, known);
+    if (strategy && tuner::fit(strategy.value(), gradients_.table(), peers_.size(), settings_.fidelity, known)) {
+      imported_ = std::move(strategy).value();
+    }
+  }
+  start_tuning();
+  take_over(file);
+  local_ = {.step = step_ - 1, .rank = peers_.rank(), .excluded = true};
+}
+
+// Counters and residuals; these by the names of tensors, as the arena may be laid in another order.
+void Session::take_over(const SavedFile& file) {
+  step_ = file.rank.step;
+  nonfinite_steps_ = file.rank.nonfinite_steps;
+  const bool any = std::ranges::any_of(file.residuals, [](const auto& values) { return !values.empty(); });
+  const exec::Carried carried = executor_.carried(any);
+  *carried.step = file.rank.random_step;
+  for (const auto residuals : carried.residuals) std::ranges::fill(residuals, 0.0F);
+  if (!any) return;
+  std::map<std::string_view, const float*> saved;
+  std::array<size_t, 3> at{};
+  for (const core::TensorInfo& tensor : file.table.tensors) {
+    const auto d = static_cast<size_t>(tensor.dtype);
+    saved[tensor.name] = file.residuals[d].data() + at[d];
+    at[d] += static_cast<size_t>(tensor.numel);
+  }
+  at = {};
+  for (const core::TensorInfo& tensor : gradients_.table().tensors) {
+    const auto d = static_cast<size_t>(tensor.dtype);
+    std::copy_n(saved.at(tensor.name), tensor.numel, carried.residuals[d].data() + at[d]);
+    at[d] += static_cast<size_t>(tensor.numel);
+  }
+}
+
+}  // namespace gradtune

@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Training jobs that end and go on in other processes. Their clock is driven by the test, so step times are given.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "engine/core/clock.h"
+#include "engine/core/hash.h"
+#include "engine/core/strategy.h"
+#include "hooks/gradients.h"
+#include "hooks/session.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tuner/checkpoint_file.h"
+#include "tuner/files.h"
+#include "tuner/strategy_file.h"
+
+namespace gradtune::test {
+
+namespace fs = std::filesystem;
+
+// A phase of a test: processes of its own. Copies run only the phase that they were started for.
+inline void run_phase(const std::string& phase, int size, const std::function<void(const Rank&)>& body) {
+  if (const char* wanted = std::getenv("CHECKPOINT_TEST_PHASE"); wanted != nullptr && wanted != phase) return;
+  run_ranks(size, body, {.time_limit_s = 280, .environment = {{"CHECKPOINT_TEST_PHASE", phase}}});
+}
+
+class Checkpoint : public testing::Test {
+ protected:
+  Checkpoint() {
+    // Copies have it from the process that started them.
+    const fs::path own = fs::temp_directory_path() / ("gradtune_checkpoint_test." + std::to_string(getpid()));
+    setenv("CHECKPOINT_TEST_FOLDER", own.c_str(), /*overwrite=*/0);
+    fs::create_directories(path("."));
+  }
+  ~Checkpoint() override {
+    if (std::getenv("RANKS_TEST_COPY") != nullptr) return;
+    fs::remove_all(std::getenv("CHECKPOINT_TEST_FOLDER"));
+    unsetenv("CHECKPOINT_TEST_FOLDER");
+  }
+  static std::string path(const std::string& name) {
+    return (fs::path(std::getenv("CHECKPOINT_TEST_FOLDER")) / name).string();
+  }
+};
+
+class DrivenClock final : public core::Clock {
+ public:
+  int64_t now_ns() const override { return now_ns_; }
+  void advance_ms(double ms) { now_ns_ += static_cast<int64_t>(ms * 1e6); }
+
+ private:
+  std::atomic<int64_t> now_ns_ = 1;
+};
+
+// What a step takes: every strategy has its own time, which is the same wherever it runs, and there is some noise.
+inline double step_ms(int64_t step, const std::string& strategy) {
+  core::Hasher hasher, noise;
+  hasher.add(strategy);
+  noise.add(static_cast<uint64_t>(step));
+  return 60 + static_cast<double>(hasher.value() % 64) + static_cast<double>(noise.value() % 100) * 0.01;
+}
+
+// Model and optimizer as saved in `folder` after so many steps, and, if so asked, what gradtune knows.
+struct From {
+  std::string folder;
+  int64_t step = 0;
+  bool checkpoint = true;
+};
+
+// A job as a user writes it: model, optimizer, and beside them what gradtune knows.
+class Training {
+ public:
+  Training(const Rank& rank, c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options,
+           const From& from = {})
+      : rank_(rank),
+        model_(make_mlp(1)),
+        sgd_(model_->parameters(), torch::optim::SGDOptions(0.05).momentum(0.9)),
+        step_(from.step) {
+    if (!from.folder.empty()) {
+      torch::load(model_, from.folder + "/model.pt");
+      torch::load(sgd_, from.folder + "/sgd.pt");
+      log_ = tuner::read_file(from.folder + "/log", 1 << 24).value();
+    }
+    auto clock = std::make_unique<DrivenClock>();
+    clock_ = clock.get();
+    session_ = std::make_unique<Session>(sgd_, *model_, std::move(group), quiet(options), std::move(clock));
+    if (from.folder.empty() || !from.checkpoint) return;
+    session_->load_checkpoint(from.folder);
+    EXPECT_EQ(session_->progress().step, step_);
+  }
+
+  void step() {
+    const std::string strategy = session_->result().description;
+    session_->zero_grad();
+    loss_of(model_, make_data(rank_.rank, step_)).backward();
+    clock_->advance_ms(step_ms(step_, strategy));
+    session_->step(nullptr);
+    log_ += std::to_string(step_) + " " + std::to_string(session_->progress().epoch) + " " + strategy + "\n";
+    ++step_;
+  }
+
+  void save(const std::string& folder) {
+    session_->save_checkpoint(folder);
+    if (rank_.rank > 0) return;
+    torch::save(model_, folder + "/model.pt");
+    torch::save(sgd_, folder + "/sgd.pt");
+    std::ofstream(folder + "/log") << log_;
+  }
+  torch::Tensor parameters() const {
+    return torch::nn::utils::parameters_to_vector(model_->parameters()).detach().clone();
+  }
+  const std::string& log() const { return log_; }
+  Session& session() { return *session_; }
+
+ private:
+  const Rank rank_;
+  torch::nn::Sequential model_;
+  torch::optim::SGD sgd_;
+  DrivenClock* clock_;
+  std::unique_ptr<Session> session_;
+  int64_t step_;
+  std::string log_;  // of every step: epoch and strategy
+};
+
+inline std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+inline core::GradientTable table_of_model() {
+  auto model = make_mlp(1);
+  torch::optim::SGD sgd(model->parameters(), 0.1);
+  return Gradients(*model, sgd).table();
+}
+
+// A file with buckets that take turns with these programs; its tensors in the order of the table.
+inline void write_strategy(const std::string& file, int size, const core::GradientTable& table,
+                           const std::vector<std::string>& programs) {
+  if (std::getenv("RANKS_TEST_COPY") != nullptr) return;  // it is there
+  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  core::Strategy strategy = core::uniform(core::cut(table, 4 << 10, 8 << 10, false), core::plain_all_reduce(), 2);
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    strategy.buckets[b].option = core::parse_option(programs[b % programs.size()], known).value();
+  }
+  core::set_default_flow(strategy);
+  const auto text =
+      tuner::to_json(tuner::strategy_file(table, size, core::needed_fidelity(strategy, known), "given", strategy));
+  ASSERT_TRUE(tuner::write_file_atomically(file, text).ok());
+}
+
+inline Options pinned(const std::string& strategy) {
+  return {.fidelity = "lossy", .strategy = strategy, .tuning_budget = 0};
+}
+
+inline tuner::Manifest manifest_in(const std::string& folder) {
+  return tuner::parse_manifest(tuner::read_file(folder + "/checkpoint.json", 1 << 20).value()).value();
+}
+
+constexpr const char* kGather = ": encode@device all_gather decode@device";
+constexpr const char* kPowerSgd =
+    "powersgd:2: encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1";
+
+}  // namespace gradtune::test
