@@ -40,8 +40,8 @@ torch::Tensor gradient_of(int rank, int size, int64_t step) {
 }
 
 // A strategy file of that option for all buckets, by rank 0.
-void write_strategy(const Rank& rank, const std::string& file, const std::string& option) {
-  auto group = make_group();
+void write_strategy(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& file,
+                    const std::string& option) {
   Given model;
   torch::optim::SGD sgd(model->parameters(), 0.0);
   auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_budget = 0}));
@@ -59,8 +59,8 @@ void write_strategy(const Rank& rank, const std::string& file, const std::string
 }
 
 void fall_back(const Rank& rank, const std::string& file, const std::string& journal) {
-  write_strategy(rank, file, "topk:0.05: encode@device all_gather decode@device");
-  auto group = make_group();
+  auto group = make_group();  // one: a second store on the same port would meet what is left of the first
+  write_strategy(rank, group, file, "topk:0.05: encode@device all_gather decode@device");
   Given model;
   torch::optim::SGD sgd(model->parameters(), 0.0);
   {

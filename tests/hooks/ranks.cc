@@ -7,13 +7,16 @@
 #include <poll.h>
 #include <spawn.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
 #include <thread>
 
 extern char** environ;
@@ -25,23 +28,49 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// A port that was free a moment ago, and that the system does not hand out by itself (it begins at 32768): Gloo listens
-// on such ones in tests that run at the same time, and rank 0 takes seconds until it listens.
-int free_port() {
-  constexpr int kFirst = 20'000, kPorts = 12'000;
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    const int port = kFirst + (getpid() * 97 + attempt * 13) % kPorts;
+// A port for the store of one job, which no other job of tests on this machine gets while this lives: a name of that
+// number is taken in the abstract namespace of Unix sockets, since rank 0 takes seconds until it listens. The system does
+// not hand such ports out by itself (it begins at 32768), as Gloo's of other jobs are.
+class StorePort {
+ public:
+  StorePort() {
+    constexpr int kFirst = 20'000, kPorts = 12'000;
+    for (int attempt = 0; attempt < kPorts; ++attempt) {
+      number_ = kFirst + (getpid() * 97 + attempt * 13) % kPorts;
+      if (reserve() && is_free()) return;
+      close(reservation_);
+    }
+    throw std::runtime_error("no port is free for a test");
+  }
+  ~StorePort() { close(reservation_); }
+  StorePort(const StorePort&) = delete;
+  StorePort& operator=(const StorePort&) = delete;
+
+  int number() const { return number_; }
+
+ private:
+  bool reserve() {
+    reservation_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    const std::string name = "gradtune-test-port-" + std::to_string(number_);
+    name.copy(address.sun_path + 1, name.size());
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+    return bind(reservation_, reinterpret_cast<sockaddr*>(&address), length) == 0;
+  }
+  bool is_free() const {
     const int fd = socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_port = htons(static_cast<uint16_t>(number_));
     const bool bound = bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
     close(fd);
-    if (bound) return port;
+    return bound;
   }
-  return kFirst + kPorts;
-}
+
+  int number_ = 0, reservation_ = -1;
+};
 
 struct Child {
   pid_t pid = 0;
@@ -106,10 +135,10 @@ std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<vo
     body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
     return std::nullopt;
   }
-  const int port = free_port();
+  const StorePort port;
   const auto start = Clock::now();
   std::vector<Child> children;
-  for (int rank = 0; rank < size; ++rank) children.push_back(spawn(rank, size, port, options));
+  for (int rank = 0; rank < size; ++rank) children.push_back(spawn(rank, size, port.number(), options));
   auto kill_clock = start;
   bool kill_armed = options.kill_rank && options.kill_after_line.empty();
   bool killed = false;
