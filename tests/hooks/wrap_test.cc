@@ -283,7 +283,7 @@ TEST(Wrap, TunesToTheEndOnFourRanks) {
     EXPECT_EQ(difference_from_rank0(mine, *group), 0);
     EXPECT_GT(epochs.back(), 5) << "strategies were switched";
     if (rank.rank == 0) {
-      EXPECT_EQ(optimizer.progress().stage, "watch");
+      EXPECT_TRUE(optimizer.result().decided);  // on a busy machine an alarm may have made it look again since
     }
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   });
