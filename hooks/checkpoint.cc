@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using core::Error;
 
-constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
 constexpr int64_t kMostManifestBytes = 1 << 16;
 
 std::string path_of(const std::string& folder, std::string_view name) { return (fs::path(folder) / name).string(); }
@@ -55,7 +54,7 @@ int64_t numel(const core::GradientTable& table, core::DType dtype) {
 core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::GradientTable& table) {
   AllResiduals all;
   bool any = false, missing = false;
-  for (const core::DType dtype : kDTypes) {
+  for (const core::DType dtype : core::kDTypes) {
     const int64_t needed = numel(table, dtype);
     const auto found = sections.find(residuals_section(dtype));
     if (needed == 0 && found == sections.end()) continue;
@@ -207,7 +206,7 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
   mine.table = ordered;
   peers.max(any);
   if (any[0] == 0) return mine;
-  for (const core::DType dtype : kDTypes) {
+  for (const core::DType dtype : core::kDTypes) {
     std::vector<float>& residuals = mine.residuals[static_cast<size_t>(dtype)];
     residuals.resize(static_cast<size_t>(numel(mine.table, dtype)));
     if (residuals.empty()) continue;

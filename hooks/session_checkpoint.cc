@@ -14,8 +14,6 @@
 namespace gradtune {
 namespace {
 
-constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
-
 std::string_view bytes_of(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
 }
@@ -66,7 +64,7 @@ void Session::save_checkpoint(const std::string& folder) {
       sections.emplace(kStateSection,
                        std::string_view(reinterpret_cast<const char*>(carried.state.data()), carried.state.size()));
     }
-    for (const core::DType dtype : kDTypes) {
+    for (const core::DType dtype : core::kDTypes) {
       const auto residuals = carried.residuals[static_cast<size_t>(dtype)];
       if (!residuals.empty()) sections.emplace(residuals_section(dtype), bytes_of(residuals));
     }

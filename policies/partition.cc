@@ -40,7 +40,7 @@ class Cutter {
 
   std::vector<Group> whole() const {
     std::vector<Group> groups;
-    for (core::DType dtype : {core::DType::f32, core::DType::bf16, core::DType::f16}) {
+    for (core::DType dtype : core::kDTypes) {
       Group group;
       for (size_t t = 0; t < table_.tensors.size(); ++t) {
         const core::TensorInfo& tensor = table_.tensors[t];

@@ -16,8 +16,8 @@
 namespace gradtune::policies {
 
 // Of those options for which the table has all rates, the ones that are worth planning with for buckets of up to
-// `most_elements`: an option that another one, which loses no more, is as good as, in every lane and at every size, is left out. An error
-// where the table has no all_reduce over all ranks, which option 0 is made of.
+// `most_elements`: an option is left out where another one, which loses no more, is as good in every lane and at every
+// size. An error where the table has no all_reduce over all ranks, which option 0 is made of.
 //
 // Work is tabulated at sizes a factor of two apart, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,

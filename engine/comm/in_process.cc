@@ -12,36 +12,16 @@
 namespace gradtune::comm {
 namespace {
 
-// How elements of each wire type are reduced: in `Sum`, from and to `Stored`.
-template <typename T>
-struct Plain {
-  using Stored = T;
-  using Sum = T;
-  static Sum load(Stored value) { return value; }
-  static Stored store(Sum value) { return value; }
-};
-struct Bf16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  static Sum load(Stored value) { return core::widen_bf16(value); }
-  static Stored store(Sum value) { return core::narrow_bf16(value); }
-};
-struct F16 {
-  using Stored = uint16_t;
-  using Sum = float;
-  static Sum load(Stored value) { return core::widen_f16(value); }
-  static Stored store(Sum value) { return core::narrow_f16(value); }
-};
-
 constexpr int64_t kBlock = 4096;  // elements: what is added up stays in the L1 cache
 
-// `count` elements of every rank's input, into those targets (each of which may be one of the inputs).
+// `count` elements of every rank's input, into those targets (each of which may be one of the inputs). Of 16-bit types
+// sums are made in fp32.
 template <typename Type>
 void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
             const std::vector<std::byte*>& targets) {
   const auto at = [&](size_t rank) { return reinterpret_cast<const typename Type::Stored*>(inputs[rank]); };
   const bool sum = calls[0].reduction == Collective::Reduction::sum;
-  std::array<typename Type::Sum, kBlock> total;
+  std::array<typename Type::Number, kBlock> total;
   for (int64_t begin = 0; begin < calls[0].count; begin += kBlock) {
     const auto length = static_cast<size_t>(std::min(kBlock, calls[0].count - begin));
     for (size_t i = 0; i < length; ++i) total[i] = Type::load(at(0)[begin + static_cast<int64_t>(i)]);
@@ -49,7 +29,7 @@ void reduce(std::span<const Collective> calls, const std::vector<const std::byte
       const auto* values = at(rank) + begin;
       if (sum) {
         for (size_t i = 0; i < length; ++i)
-          total[i] = static_cast<typename Type::Sum>(total[i] + Type::load(values[i]));
+          total[i] = static_cast<typename Type::Number>(total[i] + Type::load(values[i]));
       } else {
         for (size_t i = 0; i < length; ++i) total[i] = std::max(total[i], Type::load(values[i]));
       }
@@ -64,11 +44,11 @@ void reduce(std::span<const Collective> calls, const std::vector<const std::byte
 void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
             const std::vector<std::byte*>& targets) {
   switch (calls[0].type) {
-    case WireType::u8: return reduce<Plain<uint8_t>>(calls, inputs, targets);
-    case WireType::f32: return reduce<Plain<float>>(calls, inputs, targets);
-    case WireType::f64: return reduce<Plain<double>>(calls, inputs, targets);
-    case WireType::bf16: return reduce<Bf16>(calls, inputs, targets);
-    case WireType::f16: return reduce<F16>(calls, inputs, targets);
+    case WireType::u8: return reduce<core::Plain<uint8_t>>(calls, inputs, targets);
+    case WireType::f32: return reduce<core::Plain<float>>(calls, inputs, targets);
+    case WireType::f64: return reduce<core::Plain<double>>(calls, inputs, targets);
+    case WireType::bf16: return reduce<core::Bf16>(calls, inputs, targets);
+    case WireType::f16: return reduce<core::F16>(calls, inputs, targets);
   }
 }
 

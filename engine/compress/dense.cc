@@ -25,15 +25,6 @@ constexpr uint32_t overflow_bits(core::DType wire) {
   return 0;
 }
 
-constexpr core::WireType type_of(core::DType wire) {
-  switch (wire) {
-    case core::DType::f32: return core::WireType::f32;
-    case core::DType::bf16: return core::WireType::bf16;
-    case core::DType::f16: return core::WireType::f16;
-  }
-  return core::WireType::u8;
-}
-
 class Dense final : public Compressor {
  public:
   Dense(core::CompressorSpec spec, const core::CompressorTraits& traits, core::DType wire)
@@ -41,7 +32,7 @@ class Dense final : public Compressor {
 
   const core::CompressorTraits& traits() const override { return traits_; }
   const core::CompressorSpec& spec() const override { return spec_; }
-  Summing summing(int /*round*/) const override { return {.type = type_of(wire_)}; }
+  Summing summing(int /*round*/) const override { return {.type = core::wire_type_of(wire_)}; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
   bool encode(const Encode& job, Queue& queue) const override {

@@ -68,15 +68,14 @@ HWY_INLINE void change_signs(float* x, const RotationSigns& signs, float factor)
   }
 }
 
-// Both are powers of two, so nothing is rounded; and sums of 1024 elements do not overflow.
-constexpr float kForward = 1.0F / 32;
-constexpr float kBackward = 1.0F / 32;
+// Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
+constexpr float kNorm = 1.0F / 32;
 
 // x = D H x / 32.
 HWY_INLINE void rotate_back(float* x, const RotationSigns& signs) {
   const hn::CappedTag<float, 8> d;
   for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
-    hn::Store(hn::Mul(hn::Load(d, x + i), hn::Set(d, kBackward)), d, x + i);
+    hn::Store(hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)), d, x + i);
   }
   transform(x);
   change_signs(x, signs, 1);
@@ -113,7 +112,7 @@ void encode_block(const ThcEncode& block) {
     hn::StoreU(hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale)), d, x + i);
   });
   std::fill(x + of.n, x + kOrder, 0.0F);
-  change_signs(x, *of.signs, kForward);
+  change_signs(x, *of.signs, kNorm);
   transform(x);
   RandomTile random(of.random);
   for (size_t begin = 0; begin < kOrder; begin += kTile) {

@@ -21,4 +21,25 @@ constexpr uint16_t narrow_bf16(float value) {
 constexpr float widen_f16(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
 constexpr uint16_t narrow_f16(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
 
+// For templates over what elements are stored as: a type with `Stored` in memory and `Number` to calculate with.
+template <typename T>
+struct Plain {
+  using Stored = T;
+  using Number = T;
+  static constexpr Number load(Stored value) { return value; }
+  static constexpr Stored store(Number value) { return value; }
+};
+struct Bf16 {
+  using Stored = uint16_t;
+  using Number = float;
+  static constexpr Number load(Stored bits) { return widen_bf16(bits); }
+  static constexpr Stored store(Number value) { return narrow_bf16(value); }
+};
+struct F16 {
+  using Stored = uint16_t;
+  using Number = float;
+  static constexpr Number load(Stored bits) { return widen_f16(bits); }
+  static constexpr Stored store(Number value) { return narrow_f16(value); }
+};
+
 }  // namespace gradtune::core

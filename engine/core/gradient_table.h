@@ -6,6 +6,7 @@
 // what strategies speak of.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 namespace gradtune::core {
 
 enum class DType : uint8_t { f32, bf16, f16 };
+
+inline constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16};
 
 std::string_view to_string(DType dtype);
 constexpr int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }

@@ -28,7 +28,7 @@ Status validate_cover(const Strategy& strategy, const GradientTable& table) {
       at = {at.tensor + 1, 0};
     }
   };
-  for (DType dtype : {DType::f32, DType::bf16, DType::f16}) skip_done(dtype);
+  for (DType dtype : kDTypes) skip_done(dtype);
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const Bucket& bucket = strategy.buckets[b];
     if (bucket.slices.empty()) return mismatch(name_bucket(b) + " has no slices");

@@ -13,22 +13,10 @@ using core::Level;
 using core::Step;
 using Kind = Op::Kind;
 
-constexpr int64_t kAlignment = 64;
 constexpr int64_t kShardAlignment = 16;  // elements
-
-comm::WireType wire_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32: return comm::WireType::f32;
-    case DType::bf16: return comm::WireType::bf16;
-    case DType::f16: return comm::WireType::f16;
-  }
-  return comm::WireType::u8;
-}
 
 size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
 const char* name_of(size_t d) { return d == 1 ? "nodes" : "ranks"; }
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
@@ -482,7 +470,7 @@ Op BucketCompiler::collective(const Step& step) const {
 // In place on a range of the gradient, or of its staging.
 void BucketCompiler::on_gradient(Op& op, const Range& range) {
   const bool staged = program_->staging >= 0;
-  op.wire = staged ? comm::WireType::f32 : wire_of(program_->dtype);
+  op.wire = staged ? comm::WireType::f32 : core::wire_type_of(program_->dtype);
   op.count = range.length;
   op.input = op.output = (staged ? program_->staging : 0) + range.begin * comm::bytes_per_element(op.wire);
   op.on_gradient = !staged;

@@ -36,10 +36,6 @@ bool all_blocks_finite(int64_t n, compress::Queue& queue, Body body) {
   return finite;
 }
 
-float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
-  return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
-}
-
 // With the residual, of which nothing is left then.
 bool scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   const float factor = 1.0F / static_cast<float>(memory.size);
@@ -174,6 +170,10 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
 }
 
 }  // namespace
+
+float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
+  return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
+}
 
 ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   switch (op.kind) {

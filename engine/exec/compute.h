@@ -24,6 +24,9 @@ struct BucketMemory {
   uint32_t step;
 };
 
+// What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs it.
+float* dense(const BucketProgram& bucket, const BucketMemory& memory);
+
 // Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.
 struct ComputeResult {
   bool finite = true;

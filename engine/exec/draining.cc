@@ -13,22 +13,6 @@ namespace {
 
 using core::DType;
 
-struct Float {
-  using Stored = float;
-  static float widen(float value) { return value; }
-  static float narrow(float value) { return value; }
-};
-struct BFloat16 {
-  using Stored = uint16_t;
-  static float widen(uint16_t bits) { return core::widen_bf16(bits); }
-  static uint16_t narrow(float value) { return core::narrow_bf16(value); }
-};
-struct Float16 {
-  using Stored = uint16_t;
-  static float widen(uint16_t bits) { return core::widen_f16(bits); }
-  static uint16_t narrow(float value) { return core::narrow_f16(value); }
-};
-
 // Parts that are added up one by one, in order: as many for every number of threads.
 constexpr int64_t kMostParts = 256, kLeastPart = 4096;
 
@@ -50,7 +34,7 @@ Drained drain(const Drain& job, compress::Queue& queue) {
   for_parts(job.n, queue, [&](int64_t part, int64_t begin, int64_t end) {
     Squares& sum = parts[static_cast<size_t>(part)];
     for (int64_t i = begin; i < end; ++i) {
-      const auto g = static_cast<double>(Type::widen(gradient[i])), r = static_cast<double>(job.residual[i]);
+      const auto g = static_cast<double>(Type::load(gradient[i])), r = static_cast<double>(job.residual[i]);
       sum.gradient += g * g;
       sum.residual += r * r;
     }
@@ -66,9 +50,9 @@ Drained drain(const Drain& job, compress::Queue& queue) {
   const auto share = static_cast<float>(std::min(1.0, kDrainShare * std::sqrt(all.gradient / all.residual)));
   for_parts(job.n, queue, [&](int64_t, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const float before = Type::widen(gradient[i]);
-      gradient[i] = Type::narrow(before + share * job.residual[i]);
-      job.residual_next[i] = share == 1 ? 0 : job.residual[i] - (Type::widen(gradient[i]) - before);
+      const float before = Type::load(gradient[i]);
+      gradient[i] = Type::store(before + share * job.residual[i]);
+      job.residual_next[i] = share == 1 ? 0 : job.residual[i] - (Type::load(gradient[i]) - before);
     }
   });
   return {.added = true, .left = share != 1};
@@ -78,9 +62,9 @@ Drained drain(const Drain& job, compress::Queue& queue) {
 
 Drained drain(const Drain& job, compress::Queue& queue) {
   switch (job.dtype) {
-    case DType::f32: return drain<Float>(job, queue);
-    case DType::bf16: return drain<BFloat16>(job, queue);
-    case DType::f16: return drain<Float16>(job, queue);
+    case DType::f32: return drain<core::Plain<float>>(job, queue);
+    case DType::bf16: return drain<core::Bf16>(job, queue);
+    case DType::f16: return drain<core::F16>(job, queue);
   }
   return {};
 }

@@ -9,10 +9,6 @@
 namespace gradtune::exec {
 namespace {
 
-constexpr int64_t kAlignment = 64;
-
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
 // Calls body(first element, elements) for each run.
 template <typename Body>
 void for_runs(const Range& range, uint32_t step, Body body) {
@@ -50,10 +46,6 @@ Range range_of(const Op& op) {
     end = std::max(end, payload.range.begin + payload.range.length);
   }
   return {begin, end - begin};
-}
-
-const float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
-  return reinterpret_cast<const float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
 }
 
 // The next residual holds error_scale times what was missed: in units of the ranks' sum, as p is unless it was made a

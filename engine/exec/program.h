@@ -17,6 +17,9 @@
 
 namespace gradtune::exec {
 
+// What is allocated in the pool, and in the memory of state, begins at a cache line.
+constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 // Elements [begin, begin + length) of a bucket.
 struct Range {
   int64_t begin = 0;
