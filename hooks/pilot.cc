@@ -83,7 +83,7 @@ core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const 
         if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
         return answer;
       },
-      [&](const tuner::Told::Timing& timing) {
+      [&](const tuner::ToldTiming& timing) {
         const int64_t step = told.reports[timing.report].step + 1;  // reports are of the step before
         if (journal_) write(tuner::journal_line(tuner::Timing{.step = step, .slot = timing.slot, .ops = timing.ops}));
         learn_timing(timing.slot, timing.ops);
@@ -104,13 +104,6 @@ void Pilot::saw_ready(int32_t position, double ready_us) {
 
 tuner::Action Pilot::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
-  if (settings_.tuning_budget == 0) {  // pinned by the user: what runs goes on, unconfirmed, within its error budget
-    tuner::Action action = tuner_->on_step(report);
-    history_.add(report, action);
-    if (journal_) write(tuner::journal_line(report, stage));
-    for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
-    return action;
-  }
   if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);
   tuner::Action action = tuner_->on_step(report);
   history_.add(report, action);
@@ -119,7 +112,8 @@ tuner::Action Pilot::on_step(const core::StepReport& report) {
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
   for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
-  if (progress_ && !resuming_) {
+  const bool is_pinned = settings_.tuning_budget == 0;  // there is no progress, but an error budget
+  if (progress_ && !resuming_ && !is_pinned) {
     progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
                     tuner_->in_force().label);
   }

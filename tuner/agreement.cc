@@ -126,48 +126,29 @@ std::string differing_ranks(std::span<const uint64_t> values) {
 }
 
 Agreement::Agreement(int32_t slot, uint64_t strategy_hash)
-    : slot_(slot), slots_{{slot, strategy_hash}}, last_slot_(slot) {}
+    : Agreement({.slot = slot, .slots = {{slot, strategy_hash}}, .last_slot = slot}) {}
 
-Agreement::Agreement(State state)
-    : slot_(state.slot),
-      epoch_(state.epoch),
-      slots_(std::move(state.slots)),
-      pending_(state.pending),
-      failed_slot_(state.failed_slot),
-      begun_(state.begun),
-      last_slot_(state.last_slot),
-      last_finite_(state.last_finite) {
-  core::check(slots_.contains(slot_), "the slot in force holds a strategy");
-}
-
-Agreement::State Agreement::state() const {
-  return {.slot = slot_,
-          .epoch = epoch_,
-          .slots = slots_,
-          .pending = pending_,
-          .failed_slot = failed_slot_,
-          .begun = begun_,
-          .last_slot = last_slot_,
-          .last_finite = last_finite_};
+Agreement::Agreement(State state) : state_(std::move(state)) {
+  core::check(state_.slots.contains(state_.slot), "the slot in force holds a strategy");
 }
 
 uint64_t Agreement::agreed_hash() const {
   core::Hasher hasher;
-  hasher.add(static_cast<uint64_t>(epoch_));
-  hasher.add(static_cast<uint64_t>(slot_));
-  hasher.add(slots_.size());
-  for (const auto& [slot, hash] : slots_) {
+  hasher.add(static_cast<uint64_t>(state_.epoch));
+  hasher.add(static_cast<uint64_t>(state_.slot));
+  hasher.add(state_.slots.size());
+  for (const auto& [slot, hash] : state_.slots) {
     hasher.add(static_cast<uint64_t>(slot));
     hasher.add(hash);
   }
-  hasher.add(pending_ ? static_cast<uint64_t>(pending_->slot) + 1 : 0);
+  hasher.add(state_.pending ? static_cast<uint64_t>(state_.pending->slot) + 1 : 0);
   return hasher.value();
 }
 
 uint64_t Agreement::identity() const {
   core::Hasher hasher;
   hasher.add(agreed_hash());
-  if (pending_) hasher.add(pending_->hash.value_or(0));
+  if (state_.pending) hasher.add(state_.pending->hash.value_or(0));
   return hasher.value();
 }
 
@@ -176,10 +157,10 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   put_pair(word, kStep, static_cast<double>(local.step));
   put_hash(word, kAgreedHigh, kAgreedLow, agreed_hash());
   std::fill_n(word.begin() + kPreparedHigh, 4, kAbsent);
-  if (pending_) {
-    if (pending_->hash) put_hash(word, kPreparedHigh, kPreparedLow, *pending_->hash);
-    word[kUnanswered] = pending_->answered ? 0 : 1;
-    word[kFailed] = pending_->answered && !pending_->hash ? 1 : 0;
+  if (state_.pending) {
+    if (state_.pending->hash) put_hash(word, kPreparedHigh, kPreparedLow, *state_.pending->hash);
+    word[kUnanswered] = state_.pending->answered ? 0 : 1;
+    word[kFailed] = state_.pending->answered && !state_.pending->hash ? 1 : 0;
   }
   const bool timed = is_time(local.step_ms);
   word[kNonfinite] = local.finite ? 0 : 1;
@@ -203,12 +184,13 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   if (!is_common(reduced, kStep)) return Error{Error::Code::mismatch, "ranks are in different steps, seen " + where};
   if (!is_common(reduced, kAgreedHigh) || !is_common(reduced, kAgreedLow)) {
     return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " +
-                                            where + "; this rank is in epoch " + std::to_string(epoch_) + ", slot " +
-                                            std::to_string(slot_)};
+                                            where + "; this rank is in epoch " + std::to_string(state_.epoch) +
+                                            ", slot " + std::to_string(state_.slot)};
   }
   if (!is_common(reduced, kPreparedHigh) || !is_common(reduced, kPreparedLow)) {
     return Error{Error::Code::mismatch, "ranks received different strategies for slot " +
-                                            std::to_string(pending_ ? pending_->slot : -1) + ", seen " + where};
+                                            std::to_string(state_.pending ? state_.pending->slot : -1) + ", seen " +
+                                            where};
   }
   core::Result<Command> command = read_command(reduced);
   if (!command) return command.error();
@@ -217,37 +199,37 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
 
   Verdict verdict;
   verdict.report = {.step = local.step,
-                    .slot = last_slot_,
+                    .slot = state_.last_slot,
                     .step_ms = reduced[kStepMs],
                     .compute_ms_max = reduced[kComputeMs],
                     .compute_ms_min = -reduced[kComputeMs + 1],
                     .slowest_rank = slowest_rank(reduced[kSlowest]),
                     .comm_ms = reduced[kCommMs] > kNoMs ? std::max(0.0, -reduced[kCommMs]) : 0,
                     .excess = excess.value(),
-                    .finite = last_finite_,
-                    .excluded = reduced[kExcluded] > 0 || !begun_};
+                    .finite = state_.last_finite,
+                    .excluded = reduced[kExcluded] > 0 || !state_.begun};
   verdict.finite = reduced[kNonfinite] == 0;
   verdict.command = command.value();
-  begun_ = true;
-  last_slot_ = slot_;
-  last_finite_ = verdict.finite;
+  state_.begun = true;
+  state_.last_slot = state_.slot;
+  state_.last_finite = verdict.finite;
 
   settle_pending(reduced);
   if (core::Status status = carry_out(verdict.command); !status) return status.error();
-  verdict.report.prepared = !pending_ && !failed_slot_;
-  verdict.report.failed = failed_slot_.has_value();
+  verdict.report.prepared = !state_.pending && !state_.failed_slot;
+  verdict.report.failed = state_.failed_slot.has_value();
   return verdict;
 }
 
 // Once every rank has answered, the slot is ready on all of them or on none.
 void Agreement::settle_pending(const ControlWord& reduced) {
-  if (!pending_ || reduced[kUnanswered] > 0) return;
+  if (!state_.pending || reduced[kUnanswered] > 0) return;
   if (reduced[kFailed] > 0) {
-    failed_slot_ = pending_->slot;
+    state_.failed_slot = state_.pending->slot;
   } else {
-    slots_[pending_->slot] = *pending_->hash;
+    state_.slots[state_.pending->slot] = *state_.pending->hash;
   }
-  pending_.reset();
+  state_.pending.reset();
 }
 
 core::Status Agreement::carry_out(Command& command) {
@@ -257,38 +239,38 @@ core::Status Agreement::carry_out(Command& command) {
   switch (command.kind) {
     case Command::Kind::keep: return {};
     case Command::Kind::prepare:
-      if (slots_.contains(command.slot)) return refuse("would prepare it, but it holds a strategy");
-      pending_ = Pending{.slot = command.slot, .answered = false, .hash = {}};
-      failed_slot_.reset();
+      if (state_.slots.contains(command.slot)) return refuse("would prepare it, but it holds a strategy");
+      state_.pending = Pending{.slot = command.slot, .answered = false, .hash = {}};
+      state_.failed_slot.reset();
       return {};
     case Command::Kind::run:
     case Command::Kind::commit:
-      if (!slots_.contains(command.slot)) {
+      if (!state_.slots.contains(command.slot)) {
         command = {};
         return {};
       }
-      slot_ = command.slot;
-      ++epoch_;
+      state_.slot = command.slot;
+      ++state_.epoch;
       return {};
     case Command::Kind::drop:
-      if (command.slot == slot_) return refuse("would drop it, but it is in force");
-      slots_.erase(command.slot);
-      if (pending_ && pending_->slot == command.slot) pending_.reset();
-      if (failed_slot_ == command.slot) failed_slot_.reset();
+      if (command.slot == state_.slot) return refuse("would drop it, but it is in force");
+      state_.slots.erase(command.slot);
+      if (state_.pending && state_.pending->slot == command.slot) state_.pending.reset();
+      if (state_.failed_slot == command.slot) state_.failed_slot.reset();
       return {};
   }
   return refuse("is unknown");
 }
 
 void Agreement::prepared(int32_t slot, std::optional<uint64_t> strategy_hash) {
-  if (pending_ && pending_->slot == slot) {
-    pending_->answered = true;
-    pending_->hash = strategy_hash;
+  if (state_.pending && state_.pending->slot == slot) {
+    state_.pending->answered = true;
+    state_.pending->hash = strategy_hash;
     return;
   }
-  if (begun_) return;  // taken back meanwhile
+  if (state_.begun) return;  // taken back meanwhile
   core::check(strategy_hash.has_value(), "a slot that is ready from the start has a strategy");
-  slots_[slot] = *strategy_hash;
+  state_.slots[slot] = *strategy_hash;
 }
 
 }  // namespace gradtune::tuner

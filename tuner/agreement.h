@@ -97,7 +97,7 @@ class Agreement {
     bool operator==(const State&) const = default;
   };
   explicit Agreement(State state);
-  State state() const;
+  const State& state() const { return state_; }
 
   // `announced` is rank 0's command; other ranks pass a Command{}.
   ControlWord contribute(const LocalStep& local, const Command& announced) const;
@@ -112,8 +112,8 @@ class Agreement {
   // back is ignored, so slot numbers are not to be used twice.
   void prepared(int32_t slot, std::optional<uint64_t> strategy_hash);
 
-  int32_t slot() const { return slot_; }  // in force
-  int64_t epoch() const { return epoch_; }
+  int32_t slot() const { return state_.slot; }  // in force
+  int64_t epoch() const { return state_.epoch; }
   uint64_t identity() const;  // hash of epoch, slot in force, table of slots and what is being prepared
 
  private:
@@ -121,16 +121,7 @@ class Agreement {
   void settle_pending(const ControlWord& reduced);
   core::Status carry_out(Command& command);
 
-  int32_t slot_;
-  int64_t epoch_ = 1;
-  std::map<int32_t, uint64_t> slots_;  // those that all ranks can run
-  std::optional<Pending> pending_;
-  std::optional<int32_t> failed_slot_;
-
-  // Of the step before, of which reports speak.
-  bool begun_ = false;
-  int32_t last_slot_;
-  bool last_finite_ = true;
+  State state_;
 };
 
 }  // namespace gradtune::tuner

@@ -210,20 +210,16 @@ core::Result<Told> parse_history(std::string_view bytes) {
 }
 
 core::Result<Action> tell_again(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
-                                const std::function<void(const Told::Timing&)>& learn_timing) {
+                                const std::function<void(const ToldTiming&)>& learn_timing) {
   core::check(told.is_whole, "only a history that is whole can be told again");
   core::Hasher answers;
   Action answer;
   int64_t reports = 0;
-  auto timing = told.timings.begin();
-  for (size_t r = 0; r < told.reports.size(); ++r) {
-    for (; timing != told.timings.end() && timing->report == r; ++timing) {
-      if (learn_timing) learn_timing(*timing);
-    }
-    const core::StepReport& report = told.reports[r];
+  const auto answered = [&](const core::StepReport& report) {
     answer = on_step(report);
     add_answer(answers, reports++, answer);
-  }
+  };
+  tell(told.reports, told.timings, answered, learn_timing);
   if (answers.value() == told.answers) return answer;
   return core::Error{core::Error::Code::mismatch,
                      "told the same step times, the tuner decides otherwise than when they were recorded: this is "

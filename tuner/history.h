@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tuner was told, step by step and of operations, in few bytes, and a digest of what it answered. With the job this is all that
-// its decisions depend on (I9), so a checkpoint holds it, and to restore a tuner is to tell a new one the same again: no
-// part of a tuner's or a policy's state can be forgotten, and whether it got to the same decisions is known.
+// What a tuner was told, step by step and of operations, in few bytes, and a digest of what it answered. With the job
+// this is all that its decisions depend on (I9), so a checkpoint holds it, and to restore a tuner is to tell a new one
+// the same again: no part of a tuner's or a policy's state can be forgotten, and whether it got to the same decisions is
+// known.
 //
 // A step takes 33 bytes and a few more where something changed; 10^6 of them are told again in half a second. For a job
 // that runs longer than kMostReports steps (35 MB) the history lets go of all and says so, and tuning begins anew when
@@ -48,14 +49,27 @@ class History {
   std::vector<std::string> chunks_;  // so that no long run is copied as it grows
 };
 
+// When the operations of a step ran.
+struct ToldTiming {
+  size_t report = 0;  // before which it was told
+  int32_t slot = 0;
+  std::vector<policies::TimedStep> ops;
+};
+
+// Calls on_step(report) and learn_timing(timing) for all of them in the order in which a tuner was told.
+template <typename Timing, typename OnStep, typename LearnTiming>
+void tell(const std::vector<core::StepReport>& reports, const std::vector<Timing>& timings, const OnStep& on_step,
+          const LearnTiming& learn_timing) {
+  auto timing = timings.begin();
+  for (size_t r = 0; r < reports.size(); ++r) {
+    for (; timing != timings.end() && timing->report <= r; ++timing) learn_timing(*timing);
+    on_step(reports[r]);
+  }
+}
+
 struct Told {
-  struct Timing {
-    size_t report = 0;  // before which it was told
-    int32_t slot = 0;
-    std::vector<policies::TimedStep> ops;
-  };
   std::vector<core::StepReport> reports;
-  std::vector<Timing> timings;
+  std::vector<ToldTiming> timings;
   bool is_whole = true;  // otherwise it was too long, and there are none
   uint64_t answers = 0;
 };
@@ -66,6 +80,6 @@ core::Result<Told> parse_history(std::string_view bytes);
 // Tells all again, and returns the last answer. A mismatch where the answers differ from those of then: another
 // program, or a machine with another mathematical library.
 core::Result<Action> tell_again(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
-                                const std::function<void(const Told::Timing&)>& learn_timing = {});
+                                const std::function<void(const ToldTiming&)>& learn_timing);
 
 }  // namespace gradtune::tuner

@@ -130,8 +130,8 @@ class Parser {
       }
       const std::string dtype = text(tensor, "dtype");
       const auto found =
-          std::find_if(kDTypes.begin(), kDTypes.end(), [&](auto d) { return core::to_string(d) == dtype; });
-      if (found == kDTypes.end()) in_.fail(at("dtype"), fmt::format("\"{}\" is unknown", dtype));
+          std::find_if(core::kDTypes.begin(), core::kDTypes.end(), [&](auto d) { return core::to_string(d) == dtype; });
+      if (found == core::kDTypes.end()) in_.fail(at("dtype"), fmt::format("\"{}\" is unknown", dtype));
       if (!in_.ok()) return;
       info.dtype = *found;
       table.tensors.push_back(std::move(info));
@@ -201,7 +201,7 @@ class Parser {
         return in_.fail(at("slot"), "no strategy was put there before");
       slots_[slot] = baselines[static_cast<size_t>(slot)].strategy;
     }
-    JournalTiming timing{.report = file_.reports.size(), .slot = slot, .strategy = slots_[slot], .ops = {}};
+    JournalTiming timing{{.report = file_.reports.size(), .slot = slot, .ops = {}}, slots_[slot]};
     const auto most_us = kMostMs * 1e3;
     for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
       const JsonArray& op = in_.array(entry, at("ops"));
@@ -220,7 +220,6 @@ class Parser {
     file_.timings.push_back(std::move(timing));
   }
 
-  static constexpr std::array kDTypes = {core::DType::f32, core::DType::bf16, core::DType::f16};
   const std::vector<core::CompressorTraits> traits_ = compress::known_traits();
   JsonReader in_;
   std::string where_, model_;
@@ -249,18 +248,15 @@ core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
   const auto tuner = make_tuner(file.job);
   if (!tuner) return tuner.error();
   std::vector<std::string> lines;
-  auto timing = file.timings.begin();
-  for (size_t r = 0; r < file.reports.size(); ++r) {
-    const core::StepReport& report = file.reports[r];
-    for (; timing != file.timings.end() && timing->report <= r; ++timing) {
-      tuner.value()->learn_timing(timing->slot, timing->ops);
-    }
+  const auto answered = [&](const core::StepReport& report) {
     const Action action = tuner.value()->on_step(report);
     for (const Decision& decision : tuner.value()->take_decisions()) lines.push_back(journal_line(decision));
     if (action.command.kind == Command::Kind::prepare) {
       lines.push_back(journal_plan_line(report.step + 1, action.command.slot, file.job, *action.candidate));
     }
-  }
+  };
+  tell(file.reports, file.timings, answered,
+       [&](const JournalTiming& timing) { tuner.value()->learn_timing(timing.slot, timing.ops); });
   return lines;
 }
 

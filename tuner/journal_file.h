@@ -13,16 +13,14 @@
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
 #include "policies/cost_fit.h"
+#include "tuner/history.h"
 #include "tuner/job.h"
 
 namespace gradtune::tuner {
 
 // What a step took under a strategy that ran in the job.
-struct JournalTiming {
-  size_t report = 0;  // before which it stands
-  int32_t slot = 0;
+struct JournalTiming : ToldTiming {
   core::Strategy strategy;
-  std::vector<policies::TimedStep> ops;
 };
 
 struct JournalFile {

@@ -50,11 +50,11 @@ TEST(History, GivesBackEveryBitOfEveryReport) {
                      .step_ms = std::numeric_limits<double>::denorm_min(),
                      .compute_ms_max = 1e12});
   // And of all that was told of operations, before the report that it was told before.
-  std::vector<Told::Timing> timings;
+  std::vector<ToldTiming> timings;
   History history;
   for (size_t r = 0; r < reports.size(); ++r) {
     for (uint64_t count = rng.below(10) == 0 ? rng.below(3) : 0; count > 0; --count) {
-      Told::Timing timing{.report = r, .slot = static_cast<int32_t>(rng.below(7)), .ops = {}};
+      ToldTiming timing{.report = r, .slot = static_cast<int32_t>(rng.below(7)), .ops = {}};
       for (uint64_t op = rng.below(5); op > 0; --op) {
         timing.ops.push_back({static_cast<int32_t>(op), static_cast<int32_t>(rng.below(4)) - 1, rng.normal(), 1e6});
       }
@@ -70,7 +70,7 @@ TEST(History, GivesBackEveryBitOfEveryReport) {
   ASSERT_EQ(told.value().timings.size(), timings.size());
   EXPECT_GT(timings.size(), 100u);
   for (size_t t = 0; t < timings.size(); ++t) {
-    const Told::Timing& found = told.value().timings[t];
+    const ToldTiming& found = told.value().timings[t];
     EXPECT_EQ(found.report, timings[t].report);
     EXPECT_EQ(found.slot, timings[t].slot);
     ASSERT_EQ(found.ops.size(), timings[t].ops.size());
@@ -133,8 +133,10 @@ TEST(History, OtherAnswersAreAMismatch) {
   };
   for (int64_t step = 0; step < 6; ++step) history.add({.step = step}, run({.step = step}));
   const Told told = parse_history(history.bytes()).value();
-  EXPECT_EQ(tell_again(told, run).value().command.kind, Command::Kind::run);
-  const auto other = tell_again(told, [](const core::StepReport&) { return Action{}; });
+  const auto no_timing = [](const ToldTiming&) {};
+  EXPECT_EQ(tell_again(told, run, no_timing).value().command.kind, Command::Kind::run);
+  const auto other = tell_again(
+      told, [](const core::StepReport&) { return Action{}; }, no_timing);
   ASSERT_FALSE(other.ok());
   EXPECT_EQ(other.error().code, core::Error::Code::mismatch);
   EXPECT_THAT(other.error().message, HasSubstr("decides otherwise"));

@@ -210,7 +210,7 @@ class SimulatedJob {
     most_held = std::max(most_held, held.size());
 
     constexpr int kTimed = 3;
-    if (options_.ops && ++timed_[slot] <= kTimed) tuner->learn_timing(slot, options_.ops(slots_.at(slot).strategy));
+    if (options_.ops && ++timed_[slot] <= kTimed) learn_timing(slot, options_.ops(slots_.at(slot).strategy));
     const Action action = tuner->on_step(report);
     history.add(report, action);
     if (action.command.kind == Command::Kind::prepare) slots_[action.command.slot] = *action.candidate;
@@ -233,11 +233,13 @@ class SimulatedJob {
     ASSERT_TRUE(told.ok()) << told.error().message;
     tuner = make_tuner_();
     history = History();
-    const auto answer = tell_again(told.value(), [&](const core::StepReport& report) {
+    const auto on_step = [&](const core::StepReport& report) {
       const Action action = tuner->on_step(report);
       history.add(report, action);
       return action;
-    });
+    };
+    const auto answer =
+        tell_again(told.value(), on_step, [&](const ToldTiming& timing) { learn_timing(timing.slot, timing.ops); });
     ASSERT_TRUE(answer.ok()) << answer.error().message;
     announced_ = answer.value().command;
     tuner->take_decisions();
@@ -267,6 +269,11 @@ class SimulatedJob {
  private:
   double true_ms(const policies::Candidate& candidate) const {
     return options_.strategy_ms ? options_.strategy_ms(candidate.strategy) : true_ms_.at(candidate.label);
+  }
+
+  void learn_timing(int32_t slot, const std::vector<policies::TimedStep>& ops) {
+    history.add(slot, ops);
+    tuner->learn_timing(slot, ops);
   }
 
   LocalStep local_of(int rank) const {

@@ -124,11 +124,12 @@ class Optimizer {
   // saving fails (std::runtime_error, on all ranks, with the rank and the cause) it is still there, and training may go
   // on. The step that follows is not scored.
   //
-  // Model and optimizer are loaded before wrap() (torch::load puts new tensors into the model), this after it. Files of another model or another checkpoint, files that
-  // are cut off or changed are refused by name before anything is changed. Tuning starts again, from the strategy that
-  // had been committed, where options that it depends on or the machine are others, or after more than a million steps;
-  // residuals are taken over all the same. So it is for another number of ranks, where every rank takes the mean of the
-  // old ranks' residuals: what is still to be applied to the averaged gradient stays the same.
+  // Model and optimizer are loaded before wrap() (torch::load puts new tensors into the model), this after it. Files of
+  // another model or another checkpoint, files that are cut off or changed are refused by name before anything is
+  // changed. Tuning starts again, from the strategy that had been committed, where options that it depends on or the
+  // machine are others, or after more than a million steps; residuals are taken over all the same. So it is for another
+  // number of ranks, where every rank takes the mean of the old ranks' residuals: what is still to be applied to the
+  // averaged gradient stays the same. What the error budget had learned is learned again.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 
