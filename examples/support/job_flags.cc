@@ -2,7 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/support/job_flags.h"
 
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--batch", flags.batch, "samples per rank and step")
@@ -37,4 +42,15 @@ gradtune::Options options_of(const JobFlags& flags) {
   if (!flags.strategy.empty()) options.strategy = flags.strategy;
   if (!flags.journal.empty()) options.journal = flags.journal;
   return options;
+}
+
+int run_example(const char* name, const std::function<void()>& train) {
+  try {
+    if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
+    train();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s: %s\n", name, error.what());
+    return 1;
+  }
+  return 0;
 }

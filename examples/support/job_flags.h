@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,3 +29,6 @@ void add_job_flags(CLI::App& app, JobFlags& flags);
 void parse_or_exit(CLI::App& app, int argc, char** argv);
 
 gradtune::Options options_of(const JobFlags& flags);
+
+// The threads that OMP_NUM_THREADS asks for, then `train`; 1 where that ends with an error, which is printed.
+int run_example(const char* name, const std::function<void()>& train);

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <exception>
 
 #include "examples/support/job_flags.h"
 #include "examples/support/record.h"
@@ -98,12 +96,5 @@ void train(const Flags& flags) {
 
 int main(int argc, char** argv) {
   const Flags flags = parse_flags(argc, argv);
-  try {
-    if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
-    train(flags);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "train_text: %s\n", error.what());
-    return 1;
-  }
-  return 0;
+  return run_example("train_text", [&] { train(flags); });
 }
