@@ -22,8 +22,6 @@ using exec::Values;
 constexpr int kSize = 4, kLocalSize = 2;
 constexpr int kSteps = 350, kStepsOfStrategy = 7;
 
-std::vector<double> in_fp64(const Values& values) { return {values.begin(), values.end()}; }
-
 // Mean cross-entropy and a small quadratic term. Parameters: weights of the first features, of the others, and biases.
 class Regression {
  public:
@@ -202,7 +200,7 @@ TEST(Convergence, EveryCompressorThatFeedsErrorsBackEndsAsFp32AndLosesNothing) {
                 std::printf("%-10s loss %.4f, of fp32 %.3f, lost %.1e\n", std::string(traits.name).c_str(),
                             trained.loss, trained.loss / fp32, trained.lost);
                 std::fflush(stdout);
-          EXPECT_LE(trained.loss, kAllowed * fp32) << traits.name;
+                EXPECT_LE(trained.loss, kAllowed * fp32) << traits.name;
                 if (traits.replaces_momentum) continue;  // whose ledger has momentum too
                 EXPECT_LE(trained.lost, 1e-6) << traits.name;
                 all.push_back(options[all.size() % options.size()]);

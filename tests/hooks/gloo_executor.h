@@ -16,6 +16,8 @@ namespace gradtune::test {
 exec::RankGroups connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int local_size,
                          const std::string& prefix);
 
+inline std::vector<double> in_fp64(const exec::Values& values) { return {values.begin(), values.end()}; }
+
 // Over all ranks.
 std::vector<double> summed(comm::Communicator& group, std::vector<double> values);
 

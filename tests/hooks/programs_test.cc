@@ -22,8 +22,6 @@ using policies::Steps;
 
 constexpr int kSize = 4, kLocalSize = 2;
 
-std::vector<double> in_fp64(const Values& values) { return {values.begin(), values.end()}; }
-
 // Over all ranks, what was applied and what is kept is what was there before: the average itself where nothing is kept.
 void check_every_program(const Rank& rank, std::span<const core::Place> places, const core::CompressorSpec& codec) {
   const core::GradientTable table = exec::make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
