@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each lossy compressor costs in accuracy: it alone, from the first step to the last, beside fp32 with the same seeds.
 
-usage: accuracy.py [--tasks fashion,text] [--ranks 2,4] [--seeds 3] [--compressors NAME,...] BUILD_FOLDER OUT.json
+usage: accuracy.py [--tasks fashion,text] [--ranks 2,4] [--seeds 3] [--compressors NAME,...] [--runs FOLDER]
+                   BUILD_FOLDER OUT.json
 
 fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may lose
             half a point.
@@ -11,7 +12,8 @@ text        A small transformer with AdamW on the bytes of the King James Bible,
             perplexity of a byte. A compressor may lose 2 percent.
 Seeds are paired: the same initial values and data for all. `steps` is how many it takes until the loss (mean of 50 steps)
 is what fp32's is at three quarters of the way, in relation to fp32's. The link is not shaped, since only what is learned
-counts: this benchmark does not mind a busy machine. Rows that are not run again are kept as OUT.json has them.
+counts: this benchmark does not mind a busy machine. Rows that are not run again are kept as OUT.json has them. The whole
+takes hours: what --runs FOLDER holds of a call that was cut off is not run again.
 
 Compressors run with their default parameters. Those whose updates have another size get the rate that suits them: votes
 of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer then must not have.
@@ -41,8 +43,10 @@ TASKS = {
 
 
 class AccuracyBench(Bench):
-    def __init__(self, build, folder, task, ranks):
+    def __init__(self, build, folder, runs, task, ranks):
         super().__init__(build, folder)
+        self.runs = runs
+        self.name = f"{task}-{ranks}"
         self.task = TASKS[task]
         self.ranks = ranks
         self.program = build / "examples" / self.task["program"]
@@ -52,8 +56,17 @@ class AccuracyBench(Bench):
         words[words.index("--nodes") + 1] = str(self.ranks)
         return words
 
-    def pinned_strategy(self, compressor):
-        """A file of a strategy with that compressor in all large buckets, as tuning proposes it."""
+    def once(self, name, run):
+        """What the run returns, or returned in a call before this."""
+        file = self.runs / f"{self.name}-{name}.json"
+        if not file.exists():
+            result = run()
+            file.with_suffix(".new").write_text(json.dumps(result), encoding="utf-8")
+            file.with_suffix(".new").replace(file)
+        return json.loads(file.read_text(encoding="utf-8"))
+
+    def proposed_strategy(self, compressor):
+        """One with that compressor in all large buckets, as tuning proposes it."""
         journal = self.folder / f"{compressor}.jsonl"
         flags = ["--fidelity", "lossy", "--compressors", compressor, "--journal", journal]
         self.gradtune("none", [*flags, *self.task["flags"].get(compressor, [])], 150)
@@ -61,10 +74,7 @@ class AccuracyBench(Bench):
         found = {label: plan for label, plan in plans(entries).items() if label.split(":")[0].split()[0] == compressor}
         if not found:
             raise RuntimeError(f"tuning proposed no strategy with {compressor}")
-        label = min(found, key=lambda name: (len(found[name]["buckets"]), name))
-        file = self.folder / f"{compressor}.json"
-        file.write_text(json.dumps(found[label]), encoding="utf-8")
-        return label, file
+        return found[min(found, key=lambda name: (len(found[name]["buckets"]), name))]
 
     def train(self, seed, compressor=None, strategy=None):
         """The metric at the end, and the loss of each step."""
@@ -73,8 +83,16 @@ class AccuracyBench(Bench):
             report = self.cluster("none", [self.program, "--steps", self.steps(), *flags, "--fidelity", "exact"],
                                   {"GRADTUNE_TUNING_BUDGET": "0"})
         else:
-            report = self.gradtune("none", [*flags, "--fidelity", "lossy"], self.steps(), pinned=strategy, evaluate=True)
-        return report[self.task["metric"]], [step["loss"] for step in report["steps"]]
+            file = self.folder / f"{compressor}.json"
+            file.write_text(json.dumps(strategy), encoding="utf-8")
+            report = self.gradtune("none", [*flags, "--fidelity", "lossy"], self.steps(), pinned=file, evaluate=True)
+        return {"metric": report[self.task["metric"]], "losses": [step["loss"] for step in report["steps"]]}
+
+    def train_all(self, seeds, compressor=None, strategy=None):
+        """Metrics and losses of each seed."""
+        runs = [self.once(f"{compressor or 'fp32'}-{seed}", lambda seed=seed: self.train(seed, compressor, strategy))
+                for seed in range(seeds)]
+        return {"metric": [run["metric"] for run in runs], "losses": [run["losses"] for run in runs]}
 
     def steps(self):
         return self.task["steps"][self.ranks]
@@ -116,28 +134,23 @@ def main():
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--compressors", default=",".join(LOSSY))
+    parser.add_argument("--runs", type=Path)
     flags = parser.parse_args()
     rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
+        runs = flags.runs or Path(folder) / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
         for task in flags.tasks.split(","):
             for ranks in map(int, flags.ranks.split(",")):
-                bench = AccuracyBench(flags.build.resolve(), folder, task, ranks)
-                fp32 = {"metric": [], "losses": []}
-                for seed in range(flags.seeds):
-                    metric, losses = bench.train(seed)
-                    fp32["metric"].append(metric)
-                    fp32["losses"].append(losses)
+                bench = AccuracyBench(flags.build.resolve(), folder, runs, task, ranks)
+                fp32 = bench.train_all(flags.seeds)
                 for name in flags.compressors.split(","):
                     if name in bench.task["without"]:
                         continue
-                    label, strategy = bench.pinned_strategy(name)
-                    ours = {"metric": [], "losses": []}
-                    for seed in range(flags.seeds):
-                        metric, losses = bench.train(seed, name, strategy)
-                        ours["metric"].append(metric)
-                        ours["losses"].append(losses)
+                    strategy = bench.once(f"{name}-strategy", lambda name=name: bench.proposed_strategy(name))
+                    ours = bench.train_all(flags.seeds, name, strategy)
                     rows = [row for row in rows if row["name"] != f"{task}, {ranks} ranks: {name}"]
-                    compare(bench, task, name, label, fp32, ours, rows)
+                    compare(bench, task, name, strategy["label"], fp32, ours, rows)
                     save(flags.out, rows)
 
 
