@@ -29,54 +29,54 @@ place = {name: os.environ[name] for name in names}
 print(json.dumps({**place, "cores": sorted(os.sched_getaffinity(0))}))
 """
 
-# Rank 1 sends; rank 0 prints the rate in bytes/s of all but the first tenth, which an idle link's
-# burst speeds up.
-TRANSFER = """
-import os, socket, sys, time
+# What two ranks need that time a transfer: where they meet, a connection once the other listens, and
+# the rate in bytes/s at which the rest came after a share of all had come.
+MEET = """
+import os, socket, struct, sys, time
 address, size = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
-if os.environ["RANK"] == "0":
-    arrivals, received = [], 0
-    with socket.create_server(address) as listener, listener.accept()[0] as connection:
-        while chunk := connection.recv(1 << 20):
-            received += len(chunk)
-            arrivals.append((time.monotonic(), received))
-    early = next(arrival for arrival in arrivals if arrival[1] >= size / 10)
-    print((received - early[1]) / (arrivals[-1][0] - early[0]))
-else:
+is_first = os.environ["RANK"] == "0"
+def connected():
     while True:
         try:
-            connection = socket.create_connection(address)
-            break
+            return socket.create_connection(address)
         except ConnectionRefusedError:
             time.sleep(0.01)
-    connection.sendall(bytes(size))
+def rate_after(share, connection):
+    arrivals, received = [], 0
+    while chunk := connection.recv(1 << 20):
+        received += len(chunk)
+        arrivals.append((time.monotonic(), received))
+    early = next(arrival for arrival in arrivals if arrival[1] >= size * share)
+    return (received - early[1]) / (arrivals[-1][0] - early[0])
 """
+
+# Rank 1 sends; rank 0 prints the rate of all but the first tenth, which an idle link's burst speeds up.
+TRANSFER = (
+    MEET
+    + """
+if is_first:
+    with socket.create_server(address) as listener, listener.accept()[0] as connection:
+        print(rate_after(0.1, connection))
+else:
+    connected().sendall(bytes(size))
+"""
+)
 
 # Rank 1 calls rank 0, which answers every byte: the shortest time is printed. Then it sends at full
 # speed, and rank 0 prints the rate of the second half, when TCP's window has opened. Rank 1 also
 # prints what TCP had to send twice.
-CALL_AND_TRANSFER = """
-import os, socket, struct, sys, time
-address, size = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])), int(sys.argv[1])
+CALL_AND_TRANSFER = (
+    MEET
+    + """
 CALLS = 20
-if os.environ["RANK"] == "0":
-    arrivals, received = [], 0
+if is_first:
     with socket.create_server(address) as listener, listener.accept()[0] as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for _ in range(CALLS):
             connection.sendall(connection.recv(1))
-        while chunk := connection.recv(1 << 20):
-            received += len(chunk)
-            arrivals.append((time.monotonic(), received))
-    early = next(arrival for arrival in arrivals if arrival[1] >= size / 2)
-    print((received - early[1]) / (arrivals[-1][0] - early[0]))
+        print(rate_after(0.5, connection))
 else:
-    while True:
-        try:
-            connection = socket.create_connection(address)
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.01)
+    connection = connected()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     times_s = []
     for _ in range(CALLS):
@@ -88,6 +88,7 @@ else:
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     print("shortest", min(times_s), "sent twice", struct.unpack_from("I", info, 100)[0])
 """
+)
 
 # A network shaped in one way and claimed to be another; a short probe will do.
 WRONG_CLAIM = """
