@@ -96,6 +96,9 @@ std::string change_line(const Decision& decision) {
   if (decision.what == "residual runs away") {
     return line(fmt::format("its residual runs away against the gradient, and it is dropped: {}", decision.label));
   }
+  if (decision.what == "repair") {
+    return line(fmt::format("the baseline is in force while what takes its place is confirmed: {}", decision.label));
+  }
   if (decision.what == "keep committed") return line(fmt::format("{} stays", decision.label));
   return "";
 }

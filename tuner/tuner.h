@@ -11,8 +11,14 @@
 // the budget is spent, or nothing is confirmed, the baseline stays (I4).
 //
 // A strategy of which a bucket is over its error budget, or whose residual runs away (error_budget.h), is out for the
-// rest of the job when it is on trial. Committed or pinned it gives way to the baseline at once, and the compressor of
-// that bucket is not used again.
+// rest of the job. Committed, it gives way to the baseline at once; then the same strategy with that bucket alone sent
+// without compression is prepared and confirmed against the baseline, without a search, and where it is not faster the
+// baseline stays and others are looked for. So again for every further bucket. Pinned, it gives way to the baseline for
+// good, as without a budget nothing can be confirmed.
+//
+// What a later search may use: the compressor of such a bucket, with its setting, is banned for the tensors of which the
+// bucket held a part, and for these alone. A candidate that would use it in a bucket with one of them is tried with that
+// bucket sent without compression.
 //
 // While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
 // against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
@@ -89,6 +95,8 @@ struct Outcome {
 // At any time:
 //   over error budget         the error; the label says of which strategy and bucket, and what is allowed
 //   residual runs away        norm(residual) / norm(gradient), the label likewise
+//   repair                    that bucket; the label is what is confirmed in place of what was committed, the baseline is
+//                             in force meanwhile
 struct Decision {
   int64_t step = 0;
   Stage stage = Stage::observe;

@@ -120,8 +120,8 @@ void SimulatedRank::carry_out(const Command& command) {
 
 void SimulatedRank::put_in_force(int32_t slot, bool is_committed) {
   is_committed ? executor_.commit(slot) : executor_.run(slot);
-  const size_t buckets = executor_.strategy().buckets.size();
-  is_committed ? error_budget_.commit(slot, buckets) : error_budget_.run(buckets);
+  const core::Strategy& strategy = executor_.strategy();
+  is_committed ? error_budget_.commit(strategy) : error_budget_.run(strategy.buckets.size());
 }
 
 void SimulatedRank::receive_strategy(const Command& command) {
