@@ -36,7 +36,8 @@ tuner::SavedRank Session::saved_rank() const {
                          .order_learned = order_learned_,
                          .committed = committed_,
                          .local = local_,
-                         .agreement = agreement_->state()};
+                         .agreement = agreement_->state(),
+                         .errors = error_budget_.state()};
   std::vector<int32_t> slots;
   for (const auto& [slot, hash] : saved.agreement.slots) slots.push_back(slot);
   const auto& pending = saved.agreement.pending;
@@ -151,6 +152,7 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   }
   agreement_.emplace(saved.agreement);
   put_in_force(saved.agreement.slot, saved.committed);
+  error_budget_.restore(saved.errors);
   take_over(file);
   std::memcpy(executor_.carried().state.data(), file.state.data(), file.state.size());
   local_ = saved.local;
