@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 constexpr int64_t kMostSteps = int64_t{1} << 48;
 constexpr double kMostMs = 1e12, kMostLoss = 1e300;
 constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
-constexpr size_t kMostSlots = 64, kMostJournalBytes = size_t{1} << 28;
+constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
 // Of large models, with a strategy in each of several slots.
 constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .depth = 16, .entries = 20'000'000, .members = 64};
 
@@ -84,6 +84,14 @@ ordered_json json_of(const ErrorBudget::State& state) {
   return {{"is_committed", state.is_committed}, {"buckets", std::move(buckets)}, {"committed", std::move(committed)}};
 }
 
+ordered_json json_of(const exec::Holders& holders) {
+  ordered_json all = ordered_json::array();
+  for (size_t d = 0; d < holders.size(); ++d) {
+    for (const exec::Held& held : holders[d]) all.push_back({d, held.begin, held.end, held.codecs});
+  }
+  return all;
+}
+
 // Reads in a straight line; the reader keeps the first error.
 class Parser {
  public:
@@ -93,7 +101,7 @@ class Parser {
     SavedRank saved;
     const JsonObject& top = in_.object(root, "state",
                                        {"step", "nonfinite_steps", "random_step", "order_learned", "committed", "local",
-                                        "agreement", "errors", "strategies"});
+                                        "agreement", "errors", "holders", "strategies"});
     saved.step = integer(top, "step", 0, kMostSteps);
     saved.nonfinite_steps = integer(top, "nonfinite_steps", 0, kMostSteps);
     saved.random_step = static_cast<uint32_t>(integer(top, "random_step", 0, std::numeric_limits<uint32_t>::max()));
@@ -102,6 +110,7 @@ class Parser {
     saved.local = local(JsonReader::member(top, "local"));
     saved.agreement = agreement(JsonReader::member(top, "agreement"));
     saved.errors = errors(JsonReader::member(top, "errors"));
+    saved.holders = holders(JsonReader::member(top, "holders"));
     for (const JsonValue& entry : in_.array(JsonReader::member(top, "strategies"), "strategies")) {
       const JsonObject& line = in_.object(entry, "strategies", {"slot", "strategy"});
       const auto slot = static_cast<int32_t>(integer(line, "slot", 0, kMostSlot));
@@ -248,6 +257,22 @@ class Parser {
     return state;
   }
 
+  exec::Holders holders(const JsonValue& value) {
+    exec::Holders holders;
+    for (const JsonValue& entry : in_.array(value, "holders")) {
+      const JsonArray& range = in_.array(entry, "holders");
+      if (range.size() != 4) in_.fail("holders", "[type, begin, end, compressors] is needed");
+      if (!in_.ok()) break;
+      auto& of_dtype = holders[static_cast<size_t>(in_.integer(range[0], "holders", 0, 2))];
+      const int64_t least = of_dtype.empty() ? 0 : of_dtype.back().end;
+      const int64_t begin = in_.integer(range[1], "holders", least, kMostSteps);
+      of_dtype.push_back({.begin = begin,
+                          .end = in_.integer(range[2], "holders", begin, kMostSteps),
+                          .codecs = in_.text(range[3], "holders", kMostCodecBytes)});
+    }
+    return holders;
+  }
+
   // What the ranks hold alike is what this one can run.
   void check(const SavedRank& saved) {
     std::map<int32_t, uint64_t> needed = saved.agreement.slots;
@@ -299,6 +324,7 @@ std::string to_json(const SavedRank& saved) {
                       {"local", json_of(saved.local)},
                       {"agreement", json_of(saved.agreement)},
                       {"errors", json_of(saved.errors)},
+                      {"holders", json_of(saved.holders)},
                       {"strategies", std::move(strategies)}}
       .dump();
 }

@@ -16,6 +16,7 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/result.h"
+#include "engine/exec/holders.h"
 #include "tuner/agreement.h"
 #include "tuner/error_budget.h"
 #include "tuner/history.h"
@@ -33,6 +34,7 @@ struct SavedRank {
   LocalStep local = {};        // what this rank says of its last step in the next control word
   Agreement::State agreement = {};
   ErrorBudget::State errors = {};  // what this rank has seen of compression
+  exec::Holders holders = {};      // of its residuals
   // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among them.
   std::map<int32_t, StrategyFile> strategies = {};
 

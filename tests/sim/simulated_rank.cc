@@ -60,7 +60,10 @@ void SimulatedRank::begin_step() {
 
 void SimulatedRank::begin_backward(double pace) {
   given_ = options_.gradient(rank_, step());
-  if (options_.on_values) before_ = executor_.residual();
+  if (options_.on_values) {
+    before_ = executor_.residual();
+    parked_before_ = executor_.residual(exec::Which::parked);
+  }
   gradients_.write(given_);
   executor_.backward(pace, [this](const core::Status& status) { finish_backward(status); });
 }
@@ -91,7 +94,8 @@ void SimulatedRank::settle(const tuner::Verdict& verdict) {
   record_.digest = digest_of(average, after);
   world_.note(rank_, "settled", record_.digest);
   if (options_.on_values) {
-    options_.on_values({rank_, record_, std::move(given_), std::move(average), std::move(before_), std::move(after)});
+    options_.on_values({rank_, record_, std::move(given_), std::move(average), std::move(before_), std::move(after),
+                        std::move(parked_before_), executor_.residual(exec::Which::parked)});
   }
   carry_out(verdict.command);
 }
