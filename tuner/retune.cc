@@ -94,6 +94,7 @@ void Tuner::Core::forget_committed() {
   outcome_.baseline_ms = knowledge_.baseline_ms;
   outcome_.steps = before.steps;
   outcome_.cost_ms = before.cost_ms;
+  outcome_.first_commit = before.first_commit;
 }
 
 // Whether something else is best by now, once it is time to look.

@@ -195,6 +195,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain_low = claim.gain_low;
   outcome_.gain_high = claim.gain_high;
   outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
+  if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
   decide("commit", roster_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) roster_.set_permanent(*confirmed_, false);
   confirmed_ = winner_;

@@ -37,6 +37,10 @@ std::string_view to_string(Stage stage) {
   return "unknown";
 }
 
+double cost_share(const Outcome& outcome) {
+  return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
+}
+
 int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
                    const std::optional<policies::Candidate>& imported) {
   if (!imported) return 0;

@@ -63,11 +63,16 @@ struct Outcome {
   std::optional<double> committed_ms;
   double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
-  int64_t steps = 0;                   // of tuning, audits and further tunings included
-  double cost_ms = 0;                  // sum of max(0, step - baseline's median) in these
-  std::string label;                   // of the strategy in force
-  std::optional<double> predicted_ms;  // of what was committed, where its policy has a model
+  int64_t steps = 0;                    // of tuning, audits and further tunings included
+  double cost_ms = 0;                   // sum of max(0, step - baseline's median) in these
+  std::optional<int64_t> first_commit;  // steps of the job before what was committed first came into force
+  std::string label;                    // of the strategy in force
+  std::optional<double> predicted_ms;   // of what was committed, where its policy has a model
 };
+
+// What tuning cost, as a share of so many baseline steps: a short job.
+constexpr int kShortJobSteps = 2000;
+double cost_share(const Outcome& outcome);
 
 // One line for the journal: why a command was given. Plain text values; the journal adds step and time.
 //   what                      value

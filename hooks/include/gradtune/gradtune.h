@@ -156,6 +156,8 @@ class Optimizer {
     double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
     int64_t steps = 0;                             // until the decision
     double cost_ms = 0;                            // sum of max(0, step - baseline) while tuning
+    double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
+    std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
     std::string strategy;                          // label of the strategy in force
     std::string description;                       // its buckets, for people
     std::string fidelity;
