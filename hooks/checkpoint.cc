@@ -51,12 +51,13 @@ int64_t numel(const core::GradientTable& table, core::DType dtype) {
 }
 
 // Residuals of all dtypes or of none, as many as the model has elements.
-core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::GradientTable& table) {
+core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::GradientTable& table,
+                                        std::string (*name)(core::DType)) {
   AllResiduals all;
   bool any = false, missing = false;
   for (const core::DType dtype : core::kDTypes) {
     const int64_t needed = numel(table, dtype);
-    const auto found = sections.find(residuals_section(dtype));
+    const auto found = sections.find(name(dtype));
     if (needed == 0 && found == sections.end()) continue;
     (found == sections.end() ? missing : any) = true;
     if (found == sections.end()) continue;
@@ -70,6 +71,11 @@ core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const c
   }
   if (any && missing) return Error{Error::Code::corrupt, "residuals of some dtype are missing"};
   return all;
+}
+
+void add(const std::vector<float>& from, std::vector<float>& to) {
+  to.resize(std::max(to.size(), from.size()));
+  std::transform(from.begin(), from.end(), to.begin(), to.begin(), std::plus<>());
 }
 
 core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& manifest, int rank,
@@ -94,9 +100,17 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
       return Error{ordered.error().code, "strategy of slot " + std::to_string(slot) + ": " + ordered.error().message};
     file.table = std::move(ordered).value();  // the same for all slots
   }
-  auto residuals = residuals_of(sections.value(), file.table);
+  auto residuals = residuals_of(sections.value(), file.table, residuals_section);
   if (!residuals) return residuals.error();
   file.residuals = std::move(residuals).value();
+  auto parked = residuals_of(sections.value(), file.table, parked_section);
+  if (!parked) return parked.error();
+  file.parked = std::move(parked).value();
+  for (const core::DType dtype : core::kDTypes) {
+    const auto& holders = file.rank.holders[static_cast<size_t>(dtype)];
+    if (holders.empty() || holders.back().end <= numel(file.table, dtype)) continue;
+    return Error{Error::Code::mismatch, "section \"rank\": holders of more elements than the model has"};
+  }
   file.state = section(kStateSection);
   if (rank > 0 || !file.rank.order_learned) return file;
   auto tuner = tuner::parse_saved_tuner(section(kTunerSection), known);
@@ -111,6 +125,8 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
 }  // namespace
 
 std::string residuals_section(core::DType dtype) { return "residuals " + std::string(core::to_string(dtype)); }
+
+std::string parked_section(core::DType dtype) { return "parked " + std::string(core::to_string(dtype)); }
 
 void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uint64_t model,
                       const tuner::Sections& sections) {
@@ -180,13 +196,11 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
       status = Error{Error::Code::mismatch, "its files hold gradients in different orders"};
       break;
     }
-    AllResiduals& other = read.value().residuals;
-    for (size_t d = 0; d < other.size(); ++d) {
-      if (other[d].empty()) continue;
-      any[0] = 1;
-      mine.residuals[d].resize(other[d].size());
-      std::transform(other[d].begin(), other[d].end(), mine.residuals[d].begin(), mine.residuals[d].begin(),
-                     std::plus<>());
+    for (const AllResiduals* other : {&read.value().residuals, &read.value().parked}) {
+      for (size_t d = 0; d < other->size(); ++d) {
+        any[0] = any[0] != 0 || !(*other)[d].empty() ? 1 : 0;
+        add((*other)[d], mine.residuals[d]);
+      }
     }
     if (rank == 0) mine.rank = std::move(read.value().rank);
   }

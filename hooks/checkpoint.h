@@ -7,7 +7,7 @@
 // open what becomes of what was read.
 //
 // Where the number of ranks changed, what has to be kept is what is still to be applied to the averaged gradient: the sum
-// of the N old ranks' residuals divided by N. Every one of the new ranks takes the mean of the old ranks' residuals, so
+// of the N old ranks' residuals, parked ones included, divided by N. Every one of the new ranks takes the mean of the old ranks' residuals, so
 // that their mean is the same. (The new ranks read the old ones' files, some each: all have to be in one folder.)
 #pragma once
 
@@ -31,14 +31,15 @@ using AllResiduals = std::array<std::vector<float>, 3>;  // by dtype, in the ord
 struct SavedFile {
   tuner::SavedRank rank;
   core::GradientTable table;  // in the order of the saved strategies
-  AllResiduals residuals;
+  AllResiduals residuals, parked;
   std::string state;  // of the codecs of the strategy in force
   std::optional<tuner::SavedTuner> tuner;
   tuner::Told told;
 };
 
-// The names of sections: residuals of that dtype, and the others.
+// The names of sections: residuals of that dtype, those that are parked, and the others.
 std::string residuals_section(core::DType dtype);
+std::string parked_section(core::DType dtype);
 constexpr std::string_view kRankSection = "rank", kStateSection = "state", kTunerSection = "tuner",
                            kHistorySection = "history";
 

@@ -212,6 +212,8 @@ Optimizer::Result Pilot::result() const {
   result.gain_high = outcome.gain_high;
   result.steps = outcome.steps;
   result.cost_ms = outcome.cost_ms;
+  result.cost_share = tuner::cost_share(outcome);
+  result.first_commit = outcome.first_commit;
   return result;
 }
 

@@ -271,7 +271,7 @@ void Session::put_in_force(int32_t slot, bool is_committed) {
   is_committed ? executor_.commit(slot) : executor_.run(slot);
   committed_ = is_committed;
   losses_.assign(executor_.program().buckets.size(), {});
-  is_committed ? error_budget_.commit(slot, losses_.size()) : error_budget_.run(losses_.size());
+  is_committed ? error_budget_.commit(executor_.strategy()) : error_budget_.run(losses_.size());
 }
 
 // In the next control word.

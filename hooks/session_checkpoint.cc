@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "engine/compress/compressor.h"
@@ -16,6 +17,10 @@ namespace {
 
 std::string_view bytes_of(std::span<const float> values) {
   return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+bool any(const AllResiduals& residuals) {
+  return std::ranges::any_of(residuals, [](const auto& values) { return !values.empty(); });
 }
 
 }  // namespace
@@ -36,7 +41,8 @@ tuner::SavedRank Session::saved_rank() const {
                          .order_learned = order_learned_,
                          .committed = committed_,
                          .local = local_,
-                         .agreement = agreement_->state()};
+                         .agreement = agreement_->state(),
+                         .errors = error_budget_.state()};
   std::vector<int32_t> slots;
   for (const auto& [slot, hash] : saved.agreement.slots) slots.push_back(slot);
   const auto& pending = saved.agreement.pending;
@@ -57,6 +63,7 @@ void Session::save_checkpoint(const std::string& folder) {
     const exec::Carried carried = executor_.carried();
     tuner::SavedRank rank = saved_rank();
     rank.random_step = *carried.step;
+    rank.holders = *carried.holders;
     const std::string rank_text = tuner::to_json(rank);
     std::string tuner_text, history;
     tuner::Sections sections{{std::string(kRankSection), rank_text}};
@@ -67,6 +74,8 @@ void Session::save_checkpoint(const std::string& folder) {
     for (const core::DType dtype : core::kDTypes) {
       const auto residuals = carried.residuals[static_cast<size_t>(dtype)];
       if (!residuals.empty()) sections.emplace(residuals_section(dtype), bytes_of(residuals));
+      const auto parked = carried.parked[static_cast<size_t>(dtype)];
+      if (!parked.empty()) sections.emplace(parked_section(dtype), bytes_of(parked));
     }
     if (pilot_ && order_learned_) {
       tuner_text = tuner::to_json(pilot_->saved());
@@ -151,14 +160,19 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   }
   agreement_.emplace(saved.agreement);
   put_in_force(saved.agreement.slot, saved.committed);
+  error_budget_.restore(saved.errors);
   take_over(file);
-  std::memcpy(executor_.carried().state.data(), file.state.data(), file.state.size());
+  const exec::Carried carried = executor_.carried(any(file.residuals), any(file.parked));
+  copy(file.table, file.residuals, carried.residuals);
+  copy(file.table, file.parked, carried.parked);
+  *carried.holders = saved.holders;
+  std::memcpy(carried.state.data(), file.state.data(), file.state.size());
   local_ = saved.local;
   announce(announced);
 }
 
-// With a new tuner, in the order and with the residuals of the checkpoint. It starts from the strategy that the user
-// gave, else from what had been committed, as imported.
+// With a new tuner, in the order and with the residuals of the checkpoint, which are parked: what they were left by may
+// never run again. It starts from the strategy that the user gave, else from what had been committed, as imported.
 void Session::start_again(const SavedFile& file, const std::string& committed) {
   if (settings_.strategy.empty()) {
     lay(file.table);
@@ -172,29 +186,41 @@ void Session::start_again(const SavedFile& file, const std::string& committed) {
   }
   start_tuning();
   take_over(file);
+  const bool owes = any(file.residuals) || any(file.parked);
+  const exec::Carried carried = executor_.carried(owes, owes);
+  for (const AllResiduals* from : {&file.residuals, &file.parked}) copy(file.table, *from, carried.parked);
+  if (owes && committed_) put_in_force(agreement_->slot(), /*is_committed=*/true);  // so that they drain
   local_ = {.step = step_ - 1, .rank = peers_.rank(), .excluded = true};
 }
 
-// Counters and residuals; these by the names of tensors, as the arena may be laid in another order.
+// Counters; residuals are none yet.
 void Session::take_over(const SavedFile& file) {
   step_ = file.rank.step;
   nonfinite_steps_ = file.rank.nonfinite_steps;
-  const bool any = std::ranges::any_of(file.residuals, [](const auto& values) { return !values.empty(); });
-  const exec::Carried carried = executor_.carried(any);
+  const exec::Carried carried = executor_.carried();
   *carried.step = file.rank.random_step;
-  for (const auto residuals : carried.residuals) std::ranges::fill(residuals, 0.0F);
-  if (!any) return;
+  for (const auto& all : {carried.residuals, carried.parked}) {
+    for (const auto residuals : all) std::ranges::fill(residuals, 0.0F);
+  }
+}
+
+// By the names of tensors, as the arena may be laid in another order. Adds to what is there.
+void Session::copy(const core::GradientTable& table, const AllResiduals& from,
+                   const std::array<std::span<float>, 3>& to) const {
+  if (!any(from)) return;
   std::map<std::string_view, const float*> saved;
   std::array<size_t, 3> at{};
-  for (const core::TensorInfo& tensor : file.table.tensors) {
+  for (const core::TensorInfo& tensor : table.tensors) {
     const auto d = static_cast<size_t>(tensor.dtype);
-    saved[tensor.name] = file.residuals[d].data() + at[d];
+    saved[tensor.name] = from[d].data() + at[d];
     at[d] += static_cast<size_t>(tensor.numel);
   }
   at = {};
   for (const core::TensorInfo& tensor : gradients_.table().tensors) {
     const auto d = static_cast<size_t>(tensor.dtype);
-    std::copy_n(saved.at(tensor.name), tensor.numel, carried.residuals[d].data() + at[d]);
+    const float* values = saved.at(tensor.name);
+    float* sums = to[d].data() + at[d];
+    std::transform(values, values + tensor.numel, sums, sums, std::plus<>());
     at[d] += static_cast<size_t>(tensor.numel);
   }
 }

@@ -3,6 +3,7 @@
 #include "policies/baseline.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradtune::policies {
 namespace {
@@ -31,6 +32,17 @@ std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelit
   half.order = core::staggered_order(half.buckets);
   candidates.push_back({std::move(half), "bf16 all_reduce baseline"});
   return candidates;
+}
+
+core::Strategy without_compression(core::Strategy strategy, int32_t bucket) {
+  strategy.buckets[static_cast<size_t>(bucket)].option = core::plain_all_reduce();
+  bool is_first = true;
+  std::erase_if(strategy.order, [&](core::Issue& issue) {
+    if (issue.bucket != bucket) return false;
+    issue.step = 0;
+    return !std::exchange(is_first, false);
+  });
+  return strategy;
 }
 
 }  // namespace gradtune::policies

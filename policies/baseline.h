@@ -15,4 +15,8 @@ namespace gradtune::policies {
 // One or two candidates, the plain form first, labels "all_reduce baseline" and "bf16 all_reduce baseline".
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity);
 
+// The strategy with that bucket sent as the plain baseline sends its own: no codec, one all-reduce, in the place in the
+// order of the first collective that the bucket had. Partition and all else stay.
+core::Strategy without_compression(core::Strategy strategy, int32_t bucket);
+
 }  // namespace gradtune::policies

@@ -12,7 +12,7 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr int kPairs[] = {4, 6, 8, 12};
+constexpr int kPairs[] = {4, 6, 8, kMostPairs};
 constexpr double kPower = 0.85;
 constexpr double kFirstError = 0.04, kLaterErrors = 0.01;
 

@@ -22,6 +22,7 @@ double allowed_error(int earlier_confirmations);
 // less, as winners look better than they are); 12 where none does: a small gain may be missed then, but pairs of two
 // strategies that are about as fast cost next to nothing.
 int pairs_for(const Race::Winner& winner, double error);
+constexpr int kMostPairs = 12;  // where there was no race to estimate by
 
 struct Claim {
   bool confirmed = false;  // the one-sided bound of the gain is above 0

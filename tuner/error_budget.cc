@@ -3,6 +3,7 @@
 #include "tuner/error_budget.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradtune::tuner {
 
@@ -16,16 +17,18 @@ double ErrorBudget::Window<N>::median() const {
 }
 
 void ErrorBudget::run(size_t buckets) {
-  is_committed_ = false;
-  buckets_.assign(buckets, {});
+  state_.is_committed = false;
+  state_.buckets.assign(buckets, {});
 }
 
-void ErrorBudget::commit(int32_t slot, size_t buckets) {
-  is_committed_ = true;
-  buckets_.assign(buckets, {});
-  if (committed_ == slot) return;
-  committed_ = slot;
-  allowed_.assign(buckets, budget_);
+void ErrorBudget::commit(const core::Strategy& strategy) {
+  std::vector<Committed> committed;
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const uint64_t bucket = core::hash({.buckets = {strategy.buckets[b]}, .order = {}});
+    const bool is_known = b < state_.committed.size() && state_.committed[b].bucket == bucket;
+    committed.push_back(is_known ? state_.committed[b] : Committed{.bucket = bucket, .allowed = budget_});
+  }
+  state_ = {.buckets = std::vector<Bucket>(committed.size()), .is_committed = true, .committed = std::move(committed)};
 }
 
 core::Excess ErrorBudget::record(std::span<const core::BucketLoss> losses) {
@@ -36,26 +39,26 @@ core::Excess ErrorBudget::record(std::span<const core::BucketLoss> losses) {
       worst = excess;
     }
   };
-  for (size_t b = 0; b < std::min(losses.size(), buckets_.size()); ++b) {
-    if (losses[b].error >= 0) buckets_[b].errors.add(losses[b].error);
-    if (losses[b].residual >= 0) buckets_[b].residuals.add(losses[b].residual);
+  for (size_t b = 0; b < std::min(losses.size(), state_.buckets.size()); ++b) {
+    if (losses[b].error >= 0) state_.buckets[b].errors.add(losses[b].error);
+    if (losses[b].residual >= 0) state_.buckets[b].residuals.add(losses[b].residual);
     core::Excess excess;
     if (losses[b].error >= 0 && is_over(b, excess)) consider(b, excess);
-    if (losses[b].residual >= 0 && is_committed_ && runs_away(buckets_[b], excess)) consider(b, excess);
+    if (losses[b].residual >= 0 && state_.is_committed && runs_away(state_.buckets[b], excess)) consider(b, excess);
   }
   return worst;
 }
 
 bool ErrorBudget::is_over(size_t index, core::Excess& excess) {
-  const Window<kSteps>& errors = buckets_[index].errors;
-  if (!is_committed_) {
+  const Window<kSteps>& errors = state_.buckets[index].errors;
+  if (!state_.is_committed) {
     if (!budget_ || errors.count < kTrialSteps) return false;
     excess = {.kind = core::Excess::Kind::error, .value = errors.median(), .allowed = *budget_};
     return excess.value > excess.allowed;
   }
   if (!errors.is_full()) return false;
   const double median = errors.median();
-  std::optional<double>& allowed = allowed_[index];
+  std::optional<double>& allowed = state_.committed[index].allowed;
   if (!allowed && errors.count >= kSettling + kSteps) allowed = std::max(kLeast, kMargin * median);
   if (!allowed) return false;
   excess = {.kind = core::Excess::Kind::error, .value = median, .allowed = *allowed};

@@ -14,6 +14,10 @@
 //   residual  only after a commit: the median of norm(residual) / norm(gradient) exceeds kMostResidual, or is above
 //             kLeastGrown and has doubled within kGrowthSteps, the first kGrowthSteps after the commit left out, in
 //             which every residual grows.
+// What was learned of a bucket holds for every strategy committed next that has the same bucket in its place: same
+// slices, same option. So it does where another bucket was replaced (guard.cc).
+//
+// Its state is plain data that goes into checkpoints: what it finds after a restore is what it would have found without.
 // Leaves open what follows.
 #pragma once
 
@@ -21,9 +25,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/core/measurement.h"
+#include "engine/core/strategy.h"
 
 namespace gradtune::tuner {
 
@@ -32,39 +38,56 @@ class ErrorBudget {
   static constexpr int kSteps = 32, kSettling = 32, kTrialSteps = 3, kGrowthSteps = 100;
   static constexpr double kMargin = 1.2, kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2;
 
-  explicit ErrorBudget(std::optional<double> budget) : budget_(budget) {}
-
-  // Another strategy, with so many buckets, is in force: on trial, or for good. What was seen of a strategy when it was
-  // committed before is kept. These allocate; record does not.
-  void run(size_t buckets);
-  void commit(int32_t slot, size_t buckets);
-
-  // A step that was finite on all ranks, by bucket. The worst by value / allowed, of kind none where all is well.
-  core::Excess record(std::span<const core::BucketLoss> losses);
-
- private:
   // The last N values.
   template <int N>
   struct Window {
-    std::array<double, N> values;
-    int count = 0;
+    std::array<double, N> values{};
+    int count = 0;  // of all that came, the next one goes to values[count % N]
     void add(double value) { values[static_cast<size_t>(count++ % N)] = value; }
     bool is_full() const { return count >= N; }
     double oldest() const { return values[static_cast<size_t>(count % N)]; }
     double median() const;
+
+    bool operator==(const Window&) const = default;
   };
   struct Bucket {
-    Window<kSteps> errors, residuals;
-    Window<kGrowthSteps> residual_medians;
+    Window<kSteps> errors = {}, residuals = {};
+    Window<kGrowthSteps> residual_medians = {};
+
+    bool operator==(const Bucket&) const = default;
   };
+  struct Committed {
+    uint64_t bucket = 0;                 // hash of its slices and option
+    std::optional<double> allowed = {};  // by the user, or by what was seen
+
+    bool operator==(const Committed&) const = default;
+  };
+  struct State {
+    std::vector<Bucket> buckets = {};  // of the strategy in force
+    bool is_committed = false;
+    std::vector<Committed> committed = {};  // buckets of what was committed last
+
+    bool operator==(const State&) const = default;
+  };
+
+  explicit ErrorBudget(std::optional<double> budget) : budget_(budget) {}
+
+  // Another strategy, with so many buckets, is in force: on trial, or for good. These allocate; record does not.
+  void run(size_t buckets);
+  void commit(const core::Strategy& strategy);
+
+  // A step that was finite on all ranks, by bucket. The worst by value / allowed, of kind none where all is well.
+  core::Excess record(std::span<const core::BucketLoss> losses);
+
+  const State& state() const { return state_; }
+  void restore(State state) { state_ = std::move(state); }
+
+ private:
   bool is_over(size_t index, core::Excess& excess);
   bool runs_away(Bucket& bucket, core::Excess& excess) const;
 
   std::optional<double> budget_;  // the user's
-  std::vector<Bucket> buckets_;
-  bool is_committed_ = false;
-  std::optional<int32_t> committed_;            // the slot whose errors were seen
-  std::vector<std::optional<double>> allowed_;  // by what was seen, per bucket
+  State state_;
 };
 
 }  // namespace gradtune::tuner

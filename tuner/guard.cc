@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "policies/baseline.h"
 #include "tuner/tuner_core.h"
 
 namespace gradtune::tuner {
@@ -31,10 +34,18 @@ std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bu
   return lossy;
 }
 
+// Names the buckets that were replaced, one after the other, as long as that is for people.
+std::string repaired_label(const std::string& label, int32_t bucket) {
+  constexpr std::string_view kMark = ", uncompressed: bucket ", kMore = ", ...";
+  constexpr size_t kMostBytes = 160;
+  if (label.find(kMark) == std::string::npos) return fmt::format("{}{}{}", label, kMark, bucket);
+  if (label.size() < kMostBytes) return fmt::format("{}, {}", label, bucket);
+  return label.ends_with(kMore) ? label : fmt::format("{}{}", label, kMore);
+}
+
 }  // namespace
 
-// What is committed gives way to the baseline, which every rank has ready: a strategy that does without compression in
-// this bucket alone would have to be confirmed first. Anything else is out of what it runs in, with its blocks.
+// Of what is committed the bucket is replaced. Anything else is out of what it runs in, with its blocks.
 void Tuner::Core::guard(const core::StepReport& report) {
   const core::Excess& excess = report.excess;
   if (excess.kind == core::Excess::Kind::none || !roster_.contains(report.slot) || is_over(report.slot)) return;
@@ -43,31 +54,75 @@ void Tuner::Core::guard(const core::StepReport& report) {
   if (codecs.empty()) return;  // no rank can mean that
   over_.insert(roster_.at(report.slot).hash);
   const bool is_pinned = options_.budget_steps == 0;
-  if (is_pinned || report.slot == confirmed_) banned_.insert(codecs.begin(), codecs.end());
-  std::erase_if(kinds_, [&](const auto& kind) { return is_banned(kind.second.candidate); });
+  const bool is_repaired = is_repairing_ && report.slot == winner_;
+  if (is_pinned || is_repaired || report.slot == confirmed_) {
+    for (const std::string& codec : codecs) {
+      for (const core::Slice& slice : candidate->strategy.buckets[static_cast<size_t>(excess.bucket)].slices) {
+        banned_[codec].insert(slice.tensor);
+      }
+    }
+    for (auto& [kind, best] : kinds_) best.candidate = without_banned(std::move(best.candidate));
+  }
+  std::erase_if(kinds_, [&](const auto& kind) { return over_.contains(core::hash(kind.second.candidate.strategy)); });
   const std::string what = describe(*candidate, excess);
   decide(excess.kind == core::Excess::Kind::error ? "over error budget" : "residual runs away", what, excess.value);
 
   if (is_pinned) {
     importing_ = false;
     outcome_.label = roster_.at(baseline_).candidate->label;
-    commit_ = baseline_;
-  } else if (report.slot == confirmed_) {
-    if (stage_ == Stage::watch) budget_ = Budget(options_.budget_steps, options_.budget_share);
-    stage_ = Stage::audit;  // which found against it
-    forget_committed();
-    settle(what);
+    at_once_ = {.kind = Command::Kind::commit, .slot = baseline_, .bytes = 0};
+  } else if (is_repaired || report.slot == confirmed_) {
+    repair(*candidate, excess.bucket, what);
   } else if (stage_ == Stage::confirm && report.slot == winner_ && !importing_) {
     settle(what);
   }
 }
 
-bool Tuner::Core::is_banned(const policies::Candidate& candidate) const {
-  if (over_.contains(core::hash(candidate.strategy))) return true;
-  return std::ranges::any_of(candidate.strategy.buckets, [&](const core::Bucket& bucket) {
-    return std::ranges::any_of(bucket.option.codecs,
-                               [&](const auto& codec) { return banned_.contains(core::to_string(codec)); });
-  });
+// The baseline, which every rank has ready, is in force at once, on trial: what other buckets owe stays parked for what
+// is prepared meanwhile.
+void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why) {
+  const policies::Candidate repaired{policies::without_compression(candidate.strategy, bucket),
+                                     repaired_label(candidate.label, bucket)};
+  if (stage_ == Stage::watch) {
+    budget_ = Budget(options_.budget_steps, options_.budget_share);
+    budget_.learn_baseline(knowledge_.baseline_ms);
+  }
+  if (confirmed_) forget_committed();
+  scores_.clear();
+  race_.reset();
+  confirmation_.reset();
+  importing_ = is_ranking_ = is_trial_ahead_ = false;
+  is_repairing_ = true;
+  stage_ = Stage::confirm;
+  winner_ = roster_.slot_of(repaired);
+  roster_.release_all_but({winner_});
+  schedule_.stop(baseline_);
+  at_once_ = {.kind = Command::Kind::run, .slot = baseline_, .bytes = 0};
+  outcome_.label = roster_.at(baseline_).candidate->label;
+  if (winner_ < baselines_ || is_over(winner_)) return settle(why);
+  decide("repair", repaired.label, bucket);
+  if (!roster_.at(winner_).is_ready) roster_.prepare(winner_);
+}
+
+void Tuner::Core::confirm_repaired() {
+  if (!roster_.contains(winner_)) return fall_back("what was to take its place could not be prepared");
+  confirm_winner(kMostPairs, allowed_error(confirmations_));
+}
+
+policies::Candidate Tuner::Core::without_banned(policies::Candidate candidate) const {
+  const int32_t buckets = banned_.empty() ? 0 : static_cast<int32_t>(candidate.strategy.buckets.size());
+  for (int32_t b = 0; b < buckets; ++b) {
+    const core::Bucket& bucket = candidate.strategy.buckets[static_cast<size_t>(b)];
+    const bool is_banned = std::ranges::any_of(bucket.option.codecs, [&](const core::CompressorSpec& codec) {
+      const auto tensors = banned_.find(core::to_string(codec));
+      return tensors != banned_.end() && std::ranges::any_of(bucket.slices, [&](const core::Slice& slice) {
+               return tensors->second.contains(slice.tensor);
+             });
+    });
+    if (!is_banned) continue;
+    candidate = {policies::without_compression(std::move(candidate.strategy), b), repaired_label(candidate.label, b)};
+  }
+  return candidate;
 }
 
 }  // namespace gradtune::tuner

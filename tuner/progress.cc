@@ -63,7 +63,9 @@ std::string live_line(Stage stage, double progress, int64_t step, double step_ms
 }
 
 std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
-  const std::string cost = fmt::format("tuning took {} steps and cost {:.1f} s", outcome.steps, outcome.cost_ms / 1000);
+  const std::string cost =
+      fmt::format("tuning took {} steps and cost {:.1f} s ({:.2g} % of {} baseline steps)", outcome.steps,
+                  outcome.cost_ms / 1000, 100 * cost_share(outcome), kShortJobSteps);
   if (!outcome.committed || !outcome.committed_ms) {
     return fmt::format("gradtune: the baseline stays, {} at {:.1f} ms a step: {}; {}", without_role(baseline_label),
                        outcome.baseline_ms, why_baseline, cost);
@@ -95,6 +97,9 @@ std::string change_line(const Decision& decision) {
   }
   if (decision.what == "residual runs away") {
     return line(fmt::format("its residual runs away against the gradient, and it is dropped: {}", decision.label));
+  }
+  if (decision.what == "repair") {
+    return line(fmt::format("the baseline is in force while what takes its place is confirmed: {}", decision.label));
   }
   if (decision.what == "keep committed") return line(fmt::format("{} stays", decision.label));
   return "";

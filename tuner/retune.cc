@@ -20,7 +20,7 @@ constexpr size_t kMostKinds = 5;        // of compression that race again before
 
 void Tuner::Core::conclude(int32_t slot) {
   const double level_ms = roster_.at(slot).step_ms.value_or(outcome_.baseline_ms);
-  if (stage_ == Stage::audit) {
+  if (stage_ == Stage::audit || (is_repairing_ && !confirmed_)) {
     audit_price_ms_ = budget_.cost_ms(level_ms);
   } else {
     cooldown_.begin(budget_.cost_ms(level_ms), level_ms);
@@ -33,10 +33,10 @@ void Tuner::Core::conclude(int32_t slot) {
   race_.reset();
   confirmation_.reset();
   stage_ = Stage::watch;
-  importing_ = is_ranking_ = is_trial_ahead_ = false;
+  importing_ = is_ranking_ = is_trial_ahead_ = is_repairing_ = false;
   schedule_.stop(slot);
   roster_.release_all_but({slot});
-  commit_ = slot;
+  at_once_ = {.kind = Command::Kind::commit, .slot = slot, .bytes = 0};
   watch_ = Watch();
   audit_allowance_ms_ = 0;
 }
@@ -94,6 +94,7 @@ void Tuner::Core::forget_committed() {
   outcome_.baseline_ms = knowledge_.baseline_ms;
   outcome_.steps = before.steps;
   outcome_.cost_ms = before.cost_ms;
+  outcome_.first_commit = before.first_commit;
 }
 
 // Whether something else is best by now, once it is time to look.

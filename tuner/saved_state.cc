@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -18,9 +19,9 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int64_t kMostSteps = int64_t{1} << 48;
-constexpr double kMostMs = 1e12;
+constexpr double kMostMs = 1e12, kMostLoss = 1e300;
 constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
-constexpr size_t kMostSlots = 64, kMostJournalBytes = size_t{1} << 28;
+constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
 // Of large models, with a strategy in each of several slots.
 constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .depth = 16, .entries = 20'000'000, .members = 64};
 
@@ -64,6 +65,33 @@ ordered_json json_of(const Agreement::State& state) {
           {"last_finite", state.last_finite}};
 }
 
+template <int N>
+ordered_json json_of(const ErrorBudget::Window<N>& window) {
+  const auto end = window.values.begin() + std::min(window.count, N);
+  return {{"count", window.count}, {"values", std::vector<double>(window.values.begin(), end)}};
+}
+
+ordered_json json_of(const ErrorBudget::State& state) {
+  ordered_json buckets = ordered_json::array(), committed = ordered_json::array();
+  for (const auto& [errors, residuals, residual_medians] : state.buckets) {
+    buckets.push_back({{"errors", json_of(errors)},
+                       {"residuals", json_of(residuals)},
+                       {"residual_medians", json_of(residual_medians)}});
+  }
+  for (const auto& [bucket, allowed] : state.committed) {
+    committed.push_back({{"bucket", hex(bucket)}, {"allowed", or_null(allowed)}});
+  }
+  return {{"is_committed", state.is_committed}, {"buckets", std::move(buckets)}, {"committed", std::move(committed)}};
+}
+
+ordered_json json_of(const exec::Holders& holders) {
+  ordered_json all = ordered_json::array();
+  for (size_t d = 0; d < holders.size(); ++d) {
+    for (const exec::Held& held : holders[d]) all.push_back({d, held.begin, held.end, held.codecs});
+  }
+  return all;
+}
+
 // Reads in a straight line; the reader keeps the first error.
 class Parser {
  public:
@@ -71,9 +99,9 @@ class Parser {
 
   core::Result<SavedRank> rank(const JsonValue& root) {
     SavedRank saved;
-    const JsonObject& top = in_.object(
-        root, "state",
-        {"step", "nonfinite_steps", "random_step", "order_learned", "committed", "local", "agreement", "strategies"});
+    const JsonObject& top = in_.object(root, "state",
+                                       {"step", "nonfinite_steps", "random_step", "order_learned", "committed", "local",
+                                        "agreement", "errors", "holders", "strategies"});
     saved.step = integer(top, "step", 0, kMostSteps);
     saved.nonfinite_steps = integer(top, "nonfinite_steps", 0, kMostSteps);
     saved.random_step = static_cast<uint32_t>(integer(top, "random_step", 0, std::numeric_limits<uint32_t>::max()));
@@ -81,6 +109,8 @@ class Parser {
     saved.committed = flag(top, "committed");
     saved.local = local(JsonReader::member(top, "local"));
     saved.agreement = agreement(JsonReader::member(top, "agreement"));
+    saved.errors = errors(JsonReader::member(top, "errors"));
+    saved.holders = holders(JsonReader::member(top, "holders"));
     for (const JsonValue& entry : in_.array(JsonReader::member(top, "strategies"), "strategies")) {
       const JsonObject& line = in_.object(entry, "strategies", {"slot", "strategy"});
       const auto slot = static_cast<int32_t>(integer(line, "slot", 0, kMostSlot));
@@ -194,6 +224,55 @@ class Parser {
     return state;
   }
 
+  template <int N>
+  ErrorBudget::Window<N> window(const JsonObject& of, std::string_view name) {
+    const JsonObject& object = in_.object(JsonReader::member(of, name), name, {"count", "values"});
+    ErrorBudget::Window<N> window;
+    window.count = static_cast<int>(integer(object, "count", 0, kMostSlot));
+    const JsonArray& values = in_.array(JsonReader::member(object, "values"), name);
+    if (values.size() != static_cast<size_t>(std::min(window.count, N))) {
+      in_.fail(name, fmt::format("{} values of {} are there", values.size(), std::min(window.count, N)));
+    }
+    for (size_t v = 0; v < values.size() && in_.ok(); ++v) window.values[v] = in_.number(values[v], name, 0, kMostLoss);
+    return window;
+  }
+
+  ErrorBudget::State errors(const JsonValue& value) {
+    const JsonObject& object = in_.object(value, "errors", {"is_committed", "buckets", "committed"});
+    ErrorBudget::State state;
+    state.is_committed = flag(object, "is_committed");
+    for (const JsonValue& entry : in_.array(JsonReader::member(object, "buckets"), "errors.buckets")) {
+      const JsonObject& bucket = in_.object(entry, "errors.buckets", {"errors", "residuals", "residual_medians"});
+      state.buckets.push_back({.errors = window<ErrorBudget::kSteps>(bucket, "errors"),
+                               .residuals = window<ErrorBudget::kSteps>(bucket, "residuals"),
+                               .residual_medians = window<ErrorBudget::kGrowthSteps>(bucket, "residual_medians")});
+    }
+    for (const JsonValue& entry : in_.array(JsonReader::member(object, "committed"), "errors.committed")) {
+      const JsonObject& bucket = in_.object(entry, "errors.committed", {"bucket", "allowed"});
+      ErrorBudget::Committed committed{.bucket = hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket")};
+      const JsonValue& allowed = JsonReader::member(bucket, "allowed");
+      if (!allowed.is_null()) committed.allowed = in_.number(allowed, "errors.committed.allowed", 0, kMostLoss);
+      state.committed.push_back(committed);
+    }
+    return state;
+  }
+
+  exec::Holders holders(const JsonValue& value) {
+    exec::Holders holders;
+    for (const JsonValue& entry : in_.array(value, "holders")) {
+      const JsonArray& range = in_.array(entry, "holders");
+      if (range.size() != 4) in_.fail("holders", "[type, begin, end, compressors] is needed");
+      if (!in_.ok()) break;
+      auto& of_dtype = holders[static_cast<size_t>(in_.integer(range[0], "holders", 0, 2))];
+      const int64_t least = of_dtype.empty() ? 0 : of_dtype.back().end;
+      const int64_t begin = in_.integer(range[1], "holders", least, kMostSteps);
+      of_dtype.push_back({.begin = begin,
+                          .end = in_.integer(range[2], "holders", begin, kMostSteps),
+                          .codecs = in_.text(range[3], "holders", kMostCodecBytes)});
+    }
+    return holders;
+  }
+
   // What the ranks hold alike is what this one can run.
   void check(const SavedRank& saved) {
     std::map<int32_t, uint64_t> needed = saved.agreement.slots;
@@ -203,6 +282,12 @@ class Parser {
     if (needed.size() != saved.strategies.size() || needed.size() > kMostSlots) {
       return in_.fail("strategies", fmt::format("{} are there, {} of at most {} are needed", saved.strategies.size(),
                                                 needed.size(), kMostSlots));
+    }
+    const size_t buckets = in_.ok() ? saved.in_force().strategy.buckets.size() : 0;
+    const bool is_committed = saved.errors.is_committed;
+    if (saved.errors.buckets.size() != buckets || (is_committed && saved.errors.committed.size() != buckets)) {
+      in_.fail("errors", fmt::format("those of the {} buckets in force are needed, found {}", buckets,
+                                     saved.errors.buckets.size()));
     }
     const StrategyFile* first = nullptr;
     for (const auto& [slot, file] : saved.strategies) {
@@ -238,6 +323,8 @@ std::string to_json(const SavedRank& saved) {
                       {"committed", saved.committed},
                       {"local", json_of(saved.local)},
                       {"agreement", json_of(saved.agreement)},
+                      {"errors", json_of(saved.errors)},
+                      {"holders", json_of(saved.holders)},
                       {"strategies", std::move(strategies)}}
       .dump();
 }

@@ -16,7 +16,9 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/result.h"
+#include "engine/exec/holders.h"
 #include "tuner/agreement.h"
+#include "tuner/error_budget.h"
 #include "tuner/history.h"
 #include "tuner/job.h"
 #include "tuner/strategy_file.h"
@@ -31,6 +33,8 @@ struct SavedRank {
   bool committed = false;      // what is in force is not on trial
   LocalStep local = {};        // what this rank says of its last step in the next control word
   Agreement::State agreement = {};
+  ErrorBudget::State errors = {};  // what this rank has seen of compression
+  exec::Holders holders = {};      // of its residuals
   // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among them.
   std::map<int32_t, StrategyFile> strategies = {};
 

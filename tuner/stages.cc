@@ -36,7 +36,7 @@ void Tuner::Core::note(const Score& block) {
   if (entry.candidate->predicted_ms) decide("predict", entry.candidate->label, *entry.candidate->predicted_ms);
   decide("measure", entry.candidate->label, score.step_ms.value_or(0));
   if (!score.step_ms) return roster_.release(score.slot);
-  policy_->learn({.strategy_hash = entry.hash, .step_ms = *score.step_ms, .steps = score.steps});
+  policy_->learn({.strategy_hash = proposed_.at(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
   const auto [best, is_new] =
       kinds_.try_emplace(kind_of(entry.candidate->strategy), Best{*entry.candidate, *score.step_ms});
   if (!is_new && *score.step_ms < best->second.step_ms) best->second = {*entry.candidate, *score.step_ms};
@@ -82,7 +82,6 @@ void Tuner::Core::observe(std::vector<Score> scores) {
 
 void Tuner::Core::start_search() {
   if (has_decided_) policy_ = make_policy_();
-  std::erase_if(knowledge_.codecs, [&](const auto& codec) { return banned_.contains(core::to_string(codec)); });
   kinds_.clear();
   stage_ = Stage::partition;
   partition();
@@ -91,9 +90,11 @@ void Tuner::Core::start_search() {
 void Tuner::Core::partition() {
   const policies::Proposal proposal = policy_->propose(knowledge_);
   std::vector<int32_t> slots;
-  for (const policies::Candidate& candidate : proposal.candidates) {
-    if (is_banned(candidate)) continue;
+  for (const policies::Candidate& proposed : proposal.candidates) {
+    const policies::Candidate candidate = without_banned(proposed);
+    if (over_.contains(core::hash(candidate.strategy))) continue;
     const int32_t slot = roster_.slot_of(candidate);
+    proposed_[slot] = core::hash(proposed.strategy);
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
     if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
   }
@@ -157,10 +158,13 @@ void Tuner::Core::start_confirming() {
   decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
   const double error = allowed_error(confirmations_);
-  const int pairs = pairs_for(*winner, error);
   winner_ = winner->slot;
   roster_.release_all_but({winner_});
   stage_ = Stage::confirm;
+  confirm_winner(pairs_for(*winner, error), error);
+}
+
+void Tuner::Core::confirm_winner(int pairs, double error) {
   const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
   if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
   decide("confirm", roster_.at(winner_).candidate->label, pairs);
@@ -170,6 +174,7 @@ void Tuner::Core::start_confirming() {
 }
 
 void Tuner::Core::confirm(const std::vector<Score>& scores) {
+  if (!confirmation_) return confirm_repaired();  // it was prepared
   if (is_over(winner_)) return fall_back("it is over its error budget");
   confirmation_->score(scores);
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
@@ -190,6 +195,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain_low = claim.gain_low;
   outcome_.gain_high = claim.gain_high;
   outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
+  if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
   decide("commit", roster_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) roster_.set_permanent(*confirmed_, false);
   confirmed_ = winner_;

@@ -37,6 +37,10 @@ std::string_view to_string(Stage stage) {
   return "unknown";
 }
 
+double cost_share(const Outcome& outcome) {
+  return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
+}
+
 int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
                    const std::optional<policies::Candidate>& imported) {
   if (!imported) return 0;
@@ -76,7 +80,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   step_ = report.step;
   if (options_.budget_steps == 0) {
     guard(report);
-    return commit_ ? next_action() : Action{};
+    return at_once_ ? next_action() : Action{};
   }
   schedule_.record(report);
   for (const Score& score : schedule_.take_scores()) note(score);
@@ -99,7 +103,10 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
 
 // At most one command a step. A switch that is due goes first, since blocks are as long as they were planned only then.
 Action Tuner::Core::next_action() {
-  if (commit_) return put_in_force(Command::Kind::commit, *std::exchange(commit_, {}));
+  if (at_once_) {
+    const Command command = *std::exchange(at_once_, {});
+    return put_in_force(command.kind, command.slot);
+  }
   if (stage_ != Stage::watch) schedule_.rest(resting_slot());
   if (const auto slot = schedule_.next_slot()) return put_in_force(Command::Kind::run, *slot);
   // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that
@@ -176,7 +183,7 @@ double Tuner::Core::progress() const {
     case Stage::observe: return std::min(1.0, static_cast<double>(scores_.size()) / baselines_);
     case Stage::partition: return static_cast<double>(scores_.size()) / static_cast<double>(scores_.size() + 1);
     case Stage::race: return race_ ? race_->progress() : 0;
-    case Stage::confirm: return confirmation_->progress(scores_.size());
+    case Stage::confirm: return confirmation_ ? confirmation_->progress(scores_.size()) : 0;
     case Stage::audit: return confirmation_->progress(scores_.size());
     case Stage::watch: return 1;
   }

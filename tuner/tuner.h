@@ -11,8 +11,14 @@
 // the budget is spent, or nothing is confirmed, the baseline stays (I4).
 //
 // A strategy of which a bucket is over its error budget, or whose residual runs away (error_budget.h), is out for the
-// rest of the job when it is on trial. Committed or pinned it gives way to the baseline at once, and the compressor of
-// that bucket is not used again.
+// rest of the job. Committed, it gives way to the baseline at once; then the same strategy with that bucket alone sent
+// without compression is prepared and confirmed against the baseline, without a search, and where it is not faster the
+// baseline stays and others are looked for. So again for every further bucket. Pinned, it gives way to the baseline for
+// good, as without a budget nothing can be confirmed.
+//
+// What a later search may use: the compressor of such a bucket, with its setting, is banned for the tensors of which the
+// bucket held a part, and for these alone. A candidate that would use it in a bucket with one of them is tried with that
+// bucket sent without compression.
 //
 // While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
 // against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
@@ -57,11 +63,16 @@ struct Outcome {
   std::optional<double> committed_ms;
   double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
-  int64_t steps = 0;                   // of tuning, audits and further tunings included
-  double cost_ms = 0;                  // sum of max(0, step - baseline's median) in these
-  std::string label;                   // of the strategy in force
-  std::optional<double> predicted_ms;  // of what was committed, where its policy has a model
+  int64_t steps = 0;                    // of tuning, audits and further tunings included
+  double cost_ms = 0;                   // sum of max(0, step - baseline's median) in these
+  std::optional<int64_t> first_commit;  // steps of the job before what was committed first came into force
+  std::string label;                    // of the strategy in force
+  std::optional<double> predicted_ms;   // of what was committed, where its policy has a model
 };
+
+// What tuning cost, as a share of so many baseline steps: a short job.
+constexpr int kShortJobSteps = 2000;
+double cost_share(const Outcome& outcome);
 
 // One line for the journal: why a command was given. Plain text values; the journal adds step and time.
 //   what                      value
@@ -89,6 +100,8 @@ struct Outcome {
 // At any time:
 //   over error budget         the error; the label says of which strategy and bucket, and what is allowed
 //   residual runs away        norm(residual) / norm(gradient), the label likewise
+//   repair                    that bucket; the label is what is confirmed in place of what was committed, the baseline is
+//                             in force meanwhile
 struct Decision {
   int64_t step = 0;
   Stage stage = Stage::observe;

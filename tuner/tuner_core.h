@@ -66,6 +66,7 @@ class Tuner::Core {
   void start_search();
   void start_race(std::vector<int32_t> finalists);
   void start_confirming();
+  void confirm_winner(int pairs, double error);
   void start_audit(int pairs);
   void look_again();
   void race_kinds_again();
@@ -73,8 +74,10 @@ class Tuner::Core {
   void drop_committed(double gain);
   void forget_committed();
   bool is_over(int32_t slot) const { return roster_.contains(slot) && over_.contains(roster_.at(slot).hash); }
-  bool is_banned(const policies::Candidate& candidate) const;
   void fall_back(const std::string& why);
+  void repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why);
+  void confirm_repaired();
+  policies::Candidate without_banned(policies::Candidate candidate) const;
   void settle(const std::string& why);
   void conclude(int32_t slot);
 
@@ -114,10 +117,12 @@ class Tuner::Core {
   std::optional<Confirmation> confirmation_;
   int32_t winner_ = 0;
   int32_t baseline_ = 0;
+  bool is_repairing_ = false;         // the winner is what was committed, without compression in a bucket
   std::optional<int32_t> confirmed_;  // committed, and not found wanting since
-  std::optional<int32_t> commit_;     // to be announced
+  std::optional<Command> at_once_;    // to be announced before anything else
   std::set<uint64_t> over_;           // hashes of strategies that were found over their error budget
-  std::set<std::string> banned_;      // compressors that took what was committed there
+  std::map<std::string, std::set<int32_t>> banned_;  // compressors, and the tensors that they are not to be used for
+  std::map<int32_t, uint64_t> proposed_;  // what the policy had proposed for a slot, which may hold less compression
 
   std::map<Kind, Best> kinds_;  // of the last search
   bool is_ranking_ = false;     // the race is among them

@@ -95,7 +95,8 @@ class Executor final : private comm::CompletionSink {
   const std::vector<OpTime>& op_times() const { return op_times_; }
   const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }
-  Carried carried(bool residuals = false) { return workspace_.carried(residuals); }  // as in Workspace, between steps
+  // As in Workspace, between steps.
+  Carried carried(bool residuals = false, bool parked = false) { return workspace_.carried(residuals, parked); }
   int64_t memory_bytes() const { return workspace_.memory_bytes(); }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.

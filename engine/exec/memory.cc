@@ -8,6 +8,22 @@
 #include <utility>
 
 namespace gradtune::exec {
+namespace {
+
+AlignedBytes zeros(int64_t floats) {
+  AlignedBytes bytes(floats * 4);
+  if (bytes.bytes() > 0) std::memset(bytes.data(), 0, static_cast<size_t>(bytes.bytes()));
+  return bytes;
+}
+
+void move(std::span<float> from, std::span<float> to, int64_t begin, int64_t end) {
+  for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+    to[i] += from[i];
+    from[i] = 0;
+  }
+}
+
+}  // namespace
 
 AlignedBytes::AlignedBytes(int64_t bytes) : bytes_(bytes) {
   constexpr size_t kAlignment = 64;
@@ -21,38 +37,71 @@ void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
 
 void Residuals::allocate(const Arenas& arenas) {
   if (allocated_) return;
-  std::array<Pair, 3> pairs;
+  std::array<Copies, 3> all;
   for (size_t d = 0; d < arenas.size(); ++d) {
-    pairs[d].numel = arenas[d].numel;
-    for (AlignedBytes& copy : pairs[d].copies) {
-      copy = AlignedBytes(arenas[d].numel * 4);
-      if (copy.bytes() > 0) std::memset(copy.data(), 0, static_cast<size_t>(copy.bytes()));
-    }
+    all[d].numel = arenas[d].numel;
+    for (AlignedBytes& copy : all[d].copies) copy = zeros(arenas[d].numel);
   }
-  arenas_ = std::move(pairs);
+  for (size_t d = 0; d < arenas.size(); ++d) all[d].parked = std::move(arenas_[d].parked);
+  arenas_ = std::move(all);
   allocated_ = true;
+}
+
+void Residuals::allocate_parked(const Arenas& arenas) {
+  if (has_parked_) return;
+  std::array<AlignedBytes, 3> all;
+  for (size_t d = 0; d < arenas.size(); ++d) all[d] = zeros(arenas[d].numel);
+  for (size_t d = 0; d < arenas.size(); ++d) {
+    arenas_[d].parked = std::move(all[d]);
+    arenas_[d].numel = arenas[d].numel;
+  }
+  has_parked_ = true;
+}
+
+void Residuals::free_parked() {
+  for (Copies& arena : arenas_) arena.parked = AlignedBytes();
+  has_parked_ = false;
 }
 
 int64_t Residuals::bytes() const {
   int64_t sum = 0;
-  for (const Pair& pair : arenas_) sum += pair.copies[0].bytes() + pair.copies[1].bytes();
+  for (const Copies& arena : arenas_) {
+    sum += arena.copies[0].bytes() + arena.copies[1].bytes() + arena.parked.bytes();
+  }
   return sum;
 }
 
-void Residuals::enter(const Program& program) { second_is_current_.assign(program.buckets.size(), false); }
+void Residuals::enter(const Program& program) {
+  second_is_current_.assign(program.buckets.size(), false);
+  parked_share_.assign(program.buckets.size(), 1);
+}
 
 void Residuals::leave(const Program& program) {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
-    if (!second_is_current_[b]) continue;
     const BucketProgram& bucket = program.buckets[b];
-    std::memcpy(at(bucket, false), at(bucket, true), static_cast<size_t>(bucket.numel) * 4);
+    if (second_is_current_[b]) {
+      std::memcpy(at(bucket, false), at(bucket, true), static_cast<size_t>(bucket.numel) * 4);
+    }
+    if (parked_share_[b] == 1 || !has_parked_) continue;
+    for (float& value : std::span(parked(bucket), static_cast<size_t>(bucket.numel))) value *= parked_share_[b];
   }
   enter(program);
 }
 
 std::span<float> Residuals::all(core::DType dtype) {
-  const Pair& pair = arenas_[static_cast<size_t>(dtype)];
-  return {reinterpret_cast<float*>(pair.copies[0].data()), static_cast<size_t>(pair.numel)};
+  const Copies& arena = arenas_[static_cast<size_t>(dtype)];
+  return {reinterpret_cast<float*>(arena.copies[0].data()), static_cast<size_t>(arena.numel)};
+}
+
+std::span<float> Residuals::all_parked(core::DType dtype) {
+  const Copies& arena = arenas_[static_cast<size_t>(dtype)];
+  return {reinterpret_cast<float*>(arena.parked.data()), has_parked_ ? static_cast<size_t>(arena.numel) : 0};
+}
+
+void Residuals::park(core::DType dtype, int64_t begin, int64_t end) { move(all(dtype), all_parked(dtype), begin, end); }
+
+void Residuals::unpark(core::DType dtype, int64_t begin, int64_t end) {
+  move(all_parked(dtype), all(dtype), begin, end);
 }
 
 void States::reserve(int64_t bytes) {
@@ -74,6 +123,10 @@ void States::clear() {
 float* Residuals::at(const BucketProgram& bucket, bool second) const {
   const AlignedBytes& copy = arenas_[static_cast<size_t>(bucket.dtype)].copies[second ? 1 : 0];
   return reinterpret_cast<float*>(copy.data()) + bucket.arena_begin;
+}
+
+float* Residuals::parked(const BucketProgram& bucket) const {
+  return reinterpret_cast<float*>(arenas_[static_cast<size_t>(bucket.dtype)].parked.data()) + bucket.arena_begin;
 }
 
 }  // namespace gradtune::exec

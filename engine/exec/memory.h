@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "engine/core/gradient_table.h"
 #include "engine/exec/program.h"
@@ -41,15 +42,22 @@ using Arenas = std::array<Arena, 3>;  // indexed by DType
 // fp32 residuals of every element, in units of the unscaled gradient, kept twice: a step reads one copy and writes the
 // other, and is undone by not swapping (I6). Which copy is current is known per bucket of the program in force; between
 // programs it is always the first.
+//
+// Apart from them, and only once: those that are *parked*, left by another compressor than the one that keeps these
+// elements' residuals now, and waiting to be drained (draining.h). What a step drains of them is a share, so it is undone
+// by keeping the number. What an element is owed is the sum of both.
 class Residuals {
  public:
-  // Allocates (zeros) on first use.
+  // Allocate (zeros) on first use.
   void allocate(const Arenas& arenas);
+  void allocate_parked(const Arenas& arenas);
   bool allocated() const { return allocated_; }
+  bool has_parked() const { return has_parked_; }
+  void free_parked();
   int64_t bytes() const;
 
   void enter(const Program& program);
-  void leave(const Program& program);  // copies what is current back to the first copy
+  void leave(const Program& program);  // copies what is current back to the first copy, and multiplies what is parked
 
   const float* current(const BucketProgram& bucket, size_t index) const {
     return at(bucket, second_is_current_[index]);
@@ -59,19 +67,30 @@ class Residuals {
   // The step counts: what was written of that bucket, all of it, becomes current.
   void swap(size_t index) { second_is_current_[index] = !second_is_current_[index]; }
 
+  // What is parked of a bucket, to be multiplied by a number before it means anything.
+  float* parked(const BucketProgram& bucket) const;
+  float& parked_share(size_t index) { return parked_share_[index]; }
+  float parked_share(size_t index) const { return parked_share_[index]; }
+
   // All residuals of a dtype, in arena order; only between programs.
   std::span<float> all(core::DType dtype);
+  std::span<float> all_parked(core::DType dtype);  // empty where nothing is
+
+  // Moves those of elements [begin, end) of the arena; only between programs. What was there is added to.
+  void park(core::DType dtype, int64_t begin, int64_t end);
+  void unpark(core::DType dtype, int64_t begin, int64_t end);
 
  private:
   float* at(const BucketProgram& bucket, bool second) const;
 
-  struct Pair {
-    AlignedBytes copies[2];
+  struct Copies {
+    AlignedBytes copies[2], parked;
     int64_t numel = 0;
   };
-  std::array<Pair, 3> arenas_;
+  std::array<Copies, 3> arenas_;
   std::vector<bool> second_is_current_;
-  bool allocated_ = false;
+  std::vector<float> parked_share_;
+  bool allocated_ = false, has_parked_ = false;
 };
 
 // What compressors keep of buckets from step to step, twice as residuals are. All zeros when a program is put in force.

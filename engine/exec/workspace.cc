@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <set>
 #include <utility>
 
 namespace gradtune::exec {
@@ -27,7 +28,10 @@ void Workspace::set_gradients(const core::GradientTable& table, const Arenas& ar
   program_ = nullptr;
   is_committed_ = false;
   slots_.clear();
-  if (!same_elements(table_, table)) residuals_ = {};
+  if (!same_elements(table_, table)) {
+    residuals_ = {};
+    holders_ = {};
+  }
   table_ = table;
   arenas_ = arenas;
 }
@@ -49,6 +53,10 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
   if (program.keeps_residual && !residuals_.allocated()) {
     for (const Arena& arena : arenas_) residual_bytes += arena.numel * 8;
   }
+  const bool has_others = needs_parked(program);
+  if (has_others && !residuals_.has_parked()) {
+    for (const Arena& arena : arenas_) residual_bytes += arena.numel * 4;
+  }
   const int64_t pool_bytes = std::max(pool_.bytes(), program.pool_bytes);
   const int64_t state_bytes = std::max(states_.bytes(), 2 * program.state_bytes);
   const int64_t bytes = pool_bytes + residual_bytes + state_bytes;
@@ -64,11 +72,29 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
                   static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
     }
     if (program.keeps_residual) residuals_.allocate(arenas_);
+    if (has_others) residuals_.allocate_parked(arenas_);
     states_.reserve(program.state_bytes);
   } catch (const std::bad_alloc&) {
     return core::Error{core::Error::Code::io, needs + "the system has not that much"};
   }
   return {};
+}
+
+// Whether residuals of another strategy's codecs may be there when this one takes its turn, or its own when another does.
+bool Workspace::needs_parked(const Program& program) const {
+  if (!program.keeps_residual) return false;
+  std::set<std::string> codecs;
+  const auto add = [&](const Program& each) {
+    for (size_t b = 0; b < each.buckets.size(); ++b) {
+      if (each.buckets[b].keeps_residual) codecs.insert(codecs_of(each.strategy.buckets[b].option));
+    }
+  };
+  add(program);
+  for (const auto& [slot, ready] : slots_) add(*ready);
+  for (const std::vector<Held>& of_dtype : holders_) {
+    for (const Held& held : of_dtype) codecs.insert(held.codecs);
+  }
+  return codecs.size() > 1;
 }
 
 const Program* Workspace::find(int32_t slot) const {
@@ -91,6 +117,7 @@ void Workspace::run(int32_t slot) {
   if (program_ != nullptr) residuals_.leave(*program_);
   program_ = next;
   residuals_.enter(*program_);
+  take_residuals();
   states_.clear();
   missing_tensors_.reserve(program_->buckets.size());
   samples_.reserve(program_->buckets.size());
@@ -99,8 +126,29 @@ void Workspace::run(int32_t slot) {
 void Workspace::commit(int32_t slot) {
   run(slot);
   is_committed_ = true;
+  residuals_.leave(*program_);
   for (size_t b = 0; b < drains_.size(); ++b) {
-    drains_[b].is_due = !program_->buckets[b].keeps_residual;
+    const BucketProgram& bucket = program_->buckets[b];
+    drains_[b].is_due = !bucket.keeps_residual;
+    drains_[b].is_parked_due = bucket.keeps_residual && residuals_.has_parked();
+    // One of both, so that they do not drain side by side.
+    if (drains_[b].is_due && residuals_.has_parked()) {
+      residuals_.unpark(bucket.dtype, bucket.arena_begin, bucket.arena_begin + bucket.numel);
+    }
+  }
+}
+
+// Of a program that was just put in force: what others left in its buckets is parked.
+void Workspace::take_residuals() {
+  for (size_t b = 0; b < program_->buckets.size(); ++b) {
+    const BucketProgram& bucket = program_->buckets[b];
+    if (!bucket.keeps_residual) continue;
+    const std::string codecs = codecs_of(program_->strategy.buckets[b].option);
+    for (const Held& other : take(holders_[static_cast<size_t>(bucket.dtype)], bucket.arena_begin,
+                                  bucket.arena_begin + bucket.numel, codecs)) {
+      residuals_.allocate_parked(arenas_);  // it is, since it was prepared
+      residuals_.park(bucket.dtype, other.begin, other.end);
+    }
   }
 }
 
@@ -108,22 +156,32 @@ void Workspace::commit(int32_t slot) {
 void Workspace::free_idle_residuals() {
   if (!is_committed_ || !residuals_.allocated()) return;
   for (const BucketDrain& bucket : drains_) {
-    if (bucket.is_due) return;
+    if (bucket.is_due || bucket.is_parked_due) return;
   }
   for (const auto& [slot, program] : slots_) {
-    if (program->keeps_residual) return;
+    if (program.get() != program_ && program->keeps_residual) return;
   }
+  residuals_.leave(*program_);
+  residuals_.free_parked();
+  holders_ = {};
+  if (program_->keeps_residual) return take_residuals();
   residuals_ = {};
   residuals_.enter(*program_);
 }
 
-Carried Workspace::carried(bool residuals) {
+Carried Workspace::carried(bool residuals, bool parked) {
   core::check(program_ != nullptr, "what is carried depends on the strategy in force");
   if (residuals) residuals_.allocate(arenas_);
+  if (parked) residuals_.allocate_parked(arenas_);
   residuals_.leave(*program_);
-  Carried carried{.step = &step_, .state = {states_.current(), static_cast<size_t>(program_->state_bytes)}};
+  for (size_t b = 0; b < drains_.size() && parked && is_committed_; ++b) {
+    drains_[b].is_parked_due = program_->buckets[b].keeps_residual;
+  }
+  Carried carried{
+      .step = &step_, .holders = &holders_, .state = {states_.current(), static_cast<size_t>(program_->state_bytes)}};
   for (size_t d = 0; d < carried.residuals.size(); ++d) {
     carried.residuals[d] = residuals_.all(static_cast<core::DType>(d));
+    carried.parked[d] = residuals_.all_parked(static_cast<core::DType>(d));
   }
   return carried;
 }
@@ -135,7 +193,7 @@ void Workspace::begin() {
   missing_tensors_.resize(program_->buckets.size());
   for (size_t b = 0; b < missing_tensors_.size(); ++b) {
     missing_tensors_[b] = program_->buckets[b].tensors;
-    drains_[b].last = {};
+    drains_[b].last = drains_[b].last_parked = {};
   }
   samples_.assign(program_->buckets.size(), {});
   finite_ = true;
@@ -174,6 +232,13 @@ void Workspace::begin_bucket(int32_t bucket, compress::Queue& queue) {
   const BucketProgram& program = program_->buckets[index];
   const BucketMemory memory = memory_of(bucket);
   if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, samples_[index]);
+  if (drains_[index].is_parked_due) {
+    drains_[index].last_parked = drain({.gradient = dense(program, memory),
+                                        .n = program.numel,
+                                        .residual = residuals_.parked(program),
+                                        .left_before = std::exchange(residuals_.parked_share(index), 1.0F)},
+                                       queue);
+  }
   if (!drains_[index].is_due || !residuals_.allocated()) return;
   const bool is_staged = program.staging >= 0;
   drains_[index].last = drain({.gradient = is_staged ? memory.pool + program.staging : memory.gradient,
@@ -229,9 +294,11 @@ void Workspace::settle_residuals() {
   for (size_t b = 0; b < drains_.size(); ++b) {
     BucketDrain& drain = drains_[b];
     if (program_->buckets[b].keeps_residual || drain.last.added) residuals_.swap(b);
-    if (!drain.is_due || drain.last.left) continue;
-    drain.is_due = false;
-    is_drained = true;
+    if (drain.last_parked.added) residuals_.parked_share(b) = 1 - drain.last_parked.share;
+    const bool ends = drain.is_due && !drain.last.left, parked_ends = drain.is_parked_due && !drain.last_parked.left;
+    drain.is_due = drain.is_due && !ends;
+    drain.is_parked_due = drain.is_parked_due && !parked_ends;
+    is_drained = is_drained || ends || parked_ends;
   }
   if (is_drained) free_idle_residuals();
 }

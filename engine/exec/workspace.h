@@ -22,6 +22,7 @@
 #include "engine/core/measurement.h"
 #include "engine/exec/compute.h"
 #include "engine/exec/draining.h"
+#include "engine/exec/holders.h"
 #include "engine/exec/loss_sample.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
@@ -33,6 +34,8 @@ namespace gradtune::exec {
 struct Carried {
   uint32_t* step = nullptr;                        // that random numbers depend on
   std::array<std::span<float>, 3> residuals = {};  // by dtype, in arena order; all are empty while nothing needs them
+  std::array<std::span<float>, 3> parked = {};     // the same of those that are parked (memory.h)
+  Holders* holders = nullptr;                      // of the residuals
   std::span<std::byte> state = {};                 // of the codecs of the strategy in force
 };
 
@@ -49,10 +52,12 @@ class Workspace {
   core::Result<std::unique_ptr<Program>> compile(int32_t slot, const core::Strategy& strategy) const;
   core::Status add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes);
   void drop(int32_t slot);
-  // On trial: residuals of elements whose bucket keeps none stay parked.
+  // On trial. Residuals of elements whose bucket keeps none stay where they are. Those of elements whose bucket keeps
+  // some are carried on in full where the same codecs left them; where others did they are parked, and the bucket begins
+  // with none.
   void run(int32_t slot);
-  // For good: they drain in the steps that follow (draining.h). When none is left, and no strategy that is ready keeps
-  // any, their memory is freed.
+  // For good: what is not carried on drains in the steps that follow (draining.h). When nothing is left, and no strategy
+  // that is ready needs it, its memory is freed.
   void commit(int32_t slot);
 
   // In force; null before the first run.
@@ -84,8 +89,8 @@ class Workspace {
   // decoded is what becomes of values that are not finite; it is an error when all ranks were.
   core::Status settle(bool finite);
 
-  // Between steps, with a strategy in force. `residuals`: allocates them if need be.
-  Carried carried(bool residuals = false);
+  // Between steps, with a strategy in force. `residuals`, `parked`: allocates them if need be.
+  Carried carried(bool residuals = false, bool parked = false);
 
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
@@ -97,6 +102,8 @@ class Workspace {
   BucketMemory memory_of(int32_t bucket) const;
   void begin_bucket(int32_t bucket, compress::Queue& queue);
   void settle_residuals();
+  void take_residuals();
+  bool needs_parked(const Program& program) const;
   void free_idle_residuals();
 
   const core::Seat seat_;
@@ -107,11 +114,12 @@ class Workspace {
   const Program* program_ = nullptr;
   AlignedBytes pool_;
   Residuals residuals_;
+  Holders holders_;
   States states_;
 
   struct BucketDrain {
-    bool is_due = false;
-    Drained last = {};  // of the step
+    bool is_due = false, is_parked_due = false;
+    Drained last = {}, last_parked = {};  // of the step
   };
   std::vector<BucketDrain> drains_;  // per bucket of the strategy in force
   bool is_committed_ = false;

@@ -90,7 +90,11 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
     json["predicted_ms"] = result.predicted_ms ? ordered_json(*result.predicted_ms) : ordered_json(nullptr);
     json["gain"] = result.committed ? ordered_json(result.gain) : ordered_json(nullptr);
     json["interval"] = result.committed ? ordered_json({result.gain_low, result.gain_high}) : ordered_json(nullptr);
-    json["tuning"] = {{"steps", result.steps}, {"cost_ms", result.cost_ms}};
+    json["tuning"] = {
+        {"steps", result.steps},
+        {"cost_ms", result.cost_ms},
+        {"cost_share", result.cost_share},
+        {"first_commit", result.first_commit ? ordered_json(*result.first_commit) : ordered_json(nullptr)}};
     json["strategy"] = {{"label", result.strategy}, {"description", result.description}};
   }
   struct Period {

@@ -131,5 +131,96 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
   });
 }
 
+// Two parameters, each in a bucket of its own.
+struct TwoGivenImpl : torch::nn::Module {
+  TwoGivenImpl() {
+    first = register_parameter("first", torch::zeros({100, 200}));
+    second = register_parameter("second", torch::zeros({40, 50}));
+  }
+  torch::Tensor loss(const torch::Tensor& to_first, const torch::Tensor& to_second) {
+    return (first * to_first).sum() + (second * to_second).sum();
+  }
+  torch::Tensor first, second;
+};
+TORCH_MODULE(TwoGiven);
+
+// From that step on, on the last rank, all of the second's elements count.
+void backward(TwoGiven& model, const Rank& rank, int64_t step, int64_t change) {
+  torch::manual_seed(1'000 * step + rank.rank);
+  const auto sparse = [](const torch::Tensor& values) {
+    return values * (torch::rand(values.sizes()) < 0.02).to(torch::kFloat);
+  };
+  const torch::Tensor first = sparse(torch::randn({100, 200})), second = torch::randn({40, 50});
+  model->loss(first, step >= change && rank.rank + 1 == rank.size ? second : sparse(second)).backward();
+}
+
+void write_two_buckets(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& file) {
+  TwoGiven model;
+  torch::optim::SGD sgd(model->parameters(), 0.0);
+  auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_budget = 0}));
+  backward(model, rank, 0, 1);
+  optimizer.step();
+  optimizer.export_strategy(file);
+  if (rank.rank == 0) {
+    const auto known = compress::known_traits();
+    auto read = tuner::parse_strategy(tuner::read_file(file, 1 << 20).value(), known).value();
+    const core::Option option = core::parse_option("topk:0.05: encode@device all_gather decode@device", known).value();
+    read.strategy.buckets.clear();
+    for (size_t t = 0; t < read.tensors.size(); ++t) {
+      read.strategy.buckets.push_back({{{static_cast<int32_t>(t), 0, t == 0 ? 20'000 : 2'000}}, option});
+    }
+    core::set_default_flow(read.strategy);
+    ASSERT_TRUE(tuner::write_file_atomically(file, tuner::to_json(read)).ok());
+  }
+  group->barrier()->wait();
+}
+
+void replace_one_bucket(const Rank& rank, const std::string& file, const std::string& journal) {
+  constexpr int64_t kBefore = 260,
+                    kAfter = 400;  // more than it takes to commit what was imported, and what replaces it
+  auto group = make_group();
+  write_two_buckets(rank, group, file);
+  TwoGiven model;
+  torch::optim::SGD sgd(model->parameters(), 0.0);
+  {
+    auto optimizer = wrap(
+        sgd, *model, group,
+        quiet({.fidelity = "lossy", .error_budget = 0.5, .strategy = file, .tuning_budget = 250, .journal = journal}));
+    std::vector<int64_t> epochs;
+    for (int64_t step = 0; step < kBefore + kAfter; ++step) {
+      optimizer.zero_grad();
+      backward(model, rank, step, kBefore);
+      optimizer.step();
+      epochs.push_back(optimizer.progress().epoch);
+    }
+    EXPECT_EQ(difference_from_rank0(torch::tensor(epochs), *group), 0) << "in the same steps";
+    EXPECT_THAT(optimizer.progress().strategy, HasSubstr("uncompressed: bucket 1"));
+    if (rank.rank == 0) {
+      EXPECT_TRUE(optimizer.result().committed);
+      EXPECT_GT(optimizer.result().gain, 0.2);
+      EXPECT_THAT(optimizer.result().description, HasSubstr("topk:0.05"));
+    }
+  }
+  if (rank.rank != 0) return;
+  const auto read = tuner::read_journal(journal);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  for (const char* what : {"over error budget", "\"repair\""}) {
+    EXPECT_THAT(read.value().decided, Contains(HasSubstr(what)).Times(1)) << what;
+  }
+  EXPECT_THAT(read.value().decided, Contains(HasSubstr("\"commit\"")).Times(2));
+  EXPECT_EQ(tuner::decide_again(read.value()).value(), read.value().decided);
+}
+
+// On a link that is slow enough for the gain to be beyond doubt.
+TEST(ErrorBudget, OfACommittedStrategyTheBucketThatChangedIsReplaced) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path();
+  const std::string file = folder / "gradtune_error_budget_repair.json";
+  const std::string journal = folder / "gradtune_error_budget_repair.jsonl";
+  run_ranks(2, [&](const Rank& rank) { replace_one_bucket(rank, file, journal); },
+            {.environment = {{"GRADTUNE_PACING_MBIT", "25"}}});
+  std::filesystem::remove(file);
+  std::filesystem::remove(journal);
+}
+
 }  // namespace
 }  // namespace gradtune::test

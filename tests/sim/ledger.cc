@@ -10,6 +10,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/exec/draining.h"
+#include "engine/exec/holders.h"
 
 namespace gradtune::sim {
 namespace {
@@ -83,7 +84,8 @@ bool balances(const Rule& rule, size_t i, const std::vector<StepValues>& ranks, 
       given.value += static_cast<double>(rank.before[i]) - static_cast<double>(rank.after[i]);
       given.magnitude += std::abs(static_cast<double>(rank.before[i] - rank.after[i]));  // what drained
     }
-    const double allowed = (size + 2) * rule.wire_roundoff * given.magnitude / size + kSmallest;
+    const double left = 0x1p-24 * (before.magnitude + after.magnitude) / size;  // the rounding of what is left
+    const double allowed = (size + 2) * rule.wire_roundoff * given.magnitude / size + left + kSmallest;
     return std::abs(average - given.value / size) <= allowed;
   }
   if (rule.loses) return true;
@@ -112,7 +114,10 @@ void Ledger::add(StepValues values) {
   for (auto& each : ranks) all.push_back(std::move(*each));
   open_.erase(step);
   check(all);
-  if (all[0].record.finite) check_drains(all);
+  if (all[0].record.finite) {
+    check_drains(all);
+    check_parked(all);
+  }
   using enum tuner::Command::Kind;
   const tuner::Command::Kind command = all[0].record.command.kind;
   if (command == run || command == commit) is_committed_ = command == commit;
@@ -140,6 +145,12 @@ class BucketNorm {
   double operator()(const exec::Values& values) const {
     return (*this)([&](size_t i) { return values[i]; });
   }
+  template <typename Visit>
+  void each(Visit visit) const {
+    for (const auto& [begin, end] : ranges_) {
+      for (int64_t i = begin; i < end; ++i) visit(static_cast<size_t>(i));
+    }
+  }
 
  private:
   std::vector<std::pair<int64_t, int64_t>> ranges_;
@@ -164,13 +175,51 @@ void Ledger::check_drains(const std::vector<StepValues>& ranks) {
         EXPECT_EQ(added, 0) << where << ", rank " << rank.rank;
         continue;
       }
-      EXPECT_LE(added, exec::kDrainShare * gradient * rounding) << where;
+      EXPECT_LE(added, exec::kDrainShare * gradient * rounding + 0x1p-23 * before) << where;
       EXPECT_GE(added, std::min(before, exec::kDrainShare * gradient) / rounding) << where;
       ++drains_;
       if (norm(rank.after) == 0) ++emptied_;
     }
     if (rule.loses) continue;
     EXPECT_LE(norm(ranks[0].average), (1 + exec::kDrainShare) * mean * rounding) << where;
+  }
+}
+
+// Buckets with error feedback.
+void Ledger::check_parked(const std::vector<StepValues>& ranks) {
+  const StepRecord& record = ranks[0].record;
+  holders_.resize(static_cast<size_t>(table_.numel()));
+  for (size_t b = 0; b < record.strategy.buckets.size(); ++b) {
+    const core::Bucket& bucket = record.strategy.buckets[b];
+    const DType dtype = table_.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
+    if (!rule_of(bucket.option, dtype).has_feedback) continue;
+    const std::string where = "step " + std::to_string(record.step) + ", bucket " + std::to_string(b);
+    const BucketNorm norm(bucket, table_);
+    const std::string codecs = exec::codecs_of(bucket.option);
+    bool is_switch = true, owes = false;  // every element was another one's
+    double gradients = 0;
+    for (const StepValues& rank : ranks) {
+      const double gradient = norm(rank.given), parked = norm(rank.parked_before);
+      const double drained = norm([&](size_t i) { return rank.parked_before[i] - rank.parked_after[i]; });
+      gradients += gradient;
+      owes = owes || parked > 0;
+      const double most = is_committed_ ? std::min(parked, exec::kDrainShare * gradient) : 0;
+      EXPECT_LE(drained, most * (1 + 1e-5)) << where << ", rank " << rank.rank;
+      EXPECT_GE(drained, most * (1 - 1e-5)) << where << ", rank " << rank.rank;
+      if (drained > 0) ++parked_drains_;
+      int64_t carried = 0;
+      norm.each([&](size_t i) {
+        const bool is_others = !holders_[i].empty() && holders_[i] != codecs;
+        is_switch = is_switch && is_others;
+        if (is_others && rank.before[i] != rank.parked_before[i]) ++carried;
+      });
+      EXPECT_EQ(carried, 0) << "elements whose residual other codecs left, and which is fed back, " << where;
+    }
+    norm.each([&](size_t i) { holders_[i] = codecs; });
+    if (!is_switch || !owes || gradients == 0) continue;
+    ++switches_;
+    const double applied = static_cast<double>(size_) * norm(ranks[0].average) / gradients;
+    EXPECT_LE(applied, kMostApplied) << where << ", " << codecs;
   }
 }
 

@@ -41,7 +41,8 @@ std::vector<std::string> every_option() {
 // Any command that is in order, at any time: a rank 0 that makes up its mind at random.
 class RandomCommands {
  public:
-  RandomCommands(core::GradientTable table, Rng rng) : table_(std::move(table)), rng_(rng) {}
+  RandomCommands(core::GradientTable table, std::vector<std::string> options, Rng rng)
+      : table_(std::move(table)), options_(std::move(options)), rng_(rng) {}
 
   tuner::Action operator()(const core::StepReport& report) {
     learn(report);
@@ -70,7 +71,7 @@ class RandomCommands {
   tuner::Action prepare() {
     if (is_run_) return {};
     pending_ = next_slot_++;
-    const policies::Candidate candidate{exec::random_strategy(table_, every_option(), rng_), "random"};
+    const policies::Candidate candidate{exec::random_strategy(table_, options_, rng_), "random"};
     return {{.kind = Command::Kind::prepare, .slot = *pending_},
             std::make_shared<const policies::Candidate>(candidate)};
   }
@@ -100,6 +101,7 @@ class RandomCommands {
   }
 
   const core::GradientTable table_;
+  const std::vector<std::string> options_;
   Rng rng_;
   std::set<int32_t> ready_ = {0};
   std::optional<int32_t> pending_;
@@ -127,7 +129,9 @@ std::optional<int> poisoned_rank(uint64_t seed, int size, int64_t step) {
   return static_cast<int>(rng.below(static_cast<uint64_t>(size)));
 }
 
-JobOptions random_job(uint64_t seed, int size) {
+JobOptions random_job(uint64_t seed, int size) { return random_job(seed, size, every_option()); }
+
+JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& options) {
   const core::GradientTable table = random_table(stream(seed, "table"));
   Rng rng = stream(seed, "job");
   JobOptions job{.world = random_world(seed, size, stream(seed, "world"))};
@@ -137,7 +141,7 @@ JobOptions random_job(uint64_t seed, int size) {
   job.rank.executor.backward_ns = static_cast<int64_t>(rng.below(5'000'000));
   job.rank.noise = 0.2;
   job.rank.steps = 16;
-  job.rank.start = {{exec::random_strategy(table, every_option(), rng), "start"}};
+  job.rank.start = {{exec::random_strategy(table, options, rng), "start"}};
   job.rank.gradient = [table, seed, size](int rank, int64_t step) {
     Rng values = stream(seed, "gradient", static_cast<uint64_t>(rank), static_cast<uint64_t>(step));
     exec::Values gradient = exec::random_gradient(table, values);
@@ -151,7 +155,7 @@ JobOptions random_job(uint64_t seed, int size) {
     hasher.add(text);
     return stream(seed, "received", static_cast<uint64_t>(rank), hasher.value()).below(10) == 0 ? std::string() : text;
   };
-  job.leader = RandomCommands(table, stream(seed, "commands"));
+  job.leader = RandomCommands(table, options, stream(seed, "commands"));
   return job;
 }
 

@@ -7,12 +7,16 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "tests/sim/job.h"
 
 namespace gradtune::sim {
 
 JobOptions random_job(uint64_t seed, int size);
+// With strategies of these options alone.
+JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& options);
 
 // The rank that meets a NaN in that step of that job.
 std::optional<int> poisoned_rank(uint64_t seed, int size, int64_t step);

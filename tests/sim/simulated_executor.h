@@ -61,7 +61,9 @@ class SimulatedExecutor final : private comm::CompletionSink {
   core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
-  exec::Values residual() const { return gradients_.read(*workspace_.program(), workspace_.residuals()); }
+  exec::Values residual(exec::Which which = exec::Which::all) const {
+    return gradients_.read(*workspace_.program(), workspace_.residuals(), which);
+  }
 
  private:
   void next_tensor();

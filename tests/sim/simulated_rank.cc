@@ -60,7 +60,10 @@ void SimulatedRank::begin_step() {
 
 void SimulatedRank::begin_backward(double pace) {
   given_ = options_.gradient(rank_, step());
-  if (options_.on_values) before_ = executor_.residual();
+  if (options_.on_values) {
+    before_ = executor_.residual();
+    parked_before_ = executor_.residual(exec::Which::parked);
+  }
   gradients_.write(given_);
   executor_.backward(pace, [this](const core::Status& status) { finish_backward(status); });
 }
@@ -91,7 +94,8 @@ void SimulatedRank::settle(const tuner::Verdict& verdict) {
   record_.digest = digest_of(average, after);
   world_.note(rank_, "settled", record_.digest);
   if (options_.on_values) {
-    options_.on_values({rank_, record_, std::move(given_), std::move(average), std::move(before_), std::move(after)});
+    options_.on_values({rank_, record_, std::move(given_), std::move(average), std::move(before_), std::move(after),
+                        std::move(parked_before_), executor_.residual(exec::Which::parked)});
   }
   carry_out(verdict.command);
 }
@@ -120,8 +124,8 @@ void SimulatedRank::carry_out(const Command& command) {
 
 void SimulatedRank::put_in_force(int32_t slot, bool is_committed) {
   is_committed ? executor_.commit(slot) : executor_.run(slot);
-  const size_t buckets = executor_.strategy().buckets.size();
-  is_committed ? error_budget_.commit(slot, buckets) : error_budget_.run(buckets);
+  const core::Strategy& strategy = executor_.strategy();
+  is_committed ? error_budget_.commit(strategy) : error_budget_.run(strategy.buckets.size());
 }
 
 void SimulatedRank::receive_strategy(const Command& command) {

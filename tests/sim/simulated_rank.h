@@ -42,7 +42,8 @@ struct StepRecord {
 struct StepValues {
   int rank;
   StepRecord record;
-  exec::Values given, average, before, after;
+  exec::Values given, average, before, after;  // the last two: all residuals
+  exec::Values parked_before, parked_after;    // those of them that are parked
 };
 
 struct RankOptions {
@@ -116,7 +117,7 @@ class SimulatedRank final : private comm::CompletionSink {
 
   // Of the step under way.
   StepRecord record_;
-  exec::Values given_, before_;
+  exec::Values given_, before_, parked_before_;
   tuner::LocalStep local_;
   tuner::ControlWord word_{};
   core::StepReport report_;

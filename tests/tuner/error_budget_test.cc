@@ -13,6 +13,16 @@ namespace {
 using Kind = core::Excess::Kind;
 using core::BucketLoss;
 
+// `number` tells strategies apart whose buckets are not the same.
+core::Strategy strategy_of(size_t buckets, int number) {
+  core::Strategy strategy;
+  for (size_t b = 0; b < buckets; ++b) {
+    strategy.buckets.push_back({.slices = {{.tensor = static_cast<int32_t>(b), .offset = number, .length = 1}},
+                                .option = core::plain_all_reduce()});
+  }
+  return strategy;
+}
+
 // Steps until something is found, at most so many; what, is in `found`.
 struct Bucket {
   ErrorBudget budget;
@@ -34,10 +44,10 @@ struct Bucket {
 
 TEST(ErrorBudget, AUsersBudgetHoldsFromThe32ndStepAfterACommit) {
   Bucket run{ErrorBudget(0.5)};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.6}), ErrorBudget::kSteps);
   EXPECT_EQ(run.found, (core::Excess{.kind = Kind::error, .bucket = 1, .value = 0.6, .allowed = 0.5}));
-  run.budget.commit(4, 2);
+  run.budget.commit(strategy_of(2, 4));
   EXPECT_EQ(run.until_found(500, {.error = 0.5}), -1) << "not more than it";
 }
 
@@ -55,7 +65,7 @@ TEST(ErrorBudget, OnTrialItTakesThreeStepsAndNothingIsHeldAgainstAStrategyWithou
 
 TEST(ErrorBudget, ItIsTheMedianThatCounts) {
   Bucket run{ErrorBudget(0.5)};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   const auto often = [](int share) {
     return [share](int step) { return BucketLoss{.error = step % 10 < share ? 0.9 : 0.3}; };
   };
@@ -65,7 +75,7 @@ TEST(ErrorBudget, ItIsTheMedianThatCounts) {
 
 TEST(ErrorBudget, WithoutAUsersItIsAFifthMoreThanWasSeenAfterTheCommit) {
   Bucket run{ErrorBudget({})};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   // Before it has settled the error may be anything.
   EXPECT_EQ(run.until_found(64, [](int step) { return BucketLoss{.error = step < 32 ? 0.2 : 0.6}; }), -1);
   EXPECT_EQ(run.until_found(300, {.error = 0.71}), -1);
@@ -77,18 +87,51 @@ TEST(ErrorBudget, WithoutAUsersItIsAFifthMoreThanWasSeenAfterTheCommit) {
 
 TEST(ErrorBudget, WhatWasSeenOfAStrategyStaysWhenItIsCommittedAgain) {
   Bucket run{ErrorBudget({})};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.4}), -1);
   run.budget.run(1);
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.5}), ErrorBudget::kSteps);
-  run.budget.commit(5, 2);
+  run.budget.commit(strategy_of(2, 5));
   EXPECT_EQ(run.until_found(100, {.error = 0.5}), -1) << "another one is another thing";
+}
+
+TEST(ErrorBudget, WhatWasSeenOfABucketHoldsWhereAnotherOneWasReplaced) {
+  const core::Strategy before = strategy_of(2, 3);
+  for (const int replaced : {0, 1}) {
+    Bucket run{ErrorBudget({})};
+    run.budget.commit(before);
+    EXPECT_EQ(run.until_found(100, {.error = 0.4}), -1);
+    core::Strategy after = before;
+    after.buckets[static_cast<size_t>(replaced)].option = core::gather_payloads({.name = "topk"}, core::Place::device);
+    run.budget.run(1);
+    run.budget.commit(after);
+    EXPECT_EQ(run.until_found(100, {.error = 0.5}), replaced == 0 ? ErrorBudget::kSteps : -1);
+  }
+}
+
+// Saved and restored at any step, it finds the same.
+TEST(ErrorBudget, ItsStateIsAllThatItKnows) {
+  const auto loss = [](int step) {
+    return std::vector<BucketLoss>{{.error = 0.3 + 0.1 * std::sin(step), .residual = 4 * std::exp2(step / 100.0)}};
+  };
+  ErrorBudget whole({}), interrupted({});
+  for (ErrorBudget* each : {&whole, &interrupted}) each->commit(strategy_of(1, 0));
+  int found = 0;
+  for (int step = 0; step < 500; ++step) {
+    const core::Excess excess = whole.record(loss(step));
+    EXPECT_EQ(interrupted.record(loss(step)), excess) << step;
+    ErrorBudget restored({});
+    restored.restore(interrupted.state());
+    interrupted = restored;
+    found += excess.kind == Kind::none ? 0 : 1;
+  }
+  EXPECT_GT(found, 0);
 }
 
 TEST(ErrorBudget, ATinyErrorMayGrowToWhatIsStillSmall) {
   Bucket run{ErrorBudget({})};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 1e-9}), -1);
   EXPECT_EQ(run.until_found(100, {.error = ErrorBudget::kLeast}), -1);
   EXPECT_GT(run.until_found(100, {.error = 1.01 * ErrorBudget::kLeast}), 0);
@@ -96,14 +139,14 @@ TEST(ErrorBudget, ATinyErrorMayGrowToWhatIsStillSmall) {
 
 TEST(ErrorBudget, AResidualThatRunsAwayIsFound) {
   Bucket run{ErrorBudget({})};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   const int rand_k = run.until_found(200, [](int step) { return BucketLoss{.residual = 0.4 * step}; });
   EXPECT_NEAR(rand_k, 92, 5) << "above 30, by the median of 32 steps";
   EXPECT_EQ(run.found.kind, Kind::residual);
   EXPECT_EQ(run.found.bucket, 1);
   EXPECT_EQ(run.found.allowed, ErrorBudget::kMostResidual);
 
-  run.budget.commit(4, 2);
+  run.budget.commit(strategy_of(2, 4));
   const auto doubling = [](int step) {
     return BucketLoss{.residual = step < 250 ? 6 : 6 * std::exp2((step - 250) / 80.0)};
   };
@@ -125,18 +168,18 @@ TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
   const double known[][3] = {{3.0, 3.5, 3.6}, {6.4, 15.8, 12.7}, {1.8, 2.5, 1.9}, {3.0, 6.8, 8.4}};
   for (const auto& [a, b, c] : known) {
     Bucket run{ErrorBudget({})};
-    run.budget.commit(3, 2);
+    run.budget.commit(strategy_of(2, 3));
     EXPECT_EQ(run.until_found(460, levels(a, b, c)), -1) << a;
   }
   // A gradient that shrinks to half is no divergence.
   Bucket run{ErrorBudget({})};
-  run.budget.commit(3, 2);
+  run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(600, [](int step) { return BucketLoss{.residual = step < 300 ? 3.6 : 7.2}; }), -1);
 }
 
 TEST(ErrorBudget, TheWorstBucketIsNamed) {
   ErrorBudget budget(0.5);
-  budget.commit(0, 3);
+  budget.commit(strategy_of(3, 0));
   core::Excess found;
   for (int step = 0; step < ErrorBudget::kSteps; ++step) {
     found = budget.record(std::vector<BucketLoss>{{.error = 0.6}, {.error = 0.9}, {.error = 0.1, .residual = 45}});
@@ -146,7 +189,7 @@ TEST(ErrorBudget, TheWorstBucketIsNamed) {
 
 TEST(ErrorBudget, BucketsThatLoseNothingAreNotLookedAt) {
   ErrorBudget budget(0.5);
-  budget.commit(0, 1);
+  budget.commit(strategy_of(1, 0));
   for (int step = 0; step < 200; ++step) EXPECT_EQ(budget.record(std::vector<BucketLoss>(1)).kind, Kind::none);
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/tuner/simulated_job.h"
+#include "tuner/confirm.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -22,9 +23,26 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
+// `buckets` that hold a tensor each.
+Candidate buckets_of(Candidate candidate) {
+  int32_t tensor = 0;
+  for (core::Bucket& bucket : candidate.strategy.buckets) bucket.slices[0].tensor = tensor++;
+  core::set_default_flow(candidate.strategy);
+  return candidate;
+}
+
 const Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
-const Candidate kMerged = candidate("merged", 2, "bf16", 3), kSparse = candidate("sparse", 3, "topk", 2);
-const std::map<std::string, double> kTimes = {{"fp32", 120}, {"bf16", 100}, {"merged", 80}, {"sparse", 50}};
+const Candidate kMerged = candidate("merged", 2, "bf16", 3), kSparse = buckets_of(candidate("sparse", 3, "topk", 3));
+const std::string kRepaired = "sparse, uncompressed: bucket 1";
+std::map<std::string, double> times() {
+  return {{"fp32", 120},
+          {"bf16", 100},
+          {"merged", 80},
+          {"sparse", 50},
+          {kRepaired, 65},
+          {kRepaired + ", 0", 90},
+          {"sparse, uncompressed: bucket 0", 75}};
+}
 
 constexpr core::Excess kError{.kind = core::Excess::Kind::error, .bucket = 1, .value = 0.75, .allowed = 0.5};
 constexpr int64_t kNever = int64_t{1} << 60;
@@ -39,8 +57,11 @@ JobOptions over_from(const int64_t& step, const core::Excess& excess = kError) {
   return options;
 }
 
-SimulatedJob make_job(const JobOptions& options, std::optional<Candidate> imported = {}) {
-  return {options, kTimes, {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}, {kFull, kHalf}, imported};
+SimulatedJob make_job(const JobOptions& options, std::optional<Candidate> imported = {},
+                      const std::map<std::string, double>& changed = {}) {
+  std::map<std::string, double> true_ms = times();
+  for (const auto& [label, ms] : changed) true_ms[label] = ms;
+  return {options, true_ms, {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}, {kFull, kHalf}, imported};
 }
 
 int64_t last_step_of(const SimulatedJob& job, const std::string& label) {
@@ -56,26 +77,106 @@ TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
   ASSERT_EQ(job.label_in_force(), "sparse");
   from = static_cast<int64_t>(job.steps.size());
   const int64_t epoch = job.epoch();
-  for (int i = 0; i < 20; ++i) job.one_step();
+  for (int i = 0; i < 7; ++i) job.one_step();
   EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
   EXPECT_EQ(job.label_in_force(), "bf16");
   EXPECT_EQ(job.epoch(), epoch + 1);
   EXPECT_EQ(job.decided("over error budget"), std::vector<std::string>{"sparse, bucket 1: 0.75, allowed 0.5"});
-  EXPECT_THAT(job.decided("keep baseline"), Contains(HasSubstr("bucket 1")));
   EXPECT_FALSE(job.tuner->outcome().committed);
   EXPECT_EQ(job.tuner->outcome().label, "bf16");
   EXPECT_EQ(job.tuner->chosen().label, "bf16");
 }
 
-TEST(Guard, ThenOthersAreSearchedForAndItsCompressorIsNotUsedAgain) {
+TEST(Guard, ThenTheSameWithThatBucketUncompressedIsConfirmedAndTakesItsPlace) {
   int64_t from = kNever;
   SimulatedJob job = make_job(over_from(from));
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 400; ++i) job.one_step();
+  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", kRepaired));
+  EXPECT_THAT(job.decided("repair"), ElementsAre(kRepaired));
+  EXPECT_EQ(job.decided("race won").size(), 1U) << "without a search";
+  EXPECT_EQ(job.label_in_force(), kRepaired);
+  const core::Strategy& strategy = job.strategy_in_force();
+  ASSERT_EQ(strategy.buckets.size(), 3U);
+  for (size_t b = 0; b < 3; ++b) {
+    EXPECT_EQ(strategy.buckets[b].slices, kSparse.strategy.buckets[b].slices);
+    EXPECT_EQ(strategy.buckets[b].option, b == 1 ? core::plain_all_reduce() : kSparse.strategy.buckets[b].option);
+  }
+  EXPECT_EQ(strategy.order, (std::vector<core::Issue>{{0, 1}, {1, 0}, {2, 1}})) << "the place in the order stays";
+  EXPECT_EQ(strategy.in_flight, kSparse.strategy.in_flight);
+  const Outcome& outcome = job.tuner->outcome();
+  EXPECT_TRUE(outcome.committed);
+  EXPECT_NEAR(outcome.gain, 0.35, 1e-9);
+  EXPECT_EQ(outcome.pairs, kMostPairs);
+}
+
+TEST(Guard, WithoutAProvenGainTheBaselineStaysAndOthersAreLookedFor) {
+  int64_t from = kNever;
+  SimulatedJob job = make_job(over_from(from), {}, {{kRepaired, 101}});
+  job.run(/*more=*/60);
+  from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 300; ++i) job.one_step();
+  EXPECT_THAT(job.decided("not confirmed"), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided("keep baseline"), ElementsAre("no gain was confirmed"));
+  EXPECT_EQ(job.label_in_force(), "bf16");
   for (int i = 0; i < 4000; ++i) job.one_step();
-  EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
   EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", "merged"));
   EXPECT_EQ(job.label_in_force(), "merged");
+}
+
+TEST(Guard, WhatCanNotBePreparedLeavesTheBaseline) {
+  int64_t from = kNever;
+  JobOptions options = over_from(from);
+  options.failing = {kRepaired};
+  SimulatedJob job = make_job(options);
+  job.run(/*more=*/60);
+  from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 100; ++i) job.one_step();
+  EXPECT_THAT(job.decided("prepare failed"), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided("keep baseline"), ElementsAre(HasSubstr("could not be prepared")));
+  EXPECT_EQ(job.label_in_force(), "bf16");
+}
+
+// At whatever time the second bucket goes over its budget: while its strategy is confirmed, or long after.
+TEST(Guard, ASecondBucketIsReplacedTheSameWay) {
+  for (const int64_t after : {0, 5, 30, 90, 130, 300}) {
+    int64_t from = kNever;
+    JobOptions options = over_from(from);
+    options.excess = [&](int64_t step, const std::string& label) {
+      if (label == "sparse" && step >= from) return kError;
+      if (label == kRepaired && step >= from + after) return core::Excess{core::Excess::Kind::residual, 0, 40, 30};
+      return core::Excess();
+    };
+    SimulatedJob job = make_job(options);
+    job.run(/*more=*/60);
+    from = static_cast<int64_t>(job.steps.size());
+    for (int i = 0; i < 700; ++i) job.one_step();
+    EXPECT_THAT(job.decided("repair"), ElementsAre(kRepaired, kRepaired + ", 0")) << after;
+    EXPECT_THAT(job.decided("residual runs away"), ElementsAre(kRepaired + ", bucket 0: 40, allowed 30")) << after;
+    EXPECT_EQ(job.label_in_force(), kRepaired + ", 0") << after;
+    for (size_t b = 0; b < 3; ++b) {
+      EXPECT_EQ(job.strategy_in_force().buckets[b].option.codecs.empty(), b < 2) << after;
+    }
+  }
+}
+
+// A new search may use the compressor for the tensors of other buckets, and not for those of that one.
+TEST(Guard, LaterSearchesUseTheCompressorElsewhereOnly) {
+  int64_t from = kNever;
+  JobOptions options = over_from(from);
+  options.factor = [&](int64_t step, const std::string& label) {
+    return step > from + 200 && label == kRepaired ? 0.6 : 1;
+  };
+  SimulatedJob job = make_job(options, {}, {{kRepaired, 101}});
+  job.run(/*more=*/60);
+  from = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 4000; ++i) job.one_step();
+  EXPECT_THAT(job.decided("not confirmed"), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", kRepaired));
+  EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
+  const std::vector<std::string> measured = job.decided("measure");
+  EXPECT_THAT(measured, ElementsAre("merged", "sparse", kRepaired, "merged"));
 }
 
 TEST(Guard, ACandidateOverItsBudgetIsNotCommittedHoweverFast) {
@@ -127,7 +228,7 @@ TEST(Guard, APinnedStrategyGivesWayToo) {
 }
 
 TEST(Guard, WhatCanNotBeIsIgnored) {
-  for (const core::Excess& excess : {core::Excess{core::Excess::Kind::error, 2, 0.75, 0.5},
+  for (const core::Excess& excess : {core::Excess{core::Excess::Kind::error, 3, 0.75, 0.5},
                                      core::Excess{core::Excess::Kind::residual, 30'000, 75, 30}}) {
     const int64_t from = 0;
     SimulatedJob job = make_job(over_from(from, excess));

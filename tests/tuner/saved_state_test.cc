@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <string>
 
 #include "engine/compress/compressor.h"
@@ -53,6 +54,12 @@ SavedRank saved_rank() {
                      .begun = true,
                      .last_slot = 7,
                      .last_finite = false};
+  saved.errors.is_committed = true;
+  saved.errors.buckets.resize(2);
+  for (int step = 0; step < 70; ++step) saved.errors.buckets[1].errors.add(0.1 * step);
+  for (int step = 0; step < 7; ++step) saved.errors.buckets[1].residual_medians.add(std::sqrt(step));
+  saved.errors.committed = {{.bucket = 7, .allowed = 0.1 + 0.2}, {.bucket = 0xfedcba9876543210}};
+  saved.holders = {{{{0, 7, "topk:0.01"}, {7, 3000, "none qsgd:4"}}, {{3, 10, ""}}, {}}};
   return saved;
 }
 
@@ -99,6 +106,12 @@ TEST(SavedState, OfARankWhatDoesNotFitTogetherIsNamed) {
   EXPECT_THAT(error("\"step\":119", "\"step\":1.5"), HasSubstr("step: an integer from -1"));
   EXPECT_THAT(error("\"random_step\":4294967294", "\"random_step\":4294967296"), HasSubstr("random_step: an integer"));
   EXPECT_THAT(error("\"committed\":true", "\"commited\":true"), HasSubstr("the key \"commited\" is unknown"));
+  EXPECT_THAT(error("\"count\":70", "\"count\":7"), HasSubstr("errors: 32 values of 7 are there"));
+  EXPECT_THAT(error("\"count\":70", "\"count\":-7"), HasSubstr("count: an integer from 0"));
+  EXPECT_THAT(error("{\"bucket\":\"0000000000000007\",\"allowed\":0.30000000000000004},", ""),
+              HasSubstr("errors: those of the 2 buckets in force are needed"));
+  EXPECT_THAT(error("[0,7,3000,", "[0,6,3000,"), HasSubstr("holders: an integer from 7"));
+  EXPECT_THAT(error("[1,3,10,", "[3,3,10,"), HasSubstr("holders: an integer from 0"));
   EXPECT_FALSE(parse_saved_rank("", kKnown).ok());
   EXPECT_FALSE(parse_saved_rank("{}", kKnown).ok());
 }

@@ -48,9 +48,10 @@ struct Options {
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.
   std::optional<std::vector<std::string>> compressors = {};
   // The largest one-step error norm(p - decode(encode(p))) / norm(p), p = gradient + residual, of a bucket that is
-  // compressed with loss: median of 32 steps, maximum over ranks. A strategy beyond it is not chosen, and gives way to
-  // the baseline where it was; so does one whose residual runs away against the gradient. It bounds error, not
-  // accuracy: a guard against change. Default: 1.2 times what was seen when the strategy had been committed.
+  // compressed with loss: median of 32 steps, maximum over ranks. A strategy beyond it is not chosen. Where it was, the
+  // baseline is in force at once, and then the strategy without compression in that bucket, if that is still proven
+  // faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a guard
+  // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
   std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
   std::optional<std::string> policy = {};    // mergecomp (default), auto, espresso, fixed, exhaustive
@@ -129,7 +130,8 @@ class Optimizer {
   // changed. Tuning starts again, from the strategy that had been committed, where options that it depends on or the
   // machine are others, or after more than a million steps; residuals are taken over all the same. So it is for another
   // number of ranks, where every rank takes the mean of the old ranks' residuals: what is still to be applied to the
-  // averaged gradient stays the same. What the error budget had learned is learned again.
+  // averaged gradient stays the same. Where tuning starts
+  // again, what the error budget had learned is learned again.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 
@@ -154,6 +156,8 @@ class Optimizer {
     double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
     int64_t steps = 0;                             // until the decision
     double cost_ms = 0;                            // sum of max(0, step - baseline) while tuning
+    double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
+    std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
     std::string strategy;                          // label of the strategy in force
     std::string description;                       // its buckets, for people
     std::string fidelity;

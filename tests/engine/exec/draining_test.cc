@@ -180,6 +180,26 @@ TEST_F(Draining, WaitsWhileAStrategyWithoutLossIsOnTrialAndEndsAfterItsCommit) {
   }
 }
 
+TEST_F(Draining, WhatAnotherCompressorLeftTakesMemoryUntilItIsPaidBack) {
+  Fleet fleet(kSize, table_, kWithHost);
+  ASSERT_NO_FATAL_FAILURE(run_into_debt(fleet));
+  const int64_t bytes = fleet.rank(0).executor().memory_bytes();
+  const core::Strategy other = make_strategy(table_, "efsignsgd:64: encode@device all_gather decode@device", 9'000, 2);
+  fleet.run(other);
+  const int64_t with_parked = fleet.rank(0).executor().memory_bytes();
+  EXPECT_GE(with_parked, bytes + 4 * table_.numel());
+  for (int i = 0; i < 100; ++i) ASSERT_NO_FATAL_FAILURE(step(fleet));
+  EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), with_parked) << "on trial it waits";
+  fleet.commit(other);
+  int steps = 0;
+  for (; fleet.rank(0).executor().memory_bytes() == with_parked && steps < 200; ++steps) {
+    ASSERT_NO_FATAL_FAILURE(step(fleet));
+  }
+  EXPECT_GT(steps, 5);
+  EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), with_parked - 4 * table_.numel());
+  EXPECT_GT(norm(fleet.residuals()[0]), 0) << "its own";
+}
+
 TEST_F(Draining, LosesNothingOverSwitchesThereAndBack) {
   const std::vector<std::string> options = {"all_reduce", kTopk, "efsignsgd:64: encode@device all_gather decode@device",
                                             "bf16: encode@device all_gather decode@device",

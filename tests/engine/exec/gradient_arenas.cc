@@ -146,15 +146,17 @@ Values GradientArenas::read() const {
   return values;
 }
 
-Values GradientArenas::read(const Program& program, const Residuals& residuals) const {
+Values GradientArenas::read(const Program& program, const Residuals& residuals, Which which) const {
   Values values(static_cast<size_t>(table_.numel()));
   if (!residuals.allocated()) return values;
   std::array<Values, 3> by_dtype;
   for (size_t d = 0; d < by_dtype.size(); ++d) by_dtype[d].resize(static_cast<size_t>(arenas_[d].numel));
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const BucketProgram& bucket = program.buckets[b];
-    std::copy_n(residuals.current(bucket, b), bucket.numel,
-                by_dtype[static_cast<size_t>(bucket.dtype)].begin() + bucket.arena_begin);
+    float* to = by_dtype[static_cast<size_t>(bucket.dtype)].data() + bucket.arena_begin;
+    if (which != Which::parked) std::copy_n(residuals.current(bucket, b), bucket.numel, to);
+    if (which == Which::current || !residuals.has_parked()) continue;
+    for (int64_t i = 0; i < bucket.numel; ++i) to[i] += residuals.parked(bucket)[i] * residuals.parked_share(b);
   }
   visit([&](size_t flat, DType dtype, int64_t at) {
     values[flat] = by_dtype[static_cast<size_t>(dtype)][static_cast<size_t>(at)];

@@ -20,6 +20,9 @@ namespace gradtune::exec {
 
 using Values = std::vector<float>;
 
+// Of residuals: those that the strategy in force feeds back, those that are parked, or the sum.
+enum class Which : uint8_t { all, current, parked };
+
 // Tensors are matrices, as nearly square as their sizes allow; vectors where those are prime.
 core::GradientTable make_table(const std::vector<std::pair<int64_t, core::DType>>& tensors);
 
@@ -50,7 +53,7 @@ class GradientArenas {
   Values read() const;
 
   // The residuals of that program's strategy, which is in force.
-  Values read(const Program& program, const Residuals& residuals) const;
+  Values read(const Program& program, const Residuals& residuals, Which which = Which::all) const;
 
  private:
   template <typename Visit>
