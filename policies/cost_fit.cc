@@ -3,6 +3,7 @@
 #include "policies/cost_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -72,15 +73,15 @@ struct Samples {
 };
 
 // The time that each collective had a link for itself, where those that are under way together share it evenly; and for
-// how long one of more bytes was under way too. Levels have links of their own.
+// how long one of more bytes was under way too.
 struct Share {
   double us = 0, beside_larger_us = 0;
 };
 std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vector<double>& bytes,
                              const core::Strategy& strategy) {
-  const auto level = [&](const TimedStep& timed) {
+  const auto link = [&](const TimedStep& timed) {
     const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(timed.bucket)];
-    return bucket.option.steps[static_cast<size_t>(timed.step)].level;
+    return uses_network(bucket.option.steps[static_cast<size_t>(timed.step)].level) ? size_t{0} : size_t{1};
   };
   std::vector<double> moments_us;
   for (const TimedStep& step : steps) {
@@ -96,19 +97,18 @@ std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vec
       int count = 0;
       double most_bytes = 0;
     };
-    std::map<core::Level, Sharers> sharers;
+    std::array<Sharers, 2> sharers{};
     for (size_t s = 0; s < steps.size(); ++s) {
       if (!is_under_way(steps[s])) continue;
-      Sharers& of_level = sharers[level(steps[s])];
-      ++of_level.count;
-      of_level.most_bytes = std::max(of_level.most_bytes, bytes[s]);
+      Sharers& of_link = sharers[link(steps[s])];
+      ++of_link.count;
+      of_link.most_bytes = std::max(of_link.most_bytes, bytes[s]);
     }
-    if (sharers.empty()) continue;
     for (size_t s = 0; s < steps.size(); ++s) {
       if (!is_under_way(steps[s])) continue;
-      const Sharers& of_level = sharers[level(steps[s])];
-      shares[s].us += (end_us - begin_us) / of_level.count;
-      if (of_level.most_bytes > bytes[s]) shares[s].beside_larger_us += end_us - begin_us;
+      const Sharers& of_link = sharers[link(steps[s])];
+      shares[s].us += (end_us - begin_us) / of_link.count;
+      if (of_link.most_bytes > bytes[s]) shares[s].beside_larger_us += end_us - begin_us;
     }
   }
   return shares;
@@ -123,7 +123,7 @@ void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& stra
   for (const TimedStep& timed : steps) {
     const StepSize& size = sizes[static_cast<size_t>(timed.bucket)][static_cast<size_t>(timed.step)];
     const Step& step = step_of(timed);
-    bytes.push_back(static_cast<double>(core::link_bytes(step.kind, size.bytes, ranks.of(step.level))));
+    bytes.push_back(static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, ranks.of(step.level))));
   }
   const std::vector<Share> shares = shares_of(steps, bytes, strategy);
   for (size_t s = 0; s < steps.size(); ++s) {
@@ -254,7 +254,8 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
 
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
-  constexpr double kElementUs = 2.5e-4;  // 16 GB/s
+  constexpr double kElementUs = 2.5e-4;     // 16 GB/s
+  constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
   const CollectiveRate* summed = find_rate(seen, Kind::all_reduce, core::Level::flat);
   if (summed == nullptr) return {};
   const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
@@ -289,3 +290,11 @@ CostTable shifted(const FittedCost& fitted, double errors) {
 }
 
 }  // namespace gradtune::policies
+  if (seen.ranks.has_levels()) {
+    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+      prior.collectives.push_back({kind, core::Level::inter, message_us, summed->byte_us});
+    }
+    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
+      prior.collectives.push_back({kind, core::Level::intra, message_us, std::min(summed->byte_us, kInsideByteUs)});
+    }
+  }
