@@ -16,6 +16,8 @@ namespace {
 using core::Step;
 using Kind = Step::Kind;
 
+constexpr double kLeastByte = 0.8;  // of the prior's
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -53,6 +55,28 @@ RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
   }
   return {static_cast<int>(points.size()), median(errors)};
 }
+
+// By how much messages take longer than their line on average. A line goes through medians, but of many messages in a
+// row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by messages
+// that are short: of long ones it is lost in their noise.
+class Jitter {
+ public:
+  void add(const Line& line, const std::vector<Point>& points) {
+    constexpr double kShort = 0.2;  // share of the fixed part
+    for (const Point& point : points) {
+      const double fitted = line.fixed + line.unit * point.x;
+      if (line.fixed < kShort * fitted) continue;
+      sum_us_ += point.y - fitted;
+      ++count_;
+    }
+  }
+
+  double mean_us() const { return count_ > 0 ? std::max(sum_us_ / count_, 0.0) : 0; }
+
+ private:
+  double sum_us_ = 0;
+  int count_ = 0;
+};
 
 // What every kind of rate was seen to take.
 struct Samples {
@@ -209,6 +233,7 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior) {
   Samples samples;
   for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
+  Jitter jitter;
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
   for (const CollectiveRate& rate : prior.collectives) samples.collectives[{rate.kind, rate.level}];
   for (const auto& [key, points] : samples.collectives) {
@@ -220,10 +245,15 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
       fitted.collectives.emplace_back();
       continue;
     }
-    const Line line =
-        expected == nullptr ? fit_line(points) : fit_line(points, steps * expected->message_us, expected->byte_us / 2);
+    const Line line = expected == nullptr
+                          ? fit_line(points)
+                          : fit_line(points, steps * expected->message_us, kLeastByte * expected->byte_us);
+    jitter.add(line, points);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
+  }
+  for (CollectiveRate& rate : fitted.table.collectives) {
+    rate.message_us += jitter.mean_us() / std::max(core::messages(rate.kind, ranks.of(rate.level)), 1);
   }
   for (const CodecRate& rate : prior.codecs) samples.codec(rate.codec, rate.place);
   for (const auto& [key, codec] : samples.codecs) {
@@ -263,6 +293,14 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
     prior.collectives.push_back({kind, core::Level::flat, message_us, summed->byte_us});
   }
+  if (seen.ranks.has_levels()) {
+    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+      prior.collectives.push_back({kind, core::Level::inter, message_us, summed->byte_us});
+    }
+    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
+      prior.collectives.push_back({kind, core::Level::intra, message_us, std::min(summed->byte_us, kInsideByteUs)});
+    }
+  }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
   for (const core::CompressorSpec& codec : codecs) {
     for (const core::Place place : {core::Place::device, core::Place::host}) {
@@ -290,11 +328,3 @@ CostTable shifted(const FittedCost& fitted, double errors) {
 }
 
 }  // namespace gradtune::policies
-  if (seen.ranks.has_levels()) {
-    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-      prior.collectives.push_back({kind, core::Level::inter, message_us, summed->byte_us});
-    }
-    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
-      prior.collectives.push_back({kind, core::Level::intra, message_us, std::min(summed->byte_us, kInsideByteUs)});
-    }
-  }

@@ -202,7 +202,20 @@ TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
   };
   const FittedCost fitted = fit(prior_cost(fit({}).table, {}).value());
   EXPECT_NEAR(find_rate(fitted.table, Kind::all_reduce, Level::flat)->byte_us, 0.01, 0.001);
-  EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0045);
+  EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0075);
+}
+
+TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {
+  const core::Strategy plain = strategy_of("all_reduce", {100, 1'000'000});
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 50; ++step) {
+    const double us = step % 10 == 0 ? 3100 : 100;
+    timed.push_back({plain, {{0, 0, 0, us}, {1, 0, 5000, 45'000}}});
+  }
+  const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
+  ASSERT_EQ(fitted.table.collectives.size(), 1u);
+  EXPECT_NEAR(2 * fitted.table.collectives[0].message_us, 400, 5);
+  EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
 }
 
 TEST(FitCost, ScaleIsWhatPrecedesASum) {
