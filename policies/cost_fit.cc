@@ -24,7 +24,8 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Samples of one x count as their median, as often as there are some.
+// Samples of one x count as their median, as often as there are some; but those of sizes within a factor of two together
+// no more often than kMostAlike times: a plan of many small buckets must not outvote a few large ones.
 struct Heap {
   double x = 0, y = 0, weight = 0;
 };
@@ -38,6 +39,11 @@ std::vector<Heap> heaps_of(std::vector<Point> points) {
     heaps.push_back({points[begin].x, std::max(median(ys), 1e-3), static_cast<double>(ys.size())});
     begin = end;
   }
+  constexpr double kMostAlike = 8;
+  std::map<int, double> alike;
+  const auto octave = [](const Heap& heap) { return heap.x >= 1 ? std::ilogb(heap.x) : -1; };
+  for (const Heap& heap : heaps) alike[octave(heap)] += heap.weight;
+  for (Heap& heap : heaps) heap.weight *= std::min(1.0, kMostAlike / alike[octave(heap)]);
   return heaps;
 }
 
@@ -56,26 +62,47 @@ RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
   return {static_cast<int>(points.size()), median(errors)};
 }
 
+// A collective that ran: what it had to move, the time that it had a link for itself, and the step of the job.
+struct Message {
+  Point point;
+  size_t step = 0;
+};
+std::vector<Point> points_of(const std::vector<Message>& messages) {
+  std::vector<Point> points;
+  for (const Message& message : messages) points.push_back(message.point);
+  return points;
+}
+
 // By how much messages take longer than their line on average. A line goes through medians, but of many messages in a
 // row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by messages
-// that are short: of long ones it is lost in their noise.
+// that are short: of long ones it is lost in their noise. What all messages of a step have in common does not count:
+// then a peer was late, and the whole step waits for that once.
 class Jitter {
  public:
-  void add(const Line& line, const std::vector<Point>& points) {
+  void add(const Line& line, const std::vector<Message>& messages) {
     constexpr double kShort = 0.2;  // share of the fixed part
-    for (const Point& point : points) {
-      const double fitted = line.fixed + line.unit * point.x;
-      if (line.fixed < kShort * fitted) continue;
-      sum_us_ += point.y - fitted;
-      ++count_;
+    for (const Message& message : messages) {
+      const double fitted = line.fixed + line.unit * message.point.x;
+      if (line.fixed >= kShort * fitted) late_us_[message.step].push_back(message.point.y - fitted);
     }
   }
 
-  double mean_us() const { return count_ > 0 ? std::max(sum_us_ / count_, 0.0) : 0; }
+  double mean_us() const {
+    constexpr size_t kEnough = 3;  // messages of a step, to tell what they have in common
+    constexpr double kLongestUs = 5000;
+    double sum_us = 0;
+    size_t count = 0;
+    for (const auto& [step, late_us] : late_us_) {
+      if (late_us.size() < kEnough) continue;
+      const double common_us = std::max(median(late_us), 0.0);
+      for (const double us : late_us) sum_us += std::min(us - common_us, kLongestUs);
+      count += late_us.size();
+    }
+    return count > 0 ? std::max(sum_us / static_cast<double>(count), 0.0) : 0;
+  }
 
  private:
-  double sum_us_ = 0;
-  int count_ = 0;
+  std::map<size_t, std::vector<double>> late_us_;
 };
 
 // What every kind of rate was seen to take.
@@ -83,7 +110,8 @@ struct Samples {
   struct Codec {
     std::vector<Point> encode, decode;
   };
-  std::map<std::pair<Kind, core::Level>, std::vector<Point>> collectives;
+  size_t steps = 0;
+  std::map<std::pair<Kind, core::Level>, std::vector<Message>> collectives;
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs;
   std::vector<Point> scale;
 
@@ -154,8 +182,10 @@ void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& stra
     // What had to pass through the queue of a larger one says nothing of its own cost.
     const double us = steps[s].end_us - steps[s].begin_us;
     if (shares[s].beside_larger_us > us / 2) continue;
-    samples.collectives[{step_of(steps[s]).kind, step_of(steps[s]).level}].push_back({bytes[s], shares[s].us});
+    samples.collectives[{step_of(steps[s]).kind, step_of(steps[s]).level}].push_back(
+        {{bytes[s], shares[s].us}, samples.steps});
   }
+  ++samples.steps;
 }
 
 void take(const TimedStrategy& timed, const core::GradientTable& table, const Ranks& ranks,
@@ -236,7 +266,8 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
   Jitter jitter;
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
   for (const CollectiveRate& rate : prior.collectives) samples.collectives[{rate.kind, rate.level}];
-  for (const auto& [key, points] : samples.collectives) {
+  for (const auto& [key, messages] : samples.collectives) {
+    const std::vector<Point> points = points_of(messages);
     const auto& [kind, level] = key;
     const CollectiveRate* expected = find_rate(prior, kind, level);
     const int steps = std::max(core::messages(kind, ranks.of(level)), 1);
@@ -248,7 +279,7 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
     const Line line = expected == nullptr
                           ? fit_line(points)
                           : fit_line(points, steps * expected->message_us, kLeastByte * expected->byte_us);
-    jitter.add(line, points);
+    jitter.add(line, messages);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
   }

@@ -206,11 +206,16 @@ TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
 }
 
 TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {
-  const core::Strategy plain = strategy_of("all_reduce", {100, 1'000'000});
+  const core::Strategy plain = strategy_of("all_reduce", {100, 100, 100, 100, 100, 1'000'000});
   std::vector<TimedStrategy> timed;
   for (int step = 0; step < 50; ++step) {
-    const double us = step % 10 == 0 ? 3100 : 100;
-    timed.push_back({plain, {{0, 0, 0, us}, {1, 0, 5000, 45'000}}});
+    TimedStrategy each{plain, {{5, 0, 100'000, 140'000}}};
+    for (int32_t b = 0; b < 5; ++b) {
+      // Each second one stalls once; and in each fifth step all messages wait for a peer.
+      const double us = (step % 2 == 0 && b == step % 5 ? 3100 : 100) + (step % 5 == 1 ? 4000 : 0);
+      each.steps.push_back({b, 0, 10'000.0 * b, 10'000.0 * b + us});
+    }
+    timed.push_back(std::move(each));
   }
   const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
   ASSERT_EQ(fitted.table.collectives.size(), 1u);
