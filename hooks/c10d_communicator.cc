@@ -6,10 +6,12 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 
 namespace gradtune {
@@ -42,6 +44,8 @@ core::Error error_of(const std::exception_ptr& exception) {
   return {timeout ? core::Error::Code::timeout : core::Error::Code::lost, message};
 }
 
+constexpr int64_t kPieceBytes = 1 << 20;
+
 class C10dCommunicator final : public comm::Communicator {
  public:
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
@@ -59,6 +63,7 @@ class C10dCommunicator final : public comm::Communicator {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
       return;
     }
+    if (collective.kind == Collective::Kind::all_gather && size() == 2) return exchange_halves(collective, sink, token);
     try {
       ++pending_;
       at::Tensor parts;  // of a reduce-scatter, which Gloo only has as an all-reduce and a slice
@@ -143,26 +148,63 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
   c10::intrusive_ptr<c10d::Work> all_gather(const Collective& what, std::chrono::milliseconds timeout) {
-    const int64_t bytes = what.count * bytes_per_element(what.type);
-    if (size() != 2) {
-      c10d::AllgatherOptions options;
-      options.timeout = timeout;
-      at::Tensor in = view(what.in, what.count, what.type);
-      at::Tensor out = view(what.out, what.count * size(), what.type);
-      return backend_->_allgather_base(out, in, options);
+    c10d::AllgatherOptions options;
+    options.timeout = timeout;
+    at::Tensor in = view(what.in, what.count, what.type);
+    at::Tensor out = view(what.out, what.count * size(), what.type);
+    return backend_->_allgather_base(out, in, options);
+  }
+
+  // Of a collective that is done in pieces.
+  struct Pieces {
+    std::atomic<int64_t> left;
+    std::mutex mutex;
+    core::Status status = {};
+
+    void failed(std::exception_ptr error) {
+      const std::lock_guard lock(mutex);
+      if (status) status = error_of(error);
     }
-    // Between two ranks it is one exchange, which all-to-all does without the copies of Gloo's all-gather.
+  };
+
+  // An all-gather of two ranks: all-to-all does it without the copies of Gloo's own. In pieces, several of which are
+  // under way at once: Gloo announces what it will receive behind what it sends on the same socket, so that one large
+  // exchange often goes in one direction first and then in the other, and takes twice as long.
+  void exchange_halves(const Collective& what, comm::CompletionSink& sink, uint64_t token) {
+    const int64_t width = bytes_per_element(what.type), bytes = what.count * width;
+    const int64_t piece = kPieceBytes / width;
     const int me = rank();
     std::byte* own = what.out + me * bytes;
     if (what.in != own) std::memcpy(own, what.in, static_cast<size_t>(bytes));
-    at::Tensor in = view(own, what.count, what.type);
-    at::Tensor out = view(what.out + (1 - me) * bytes, what.count, what.type);
-    std::vector<int64_t> received(2, 0);
-    received[static_cast<size_t>(1 - me)] = what.count;
-    std::vector<int64_t> sent = received;  // an object of its own: the call moves from both
-    c10d::AllToAllOptions options;
-    options.timeout = timeout;
-    return backend_->alltoall_base(out, in, received, sent, options);
+    auto pieces = std::make_shared<Pieces>();
+    pieces->left = std::max<int64_t>((what.count + piece - 1) / piece, 1);
+    ++pending_;
+    const auto end_one = [this, pieces, &sink, token] {
+      if (--pieces->left > 0) return;
+      sink.complete(token, pieces->status);
+      if (--pending_ == 0) pending_.notify_all();
+    };
+    for (int64_t begin = 0; begin == 0 || begin < what.count; begin += piece) {
+      const int64_t count = std::min(piece, what.count - begin);
+      try {
+        at::Tensor in = view(own + begin * width, count, what.type);
+        at::Tensor out = view(what.out + (1 - me) * bytes + begin * width, count, what.type);
+        std::vector<int64_t> received(2, 0);
+        received[static_cast<size_t>(1 - me)] = count;
+        std::vector<int64_t> sent = received;  // an object of its own: the call moves from both
+        c10d::AllToAllOptions options;
+        options.timeout = std::chrono::milliseconds(what.timeout_ms);
+        backend_->alltoall_base(out, in, received, sent, options)
+            ->getFuture()
+            ->addCallback([pieces, end_one](c10::ivalue::Future& future) {
+              if (future.hasError()) pieces->failed(future.exception_ptr());
+              end_one();
+            });
+      } catch (...) {
+        pieces->failed(std::current_exception());
+        end_one();
+      }
+    }
   }
 
   // Every rank's part for this one, a row each.

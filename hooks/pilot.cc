@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "policies/baseline.h"
+#include "tuner/timed_ops.h"
 
 namespace gradtune {
 namespace {
@@ -127,21 +128,7 @@ void Pilot::ran(int64_t step, int32_t slot, const exec::Program& program, const 
   if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
   timed_in_observation_ = is_observing(tuner_->stage());
   if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
-  const int64_t start_ns = std::min_element(times.begin(), times.end(), [](const auto& a, const auto& b) {
-                             return a.begin_ns < b.begin_ns;
-                           })->begin_ns;
-  tuner::Timing timing{.step = step, .slot = slot, .ops = {}};
-  auto time = times.begin();
-  for (size_t b = 0; b < program.buckets.size(); ++b) {
-    for (const exec::Op& op : program.buckets[b].ops) {
-      const exec::OpTime& at = *time++;
-      if (op.step < 0 && op.kind != exec::Op::Kind::scale) continue;
-      timing.ops.push_back({.bucket = static_cast<int32_t>(b),
-                            .step = op.step,
-                            .begin_us = tuner::tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
-                            .end_us = tuner::tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3)});
-    }
-  }
+  const tuner::Timing timing{.step = step, .slot = slot, .ops = tuner::timed_ops(program, times)};
   if (journal_) write(tuner::journal_line(timing));
   learn_timing(slot, timing.ops);
 }

@@ -40,7 +40,8 @@ class Pilot {
   // error, which says that it decided otherwise, start() it anew.
   core::Result<tuner::Action> resume(const tuner::SavedTuner& saved, const tuner::Told& told);
 
-  // When a gradient was ready, since the first one of the same backward pass.
+  // When a gradient was ready, since the first one of the same backward pass; gradtune's own work on that thread does
+  // not count.
   void saw_ready(int32_t position, double ready_us);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);

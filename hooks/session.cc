@@ -183,7 +183,9 @@ void Session::on_ready(int32_t position) {
   if (ready_order_.empty()) first_ready_ns_ = now_ns;
   ready_[p] = true;
   ready_order_.push_back(position);
-  if (pilot_) pilot_->saw_ready(position, ms_between(first_ready_ns_, now_ns) * 1e3);
+  // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
+  const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
+  if (pilot_) pilot_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
   const torch::Tensor elsewhere = gradients_.adopt_later(position);
   executor_.tensor_ready(position, elsewhere.defined() ? static_cast<const std::byte*>(elsewhere.data_ptr()) : nullptr);
 }

@@ -3,6 +3,7 @@
 #include "policies/cost_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -15,13 +16,16 @@ namespace {
 using core::Step;
 using Kind = Step::Kind;
 
+constexpr double kLeastByte = 0.8;  // of the prior's
+
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
 }
 
-// Samples of one x count as their median, as often as there are some.
+// Samples of one x count as their median, as often as there are some; but those of sizes within a factor of two together
+// no more often than kMostAlike times: a plan of many small buckets must not outvote a few large ones.
 struct Heap {
   double x = 0, y = 0, weight = 0;
 };
@@ -35,6 +39,11 @@ std::vector<Heap> heaps_of(std::vector<Point> points) {
     heaps.push_back({points[begin].x, std::max(median(ys), 1e-3), static_cast<double>(ys.size())});
     begin = end;
   }
+  constexpr double kMostAlike = 8;
+  std::map<int, double> alike;
+  const auto octave = [](const Heap& heap) { return heap.x >= 1 ? std::ilogb(heap.x) : -1; };
+  for (const Heap& heap : heaps) alike[octave(heap)] += heap.weight;
+  for (Heap& heap : heaps) heap.weight *= std::min(1.0, kMostAlike / alike[octave(heap)]);
   return heaps;
 }
 
@@ -53,12 +62,56 @@ RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
   return {static_cast<int>(points.size()), median(errors)};
 }
 
+// A collective that ran: what it had to move, the time that it had a link for itself, and the step of the job.
+struct Message {
+  Point point;
+  size_t step = 0;
+};
+std::vector<Point> points_of(const std::vector<Message>& messages) {
+  std::vector<Point> points;
+  for (const Message& message : messages) points.push_back(message.point);
+  return points;
+}
+
+// By how much messages take longer than their line on average. A line goes through medians, but of many messages in a
+// row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by messages
+// that are short: of long ones it is lost in their noise. What all messages of a step have in common does not count:
+// then a peer was late, and the whole step waits for that once.
+class Jitter {
+ public:
+  void add(const Line& line, const std::vector<Message>& messages) {
+    constexpr double kShort = 0.2;  // share of the fixed part
+    for (const Message& message : messages) {
+      const double fitted = line.fixed + line.unit * message.point.x;
+      if (line.fixed >= kShort * fitted) late_us_[message.step].push_back(message.point.y - fitted);
+    }
+  }
+
+  double mean_us() const {
+    constexpr size_t kEnough = 3;  // messages of a step, to tell what they have in common
+    constexpr double kLongestUs = 5000;
+    double sum_us = 0;
+    size_t count = 0;
+    for (const auto& [step, late_us] : late_us_) {
+      if (late_us.size() < kEnough) continue;
+      const double common_us = std::max(median(late_us), 0.0);
+      for (const double us : late_us) sum_us += std::min(us - common_us, kLongestUs);
+      count += late_us.size();
+    }
+    return count > 0 ? std::max(sum_us / static_cast<double>(count), 0.0) : 0;
+  }
+
+ private:
+  std::map<size_t, std::vector<double>> late_us_;
+};
+
 // What every kind of rate was seen to take.
 struct Samples {
   struct Codec {
     std::vector<Point> encode, decode;
   };
-  std::map<std::pair<Kind, core::Level>, std::vector<Point>> collectives;
+  size_t steps = 0;
+  std::map<std::pair<Kind, core::Level>, std::vector<Message>> collectives;
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs;
   std::vector<Point> scale;
 
@@ -72,15 +125,15 @@ struct Samples {
 };
 
 // The time that each collective had a link for itself, where those that are under way together share it evenly; and for
-// how long one of more bytes was under way too. Levels have links of their own.
+// how long one of more bytes was under way too.
 struct Share {
   double us = 0, beside_larger_us = 0;
 };
 std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vector<double>& bytes,
                              const core::Strategy& strategy) {
-  const auto level = [&](const TimedStep& timed) {
+  const auto link = [&](const TimedStep& timed) {
     const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(timed.bucket)];
-    return bucket.option.steps[static_cast<size_t>(timed.step)].level;
+    return uses_network(bucket.option.steps[static_cast<size_t>(timed.step)].level) ? size_t{0} : size_t{1};
   };
   std::vector<double> moments_us;
   for (const TimedStep& step : steps) {
@@ -96,19 +149,18 @@ std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vec
       int count = 0;
       double most_bytes = 0;
     };
-    std::map<core::Level, Sharers> sharers;
+    std::array<Sharers, 2> sharers{};
     for (size_t s = 0; s < steps.size(); ++s) {
       if (!is_under_way(steps[s])) continue;
-      Sharers& of_level = sharers[level(steps[s])];
-      ++of_level.count;
-      of_level.most_bytes = std::max(of_level.most_bytes, bytes[s]);
+      Sharers& of_link = sharers[link(steps[s])];
+      ++of_link.count;
+      of_link.most_bytes = std::max(of_link.most_bytes, bytes[s]);
     }
-    if (sharers.empty()) continue;
     for (size_t s = 0; s < steps.size(); ++s) {
       if (!is_under_way(steps[s])) continue;
-      const Sharers& of_level = sharers[level(steps[s])];
-      shares[s].us += (end_us - begin_us) / of_level.count;
-      if (of_level.most_bytes > bytes[s]) shares[s].beside_larger_us += end_us - begin_us;
+      const Sharers& of_link = sharers[link(steps[s])];
+      shares[s].us += (end_us - begin_us) / of_link.count;
+      if (of_link.most_bytes > bytes[s]) shares[s].beside_larger_us += end_us - begin_us;
     }
   }
   return shares;
@@ -123,15 +175,17 @@ void charge_link(const std::vector<TimedStep>& steps, const core::Strategy& stra
   for (const TimedStep& timed : steps) {
     const StepSize& size = sizes[static_cast<size_t>(timed.bucket)][static_cast<size_t>(timed.step)];
     const Step& step = step_of(timed);
-    bytes.push_back(static_cast<double>(core::link_bytes(step.kind, size.bytes, ranks.of(step.level))));
+    bytes.push_back(static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, ranks.of(step.level))));
   }
   const std::vector<Share> shares = shares_of(steps, bytes, strategy);
   for (size_t s = 0; s < steps.size(); ++s) {
     // What had to pass through the queue of a larger one says nothing of its own cost.
     const double us = steps[s].end_us - steps[s].begin_us;
     if (shares[s].beside_larger_us > us / 2) continue;
-    samples.collectives[{step_of(steps[s]).kind, step_of(steps[s]).level}].push_back({bytes[s], shares[s].us});
+    samples.collectives[{step_of(steps[s]).kind, step_of(steps[s]).level}].push_back(
+        {{bytes[s], shares[s].us}, samples.steps});
   }
+  ++samples.steps;
 }
 
 void take(const TimedStrategy& timed, const core::GradientTable& table, const Ranks& ranks,
@@ -209,9 +263,11 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior) {
   Samples samples;
   for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
+  Jitter jitter;
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
   for (const CollectiveRate& rate : prior.collectives) samples.collectives[{rate.kind, rate.level}];
-  for (const auto& [key, points] : samples.collectives) {
+  for (const auto& [key, messages] : samples.collectives) {
+    const std::vector<Point> points = points_of(messages);
     const auto& [kind, level] = key;
     const CollectiveRate* expected = find_rate(prior, kind, level);
     const int steps = std::max(core::messages(kind, ranks.of(level)), 1);
@@ -220,10 +276,15 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
       fitted.collectives.emplace_back();
       continue;
     }
-    const Line line =
-        expected == nullptr ? fit_line(points) : fit_line(points, steps * expected->message_us, expected->byte_us / 2);
+    const Line line = expected == nullptr
+                          ? fit_line(points)
+                          : fit_line(points, steps * expected->message_us, kLeastByte * expected->byte_us);
+    jitter.add(line, messages);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));
+  }
+  for (CollectiveRate& rate : fitted.table.collectives) {
+    rate.message_us += jitter.mean_us() / std::max(core::messages(rate.kind, ranks.of(rate.level)), 1);
   }
   for (const CodecRate& rate : prior.codecs) samples.codec(rate.codec, rate.place);
   for (const auto& [key, codec] : samples.codecs) {
@@ -254,13 +315,22 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
 
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
-  constexpr double kElementUs = 2.5e-4;  // 16 GB/s
+  constexpr double kElementUs = 2.5e-4;     // 16 GB/s
+  constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
   const CollectiveRate* summed = find_rate(seen, Kind::all_reduce, core::Level::flat);
   if (summed == nullptr) return {};
   const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
     prior.collectives.push_back({kind, core::Level::flat, message_us, summed->byte_us});
+  }
+  if (seen.ranks.has_levels()) {
+    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+      prior.collectives.push_back({kind, core::Level::inter, message_us, summed->byte_us});
+    }
+    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
+      prior.collectives.push_back({kind, core::Level::intra, message_us, std::min(summed->byte_us, kInsideByteUs)});
+    }
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
   for (const core::CompressorSpec& codec : codecs) {

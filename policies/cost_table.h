@@ -15,7 +15,8 @@
 
 namespace gradtune::policies {
 
-// Over a group of g ranks: messages(kind, g) * message_us + link_bytes(kind, bytes, g) * byte_us.
+// Over a group of g ranks: messages(kind, g) * message_us + sharers * link_bytes(kind, bytes, g) * byte_us, where the
+// ranks of a node share its link to other nodes (StepSize::sharers).
 struct CollectiveRate {
   core::Step::Kind kind = core::Step::Kind::all_reduce;
   core::Level level = core::Level::flat;
@@ -45,6 +46,9 @@ struct CostTable {
 
   bool operator==(const CostTable&) const = default;
 };
+
+// What is over all ranks and what is between nodes share the network; ranks of a node have a link of their own.
+inline bool uses_network(core::Level level) { return level != core::Level::intra; }
 
 // Null where the table does not have that rate.
 inline const CollectiveRate* find_rate(const CostTable& table, core::Step::Kind kind, core::Level level) {

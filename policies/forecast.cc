@@ -21,7 +21,7 @@ core::Result<Forecast> Forecast::make(const Knowledge& knowledge, std::span<cons
   Forecast forecast;
   forecast.table_ = knowledge.table;
   forecast.traits_ = knowledge.traits;
-  const Ranks ranks{.size = knowledge.world_size};
+  const Ranks ranks{.size = knowledge.world_size, .local_size = knowledge.ranks_per_node};
   const auto fit = [&](const CostTable& prior) {
     return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior);
   };

@@ -66,12 +66,32 @@ bool fits_memory(const Option& option, const TreeJob& job) {
   return payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
 }
 
+// Between an encode and its decode nothing goes round in a node, and all of them are at one place.
+bool fits_inside(const Option& option, const TreeJob& job) {
+  if (!job.plain_inside || !core::uses_levels(option)) return true;
+  const Step* first = nullptr;
+  bool encoded = false;
+  for (const Step& step : option.steps) {
+    if (core::is_collective(step.kind)) {
+      if (encoded && step.level == core::Level::intra) return false;
+      continue;
+    }
+    if (first == nullptr) first = &step;
+    if (step.place != first->place) return false;
+    encoded = step.kind == Kind::encode;
+  }
+  return true;
+}
+
 constexpr NarrowingRule kRules[] = {
     {"topology", "levels where nodes are known, alike, several, and of several ranks", fits_topology},
     {"places", "work on the host where it has threads for that", fits_places},
     {"compressor", "a collective adds up payloads that can be added, in all rounds of a compressor", fits_compressor},
     {"fidelity", "compressors that the job's fidelity allows", fits_fidelity},
     {"allow-list", "compressors that are named", fits_allow_list},
+    {"inside",
+     "of programs with levels, where the job asks for it, those that encode for the network alone, at one place",
+     fits_inside},
     {"memory", "payloads of the whole gradient within the job's memory budget", fits_memory},
 };
 
@@ -94,6 +114,12 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
   if (levels) {
     families.push_back(hierarchical_programs(places));
     families.push_back(hierarchical_summing_programs(places));
+    if (job.plain_inside && !off.contains("inside")) {
+      // Before thousands of programs meet every pair of compressors.
+      for (std::vector<Steps>& programs : std::span(families).subspan(2)) {
+        std::erase_if(programs, [&](const Steps& steps) { return !fits_inside({.codecs = {}, .steps = steps}, job); });
+      }
+    }
   }
   std::vector<Option> options;
   const auto add = [&](Option option) {

@@ -23,6 +23,7 @@ struct TreeJob {
   std::vector<core::CompressorTraits> traits = {};  // of all known compressors
   int64_t numel = 0;                                // of the gradient
   int64_t memory_bytes = INT64_MAX;                 // for payloads
+  bool plain_inside = false;                        // for plans in milliseconds: see rule "inside"
 };
 
 // The table of this family (narrowing.cc).

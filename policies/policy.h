@@ -39,6 +39,7 @@ struct TimedStrategy {
 struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
   int world_size = 1;
+  int ranks_per_node = 0;  // 0: there are no levels
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};    // those that fidelity and allow-list admit, "none" first
   std::vector<core::CompressorTraits> traits = {};  // of all known compressors

@@ -19,7 +19,7 @@ std::optional<double> step_us(const Step& step, const StepSize& size, const Opti
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
     return core::messages(step.kind, group) * rate->message_us +
-           static_cast<double>(core::link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
+           static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
   }
   const CodecRate* rate = find_rate(table, option.codecs[step.codec], step.place);
   if (rate == nullptr) return {};

@@ -35,7 +35,7 @@ class Walk {
     switch (step.kind) {
       case Kind::encode: return encode(position);
       case Kind::decode: return decode(step);
-      default: return encoded_ ? exchange(step) : collective(step);
+      default: return collective(step);
     }
   }
 
@@ -73,6 +73,13 @@ class Walk {
     return *traits;
   }
 
+  StepSize collective(const Step& step) {
+    const bool is_cut = split_[static_cast<size_t>(Level::intra)];  // otherwise a node's root has all of it
+    StepSize size = encoded_ ? exchange(step) : sum(step);
+    if (step.level == Level::inter && is_cut) size.sharers = ranks_.of(Level::intra);
+    return size;
+  }
+
   // Of payloads: `parts_` of them, of which `added_` belong to the same elements.
   StepSize exchange(const Step& step) {
     const int64_t bytes = parts_ * part_bytes_;
@@ -100,7 +107,8 @@ class Walk {
     }
   }
 
-  StepSize collective(const Step& step) {
+  // Of gradients.
+  StepSize sum(const Step& step) {
     const int group = ranks_.of(step.level);
     switch (step.kind) {
       case Kind::reduce_scatter:

@@ -12,15 +12,12 @@
 namespace gradtune::policies {
 namespace {
 
-using core::Level;
 using core::Place;
 using core::Step;
 
 Server server_of(const Step& step) {
   if (!core::is_collective(step.kind)) return step.place == Place::device ? Server::device : Server::host;
-  return step.level == Level::flat    ? Server::link
-         : step.level == Level::intra ? Server::link_intra
-                                      : Server::link_inter;
+  return uses_network(step.level) ? Server::link : Server::link_intra;
 }
 
 }  // namespace
@@ -31,7 +28,6 @@ const char* to_string(Server server) {
     case Server::host: return "host";
     case Server::link: return "link";
     case Server::link_intra: return "link inside the node";
-    case Server::link_inter: return "link between nodes";
   }
   return "unknown";
 }

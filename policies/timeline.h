@@ -21,8 +21,9 @@
 namespace gradtune::policies {
 
 // Who does an operation: one after the other, in the order in which they come.
-enum class Server : uint8_t { device, host, link, link_intra, link_inter };
-constexpr size_t kServers = 5;
+// `link` is the network, `link_intra` what ranks of a node have between them.
+enum class Server : uint8_t { device, host, link, link_intra };
+constexpr size_t kServers = 4;
 const char* to_string(Server server);
 
 // Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients. Backward

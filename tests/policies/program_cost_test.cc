@@ -69,7 +69,10 @@ TEST(ProgramCost, IsTheSumOfItsStepsOnTheirLanes) {
 TEST(ProgramCost, LevelsHaveTheirOwnGroupsAndRates) {
   const CostTable table = table_of({.size = 8, .local_size = 4});
   const Work work = work_of(table, "reduce_scatter@intra all_reduce@inter all_gather@intra", 128'000);
-  EXPECT_EQ(work[kLink], (30 + 3 * 128'000 * 0.001) + (200 + 128'000 * 0.01) + (30 + 3 * 128'000 * 0.001));
+  const double inside = 30 + 3 * 128'000 * 0.001;
+  EXPECT_EQ(work[kLink], inside + (200 + 4 * 128'000 * 0.01) + inside) << "four ranks share a node's link";
+  const Work of_root = work_of(table, "reduce@intra all_reduce@inter broadcast@intra", 128'000);
+  EXPECT_DOUBLE_EQ(of_root[kLink], 2 * (30 + 512) + 200 + 512'000 * 0.01) << "or the root alone has it";
   EXPECT_FALSE(
       program_work(table_of({.size = 8}), option_of("reduce@intra broadcast@intra"), 10, testing::known_traits()));
 }
@@ -122,7 +125,7 @@ TEST(ProgramCost, TabulatedWorkIsThatOfThePrograms) {
       for (size_t lane = 0; lane < kLanes; ++lane) {
         EXPECT_GE(tabulated[lane], before[lane]);
         // Payloads and shards are rounded up to whole ones.
-        EXPECT_NEAR(tabulated[lane], exact[lane], 0.005 * exact[lane] + 10) << to_string(model->options()[o]) << numel;
+        EXPECT_NEAR(tabulated[lane], exact[lane], 0.005 * exact[lane] + 20) << to_string(model->options()[o]) << numel;
       }
       before = tabulated;
     }

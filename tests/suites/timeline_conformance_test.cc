@@ -112,7 +112,7 @@ class VirtualPump {
       switch (action.kind) {
         case Kind::run_device: device_.push_back(action); break;
         case Kind::run_host: serve(servers_[0], action); break;
-        case Kind::start: serve(servers_[1 + static_cast<size_t>(op_of(action).level)], action); break;
+        case Kind::start: serve(servers_[policies::uses_network(op_of(action).level) ? 1 : 2], action); break;
         case Kind::control: tell([&](std::vector<Action>& more) { core_.control_done(more); }); break;
         case Kind::finished: finished_ = true; break;
       }
@@ -132,7 +132,7 @@ class VirtualPump {
   const std::vector<double> ready_us_;
   const std::vector<std::vector<double>> us_;
   Core core_;
-  std::array<Server, 4> servers_;  // host, and a link for each level
+  std::array<Server, 3> servers_;  // host, network, link inside the node
   std::deque<Action> device_;
   double now_us_ = 0;
   bool finished_ = false;
@@ -210,7 +210,8 @@ bool is_plain(const Program& program) {
   return true;
 }
 
-void check(const policies::Ranks& ranks, const std::vector<policies::Steps>& programs, uint64_t seed, int jobs, int least) {
+void check(const policies::Ranks& ranks, const std::vector<policies::Steps>& programs, uint64_t seed, int jobs,
+           int least) {
   const core::Seat seat =
       ranks.has_levels() ? core::seat(0, ranks.size, ranks.local_size) : core::Seat{.rank = 0, .size = ranks.size};
   core::Rng rng(seed);

@@ -23,23 +23,28 @@ class Bench:
         self.folder = Path(folder)
         self.count = 0
 
-    def launcher(self, rate, extra=()):
-        nodes = ["--nodes", "2", "--ranks-per-node", "1", "--rate", rate]
-        return [sys.executable, ROOT / "examples" / "cluster", *nodes, *extra, "--"]
+    def launcher(self, rate, extra=(), nodes=2, ranks_per_node=1):
+        shape = ["--nodes", nodes, "--ranks-per-node", ranks_per_node, "--rate", rate]
+        return [sys.executable, ROOT / "examples" / "cluster", *shape, *extra, "--"]
 
-    def cluster(self, rate, command, environment=None, attempts=3):
-        """Runs it on two nodes and returns its report. A link that fails its probe on a busy machine is tried again."""
+    def cluster(self, rate, command, environment=None):
+        """Runs it on two nodes and returns its report."""
         self.count += 1
         report = self.folder / f"report{self.count}.json"
-        words = [str(word) for word in [*self.launcher(rate), *command, "--report", report]]
+        self.launch(self.launcher(rate), [*command, "--report", report], environment)
+        return json.loads(report.read_text(encoding="utf-8"))
+
+    def launch(self, launcher, command, environment=None, attempts=3):
+        """Until it has ended well. A link that fails its probe on a busy machine is tried again."""
+        words = [str(word) for word in [*launcher, *command]]
         for _ in range(attempts):
             done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == 0:
-                return json.loads(report.read_text(encoding="utf-8"))
+                return
             if done.returncode != 3:
                 break
-        raise RuntimeError(f"{command} at {rate} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(words)} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
 
     def gradtune(self, rate, flags, steps, pinned=None, evaluate=False):
         command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
@@ -130,10 +135,14 @@ def plans(entries):
     return {strategy["label"]: strategy for strategy in strategies}
 
 
+def decided_values(entries, what, since=0):
+    """What the decisions of that kind say of strategies, by label."""
+    return {entry["label"]: entry["value"] for entry in entries if entry.get("what") == what and entry["step"] >= since}
+
+
 def measured_ms(entries, since=0):
     """What strategies took when they were measured, by label."""
-    return {entry["label"]: entry["value"] for entry in entries
-            if entry.get("what") == "measure" and entry["value"] > 0 and entry["step"] >= since}
+    return {label: ms for label, ms in decided_values(entries, "measure", since).items() if ms > 0}
 
 
 def write_plans(entries, labels, folder, tag):

@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far the model of policy `auto` is off, and what that costs: predicted beside measured step times on shaped links.
+
+usage: prediction.py [--parts plain,delayed,ranks,win,training] BUILD_FOLDER OUT.json
+
+Most jobs have recorded computation: forward, backward and update are slept, gradients become ready when they did in a
+recording, and communication and compression are real, so that two cores hold eight ranks. A job goes the way of a live
+`auto`: baselines, fitted model, rounds, choice. Then the model predicts strategies that it has not seen (the best
+fusions under one compressor, plans for each tensor, pinned ones), and all are measured in the same processes, in blocks
+by turns.
+
+plain     three models at three rates, two ranks
+delayed   the same with a delay
+ranks     four and eight ranks on two nodes
+win       2 x 2 ranks at 200 Mbit/s, a model of large and small tensors: `auto` beside the best fusion and the best plan
+          for each tensor
+training  real training (examples/train_fashion_mnist) under `auto`, predicted and measured as its journal has them
+
+Rows of strategies have predicted step times as anchors; those of jobs, and of the parts together, say how far off the
+median and the 90th percentile are, and `auto` beside the best strategy of the job. Rows of parts that are not run are
+kept as OUT.json has them.
+"""
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import Bench, decided_values, measured_ms, row, save  # noqa: E402
+
+MODELS = Path(__file__).resolve().parent / "models"
+REST_MS = {"vgg": 35, "transformer": 18, "mixed": 30}  # of a step, beside what lies between gradients, as recorded
+RATES = ("200mbit", "500mbit", "1gbit")
+DELAY = "5ms"
+GOAL_MEDIAN, GOAL_P90, GOAL_REGRET, GOAL_WIN = 0.05, 0.10, 1.03, 0.95
+
+
+def p90(values):
+    return sorted(values)[min(len(values) - 1, int(0.9 * len(values)))]
+
+
+class Predictions:
+    """Jobs, their rows, and what came of all of them."""
+
+    def __init__(self, bench, build, rows):
+        self.bench, self.rows = bench, rows
+        self.program = build / "tests" / "bench" / "recorded_job"
+
+    def job(self, part, model, rate, delay="none", nodes=2, ranks_per_node=1, flags=()):
+        """Runs one and adds its rows: of each strategy that the model had not seen, and of `auto`."""
+        self.bench.count += 1
+        out = self.bench.folder / f"job{self.bench.count}.json"
+        shape = [] if delay == "none" else ["--delay", delay]
+        command = [self.program, MODELS / f"{model}.json", out, "--rest-ms", REST_MS[model], *flags]
+        self.bench.launch(self.bench.launcher(rate, shape, nodes, ranks_per_node), command)
+        job = json.loads(out.read_text(encoding="utf-8"))
+        name = f"{part}: {model}, {nodes}x{ranks_per_node}, {rate}" + (f", {delay}" if delay != "none" else "")
+        for arm in job["arms"]:
+            arm["error"] = abs(arm["predicted_ms"] / arm["measured_ms"] - 1)
+            seen = " (seen)" if arm["was_tried"] else ""
+            ratios = [statistics.median(block) / arm["predicted_ms"] for block in arm["blocks_ms"]]
+            row(self.rows, f"{name}: {arm['kind']} {arm['label']}{seen}", arm["measured_ms"], arm["predicted_ms"], ratios,
+                None)
+        errors = [arm["error"] for arm in job["arms"] if not arm["was_tried"]]
+        if errors:
+            row(self.rows, f"{name}: error of {len(errors)} predictions, median", 100 * statistics.median(errors), 0,
+                errors, GOAL_MEDIAN, "%")
+        mine, others = job["arms"][0], job["arms"][1:]
+        best = min(others, key=lambda arm: arm["measured_ms"])
+        row(self.rows, f"{name}: auto / best other ({best['label']})", mine["measured_ms"], best["measured_ms"],
+            [mine["measured_ms"] / best["measured_ms"]], GOAL_REGRET)
+        return job
+
+
+def plain(predictions):
+    for model in REST_MS:
+        for rate in RATES:
+            predictions.job("plain", model, rate)
+
+
+def delayed(predictions):
+    for model in REST_MS:
+        for rate in RATES:
+            predictions.job("delayed", model, rate, DELAY)
+
+
+def ranks(predictions):
+    for ranks_per_node in (2, 4):
+        for model, rate in (("transformer", "200mbit"), ("transformer", "1gbit"), ("mixed", "1gbit")):
+            predictions.job("ranks", model, rate, ranks_per_node=ranks_per_node)
+
+
+def win(predictions):
+    """Where the planner predicts a gain of 10 % and more, 5 % are to be measured."""
+    for compressors, delay in (("bf16", "none"), ("topk:0.01", "none"), ("topk:0.01", DELAY)):
+        job = predictions.job("win", "mixed", "200mbit", delay, ranks_per_node=2, flags=["--compressors", compressors])
+        mine = job["arms"][0]
+        for kind in ("fusion", "tensor"):
+            arms = [arm for arm in job["arms"] if arm["kind"] == kind]
+            if not arms:
+                continue
+            best = min(arms, key=lambda arm: arm["measured_ms"])
+            expected = mine["predicted_ms"] / min(arm["predicted_ms"] for arm in arms)
+            row(predictions.rows, f"win: {compressors}, {delay}: auto / best {kind}, predicted {expected:.3f}",
+                mine["measured_ms"], best["measured_ms"],
+                [statistics.median(a) / statistics.median(b) for a, b in zip(mine["blocks_ms"], best["blocks_ms"])],
+                GOAL_WIN if expected <= 0.9 else None)
+
+
+def training(predictions):
+    """Of a live run: the candidates of each round, predicted before they ran."""
+    bench = predictions.bench
+    for rate in ("200mbit", "1gbit"):
+        bench.count += 1
+        journal = bench.folder / f"training{bench.count}.jsonl"
+        command = [bench.program, "--steps", 170, "--no-eval", "--fidelity", "lossy", "--policy", "auto", "--journal", journal]
+        bench.launch(bench.launcher(rate), command)
+        entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+        predicted = decided_values(entries, "predict")
+        errors = []
+        for label, ms in measured_ms(entries).items():
+            if label not in predicted:
+                continue
+            errors.append(abs(predicted[label] / ms - 1))
+            row(predictions.rows, f"training: vgg, 2x1, {rate}: {label}", ms, predicted[label], [ms / predicted[label]],
+                None)
+        row(predictions.rows, f"training: vgg, 2x1, {rate}: error of {len(errors)} candidates, median",
+            100 * statistics.median(errors), 0, errors, None, "%")
+
+
+def summary(rows):
+    """Over all jobs with recorded computation that OUT.json holds."""
+    rows[:] = [entry for entry in rows if not entry["name"].startswith("all:")]
+    measured = [entry for entry in rows if entry["unit"] == "ms" and entry["name"].split(":")[0] != "training"]
+    unseen = [entry for entry in measured if "(seen)" not in entry["name"] and " / " not in entry["name"].split(": ", 2)[2]]
+    errors = [abs(entry["anchor"] / entry["value"] - 1) for entry in unseen]
+    regrets = [entry["ratio"] for entry in measured if ": auto / best other" in entry["name"]]
+    if not errors:
+        return
+    row(rows, f"all: error of {len(errors)} predictions, median", 100 * statistics.median(errors), 0,
+        [statistics.median(errors)], GOAL_MEDIAN, "%")
+    row(rows, f"all: error of {len(errors)} predictions, 90th percentile", 100 * p90(errors), 0, [p90(errors)], GOAL_P90,
+        "%")
+    row(rows, f"all: auto / best other, median of {len(regrets)} jobs", statistics.median(regrets), 1,
+        [statistics.median(regrets)], GOAL_REGRET, "x")
+    row(rows, "all: auto / best other, the worst job", max(regrets), 1, [max(regrets)], GOAL_REGRET, "x")
+
+
+def main():
+    parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "win": win, "training": training}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--parts", default=",".join(parts))
+    flags = parser.parse_args()
+    chosen = flags.parts.split(",")
+    if unknown := [part for part in chosen if part not in parts]:
+        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
+    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
+    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in chosen]
+    with tempfile.TemporaryDirectory() as folder:
+        build = flags.build.resolve()
+        predictions = Predictions(Bench(build, folder), build, rows)
+        for part in chosen:
+            parts[part](predictions)
+            summary(rows)
+            save(flags.out, rows)
+
+
+if __name__ == "__main__":
+    main()

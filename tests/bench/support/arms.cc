@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/bench/support/arms.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "policies/forms.h"
+#include "policies/narrowing.h"
+
+namespace gradtune::bench {
+namespace {
+
+using policies::Candidate;
+using policies::Form;
+using policies::Partition;
+
+constexpr int kMostBuckets = 8;
+constexpr size_t kFusions = 3;  // of one compressor each
+
+void keep_better(std::optional<Candidate>& best, Candidate candidate, const policies::Forecast& forecast) {
+  const auto step = forecast.step(candidate.strategy);
+  if (!step || (best && *best->predicted_ms <= step->ms)) return;
+  candidate.predicted_ms = step->ms;
+  best = std::move(candidate);
+}
+
+// Programs with levels, as forms of flat ones are. Without them where there are none.
+std::vector<Form> forms_with_levels(const policies::Knowledge& knowledge) {
+  std::vector<Form> forms;
+  const auto options = policies::tree_options({.ranks = {knowledge.world_size, knowledge.ranks_per_node},
+                                               .host_threads = knowledge.host_threads,
+                                               .fidelity = knowledge.fidelity,
+                                               .codecs = knowledge.codecs,
+                                               .traits = knowledge.traits,
+                                               .numel = knowledge.table.numel(),
+                                               .plain_inside = true});
+  for (const core::Option& option : options) {
+    if (!core::uses_levels(option) || option.codecs.size() > 1) continue;
+    Form form{.option = option, .label = core::to_string(option), .end = knowledge.table.tensors.size()};
+    if (!option.codecs.empty()) {
+      const auto codec = std::ranges::find(knowledge.codecs, option.codecs[0]);
+      form.codec = static_cast<size_t>(codec - knowledge.codecs.begin());
+      const bool loses = core::traits_of(*codec, knowledge.traits)->fidelity == core::Fidelity::lossy;
+      if (loses) form.end = knowledge.table.first_small();
+    }
+    forms.push_back(std::move(form));
+  }
+  return forms;
+}
+
+}  // namespace
+
+std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::Forecast& forecast) {
+  std::vector<Form> forms = policies::admitted_forms(knowledge);
+  std::ranges::move(forms_with_levels(knowledge), std::back_inserter(forms));
+  const std::vector<Partition> partitions = policies::nested_partitions(knowledge.table, kMostBuckets);
+  Partition tensors;
+  for (size_t t = 0; t < knowledge.table.tensors.size(); ++t) {
+    tensors.push_back({{static_cast<int32_t>(t), 0, knowledge.table.tensors[t].numel}});
+  }
+  std::map<size_t, std::optional<Candidate>> fusion_of_codec;
+  std::optional<Candidate> per_tensor, summed, gathered;
+  for (const Form& form : forms) {
+    for (const Partition& partition : partitions) {
+      keep_better(fusion_of_codec[form.codec], policies::apply(form, partition, knowledge), forecast);
+    }
+    keep_better(per_tensor, policies::apply(form, tensors, knowledge), forecast);
+    if (form.place == core::Place::host) continue;
+    // What people pin: bf16 in four buckets, and what sends least in two.
+    if (form.label == "bf16 all_reduce") {
+      keep_better(summed, policies::apply(form, partitions[std::min<size_t>(3, partitions.size() - 1)], knowledge),
+                  forecast);
+    }
+    if (form.label.starts_with("topk") && form.label.ends_with(" gather") && !core::uses_levels(form.option)) {
+      keep_better(gathered, policies::apply(form, partitions[std::min<size_t>(1, partitions.size() - 1)], knowledge),
+                  forecast);
+    }
+  }
+  std::vector<Arm> arms;
+  std::set<uint64_t> known;
+  const auto add = [&](const std::string& kind, const std::optional<Candidate>& candidate) {
+    if (candidate && known.insert(core::hash(candidate->strategy)).second) arms.push_back({kind, *candidate});
+  };
+  std::vector<Candidate> fusions;
+  for (const auto& [codec, fusion] : fusion_of_codec) {
+    if (fusion) fusions.push_back(*fusion);
+  }
+  std::ranges::sort(fusions, {}, [](const Candidate& fusion) { return *fusion.predicted_ms; });
+  for (size_t f = 0; f < std::min(kFusions, fusions.size()); ++f) add("fusion", fusions[f]);
+  add("tensor", per_tensor);
+  for (Candidate& each : policies::make_policy("espresso", {}).value()->propose(knowledge).candidates) {
+    std::optional<Candidate> chosen;
+    keep_better(chosen, std::move(each), forecast);
+    add("tensor", chosen);
+  }
+  add("pinned", summed);
+  add("pinned", gathered);
+  return arms;
+}
+
+}  // namespace gradtune::bench

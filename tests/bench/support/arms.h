@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The strategies that the benchmark of predictions holds against one another, each with what the model of a live policy
+// expects of it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "policies/forecast.h"
+
+namespace gradtune::bench {
+
+struct Arm {
+  // auto      what policy `auto` chose
+  // baseline  the faster one
+  // fusion    one option for all of the model, the best number of buckets by the model
+  // tensor    one bucket for each tensor: the best option for all of them by the model, and Espresso's choice for each
+  // pinned    whatever the model says
+  std::string kind;
+  policies::Candidate candidate;
+  std::optional<double> first_ms = {};              // expected from the first steps, in which only the baselines ran
+  bool was_tried = false;                           // by the policy: its measured time is in the model
+  std::vector<std::vector<double>> blocks_ms = {};  // measured step times
+};
+
+// Those of kinds fusion, tensor and pinned, different ones, with `predicted_ms` by the model.
+std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::Forecast& forecast);
+
+}  // namespace gradtune::bench

@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank of a recorded job (recorded_rank.h), for the benchmark of predictions. Rank 0 goes the way of a live policy
+// `auto`: it watches the baselines, fits the model, measures what the policy asks for, in rounds, and chooses among its
+// finalists. Then the model predicts strategies of other kinds, which it has not seen, and all of them are measured in
+// blocks by turns. What was predicted and what was measured is written as JSON.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "engine/compress/compressor.h"
+#include "gradtune/gradtune.h"
+#include "policies/baseline.h"
+#include "tests/bench/support/arms.h"
+#include "tests/bench/support/recorded_rank.h"
+#include "tuner/files.h"
+#include "tuner/statistics.h"
+#include "tuner/trace_file.h"
+
+namespace gradtune::bench {
+namespace {
+
+struct Flags {
+  std::string trace, out;
+  double rest_ms = 0;
+  std::vector<std::string> compressors = {"bf16", "topk:0.01", "efsignsgd"};
+  int host_threads = 1;
+  int block_steps = 4, rounds = 3;
+};
+
+std::vector<double> without_first(std::vector<double> values) {
+  values.erase(values.begin());  // it holds what a switch costs
+  return values;
+}
+
+// Rank 0's way from the first step to a choice, as tuner/stages.cc goes it.
+class Pilot {
+ public:
+  Pilot(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
+    const std::vector<core::CompressorTraits> known = compress::known_traits();
+    knowledge_ = {.table = table,
+                  .world_size = rank.seat().size,
+                  .ranks_per_node = rank.seat().has_levels() ? rank.seat().local_size : 0,
+                  .fidelity = core::Fidelity::lossy,
+                  .codecs = {{"none"}},
+                  .traits = known,
+                  .host_threads = flags.host_threads};
+    for (const std::string& text : flags.compressors) {
+      knowledge_.codecs.push_back(core::parse_compressor(text, known).value());
+    }
+  }
+
+  void observe() {
+    constexpr int kSteps = 6;
+    std::vector<double> compute_ms;
+    for (const policies::Candidate& candidate : policies::baselines(knowledge_.table, knowledge_.fidelity)) {
+      const Block block = run(candidate.strategy, kSteps);
+      const double ms = tuner::median(without_first(block.step_ms));
+      if (knowledge_.baseline_ms == 0 || ms < knowledge_.baseline_ms) {
+        knowledge_.baseline_ms = ms;
+        baseline_ = candidate;
+      }
+      compute_ms.insert(compute_ms.end(), block.compute_ms.begin() + 1, block.compute_ms.end());
+    }
+    knowledge_.table = rank_.seen();
+    knowledge_.compute_ms = tuner::median(std::move(compute_ms));
+    first_ = forecast();
+  }
+
+  // What `auto` asks for, and among its finalists those that are fastest in blocks by turns.
+  void tune() {
+    const auto policy = policies::make_policy("auto", {}).value();
+    policies::Proposal proposal = policy->propose(knowledge_);
+    while (!proposal.final) {
+      for (const policies::Candidate& candidate : proposal.candidates) {
+        const Block block = run(candidate.strategy, flags_.block_steps + 1);
+        const double ms = tuner::median(without_first(block.step_ms));
+        policy->learn({.strategy_hash = core::hash(candidate.strategy), .step_ms = ms, .steps = flags_.block_steps});
+        measured_.push_back({candidate.strategy, ms});
+        tried_.push_back({{"label", candidate.label}, {"predicted_ms", *candidate.predicted_ms}, {"measured_ms", ms}});
+      }
+      ++policy_rounds_;
+      proposal = policy->propose(knowledge_);
+    }
+    std::vector<Arm> finalists;
+    for (policies::Candidate& candidate : proposal.candidates) finalists.push_back({"auto", std::move(candidate)});
+    measure(finalists, 2);
+    std::ranges::sort(finalists, {}, &Pilot::median_ms);
+    chosen_ = finalists.empty() ? baseline_ : finalists[0].candidate;
+  }
+
+  nlohmann::json compare() {
+    const policies::Forecast learned = forecast();
+    std::vector<Arm> arms = {{"auto", chosen_}, {"baseline", baseline_}};
+    for (Arm& arm : other_arms(knowledge_, learned)) {
+      const auto is_same = [&](const Arm& other) { return other.candidate.strategy == arm.candidate.strategy; };
+      if (std::ranges::none_of(arms, is_same)) arms.push_back(std::move(arm));
+    }
+    for (Arm& arm : arms) {
+      const core::Strategy& strategy = arm.candidate.strategy;
+      if (const auto step = first_->step(strategy)) arm.first_ms = step->ms;
+      if (const auto step = learned.step(strategy)) arm.candidate.predicted_ms = step->ms;
+      arm.was_tried = arm.kind == "baseline" || std::ranges::any_of(measured_, [&](const auto& measured) {
+                        return measured.strategy == strategy;
+                      });
+    }
+    measure(arms, flags_.rounds);
+    nlohmann::json json{{"ranks", knowledge_.world_size},
+                        {"baseline_ms", knowledge_.baseline_ms},
+                        {"compute_ms", knowledge_.compute_ms},
+                        {"rounds", policy_rounds_},
+                        {"tried", tried_},
+                        {"arms", nlohmann::json::array()}};
+    for (const Arm& arm : arms) {
+      json["arms"].push_back({{"kind", arm.kind},
+                              {"label", arm.candidate.label},
+                              {"strategy", core::describe(arm.candidate.strategy, knowledge_.table)},
+                              {"was_tried", arm.was_tried},
+                              {"first_ms", arm.first_ms.value_or(0)},
+                              {"predicted_ms", arm.candidate.predicted_ms.value_or(0)},
+                              {"measured_ms", median_ms(arm)},
+                              {"blocks_ms", arm.blocks_ms}});
+    }
+    return json;
+  }
+
+ private:
+  static double median_ms(const Arm& arm) {
+    std::vector<double> all;
+    for (const std::vector<double>& block : arm.blocks_ms) all.insert(all.end(), block.begin(), block.end());
+    return tuner::median(std::move(all));
+  }
+
+  Block run(const core::Strategy& strategy, int steps) {
+    Block block = rank_.lead(strategy, steps);
+    for (policies::TimedStrategy& timed : block.timed) knowledge_.timed.push_back(std::move(timed));
+    return block;
+  }
+
+  policies::Forecast forecast() const { return policies::Forecast::make(knowledge_, measured_).value(); }
+
+  // Nothing is learned from it. Who begins turns from round to round.
+  void measure(std::vector<Arm>& arms, int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      const size_t first = static_cast<size_t>(round) * arms.size() / static_cast<size_t>(rounds);
+      for (size_t a = 0; a < arms.size(); ++a) {
+        Arm& arm = arms[(first + a) % arms.size()];
+        arm.blocks_ms.push_back(without_first(rank_.lead(arm.candidate.strategy, flags_.block_steps).step_ms));
+      }
+    }
+  }
+
+  RecordedRank& rank_;
+  const Flags& flags_;
+  policies::Knowledge knowledge_;
+  policies::Candidate baseline_, chosen_;
+  std::optional<policies::Forecast> first_;
+  std::vector<policies::MeasuredStrategy> measured_;
+  nlohmann::json tried_ = nlohmann::json::array();
+  int policy_rounds_ = 0;
+};
+
+// The recorded gradients in the order in which a job lays them.
+core::GradientTable read_table(const std::string& file) {
+  const core::GradientTable recorded = tuner::parse_trace(tuner::read_file(file, 1 << 20).value()).value().table;
+  std::vector<int32_t> order(recorded.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  core::GradientTable table;
+  for (const int32_t t : core::small_last(recorded, order)) {
+    table.tensors.push_back(recorded.tensors[static_cast<size_t>(t)]);
+  }
+  return table;
+}
+
+void work(const Flags& flags) {
+  const core::GradientTable table = read_table(flags.trace);
+  const auto group = init_process_group();
+  RecordedRank rank(group, {table, flags.rest_ms}, flags.host_threads);
+  if (rank.rank() > 0) return rank.follow();
+  Pilot pilot(rank, flags, table);
+  pilot.observe();
+  pilot.tune();
+  const nlohmann::json compared = pilot.compare();
+  rank.dismiss();
+  tuner::write_file_atomically(flags.out, compared.dump(1) + "\n").value();
+}
+
+}  // namespace
+}  // namespace gradtune::bench
+
+int main(int argc, char** argv) {
+  gradtune::bench::Flags flags;
+  CLI::App app{"One rank of a job whose computation is recorded; rank 0 writes what was predicted and measured"};
+  app.add_option("trace", flags.trace, "gradients and when they were ready")->required();
+  app.add_option("out", flags.out, "file to write")->required();
+  app.add_option("--rest-ms", flags.rest_ms, "of a step, beside what lies between the gradients");
+  app.add_option("--compressors", flags.compressors)->delimiter(',')->capture_default_str();
+  app.add_option("--host-threads", flags.host_threads)->capture_default_str();
+  app.add_option("--rounds", flags.rounds, "of measured blocks")->capture_default_str();
+  CLI11_PARSE(app, argc, argv);
+  try {
+    gradtune::bench::work(flags);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "recorded_job: %s\n", error.what());
+    return 1;
+  }
+}

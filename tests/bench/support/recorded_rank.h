@@ -1,0 +1,70 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One rank of a job whose computation is only recorded: forward, backward and the optimizer's update are slept, each
+// gradient is written when it was ready in the recording, and everything else is real: communicators, executor,
+// compressors, network. So two cores hold many ranks, and strategies are compared on the same computation.
+//
+// Rank 0 leads: it says what runs next, and the others follow.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "engine/core/clock.h"
+#include "engine/exec/executor.h"
+#include "hooks/peers.h"
+#include "policies/policy.h"
+
+namespace gradtune::bench {
+
+struct RecordedCompute {
+  core::GradientTable table;  // as a job lays it, small tensors last; ready times as they were recorded
+  double rest_ms = 0;         // of a step: what is not between the first and the last ready gradient
+};
+
+// Steps in a row under one strategy, on rank 0. Of each the time from its beginning to that of the next, and without
+// gradtune's own work.
+struct Block {
+  std::vector<double> step_ms, compute_ms;
+  std::vector<policies::TimedStrategy> timed;  // of a few steps, the first one left out
+};
+
+class RecordedRank {
+ public:
+  RecordedRank(const c10::intrusive_ptr<c10d::ProcessGroup>& group, RecordedCompute compute, int host_threads);
+  ~RecordedRank();
+
+  int rank() const { return peers_.rank(); }
+  core::Seat seat() const { return peers_.groups().seat; }
+
+  // On rank 0: all ranks put the strategy in force and run that many steps.
+  Block lead(const core::Strategy& strategy, int steps);
+  void dismiss();  // the others return from follow
+  // On the others.
+  void follow();
+
+  // On rank 0: when gradients were ready since the first one, without what hooks did in between; means over all steps.
+  core::GradientTable seen() const;
+
+ private:
+  Block run(const std::string& strategy_text, int steps);
+  const core::TensorInfo& info(int32_t tensor) const { return compute_.table.tensors[static_cast<size_t>(tensor)]; }
+  void put_in_force(const std::string& strategy_text);
+  void step();
+
+  const core::SteadyClock clock_;
+  RecordedCompute compute_;
+  exec::AlignedBytes gradients_, arena_;
+  std::vector<int64_t> begin_;  // of each tensor, in elements
+  std::vector<int32_t> order_;  // in which gradients become ready
+  std::vector<double> ready_us_;
+  int64_t steps_ = 0;
+  Peers peers_;
+  std::array<double, 1> word_{};
+  exec::Executor executor_;
+  int32_t slot_ = -1;
+};
+
+}  // namespace gradtune::bench

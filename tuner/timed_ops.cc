@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/timed_ops.h"
+
+#include <algorithm>
+
+#include "tuner/journal.h"
+
+namespace gradtune::tuner {
+
+std::vector<policies::TimedStep> timed_ops(const exec::Program& program, const std::vector<exec::OpTime>& times) {
+  const int64_t start_ns = std::ranges::min_element(times, {}, &exec::OpTime::begin_ns)->begin_ns;
+  std::vector<policies::TimedStep> ops;
+  auto time = times.begin();
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    for (const exec::Op& op : program.buckets[b].ops) {
+      const exec::OpTime& at = *time++;
+      if (op.step < 0 && op.kind != exec::Op::Kind::scale) continue;
+      ops.push_back({.bucket = static_cast<int32_t>(b),
+                     .step = op.step,
+                     .begin_us = tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
+                     .end_us = tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3)});
+    }
+  }
+  return ops;
+}
+
+}  // namespace gradtune::tuner
