@@ -15,6 +15,7 @@ namespace {
 
 using core::Step;
 using Kind = Step::Kind;
+using Collective = std::pair<Kind, core::Level>;
 
 constexpr double kLeastByte = 0.8;  // of the prior's
 
@@ -73,6 +74,12 @@ std::vector<Point> points_of(const std::vector<Message>& messages) {
   return points;
 }
 
+// Whether such a message tells of what is fixed.
+bool is_short(const Line& line, const Point& point) {
+  constexpr double kShare = 0.2;
+  return line.fixed >= kShare * (line.fixed + line.unit * point.x);
+}
+
 // By how much messages take longer than their line on average. A line goes through medians, but of many messages in a
 // row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by messages
 // that are short: of long ones it is lost in their noise. What all messages of a step have in common does not count:
@@ -80,10 +87,9 @@ std::vector<Point> points_of(const std::vector<Message>& messages) {
 class Jitter {
  public:
   void add(const Line& line, const std::vector<Message>& messages) {
-    constexpr double kShort = 0.2;  // share of the fixed part
     for (const Message& message : messages) {
-      const double fitted = line.fixed + line.unit * message.point.x;
-      if (line.fixed >= kShort * fitted) late_us_[message.step].push_back(message.point.y - fitted);
+      const double fitted_us = line.fixed + line.unit * message.point.x;
+      if (is_short(line, message.point)) late_us_[message.step].push_back(message.point.y - fitted_us);
     }
   }
 
@@ -111,7 +117,7 @@ struct Samples {
     std::vector<Point> encode, decode;
   };
   size_t steps = 0;
-  std::map<std::pair<Kind, core::Level>, std::vector<Message>> collectives;
+  std::map<Collective, std::vector<Message>> collectives;
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs;
   std::vector<Point> scale;
 
@@ -219,6 +225,33 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
   charge_link(collectives, timed.strategy, sizes, ranks, samples);
 }
 
+int steps_of(const Collective& collective, const Ranks& ranks) {
+  return std::max(core::messages(collective.first, ranks.of(collective.second)), 1);
+}
+
+Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, int steps) {
+  if (expected == nullptr) return fit_line(points);
+  return fit_line(points, steps * expected->message_us, kLeastByte * expected->byte_us);
+}
+
+// The least that one message takes on the network and inside a node, of the collectives of which enough short ones were
+// seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
+std::array<double, 2> latencies_us(const Samples& samples, const CostTable& prior, const Ranks& ranks) {
+  constexpr std::ptrdiff_t kEnough = 6;
+  std::array<double, 2> least_us{};
+  for (const auto& [key, messages] : samples.collectives) {
+    if (messages.empty()) continue;
+    const std::vector<Point> points = points_of(messages);
+    const int steps = steps_of(key, ranks);
+    const Line line = line_of(points, find_rate(prior, key.first, key.second), steps);
+    const auto are_short = [&](const Point& point) { return is_short(line, point); };
+    if (std::ranges::count_if(points, are_short) < kEnough) continue;
+    double& us = least_us[uses_network(key.second) ? 0 : 1];
+    us = us > 0 ? std::min(us, line.fixed / steps) : line.fixed / steps;
+  }
+  return least_us;
+}
+
 }  // namespace
 
 Line fit_line(std::vector<Point> points, double expected_fixed, double least_unit) {
@@ -241,7 +274,7 @@ Line fit_line(std::vector<Point> points, double expected_fixed, double least_uni
     }
   };
   for (size_t a = 0; a < heaps.size(); ++a) {
-    consider({heaps[a].y, 0});
+    consider({heaps[a].y - least_unit * heaps[a].x, least_unit});
     if (heaps[a].x > 0) {
       consider({0, heaps[a].y / heaps[a].x});
       consider({expected_fixed, (heaps[a].y - expected_fixed) / heaps[a].x});
@@ -263,22 +296,23 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior) {
   Samples samples;
   for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
+  const std::array<double, 2> latency_us = latencies_us(samples, prior, ranks);
   Jitter jitter;
   FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
   for (const CollectiveRate& rate : prior.collectives) samples.collectives[{rate.kind, rate.level}];
   for (const auto& [key, messages] : samples.collectives) {
     const std::vector<Point> points = points_of(messages);
     const auto& [kind, level] = key;
-    const CollectiveRate* expected = find_rate(prior, kind, level);
-    const int steps = std::max(core::messages(kind, ranks.of(level)), 1);
+    std::optional<CollectiveRate> expected;
+    if (const CollectiveRate* rate = find_rate(prior, kind, level)) expected = *rate;
+    if (expected) expected->message_us = std::max(expected->message_us, latency_us[uses_network(level) ? 0 : 1]);
+    const int steps = steps_of(key, ranks);
     if (points.empty()) {
       fitted.table.collectives.push_back(*expected);
       fitted.collectives.emplace_back();
       continue;
     }
-    const Line line = expected == nullptr
-                          ? fit_line(points)
-                          : fit_line(points, steps * expected->message_us, kLeastByte * expected->byte_us);
+    const Line line = line_of(points, expected ? &*expected : nullptr, steps);
     jitter.add(line, messages);
     fitted.table.collectives.push_back({kind, level, line.fixed / steps, line.unit});
     fitted.collectives.push_back(quality_of(line, points));

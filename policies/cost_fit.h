@@ -36,7 +36,7 @@ struct FittedCost {
 
 // The strategies are of that table. Collectives that are under way together share a link evenly; those that are so
 // beside larger ones most of the time do not count, as they wait in the queue of these. A byte costs at least about what
-// the prior says: a link is what it is, whatever travels. Stalls, which medians leave out, are spread over all messages. A rate whose samples are of one size only is taken for
+// the prior says: a link is what it is, whatever travels; and so does a message, once short ones of any kind were seen. Stalls, which medians leave out, are spread over all messages. A rate whose samples are of one size only is taken for
 // proportional to the size, beyond the prior's fixed part where there is one. Of what was not seen the prior's rates are
 // taken; without any a compressor is left out unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,

@@ -95,10 +95,12 @@ Forecast::Kind Forecast::kind_of(const core::Strategy& strategy) {
   Kind kind;
   for (const core::Bucket& bucket : strategy.buckets) {
     if (static_cast<double>(core::numel(bucket)) < kNegligible * static_cast<double>(all)) continue;
-    if (bucket.option.codecs.empty()) kind.insert("none");
+    const std::string links = core::uses_levels(bucket.option) ? " in levels" : "";
+    if (bucket.option.codecs.empty()) kind.insert("none" + links);
     for (const core::Step& step : bucket.option.steps) {
       if (core::is_collective(step.kind)) continue;
-      kind.insert(core::to_string(bucket.option.codecs[step.codec]) + "@" + std::string(core::to_string(step.place)));
+      const std::string_view place = core::to_string(step.place);
+      kind.insert(core::to_string(bucket.option.codecs[step.codec]) + "@" + std::string(place) + links);
     }
   }
   return kind;

@@ -38,7 +38,8 @@ class Forecast {
   const FittedCost& cost() const { return cost_; }
 
  private:
-  // What the strategy is made of: the compressors, with their places, of buckets that are not negligible.
+  // What the strategy is made of: the compressors, with their places, of buckets that are not negligible, and whether
+  // these go by levels.
   using Kind = std::set<std::string>;
 
   Forecast() = default;

@@ -47,8 +47,8 @@ def p90(values):
 class Predictions:
     """Jobs, their rows, and what came of all of them."""
 
-    def __init__(self, bench, build, rows):
-        self.bench, self.rows = bench, rows
+    def __init__(self, bench, build, rows, out):
+        self.bench, self.rows, self.out = bench, rows, out
         self.program = build / "tests" / "bench" / "recorded_job"
 
     def job(self, part, model, rate, delay="none", nodes=2, ranks_per_node=1, flags=()):
@@ -64,8 +64,8 @@ class Predictions:
             arm["error"] = abs(arm["predicted_ms"] / arm["measured_ms"] - 1)
             seen = " (seen)" if arm["was_tried"] else ""
             ratios = [statistics.median(block) / arm["predicted_ms"] for block in arm["blocks_ms"]]
-            row(self.rows, f"{name}: {arm['kind']} {arm['label']}{seen}", arm["measured_ms"], arm["predicted_ms"], ratios,
-                None)
+            row(self.rows, f"{name}: {arm['kind']} {arm['label']}{seen}", arm["measured_ms"], arm["predicted_ms"],
+                ratios, None)
         errors = [arm["error"] for arm in job["arms"] if not arm["was_tried"]]
         if errors:
             row(self.rows, f"{name}: error of {len(errors)} predictions, median", 100 * statistics.median(errors), 0,
@@ -74,6 +74,7 @@ class Predictions:
         best = min(others, key=lambda arm: arm["measured_ms"])
         row(self.rows, f"{name}: auto / best other ({best['label']})", mine["measured_ms"], best["measured_ms"],
             [mine["measured_ms"] / best["measured_ms"]], GOAL_REGRET)
+        save(self.out, self.rows)
         return job
 
 
@@ -100,8 +101,10 @@ def win(predictions):
     for compressors, delay in (("bf16", "none"), ("topk:0.01", "none"), ("topk:0.01", DELAY)):
         job = predictions.job("win", "mixed", "200mbit", delay, ranks_per_node=2, flags=["--compressors", compressors])
         mine = job["arms"][0]
-        for kind in ("fusion", "tensor"):
-            arms = [arm for arm in job["arms"] if arm["kind"] == kind]
+        rivals = {"fusion": [arm for arm in job["arms"] if arm["kind"] in ("fusion", "pinned")],
+                  "tensor": [arm for arm in job["arms"] if arm["kind"] == "tensor"]}
+        rivals["flat fusion"] = [arm for arm in rivals["fusion"] if "@intra" not in arm["label"]]
+        for kind, arms in rivals.items():
             if not arms:
                 continue
             best = min(arms, key=lambda arm: arm["measured_ms"])
@@ -118,8 +121,8 @@ def training(predictions):
     for rate in ("200mbit", "1gbit"):
         bench.count += 1
         journal = bench.folder / f"training{bench.count}.jsonl"
-        command = [bench.program, "--steps", 170, "--no-eval", "--fidelity", "lossy", "--policy", "auto", "--journal", journal]
-        bench.launch(bench.launcher(rate), command)
+        flags = ["--steps", 170, "--no-eval", "--fidelity", "lossy", "--policy", "auto", "--journal", journal]
+        bench.launch(bench.launcher(rate), [bench.program, *flags])
         entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
         predicted = decided_values(entries, "predict")
         errors = []
@@ -137,15 +140,16 @@ def summary(rows):
     """Over all jobs with recorded computation that OUT.json holds."""
     rows[:] = [entry for entry in rows if not entry["name"].startswith("all:")]
     measured = [entry for entry in rows if entry["unit"] == "ms" and entry["name"].split(":")[0] != "training"]
-    unseen = [entry for entry in measured if "(seen)" not in entry["name"] and " / " not in entry["name"].split(": ", 2)[2]]
+    unseen = [entry for entry in measured
+              if "(seen)" not in entry["name"] and " / " not in entry["name"].split(": ", 2)[2]]
     errors = [abs(entry["anchor"] / entry["value"] - 1) for entry in unseen]
     regrets = [entry["ratio"] for entry in measured if ": auto / best other" in entry["name"]]
     if not errors:
         return
     row(rows, f"all: error of {len(errors)} predictions, median", 100 * statistics.median(errors), 0,
         [statistics.median(errors)], GOAL_MEDIAN, "%")
-    row(rows, f"all: error of {len(errors)} predictions, 90th percentile", 100 * p90(errors), 0, [p90(errors)], GOAL_P90,
-        "%")
+    row(rows, f"all: error of {len(errors)} predictions, 90th percentile", 100 * p90(errors), 0, [p90(errors)],
+        GOAL_P90, "%")
     row(rows, f"all: auto / best other, median of {len(regrets)} jobs", statistics.median(regrets), 1,
         [statistics.median(regrets)], GOAL_REGRET, "x")
     row(rows, "all: auto / best other, the worst job", max(regrets), 1, [max(regrets)], GOAL_REGRET, "x")
@@ -165,7 +169,7 @@ def main():
     rows = [entry for entry in earlier if entry["name"].split(":")[0] not in chosen]
     with tempfile.TemporaryDirectory() as folder:
         build = flags.build.resolve()
-        predictions = Predictions(Bench(build, folder), build, rows)
+        predictions = Predictions(Bench(build, folder), build, rows, flags.out)
         for part in chosen:
             parts[part](predictions)
             summary(rows)

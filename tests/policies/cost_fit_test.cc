@@ -205,6 +205,23 @@ TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
   EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0075);
 }
 
+TEST(FitCost, ALinkIsAsFarForWhatWasNotSeen) {
+  // Short gathers take 5 ms; of all_reduce only a large one was seen, of the others none.
+  const core::Strategy plain = strategy_of("all_reduce", {1'000'000}),
+                       gather = strategy_of("bf16: encode@device all_gather decode@device", {100, 1000});
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 3; ++step) {
+    timed.push_back({plain, {{0, 0, 0, 50'000}}});
+    timed.push_back({gather, {{0, 1, 0, 5000}, {1, 1, 9000, 14'010}}});
+  }
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits(), prior);
+  };
+  const FittedCost fitted = fit(prior_cost(fit({}).table, {}).value());
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_reduce, Level::flat)->message_us, 5000, 100);
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_to_all, Level::flat)->message_us, 5000, 100);
+}
+
 TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {
   const core::Strategy plain = strategy_of("all_reduce", {100, 100, 100, 100, 100, 1'000'000});
   std::vector<TimedStrategy> timed;

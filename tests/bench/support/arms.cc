@@ -19,7 +19,7 @@ using policies::Form;
 using policies::Partition;
 
 constexpr int kMostBuckets = 8;
-constexpr size_t kFusions = 3;  // of one compressor each
+constexpr size_t kFusions = 3;
 
 void keep_better(std::optional<Candidate>& best, Candidate candidate, const policies::Forecast& forecast) {
   const auto step = forecast.step(candidate.strategy);
@@ -62,11 +62,12 @@ std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies
   for (size_t t = 0; t < knowledge.table.tensors.size(); ++t) {
     tensors.push_back({{static_cast<int32_t>(t), 0, knowledge.table.tensors[t].numel}});
   }
-  std::map<size_t, std::optional<Candidate>> fusion_of_codec;
+  std::map<std::pair<size_t, bool>, std::optional<Candidate>> fusion_of;  // of each compressor, flat and with levels
   std::optional<Candidate> per_tensor, summed, gathered;
   for (const Form& form : forms) {
     for (const Partition& partition : partitions) {
-      keep_better(fusion_of_codec[form.codec], policies::apply(form, partition, knowledge), forecast);
+      keep_better(fusion_of[{form.codec, core::uses_levels(form.option)}], policies::apply(form, partition, knowledge),
+                  forecast);
     }
     keep_better(per_tensor, policies::apply(form, tensors, knowledge), forecast);
     if (form.place == core::Place::host) continue;
@@ -86,7 +87,7 @@ std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies
     if (candidate && known.insert(core::hash(candidate->strategy)).second) arms.push_back({kind, *candidate});
   };
   std::vector<Candidate> fusions;
-  for (const auto& [codec, fusion] : fusion_of_codec) {
+  for (const auto& [kind, fusion] : fusion_of) {
     if (fusion) fusions.push_back(*fusion);
   }
   std::ranges::sort(fusions, {}, [](const Candidate& fusion) { return *fusion.predicted_ms; });
