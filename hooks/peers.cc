@@ -81,9 +81,12 @@ void Peers::make_levels(const Options& options) {
   inter_ = make(options, "inter/" + std::to_string(seat_.local_rank), seat_.node, seat_.nodes, kThreads);
 }
 
+core::Status Peers::run(const comm::Collective& collective) {
+  return comm::run(*control_, collective, [this] { return alarm(); });
+}
+
 void Peers::broadcast(std::byte* data, int64_t bytes) {
-  must(comm::run(*control_,
-                 {.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
+  must(run({.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
        "broadcast from rank 0");
 }
 
@@ -113,30 +116,30 @@ std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes) {
 
 std::vector<uint64_t> Peers::gather(uint64_t value) {
   std::vector<uint64_t> values(static_cast<size_t>(size_));
-  must(comm::run(*control_, {.kind = Collective::Kind::all_gather,
-                             .in = reinterpret_cast<const std::byte*>(&value),
-                             .out = reinterpret_cast<std::byte*>(values.data()),
-                             .count = sizeof value,
-                             .timeout_ms = timeout_ms_}),
+  must(run({.kind = Collective::Kind::all_gather,
+            .in = reinterpret_cast<const std::byte*>(&value),
+            .out = reinterpret_cast<std::byte*>(values.data()),
+            .count = sizeof value,
+            .timeout_ms = timeout_ms_}),
        "comparison of ranks");
   return values;
 }
 
 void Peers::max(std::vector<uint8_t>& values) {
-  must(comm::run(*control_, {.kind = Collective::Kind::all_reduce,
-                             .reduction = Collective::Reduction::max,
-                             .out = reinterpret_cast<std::byte*>(values.data()),
-                             .count = static_cast<int64_t>(values.size()),
-                             .timeout_ms = timeout_ms_}),
+  must(run({.kind = Collective::Kind::all_reduce,
+            .reduction = Collective::Reduction::max,
+            .out = reinterpret_cast<std::byte*>(values.data()),
+            .count = static_cast<int64_t>(values.size()),
+            .timeout_ms = timeout_ms_}),
        "comparison of ranks");
 }
 
 void Peers::sum(std::span<float> values) {
-  must(comm::run(*control_, {.kind = Collective::Kind::all_reduce,
-                             .type = comm::WireType::f32,
-                             .out = reinterpret_cast<std::byte*>(values.data()),
-                             .count = static_cast<int64_t>(values.size()),
-                             .timeout_ms = timeout_ms_}),
+  must(run({.kind = Collective::Kind::all_reduce,
+            .type = comm::WireType::f32,
+            .out = reinterpret_cast<std::byte*>(values.data()),
+            .count = static_cast<int64_t>(values.size()),
+            .timeout_ms = timeout_ms_}),
        "sum over ranks");
 }
 
@@ -150,11 +153,11 @@ void Peers::must_succeed(const std::string& what, const core::Status& mine) {
     mine.error().message.copy(told.data() + 2, kBytes - 3);
   }
   std::vector<char> all(kBytes * static_cast<size_t>(size_));
-  must(comm::run(*control_, {.kind = Collective::Kind::all_gather,
-                             .in = reinterpret_cast<const std::byte*>(told.data()),
-                             .out = reinterpret_cast<std::byte*>(all.data()),
-                             .count = kBytes,
-                             .timeout_ms = timeout_ms_}),
+  must(run({.kind = Collective::Kind::all_gather,
+            .in = reinterpret_cast<const std::byte*>(told.data()),
+            .out = reinterpret_cast<std::byte*>(all.data()),
+            .count = kBytes,
+            .timeout_ms = timeout_ms_}),
        "comparison of ranks");
   for (int rank = 0; rank < size_; ++rank) {
     const char* one = all.data() + kBytes * static_cast<size_t>(rank);

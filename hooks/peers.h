@@ -57,6 +57,8 @@ class Peers {
   void close(bool failed);
 
  private:
+  core::Status run(const comm::Collective& collective);  // over the control communicator; ends when the alarm is raised
+
   // Over `size` ranks, of which this one is number `rank`.
   std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int rank, int size,
                                            int threads);

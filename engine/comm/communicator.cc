@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/comm/communicator.h"
 
+#include <chrono>
 #include <future>
+#include <utility>
 
 namespace gradtune::comm {
 
@@ -10,17 +12,25 @@ int64_t link_bytes(const Collective& collective, int size) {
   return core::link_bytes(collective.kind, collective.count * bytes_per_element(collective.type), size);
 }
 
-core::Status run(Communicator& communicator, const Collective& collective) {
+core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm) {
   class Waiter final : public CompletionSink {
    public:
     void complete(uint64_t, core::Status status) override { promise_.set_value(std::move(status)); }
-    core::Status wait() { return promise_.get_future().get(); }
+    std::future<core::Status> result() { return promise_.get_future(); }
 
    private:
     std::promise<core::Status> promise_;
   } waiter;
+  std::future<core::Status> result = waiter.result();
   communicator.start(collective, waiter, 0);
-  return waiter.wait();
+  while (alarm && result.wait_for(std::chrono::milliseconds(kAlarmPeriodMs)) != std::future_status::ready) {
+    core::Status alarmed = alarm();
+    if (alarmed.ok()) continue;
+    communicator.abort();
+    result.wait();  // buffers are the caller's until then
+    return alarmed;
+  }
+  return result.get();
 }
 
 }  // namespace gradtune::comm

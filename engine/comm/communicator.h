@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include "engine/core/option.h"
@@ -67,7 +68,11 @@ class Communicator {
   virtual void abort() = 0;
 };
 
-// Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts).
-core::Status run(Communicator& communicator, const Collective& collective);
+// Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts). The alarm is asked
+// every kAlarmPeriodMs: an error, such as that another rank has failed and will not come, aborts the communicator and is
+// returned.
+constexpr int64_t kAlarmPeriodMs = 250;
+core::Status run(Communicator& communicator, const Collective& collective,
+                 const std::function<core::Status()>& alarm = {});
 
 }  // namespace gradtune::comm

@@ -181,14 +181,13 @@ void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
 core::Status Executor::finish_step() {
   // A collective that outlives its deadline tells so itself; this limit is for what should not happen.
   const int64_t limit_ms = options_.timeout_ms + options_.timeout_ms / 4 + 1000;
-  constexpr int64_t kAlarmPeriodMs = 250;
   int64_t progress = progress_, idle_ms = 0;
   while (!finished_ && !failed_) {
     if (drain_device_ops()) continue;
     const int64_t start_ns = clock_.now_ns();
-    const bool rung = device_bell_.wait_ms(std::min(limit_ms, kAlarmPeriodMs));
+    const bool rung = device_bell_.wait_ms(std::min(limit_ms, comm::kAlarmPeriodMs));
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
-    idle_ms = rung || progress != progress_ ? 0 : idle_ms + kAlarmPeriodMs;
+    idle_ms = rung || progress != progress_ ? 0 : idle_ms + comm::kAlarmPeriodMs;
     progress = progress_;
     if (idle_ms >= limit_ms) {
       fail({core::Error::Code::timeout, "nothing made progress for " + std::to_string(limit_ms) + " ms"});

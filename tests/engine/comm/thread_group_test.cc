@@ -80,6 +80,18 @@ TEST(ThreadGroupFaults, ARankThatLeavesIsLostForThoseThatWaitForItAndForThoseTha
   });
 }
 
+TEST(ThreadGroupFaults, AnAlarmEndsTheWaitForARankThatWillNotCome) {
+  auto group = make_thread_group(2);
+  double value = 1;
+  int asked = 0;
+  const core::Status status = run(*group[0], any_reduction(value, 60'000), [&]() -> core::Status {
+    return ++asked < 2 ? core::Status() : Error{Error::Code::lost, "rank 1 told that it had failed"};
+  });
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(status.error().message, "rank 1 told that it had failed");
+  EXPECT_FALSE(run(*group[0], any_reduction(value, 60'000)).ok()) << "the communicator is dead";
+}
+
 class CountingSink final : public CompletionSink {
  public:
   void complete(uint64_t, core::Status) override { ++told; }

@@ -131,7 +131,9 @@ TEST(LossSample, OfEveryProgramThatLosesAndFeedsBackIsAShareOfTheGradient) {
           continue;
         }
         EXPECT_GT(loss.error, 1e-3) << option;
-        EXPECT_LT(loss.error, traits->error_feedback ? 1.001 : 20) << option;
+        // With momentum inside more is missing than the gradient: that of earlier steps too.
+        const double most = traits->replaces_momentum ? 1.05 : 1.001;
+        EXPECT_LT(loss.error, traits->error_feedback ? most : 20) << option;
         EXPECT_EQ(loss.residual > 0, traits->error_feedback) << option;
       }
     }
