@@ -122,6 +122,11 @@ struct Parameter {
 };
 constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
 
+constexpr core::HostWork::Limit limit_of(const Member& member) {
+  const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
+  return draws ? core::HostWork::Limit::random : core::HostWork::Limit::memory;
+}
+
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter) {
   return {.traits = {.name = name,
@@ -136,7 +141,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_max = parameter.max,
                      .parameter_step = parameter.step,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; }},
+                                         int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; },
+                     .host = {.limit = limit_of(member)}},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
 }

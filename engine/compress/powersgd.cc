@@ -349,7 +349,8 @@ TableRow powersgd() {
                      .rounds = 2,
                      .needs_matrices = true,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int round) { return Layout(spec, extent).payload_bytes(round); }},
+                                         int round) { return Layout(spec, extent).payload_bytes(round); },
+                     .host = {.reads = 2, .feedback_reads = 4, .feedback_writes = 2}},
           .make = make_as<PowerSgd>};
 }
 

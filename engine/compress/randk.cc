@@ -132,7 +132,8 @@ TableRow randk() {
                      .parameter_min = 1e-6,
                      .parameter_max = 1,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return 4 * share_of(spec.parameter, extent.numel); }},
+                                         int) { return 4 * share_of(spec.parameter, extent.numel); },
+                     .host = {.limit = core::HostWork::Limit::random}},
           .make = make_as<RandK>};
 }
 

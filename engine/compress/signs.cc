@@ -139,7 +139,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_max = has_parameter ? 65536 : 0.0,
                      .parameter_step = has_parameter ? 8 : 0.0,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return layout_of(member, spec, extent.numel).bytes; }},
+                                         int) { return layout_of(member, spec, extent.numel).bytes; },
+                     .host = {.state_arrays = member.has_momentum ? 1 : 0}},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<Signs>(spec, traits, member); }};
 }

@@ -175,22 +175,23 @@ class Thc final : public Compressor {
 
 TableRow thc() {
   return {
-      .traits = {.name = "thc",
-                 .summary = "integers of rotated blocks, in as many levels, whose sum fits a byte",
-                 .fidelity = core::Fidelity::lossy,
-                 .in_default_list = false,
-                 .summable = true,
-                 .error_feedback = true,
-                 .parameter_name = "levels",
-                 .parameter_default = 30,
-                 .parameter_min = 2,
-                 .parameter_max = 127,
-                 .parameter_step = 1,
-                 .rounds = 2,
-                 .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
-                                     int round) { return bytes_of(extent.numel, round); },
-                 .most_ranks =
-                     [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); }},
+      .traits = {
+          .name = "thc",
+          .summary = "integers of rotated blocks, in as many levels, whose sum fits a byte",
+          .fidelity = core::Fidelity::lossy,
+          .in_default_list = false,
+          .summable = true,
+          .error_feedback = true,
+          .parameter_name = "levels",
+          .parameter_default = 30,
+          .parameter_min = 2,
+          .parameter_max = 127,
+          .parameter_step = 1,
+          .rounds = 2,
+          .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
+                              int round) { return bytes_of(extent.numel, round); },
+          .most_ranks = [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); },
+          .host = {.limit = core::HostWork::Limit::random, .reads = 2, .feedback_reads = 4}},
       .make = make_as<Thc>};
 }
 

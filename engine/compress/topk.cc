@@ -222,6 +222,12 @@ class TopK final : public Compressor {
   Member member_;
 };
 
+// A threshold that is not carried takes a pass to be found, and another one to be used.
+constexpr core::HostWork host_work(const Member& member) {
+  if (!member.carries_bound) return {.limit = core::HostWork::Limit::selection, .reads = 2, .feedback_reads = 3};
+  return {.state_arrays = member.has_momentum ? 1 : 0};
+}
+
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool in_default_list) {
   return {.traits = {.name = name,
@@ -236,7 +242,8 @@ TableRow row(std::string_view name, std::string_view summary, bool in_default_li
                      .parameter_max = 1,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return Layout(spec, extent.numel).bytes; },
-                     .replaces_momentum = member.has_momentum},
+                     .replaces_momentum = member.has_momentum,
+                     .host = host_work(member)},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits, member); }};
 }
