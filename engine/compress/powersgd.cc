@@ -224,15 +224,8 @@ class PowerSgd final : public Compressor {
     float* const plain = q + layout.q_numbers();
     layout.for_plain([&](int64_t first, int64_t last, int64_t at) {
       for_ranges(queue, last - first, kBlockElements, [&](int64_t begin, int64_t end) {
-        largest.add(encode_dense(core::DType::f32, {.gradient = job.gradient.data() + first + begin,
-                                                    .residual = offset(job.residual, first + begin),
-                                                    .residual_next = offset(job.residual_next, first + begin),
-                                                    .add_to_residual_next = job.add_to_residual_next,
-                                                    .scale = job.scale,
-                                                    .error_scale = job.error_scale,
-                                                    .codes = reinterpret_cast<std::byte*>(plain + at + begin),
-                                                    .n = static_cast<size_t>(end - begin),
-                                                    .stream = false}));
+        largest.add(encode_dense(core::DType::f32, run_of(job, first + begin, first + end),
+                                 reinterpret_cast<std::byte*>(plain + at + begin), /*stream=*/false));
       });
     });
     return largest.get() < kInfinityBits && all_finite(q, layout.q_numbers());

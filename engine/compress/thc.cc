@@ -108,19 +108,12 @@ class Thc final : public Compressor {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       for (; begin < end; begin += kRotated) {
         const RotationSigns signs = signs_of(job.work.random, job.work.first_element + begin);
-        encode_thc({.gradient = job.gradient.data() + begin,
-                    .residual = offset(job.residual, begin),
-                    .residual_next = offset(job.residual_next, begin),
-                    .add_to_residual_next = job.add_to_residual_next,
-                    .scale = job.scale,
-                    .error_scale = job.error_scale,
-                    .unsent_factor = unsent_factor(job),
-                    .signs = &signs,
+        encode_thc(run_of(job, begin, std::min(end, begin + kRotated)),
+                   {.signs = &signs,
                     .levels = levels_of(job.work, begin),
                     .random = job.work.random,
                     .first_element = job.work.first_element + begin,
-                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
-                    .n = static_cast<size_t>(std::min(end - begin, kRotated))});
+                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin});
       }
     });
     return true;  // the first round has seen all elements

@@ -105,22 +105,22 @@ HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, 
   }
 }
 
-void encode_block(const ThcEncode& block) {
-  const ThcEncode of = block;  // what the compiler keeps in registers no store can change
+void encode_block(const EncodeRun& block, const ThcTarget& to) {
+  const EncodeRun of = block;  // what the compiler keeps in registers no store can change
   HWY_ALIGN float x[kOrder];
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     hn::StoreU(hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale)), d, x + i);
   });
   std::fill(x + of.n, x + kOrder, 0.0F);
-  change_signs(x, *of.signs, kNorm);
+  change_signs(x, *to.signs, kNorm);
   transform(x);
-  RandomTile random(of.random);
+  RandomTile random(to.random);
   for (size_t begin = 0; begin < kOrder; begin += kTile) {
-    const uint16_t* const draws = random.bits(static_cast<uint64_t>(of.first_element) + begin, kTile);
-    quantise(of.levels, draws, x + begin, of.codes + begin);
+    const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element) + begin, kTile);
+    quantise(to.levels, draws, x + begin, to.codes + begin);
   }
   if (of.residual_next == nullptr) return;
-  rotate_back(x, *of.signs);
+  rotate_back(x, *to.signs);
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     const auto p = load_p(d, of.gradient, of.residual, i);
     const auto sent = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, of.error_scale));
@@ -170,7 +170,7 @@ HWY_EXPORT(encode_block);
 HWY_EXPORT(decode_block);
 HWY_EXPORT(norm_of_block);
 
-void encode_thc(const ThcEncode& block) { HWY_DYNAMIC_DISPATCH(encode_block)(block); }
+void encode_thc(const EncodeRun& block, const ThcTarget& to) { HWY_DYNAMIC_DISPATCH(encode_block)(block, to); }
 void decode_thc(const ThcDecode& block) { HWY_DYNAMIC_DISPATCH(decode_block)(block); }
 double norm_of(const float* gradient, const float* residual, size_t n) {
   return HWY_DYNAMIC_DISPATCH(norm_of_block)(gradient, residual, n);

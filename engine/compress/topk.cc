@@ -12,7 +12,11 @@
 //              are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten times as
 //              large when it has settled: a mean keeps steps as large as they are without momentum, from the first one
 //              on, and so as those of other strategies that take turns with it. Its momentum is the optimizer's, which
-//              must have none of its own. For the paper's warm-up there is `lossy_after`.
+//              must have none of its own. The paper's warm-up (section 3.3), which sends 25 % in the first epoch and a
+//              quarter of what it sent before in each of the next four, is no setting of it: a density is the size of a
+//              payload, and that is part of a strategy, whose hash all ranks hold in every step. Densities in turn are
+//              strategies in turn ("dgc:0.25", then "dgc:0.0625"), which carry residuals along but not momentum. What
+//              gradtune does itself is not to compress at all before the step `lossy_after`, when gradients change most.
 //
 // Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
