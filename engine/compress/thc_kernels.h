@@ -50,6 +50,7 @@ struct ThcDecode {
   size_t n;  // <= kRotated
   bool accumulate;
 };
-void decode_thc(const ThcDecode& block);
+// False, and `out` left alone, where a sum of codes is larger than any can be.
+bool decode_thc(const ThcDecode& block);
 
 }  // namespace gradtune::compress
