@@ -16,7 +16,7 @@
 //
 // Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
 // bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads. Random
-// ones are bound by Philox, not by memory: about 200 instructions of 256 bits for 64 elements. Accuracy has not been
+// ones are bound by Philox, not by memory: 10 rounds of 6 instructions of 512 bits for 64 elements. Accuracy has not been
 // measured for any of them. Hence none is in the default list.
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
@@ -70,21 +70,15 @@ class BlockCodes final : public Compressor {
     std::byte* const payload = job.payload.data();
     std::atomic<bool> finite = true;
     for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
-      const CodeEncode run{
-          .gradient = job.gradient.data() + begin,
-          .residual = offset(job.residual, begin),
-          .residual_next = offset(job.residual_next, begin),
-          .add_to_residual_next = job.add_to_residual_next,
-          .scale = job.scale,
-          .error_scale = job.error_scale,
+      const CodeTarget to{
           .random = job.work.random,
           .first_element = static_cast<uint64_t>(job.work.first_element + begin),
           .units = reinterpret_cast<float*>(payload + layout.scales_at) + begin / layout.block,
           .codes = reinterpret_cast<uint8_t*>(payload) + layout.codes_at + code_bytes(begin, member_.format.bits),
           .block = static_cast<size_t>(layout.block),
-          .n = static_cast<size_t>(end - begin),
           .stream = n * 4 >= kStreamBytes};
-      if (!encode_codes(member_.format, run)) finite.store(false, std::memory_order_relaxed);
+      const bool is_finite = encode_codes(member_.format, run_of(job, begin, end), to);
+      if (!is_finite) finite.store(false, std::memory_order_relaxed);
     });
     return finite.load(std::memory_order_relaxed);
   }
@@ -122,6 +116,11 @@ struct Parameter {
 };
 constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
 
+constexpr core::HostWork::Limit limit_of(const Member& member) {
+  const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
+  return draws ? core::HostWork::Limit::random : core::HostWork::Limit::memory;
+}
+
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter) {
   return {.traits = {.name = name,
@@ -136,7 +135,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_max = parameter.max,
                      .parameter_step = parameter.step,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; }},
+                                         int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; },
+                     .host = {.limit = limit_of(member)}},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
 }

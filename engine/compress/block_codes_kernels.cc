@@ -192,24 +192,25 @@ HWY_INLINE void unpack(const uint8_t* planes, size_t n, int bits, uint8_t* codes
 
 // Writes the units of the blocks of [begin, end); returns whether all is finite.
 template <class Codes>
-bool write_units(const Codes& codes, CodeFormat::Norm norm, const CodeEncode& run, size_t begin, size_t end) {
+bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run, const CodeTarget& to, size_t begin,
+                 size_t end) {
   bool finite = true;
-  for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+  for_parts(begin, end, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
     const auto* gradient = run.gradient + from;
     const auto* residual = offset(run.residual, from);
-    const double of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, to - from)
-                                                              : euclidean_norm(gradient, residual, to - from);
+    const double of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, stop - from)
+                                                              : euclidean_norm(gradient, residual, stop - from);
     const auto sent = static_cast<float>(of_block * run.scale);
     const float unit = codes.unit(sent);
     const bool good = std::isfinite(sent) && std::isfinite(unit * codes.largest_value());
     finite &= good;
-    run.units[block] = good && unit >= FLT_MIN ? unit : 0;
+    to.units[block] = good && unit >= FLT_MIN ? unit : 0;
   });
   return finite;
 }
 
 template <class Codes>
-HWY_INLINE void write_codes(const Codes& codes, const CodeEncode& run, float unit, size_t from, size_t to,
+HWY_INLINE void write_codes(const Codes& codes, const EncodeRun& run, float unit, size_t from, size_t to,
                             const uint16_t* random, uint8_t* code, float* error) {
   const float inverse = unit > 0 ? 1 / unit : 0;
   const float* gradient = run.gradient + from;
@@ -233,21 +234,21 @@ HWY_INLINE void write_codes(const Codes& codes, const CodeEncode& run, float uni
 }
 
 template <class Codes>
-bool encode_run(const CodeFormat format, const CodeEncode run) {
+bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget to) {
   const Codes codes(format.bits);
   const auto bits = static_cast<size_t>(format.bits);
-  Output<uint8_t> out(run.codes, run.stream);
-  Output<float> errors(run.residual_next, run.stream && !run.add_to_residual_next);
-  RandomTile randoms(run.random);
+  Output<uint8_t> out(to.codes, to.stream);
+  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
+  RandomTile randoms(to.random);
   HWY_ALIGN uint8_t unpacked[kTile];
   const auto encode_tile = [&](size_t begin, size_t count) HWY_ATTR {
-    const uint16_t* random = Codes::kRandom ? randoms.bits(run.first_element + begin, count) : nullptr;
+    const uint16_t* random = Codes::kRandom ? randoms.bits(to.first_element + begin, count) : nullptr;
     uint8_t* const place = out.tile(begin / 8 * bits);
     uint8_t* const code = bits == 8 ? place : unpacked;
     float* const error = errors.tile(begin);
-    for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const size_t at = from - begin;
-      write_codes(codes, run, run.units[block], from, to, offset(random, at), code + at, offset(error, at));
+      write_codes(codes, run, to.units[block], from, stop, offset(random, at), code + at, offset(error, at));
     });
     if (bits < 8) pack(unpacked, count, format.bits, place);
     out.finish_tile(begin / 8 * bits, static_cast<size_t>(code_bytes(count, format.bits)));
@@ -255,10 +256,10 @@ bool encode_run(const CodeFormat format, const CodeEncode run) {
   };
   bool finite = true;
   // Codes need the unit, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
-  const size_t group = std::max(run.block, kTile / run.block * run.block);
+  const size_t group = std::max(to.block, kTile / to.block * to.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
-    finite &= write_units(codes, format.norm, run, begin, end);
+    finite &= write_units(codes, format.norm, run, to, begin, end);
     for (size_t tile = begin; tile < end; tile += kTile) encode_tile(tile, std::min(kTile, end - tile));
   }
   out.finish();
@@ -266,45 +267,89 @@ bool encode_run(const CodeFormat format, const CodeEncode run) {
   return finite;
 }
 
-// sums = (old == nullptr ? 0 : old) + the values of part of a block. Returns the largest code, sign apart.
-template <class Codes>
-HWY_INLINE uint32_t add_values(const Codes& codes, const uint8_t* code, float unit, const float* old, float* sums,
-                               size_t n) {
-  return largest_of(n, [&](auto d, size_t i) HWY_ATTR {
+// Payloads whose values are added up before the sum is stored.
+constexpr size_t kAtOnce = 8;
+
+// Of so many payloads the codes of part of a block, and the unit in each.
+struct Parts {
+  size_t count;
+  const uint8_t* codes[kAtOnce];
+  float units[kAtOnce];
+};
+
+// sums = (old == nullptr ? 0 : old) + the values of all parts, in their order. Mostly there is one of them.
+template <bool kOne, class Codes>
+HWY_INLINE void add_values(const Codes& codes, const Parts& parts, const float* old, float* sums, size_t n) {
+  const size_t count = kOne ? 1 : parts.count;
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
     const hn::RebindToSigned<decltype(d)> di;
     const hn::Rebind<uint8_t, decltype(d)> d8;
-    const auto one = hn::PromoteTo(di, hn::LoadU(d8, code + i));
-    auto sum = hn::Mul(codes.value(d, one), hn::Set(d, unit));
+    const auto value = [&](size_t p) HWY_ATTR {
+      const auto code = hn::PromoteTo(di, hn::LoadU(d8, parts.codes[p] + i));
+      return hn::Mul(codes.value(d, code), hn::Set(d, parts.units[p]));
+    };
+    auto sum = value(0);
     if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
+    for (size_t p = 1; p < count; ++p) sum = hn::Add(sum, value(p));
     hn::StoreU(sum, d, sums + i);
-    return hn::And(one, hn::Set(di, codes.code_mask()));
   });
+}
+
+// The largest of so many codes, sign apart.
+HWY_INLINE uint32_t largest_of_codes(const uint8_t* codes, size_t n, int32_t mask) {
+  const hn::CappedTag<uint8_t, kPlaneElements> d;
+  const auto of_code = hn::Set(d, static_cast<uint8_t>(mask));
+  auto largest = hn::Zero(d);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, codes + i), of_code));
+  }
+  HWY_ALIGN uint8_t lanes[kPlaneElements];
+  hn::Store(largest, d, lanes);
+  uint32_t last = 0;
+  for (size_t lane = 0; lane < hn::Lanes(d); ++lane) last = std::max<uint32_t>(last, lanes[lane]);
+  for (; i < n; ++i) last = std::max<uint32_t>(last, codes[i] & static_cast<uint32_t>(mask));
+  return last;
 }
 
 template <class Codes>
 size_t decode_run(const CodeFormat format, const CodeDecode run) {
   const Codes codes(format.bits);
   Output<float> out(run.out, run.stream);
-  HWY_ALIGN uint8_t unpacked[kTile];
+  HWY_ALIGN uint8_t unpacked[kAtOnce][kTile];
+  const bool all_are_sent = codes.largest_code() == codes.code_mask();
   size_t bad = run.payloads.size();
   for (size_t begin = 0; begin < run.n; begin += kTile) {
     const size_t count = std::min(kTile, run.n - begin);
     float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
-    for (size_t i = 0; i < run.payloads.size(); ++i) {
-      const std::byte* payload = run.payloads[i].data();
-      const auto* units = reinterpret_cast<const float*>(payload + run.units_at);
-      const auto* code = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
-      if (format.bits < 8) {
-        unpack(code, count, format.bits, unpacked);
-        code = unpacked;
+    for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
+      const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
+      const uint8_t* code[kAtOnce];
+      for (size_t p = 0; p < payloads.size(); ++p) {
+        code[p] = reinterpret_cast<const uint8_t*>(payloads[p].data() + run.codes_at) + begin / 8 * format.bits;
+        if (format.bits < 8) {
+          unpack(code[p], count, format.bits, unpacked[p]);
+          code[p] = unpacked[p];
+        }
+        if (all_are_sent) continue;
+        const uint32_t largest = largest_of_codes(code[p], count, codes.code_mask());
+        if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, first + p);
       }
-      uint32_t largest = 0;
       for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
         const size_t at = from - begin;
-        largest = std::max(largest, add_values(codes, code + at, units[block], offset(old, at), tile + at, to - from));
+        Parts parts{.count = payloads.size(), .codes = {}, .units = {}};
+        for (size_t p = 0; p < payloads.size(); ++p) {
+          parts.codes[p] = code[p] + at;
+          parts.units[p] = reinterpret_cast<const float*>(payloads[p].data() + run.units_at)[block];
+        }
+        const float* const before = offset(old, static_cast<int64_t>(at));
+        if (parts.count == 1) {
+          add_values<true>(codes, parts, before, tile + at, to - from);
+        } else {
+          add_values<false>(codes, parts, before, tile + at, to - from);
+        }
       });
-      if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, i);
       old = tile;
     }
     out.finish_tile(begin, count);
@@ -318,13 +363,13 @@ using Stochastic = Integers<true>;
 using E4M3 = Floats<3, 0x7e>;
 using E5M2 = Floats<2, 0x7b>;
 
-bool encode_any(const CodeFormat& format, const CodeEncode& run) {
+bool encode_any(const CodeFormat& format, const EncodeRun& run, const CodeTarget& to) {
   switch (format.codes) {
-    case CodeFormat::Codes::nearest: return encode_run<Nearest>(format, run);
-    case CodeFormat::Codes::stochastic: return encode_run<Stochastic>(format, run);
-    case CodeFormat::Codes::e4m3: return encode_run<E4M3>(format, run);
-    case CodeFormat::Codes::e5m2: return encode_run<E5M2>(format, run);
-    case CodeFormat::Codes::power: return encode_run<Powers>(format, run);
+    case CodeFormat::Codes::nearest: return encode_run<Nearest>(format, run, to);
+    case CodeFormat::Codes::stochastic: return encode_run<Stochastic>(format, run, to);
+    case CodeFormat::Codes::e4m3: return encode_run<E4M3>(format, run, to);
+    case CodeFormat::Codes::e5m2: return encode_run<E5M2>(format, run, to);
+    case CodeFormat::Codes::power: return encode_run<Powers>(format, run, to);
   }
   return false;
 }
@@ -350,8 +395,8 @@ namespace gradtune::compress {
 HWY_EXPORT(encode_any);
 HWY_EXPORT(decode_any);
 
-bool encode_codes(const CodeFormat& format, const CodeEncode& run) {
-  return HWY_DYNAMIC_DISPATCH(encode_any)(format, run);
+bool encode_codes(const CodeFormat& format, const EncodeRun& run, const CodeTarget& to) {
+  return HWY_DYNAMIC_DISPATCH(encode_any)(format, run, to);
 }
 
 size_t decode_codes(const CodeFormat& format, const CodeDecode& run) {

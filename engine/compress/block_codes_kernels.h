@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/compress/compressor.h"
+#include "engine/compress/shared.h"
 
 namespace gradtune::compress {
 
@@ -37,30 +37,25 @@ constexpr int64_t code_bytes(int64_t n, int bits) {
   return bits == 8 ? n : (n + kPlaneElements - 1) / kPlaneElements * bits * (kPlaneElements / 8);
 }
 
-struct CodeEncode {
-  const float* gradient;
-  const float* residual;  // or null
-  float* residual_next;   // or null
-  bool add_to_residual_next;
-  float scale, error_scale;
+// Where a run of whole blocks, but for the last one of the bucket, is encoded to.
+struct CodeTarget {
   Random random;
   uint64_t first_element;
   float* units;  // one for each block
   uint8_t* codes;
   size_t block;
-  size_t n;  // whole blocks, but for the last one of the bucket
   bool stream;
 };
 
 // Returns whether all units and what codes make of them are finite. A unit that is not is written as zero; so is one that
 // is not a normal number, and its elements are sent as zeros.
-bool encode_codes(const CodeFormat& format, const CodeEncode& run);
+bool encode_codes(const CodeFormat& format, const EncodeRun& run, const CodeTarget& to);
 
 struct CodeDecode {
   std::span<const std::span<const std::byte>> payloads;  // at least one
   size_t units_at, codes_at;  // bytes from the start of each payload to this run's units and codes
   float* out;
-  size_t block, n;  // as above
+  size_t block, n;  // whole blocks, but for the last one of the bucket
   bool accumulate;
   bool stream;
 };

@@ -41,15 +41,8 @@ class Dense final : public Compressor {
     const auto n = static_cast<int64_t>(job.gradient.size());
     Largest largest;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      largest.add(encode_dense(wire_, {.gradient = job.gradient.data() + begin,
-                                       .residual = offset(job.residual, begin),
-                                       .residual_next = offset(job.residual_next, begin),
-                                       .add_to_residual_next = job.add_to_residual_next,
-                                       .scale = job.scale,
-                                       .error_scale = job.error_scale,
-                                       .codes = job.payload.data() + begin * width,
-                                       .n = static_cast<size_t>(end - begin),
-                                       .stream = n * width >= kStreamBytes}));
+      largest.add(encode_dense(wire_, run_of(job, begin, end), job.payload.data() + begin * width,
+                               /*stream=*/n * width >= kStreamBytes));
     });
     return largest.get() < overflow_bits(wire_);
   }

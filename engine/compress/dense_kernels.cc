@@ -115,10 +115,10 @@ struct WireF16 {
 // Jobs come by value: what the compiler keeps in registers no store can change.
 
 template <class Wire>
-uint32_t encode(const DenseEncode job) {
+uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
   using Code = typename Wire::Code;
-  Output<Code> codes(reinterpret_cast<Code*>(job.codes), job.stream);
-  Output<float> errors(job.residual_next, job.stream && !job.add_to_residual_next);
+  Output<Code> codes(reinterpret_cast<Code*>(to), stream);
+  Output<float> errors(job.residual_next, stream && !job.add_to_residual_next);
   uint32_t largest = 0;
   for (size_t begin = 0; begin < job.n; begin += kTile) {
     const size_t count = std::min(kTile, job.n - begin);
@@ -166,9 +166,11 @@ void decode(const DenseDecode job) {
   out.finish();
 }
 
-uint32_t encode_f32(const DenseEncode& job) { return encode<WireF32>(job); }
-uint32_t encode_bf16(const DenseEncode& job) { return encode<WireBF16>(job); }
-uint32_t encode_f16(const DenseEncode& job) { return encode<WireF16>(job); }
+uint32_t encode_f32(const EncodeRun& run, std::byte* codes, bool stream) { return encode<WireF32>(run, codes, stream); }
+uint32_t encode_bf16(const EncodeRun& run, std::byte* codes, bool stream) {
+  return encode<WireBF16>(run, codes, stream);
+}
+uint32_t encode_f16(const EncodeRun& run, std::byte* codes, bool stream) { return encode<WireF16>(run, codes, stream); }
 void decode_f32(const DenseDecode& job) { decode<WireF32>(job); }
 void decode_bf16(const DenseDecode& job) { decode<WireBF16>(job); }
 void decode_f16(const DenseDecode& job) { decode<WireF16>(job); }
@@ -187,11 +189,11 @@ HWY_EXPORT(decode_f32);
 HWY_EXPORT(decode_bf16);
 HWY_EXPORT(decode_f16);
 
-uint32_t encode_dense(core::DType wire, const DenseEncode& block) {
+uint32_t encode_dense(core::DType wire, const EncodeRun& run, std::byte* codes, bool stream) {
   switch (wire) {
-    case core::DType::f32: return HWY_DYNAMIC_DISPATCH(encode_f32)(block);
-    case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(encode_bf16)(block);
-    case core::DType::f16: return HWY_DYNAMIC_DISPATCH(encode_f16)(block);
+    case core::DType::f32: return HWY_DYNAMIC_DISPATCH(encode_f32)(run, codes, stream);
+    case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(encode_bf16)(run, codes, stream);
+    case core::DType::f16: return HWY_DYNAMIC_DISPATCH(encode_f16)(run, codes, stream);
   }
   return 0;
 }

@@ -8,23 +8,13 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/compress/shared.h"
 #include "engine/core/gradient_table.h"
 
 namespace gradtune::compress {
 
-struct DenseEncode {
-  const float* gradient;
-  const float* residual;  // or null
-  float* residual_next;   // or null
-  bool add_to_residual_next;
-  float scale, error_scale;
-  std::byte* codes;  // of this block
-  size_t n;
-  bool stream;
-};
-
-// Returns the bits of the largest |scale * p|.
-uint32_t encode_dense(core::DType wire, const DenseEncode& block);
+// Writes the codes of the run; returns the bits of the largest |scale * p|. `stream`: past the caches.
+uint32_t encode_dense(core::DType wire, const EncodeRun& run, std::byte* codes, bool stream);
 
 struct DenseDecode {
   std::span<const std::span<const std::byte>> payloads;  // at least one

@@ -80,9 +80,10 @@ uint32_t multiply_rows(const MatrixProduct& job) {
         const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
           const auto p = load_p(d, gradient, residual, i);
           hn::StoreU(p, d, to + i);
-          if (sum != nullptr) hn::StoreU(p, d, sum + i);
+          if (sum != nullptr && !job.stream) hn::StoreU(p, d, sum + i);
           return abs_bits(d, p);
         });
+        if (sum != nullptr && job.stream) stream(to, sum, count * sizeof(float));
         largest = std::max(largest, seen);
         std::fill(to + count, to + padded, 0.0F);
       }
@@ -97,6 +98,7 @@ uint32_t multiply_rows(const MatrixProduct& job) {
       }
     }
   }
+  if (job.stream) hwy::FlushStream();
   return largest;
 }
 
@@ -187,6 +189,39 @@ void outer_rows(const OuterProduct& job) {
   }
 }
 
+double pass_column(const ColumnPass& job) {
+  const ColumnPass of = job;  // what the compiler keeps in registers no store can change
+  const bool changes = of.from != nullptr || of.factor != 1;
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  HWY_ALIGN double sums[8];
+  const size_t whole = of.n / 8 * 8;
+  for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
+    auto sum = hn::Zero(d);
+    for (size_t i = lane; i < whole; i += 8) {
+      auto value = hn::LoadU(df, of.column + i);
+      if (changes) {
+        auto exact = hn::Mul(hn::PromoteTo(d, value), hn::Set(d, of.factor));
+        if (of.from != nullptr) {
+          exact = hn::Sub(exact, hn::Mul(hn::PromoteTo(d, hn::LoadU(df, of.from + i)), hn::Set(d, of.taken)));
+        }
+        value = hn::DemoteTo(df, exact);
+        hn::StoreU(value, df, of.column + i);
+      }
+      const auto next = hn::LoadU(df, of.next + i);  // behind the store, since it may be the column
+      sum = hn::Add(sum, hn::Mul(hn::PromoteTo(d, value), hn::PromoteTo(d, next)));
+    }
+    hn::StoreU(sum, d, sums + lane);
+  }
+  for (size_t i = whole; i < of.n; ++i) {
+    double exact = double{of.column[i]} * of.factor;
+    if (of.from != nullptr) exact -= double{of.from[i]} * of.taken;
+    of.column[i] = static_cast<float>(exact);
+    sums[i % 8] += double{of.column[i]} * double{of.next[i]};
+  }
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace gradtune::compress::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -197,10 +232,13 @@ namespace gradtune::compress {
 HWY_EXPORT(multiply_rows);
 HWY_EXPORT(multiply_columns);
 HWY_EXPORT(outer_rows);
+HWY_EXPORT(pass_column);
 
 uint32_t multiply(const MatrixProduct& job) { return HWY_DYNAMIC_DISPATCH(multiply_rows)(job); }
 
 void multiply_transposed(const TransposedProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_columns)(job); }
+
+double take_and_multiply(const ColumnPass& job) { return HWY_DYNAMIC_DISPATCH(pass_column)(job); }
 
 void multiply_outer(const OuterProduct& job) { HWY_DYNAMIC_DISPATCH(outer_rows)(job); }
 

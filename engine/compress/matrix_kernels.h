@@ -21,6 +21,7 @@ struct MatrixProduct {
   const float* gradient;
   const float* residual;  // or null
   float* sum;             // where M goes, or null
+  bool stream;            // past the caches
   size_t rows, columns;
   const float* q;  // padded
   size_t q_stride;
@@ -58,5 +59,17 @@ struct OuterProduct {
   bool accumulate;
 };
 void multiply_outer(const OuterProduct& job);
+
+// column = factor * column - taken * from, in double precision and then rounded; of `from` == null the second part is
+// left out. Returns the product of what it then is with `next`, which may be the column itself. Element i goes to
+// partial sum i % 8.
+struct ColumnPass {
+  float* column;
+  double factor, taken;
+  const float* from;
+  const float* next;
+  size_t n;
+};
+double take_and_multiply(const ColumnPass& job);
 
 }  // namespace gradtune::compress

@@ -5,43 +5,49 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/compress/matrix_kernels.h"
+#include "engine/compress/shared.h"
+
 namespace gradtune::compress {
 namespace {
 
 constexpr double kLeast = 1e-6;
 
-// Element i goes to partial sum i % 8, so that compilers find vectors and every machine the same sum.
-double dot(const float* a, const float* b, size_t n) {
-  constexpr size_t kSums = 8;
-  double sums[kSums] = {};
-  size_t i = 0;
-  for (; i + kSums <= n; i += kSums) {
-    for (size_t k = 0; k < kSums; ++k) sums[k] += double{a[i + k]} * double{b[i + k]};
-  }
-  for (; i < n; ++i) sums[i % kSums] += double{a[i]} * double{b[i]};
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
-}
-
-void subtract(double factor, const float* from, float* column, size_t n) {
-  for (size_t i = 0; i < n; ++i) column[i] = static_cast<float>(double{column[i]} - factor * double{from[i]});
-}
+// Pieces of a column, as many as partial sums have room.
+constexpr int64_t kMostPieces = 64;
 
 }  // namespace
 
-void orthonormalise(float* columns, size_t rows, size_t count) {
+void orthonormalise(float* columns, size_t rows, size_t count, Queue& queue) {
+  const auto n = static_cast<int64_t>(rows);
+  const int64_t step = std::max(kBlockElements, round_up((n + kMostPieces - 1) / kMostPieces, 16));
+  const int64_t pieces = (n + step - 1) / step;
+  // column = factor * column - taken * from, and what its product with `next` is.
+  const auto pass = [&](float* column, double factor, double taken, const float* from, const float* next) {
+    double sums[kMostPieces] = {};
+    for_ranges(queue, n, step, [&](int64_t begin, int64_t end) {
+      sums[begin / step] = take_and_multiply({.column = column + begin,
+                                              .factor = factor,
+                                              .taken = taken,
+                                              .from = offset(from, begin),
+                                              .next = next + begin,
+                                              .n = static_cast<size_t>(end - begin)});
+    });
+    double sum = 0;
+    for (int64_t i = 0; i < pieces; ++i) sum += sums[i];
+    return sum;
+  };
   for (size_t j = 0; j < count; ++j) {
     float* const column = columns + j * rows;
-    const double before = std::sqrt(dot(column, column, rows));
-    for (int pass = 0; pass < 2; ++pass) {
-      for (size_t k = 0; k < j; ++k) {
-        const float* const other = columns + k * rows;
-        subtract(dot(column, other, rows), other, column, rows);
-      }
+    const double before = std::sqrt(pass(column, 1, 0, nullptr, column));
+    double product = j == 0 ? before * before : pass(column, 1, 0, nullptr, columns);
+    for (size_t i = 0; i < 2 * j; ++i) {  // all columns before it, twice
+      const size_t next = i + 1 < 2 * j ? (i + 1) % j : j;
+      product = pass(column, 1, product, columns + i % j * rows, columns + next * rows);
     }
-    const double left = std::sqrt(dot(column, column, rows));
+    const double left = std::sqrt(product);
     if (left > kLeast * before && std::isfinite(left)) {
-      const double factor = 1 / left;
-      for (size_t i = 0; i < rows; ++i) column[i] = static_cast<float>(double{column[i]} * factor);
+      (void)pass(column, 1 / left, 0, nullptr, column);
     } else {
       std::fill_n(column, rows, 0.0F);
     }

@@ -142,7 +142,7 @@ class PowerSgd final : public Compressor {
     const Layout layout(spec_, {static_cast<int64_t>(job.out.size()), job.work.matrices});
     if (core::Status sizes = check_sizes(job.payloads, layout.payload_bytes(job.work.round)); !sizes) return sizes;
     if (job.work.round == 0) {
-      decode_p(job, layout);
+      decode_p(job, layout, queue);
     } else {
       decode_q(job, layout, queue);
     }
@@ -166,6 +166,7 @@ class PowerSgd final : public Compressor {
         largest.add(multiply({.gradient = job.gradient.data() + at,
                               .residual = offset(job.residual, at),
                               .sum = job.residual == nullptr ? nullptr : job.residual_next + at,
+                              .stream = job.gradient.size() * sizeof(float) >= kStreamBytes,
                               .rows = static_cast<size_t>(end - begin),
                               .columns = static_cast<size_t>(columns),
                               .q = q,
@@ -198,11 +199,11 @@ class PowerSgd final : public Compressor {
     return q;
   }
 
-  static void decode_p(const Decode& job, const Layout& layout) {
+  static void decode_p(const Decode& job, const Layout& layout, Queue& queue) {
     float* const p = p_of(job.work);
-    add_up(job.payloads, p, layout.p_numbers());
+    add_up(job.payloads, p, layout.p_numbers(), queue);
     layout.for_matrices([&](const Factors& of) {
-      orthonormalise(p + of.p_at, static_cast<size_t>(of.matrix.rows), static_cast<size_t>(layout.rank()));
+      orthonormalise(p + of.p_at, static_cast<size_t>(of.matrix.rows), static_cast<size_t>(layout.rank()), queue);
     });
   }
 
@@ -224,15 +225,8 @@ class PowerSgd final : public Compressor {
     float* const plain = q + layout.q_numbers();
     layout.for_plain([&](int64_t first, int64_t last, int64_t at) {
       for_ranges(queue, last - first, kBlockElements, [&](int64_t begin, int64_t end) {
-        largest.add(encode_dense(core::DType::f32, {.gradient = job.gradient.data() + first + begin,
-                                                    .residual = offset(job.residual, first + begin),
-                                                    .residual_next = offset(job.residual_next, first + begin),
-                                                    .add_to_residual_next = job.add_to_residual_next,
-                                                    .scale = job.scale,
-                                                    .error_scale = job.error_scale,
-                                                    .codes = reinterpret_cast<std::byte*>(plain + at + begin),
-                                                    .n = static_cast<size_t>(end - begin),
-                                                    .stream = false}));
+        largest.add(encode_dense(core::DType::f32, run_of(job, first + begin, first + end),
+                                 reinterpret_cast<std::byte*>(plain + at + begin), /*stream=*/false));
       });
     });
     return largest.get() < kInfinityBits && all_finite(q, layout.q_numbers());
@@ -269,7 +263,7 @@ class PowerSgd final : public Compressor {
 
   static void decode_q(const Decode& job, const Layout& layout, Queue& queue) {
     float* const q = q_of(job.work, layout);
-    add_up(job.payloads, q, layout.q_numbers());
+    add_up(job.payloads, q, layout.q_numbers(), queue);
     if (job.work.state_next != nullptr) {
       std::copy_n(q, layout.q_numbers(), reinterpret_cast<float*>(job.work.state_next));
     }
@@ -294,12 +288,14 @@ class PowerSgd final : public Compressor {
   }
 
   // The numbers at the front of all payloads.
-  static void add_up(std::span<const std::span<const std::byte>> payloads, float* sums, int64_t n) {
-    std::fill_n(sums, n, 0.0F);
-    for (const std::span<const std::byte>& payload : payloads) {
-      const auto* const numbers = reinterpret_cast<const float*>(payload.data());
-      for (int64_t i = 0; i < n; ++i) sums[i] += numbers[i];
-    }
+  static void add_up(std::span<const std::span<const std::byte>> payloads, float* sums, int64_t n, Queue& queue) {
+    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+      std::fill(sums + begin, sums + end, 0.0F);
+      for (const std::span<const std::byte>& payload : payloads) {
+        const auto* const numbers = reinterpret_cast<const float*>(payload.data());
+        for (int64_t i = begin; i < end; ++i) sums[i] += numbers[i];
+      }
+    });
   }
 
   // What becomes of the elements of a matrix and of p q^T.
@@ -349,7 +345,8 @@ TableRow powersgd() {
                      .rounds = 2,
                      .needs_matrices = true,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int round) { return Layout(spec, extent).payload_bytes(round); }},
+                                         int round) { return Layout(spec, extent).payload_bytes(round); },
+                     .host = {.reads = 2, .feedback_reads = 4, .feedback_writes = 2}},
           .make = make_as<PowerSgd>};
 }
 

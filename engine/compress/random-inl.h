@@ -19,14 +19,50 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
+// The keys of all rounds.
+struct PhiloxKeys {
+  explicit PhiloxKeys(uint64_t seed) {
+    auto key0 = static_cast<uint32_t>(seed), key1 = static_cast<uint32_t>(seed >> 32);
+    for (int round = 0; round < core::kPhiloxRounds; ++round) {
+      of[0][round] = key0;
+      of[1][round] = key1;
+      key0 += core::kPhiloxKeySteps[0];
+      key1 += core::kPhiloxKeySteps[1];
+    }
+  }
+  uint64_t of[2][core::kPhiloxRounds];
+};
+
+#if HWY_TARGET != HWY_SCALAR
+
+// One round of the blocks in 64-bit lanes. Of each word only the low half counts; what is above is not cleared.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void philox_round(D d, const PhiloxKeys& keys, int round, V& x0, V& x1, V& x2, V& x3) {
+  const hn::RepartitionToNarrow<D> d32;
+  const V first = hn::MulEven(hn::BitCast(d32, x0), hn::Set(d32, core::kPhiloxMultipliers[0]));
+  const V second = hn::MulEven(hn::BitCast(d32, x2), hn::Set(d32, core::kPhiloxMultipliers[1]));
+  x0 = hn::Xor3(hn::ShiftRight<32>(second), x1, hn::Set(d, keys.of[0][round]));
+  x1 = second;
+  x2 = hn::Xor3(hn::ShiftRight<32>(first), x3, hn::Set(d, keys.of[1][round]));
+  x3 = first;
+}
+
+// Two words as one.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V philox_pair(D d, V low, V high) {
+  return hn::Or(hn::And(low, hn::Set(d, 0xffffffff)), hn::ShiftLeft<32>(high));
+}
+
+#endif
+
 class RandomTile {
  public:
-  explicit RandomTile(const Random& random) : random_(random) {}
+  explicit RandomTile(const Random& random) : random_(random), keys_(random.seed) {}
 
   // The bits of elements [first, first + count), count <= kTile.
   HWY_INLINE const uint16_t* bits(uint64_t first, size_t count) {
     const size_t skipped = first % kGroup;
-    for (size_t begin = 0; begin < skipped + count; begin += kGroup) fill((first + begin) / kGroup, tile_ + begin);
+    fill(first / kGroup, (skipped + count + kGroup - 1) / kGroup);
     return tile_ + skipped;
   }
 
@@ -36,52 +72,59 @@ class RandomTile {
 
 #if HWY_TARGET == HWY_SCALAR
 
-  HWY_INLINE void fill(uint64_t group, uint16_t* to) const {
-    for (size_t b = 0; b < kBlocks; ++b, to += 4) {
-      const auto words =
-          core::philox4x32({static_cast<uint32_t>(group * kBlocks + b), random_.step, random_.rank, random_.use},
-                           {static_cast<uint32_t>(random_.seed), static_cast<uint32_t>(random_.seed >> 32)});
-      std::memcpy(to, words.data(), 8);
-      std::memcpy(to + kGroup / 2, words.data() + 2, 8);
+  HWY_INLINE void fill(uint64_t group, size_t groups) {
+    uint16_t* to = tile_;
+    for (; groups > 0; --groups, ++group, to += kGroup / 2) {
+      for (size_t b = 0; b < kBlocks; ++b, to += 4) {
+        const auto words =
+            core::philox4x32({static_cast<uint32_t>(group * kBlocks + b), random_.step, random_.rank, random_.use},
+                             {static_cast<uint32_t>(random_.seed), static_cast<uint32_t>(random_.seed >> 32)});
+        std::memcpy(to, words.data(), 8);
+        std::memcpy(to + kGroup / 2, words.data() + 2, 8);
+      }
     }
   }
 
 #else
 
-  HWY_INLINE void fill(uint64_t group, uint16_t* to) const {
-    const hn::CappedTag<uint64_t, kBlocks> d;
-    const hn::RepartitionToNarrow<decltype(d)> d32;
-    const hn::Repartition<uint16_t, decltype(d)> d16;
-    const auto low_half = hn::Set(d, 0xffffffff);
-    const auto multiply = [d32](auto word, uint32_t factor)
-                              HWY_ATTR { return hn::MulEven(hn::BitCast(d32, word), hn::Set(d32, factor)); };
-    for (size_t lane = 0; lane < kBlocks; lane += hn::Lanes(d)) {
-      // Of each word only the low half counts; what is above is not cleared until the end.
-      auto x0 = hn::Add(hn::Iota(d, static_cast<uint64_t>(lane)), hn::Set(d, group * kBlocks));
-      auto x1 = hn::Set(d, uint64_t{random_.step}), x2 = hn::Set(d, uint64_t{random_.rank});
-      auto x3 = hn::Set(d, uint64_t{random_.use});
-      auto key0 = static_cast<uint32_t>(random_.seed), key1 = static_cast<uint32_t>(random_.seed >> 32);
+  using D = hn::CappedTag<uint64_t, kBlocks>;
+  using V = hn::Vec<D>;
+
+  // Blocks of all groups are counted through, so vectors of them are alike. Two of them at once: a round waits for the
+  // products of the round before.
+  HWY_INLINE void fill(uint64_t group, size_t groups) {
+    const D d;
+    const size_t lanes = hn::Lanes(d),
+                 blocks = groups * kBlocks;  // a multiple of 2 * lanes, but for vectors of 8 lanes
+    const V step = hn::Set(d, uint64_t{random_.step}), rank = hn::Set(d, uint64_t{random_.rank});
+    const V use = hn::Set(d, uint64_t{random_.use});
+    for (size_t block = 0; block < blocks; block += 2 * lanes) {
+      V a0 = hn::Add(hn::Iota(d, uint64_t{0}), hn::Set(d, group * kBlocks + block)),
+        b0 = hn::Add(a0, hn::Set(d, lanes));
+      V a1 = step, a2 = rank, a3 = use, b1 = step, b2 = rank, b3 = use;
       for (int round = 0; round < core::kPhiloxRounds; ++round) {
-        const auto first = multiply(x0, core::kPhiloxMultipliers[0]);
-        const auto second = multiply(x2, core::kPhiloxMultipliers[1]);
-        x0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(second), x1), hn::Set(d, uint64_t{key0}));
-        x1 = second;
-        x2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(first), x3), hn::Set(d, uint64_t{key1}));
-        x3 = first;
-        key0 += core::kPhiloxKeySteps[0];
-        key1 += core::kPhiloxKeySteps[1];
+        philox_round(d, keys_, round, a0, a1, a2, a3);
+        philox_round(d, keys_, round, b0, b1, b2, b3);
       }
-      const auto front = hn::Or(hn::And(x0, low_half), hn::ShiftLeft<32>(x1));
-      const auto back = hn::Or(hn::And(x2, low_half), hn::ShiftLeft<32>(x3));
-      hn::StoreU(hn::BitCast(d16, front), d16, to + lane * 4);
-      hn::StoreU(hn::BitCast(d16, back), d16, to + kGroup / 2 + lane * 4);
+      store(a0, a1, a2, a3, block);
+      store(b0, b1, b2, b3, block + lanes);  // perhaps behind the last group, where there is room
     }
+  }
+
+  // A block in each lane, of one group.
+  HWY_INLINE void store(V x0, V x1, V x2, V x3, size_t block) {
+    const D d;
+    const hn::Repartition<uint16_t, D> d16;
+    uint16_t* const to = tile_ + block / kBlocks * kGroup + block % kBlocks * 4;
+    hn::StoreU(hn::BitCast(d16, philox_pair(d, x0, x1)), d16, to);
+    hn::StoreU(hn::BitCast(d16, philox_pair(d, x2, x3)), d16, to + kGroup / 2);
   }
 
 #endif
 
   const Random random_;
-  HWY_ALIGN uint16_t tile_[kTile + kGroup];
+  const PhiloxKeys keys_;
+  HWY_ALIGN uint16_t tile_[kTile + 2 * kGroup];
 };
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

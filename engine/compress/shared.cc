@@ -87,6 +87,17 @@ float unsent_factor(const Encode& job) {
   return std::abs(product - 1) < 0x1p-23 ? 1.0F : static_cast<float>(product);
 }
 
+EncodeRun run_of(const Encode& job, int64_t begin, int64_t end) {
+  return {.gradient = job.gradient.data() + begin,
+          .residual = offset(job.residual, begin),
+          .residual_next = offset(job.residual_next, begin),
+          .add_to_residual_next = job.add_to_residual_next,
+          .scale = job.scale,
+          .error_scale = job.error_scale,
+          .unsent_factor = unsent_factor(job),
+          .n = static_cast<size_t>(end - begin)};
+}
+
 int64_t share_of(double share, int64_t n) {
   return std::min(n, static_cast<int64_t>(std::ceil(share * static_cast<double>(n) * (1 - 0x1p-50))));
 }

@@ -76,6 +76,18 @@ void check_encode(const Compressor& compressor, const Encode& job);
 // whose product is 1 but for rounding: then an element that was not sent is kept bit for bit.
 float unsent_factor(const Encode& job);
 
+// Elements of an encode as kernels are told of them.
+struct EncodeRun {
+  const float* gradient;
+  const float* residual;  // or null
+  float* residual_next;   // or null
+  bool add_to_residual_next;
+  float scale, error_scale;
+  float unsent_factor;  // what error_scale * scale is meant to be
+  size_t n;
+};
+EncodeRun run_of(const Encode& job, int64_t begin, int64_t end);
+
 // How many of n elements that share is, rounded up. Products that are whole but for rounding count as whole: 0.07 of 100
 // is 7.
 int64_t share_of(double share, int64_t n);

@@ -24,6 +24,7 @@
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
+#include "engine/compress/topk_kernels.h"
 
 namespace gradtune::compress {
 namespace {
@@ -62,36 +63,34 @@ class Signs final : public Compressor {
     std::byte* payload = job.payload.data();
     write_frame(job.payload, layout, member_.id, n);
     std::atomic<bool> finite = true;
+    const bool streamed = n * 4 >= kStreamBytes;
     for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
-      const float* gradient = job.gradient.data() + begin;
-      const float* residual = offset(job.residual, begin);
+      EncodeRun run = run_of(job, begin, end);
+      alignas(64) float momentum[kBlockElements];  // of signum, whose blocks are as large
       if (member_.has_momentum && job.work.state != nullptr) {
-        float* const momentum = reinterpret_cast<float*>(job.work.state_next) + begin;
         const auto decay = static_cast<float>(spec_.parameter);
         update_momentum({.before = reinterpret_cast<const float*>(job.work.state) + begin,
-                         .gradient = gradient,
-                         .residual = residual,
+                         .gradient = run.gradient,
+                         .residual = run.residual,
                          .next = momentum,
                          .decay = decay,
                          .gain = 1 - decay,
-                         .n = static_cast<size_t>(end - begin)});
-        gradient = momentum;
-        residual = nullptr;
+                         .n = run.n});
+        float* const next = reinterpret_cast<float*>(job.work.state_next) + begin;
+        if (streamed) {
+          stream_floats(momentum, next, run.n);
+        } else {
+          std::copy_n(momentum, run.n, next);
+        }
+        run.gradient = momentum;
+        run.residual = nullptr;
       }
-      const SignEncode run{.kind = member_.scales,
-                           .gradient = gradient,
-                           .residual = residual,
-                           .residual_next = offset(job.residual_next, begin),
-                           .add_to_residual_next = job.add_to_residual_next,
-                           .scale = job.scale,
-                           .error_scale = job.error_scale,
-                           .unsent_factor = unsent_factor(job),
-                           .scales = reinterpret_cast<float*>(payload + scales_at(layout, begin)),
-                           .bits = payload + layout.codes_at + begin / 8,
-                           .block = static_cast<size_t>(layout.block),
-                           .n = static_cast<size_t>(end - begin),
-                           .stream = n * 4 >= kStreamBytes};
-      if (!encode_signs(run)) finite.store(false, std::memory_order_relaxed);
+      const SignTarget to{.kind = member_.scales,
+                          .scales = reinterpret_cast<float*>(payload + scales_at(layout, begin)),
+                          .bits = payload + layout.codes_at + begin / 8,
+                          .block = static_cast<size_t>(layout.block),
+                          .stream = streamed};
+      if (!encode_signs(run, to)) finite.store(false, std::memory_order_relaxed);
     });
     return finite.load(std::memory_order_relaxed);
   }
@@ -139,7 +138,8 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_max = has_parameter ? 65536 : 0.0,
                      .parameter_step = has_parameter ? 8 : 0.0,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return layout_of(member, spec, extent.numel).bytes; }},
+                                         int) { return layout_of(member, spec, extent.numel).bytes; },
+                     .host = {.state_arrays = member.has_momentum ? 1 : 0}},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<Signs>(spec, traits, member); }};
 }

@@ -99,13 +99,13 @@ HWY_INLINE float finite_or_zero(double value) {
 }
 
 // Sums a block of n elements, writes its bits and scales.
-HWY_INLINE Sums write_block(const SignEncode& run, size_t block, size_t from, size_t n) {
+HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t block, size_t from, size_t n) {
   const float* gradient = run.gradient + from;
   const float* residual = offset(run.residual, from);
-  std::byte* bits = run.bits + from / 8;
-  float* scales = run.scales + block * static_cast<size_t>(scales_per_block(run.kind));
+  std::byte* bits = to.bits + from / 8;
+  float* scales = to.scales + block * static_cast<size_t>(scales_per_block(to.kind));
   const double scale = run.scale;
-  if (run.kind == SignScales::means) {
+  if (to.kind == SignScales::means) {
     const Sums sums = sum_block<true>(gradient, residual, n, bits);
     const int64_t positives = static_cast<int64_t>(n) - sums.negatives;
     scales[0] = positives == 0 ? 0 : finite_or_zero(sums.first * (scale / static_cast<double>(positives)));
@@ -113,8 +113,8 @@ HWY_INLINE Sums write_block(const SignEncode& run, size_t block, size_t from, si
     return sums;
   }
   const Sums sums = sum_block<false>(gradient, residual, n, bits);
-  scales[0] = run.kind == SignScales::mean ? finite_or_zero(sums.first * (scale / static_cast<double>(n)))
-                                           : std::bit_cast<float>(std::bit_cast<uint32_t>(run.scale) & 0xfffff000);
+  scales[0] = to.kind == SignScales::mean ? finite_or_zero(sums.first * (scale / static_cast<double>(n)))
+                                          : std::bit_cast<float>(std::bit_cast<uint32_t>(run.scale) & 0xfffff000);
   return sums;
 }
 
@@ -130,17 +130,17 @@ struct Levels {
 };
 
 // The run comes by value: what the compiler keeps in registers no store can change.
-void write_errors(const SignEncode run, size_t begin, size_t end, Output<float>& errors) {
+void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, Output<float>& errors) {
   for (; begin < end; begin += kTile) {
     const size_t count = std::min(kTile, end - begin);
     float* error = errors.tile(begin);
-    for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-      const Levels levels(run.kind, run.scales, block);
+    for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
+      const Levels levels(to.kind, to.scales, block);
       const float positive = run.error_scale * levels.positive, negative = run.error_scale * levels.negative;
       const float* gradient = run.gradient + from;
       const float* residual = offset(run.residual, from);
       float* part = error + (from - begin);
-      for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+      for_vectors(stop - from, [&](auto d, size_t i) HWY_ATTR {
         const auto p = load_p(d, gradient, residual, i);
         const auto sent = by_sign(d, p, hn::Set(d, negative), hn::Set(d, positive));
         auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)), sent);
@@ -152,19 +152,19 @@ void write_errors(const SignEncode run, size_t begin, size_t end, Output<float>&
   }
 }
 
-bool encode_run(const SignEncode& run) {
-  Output<float> errors(run.residual_next, run.stream && !run.add_to_residual_next);
+bool encode_run(const EncodeRun& run, const SignTarget& to) {
+  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
   double largest = 0, total = 0;
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
-  const size_t group = std::max(run.block, kTile / run.block * run.block);
+  const size_t group = std::max(to.block, kTile / to.block * to.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
-    for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-      const double sum = write_block(run, block, from, to - from).total();
+    for_parts(begin, end, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
+      const double sum = write_block(run, to, block, from, stop - from).total();
       largest = std::max(largest, sum);
       total += sum;
     });
-    if (run.residual_next != nullptr) write_errors(run, begin, end, errors);
+    if (run.residual_next != nullptr) write_errors(run, to, begin, end, errors);
   }
   errors.finish();
   // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
@@ -173,29 +173,56 @@ bool encode_run(const SignEncode& run) {
   return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// sums = (old == nullptr ? 0 : old) + the values of part of a block. The part starts at a byte of the sign bits.
-HWY_INLINE void add_part(const std::byte* bits, const Levels& levels, const float* old, float* sums, size_t n) {
-  const hn::CappedTag<float, 32> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  // Moves bit l to where the float of lane l has its sign.
-  const auto places = hn::Sub(hn::Set(du, 31), hn::Iota(du, 0));
-  const auto positive = hn::Set(d, levels.positive), negative = hn::Set(d, levels.negative);
+// Payloads whose values are added up before the sum is stored.
+constexpr size_t kAtOnce = 8;
+
+// Of so many payloads the signs of part of a block, from a byte on, and what they stand for in each.
+struct Parts {
+  size_t count;
+  const uint8_t* bits[kAtOnce];
+  float positive[kAtOnce], negative[kAtOnce];
+};
+
+// Where the bits from that byte on are set, of 8 lanes or more.
+template <class D>
+HWY_INLINE hn::Mask<D> mask_of(D d, const uint8_t* bits) {
+  uint8_t enough[8] = {};  // what is loaded is whole bytes, but perhaps more of them than there are lanes
+  std::memcpy(enough, bits, (hn::Lanes(d) + 7) / 8);
+  return hn::LoadMaskBits(d, enough);
+}
+
+// The values of one of the parts from element i on.
+template <class D>
+HWY_INLINE hn::Vec<D> values_of(D d, const Parts& parts, size_t p, size_t i) {
+  const auto negative = hn::Set(d, parts.negative[p]), positive = hn::Set(d, parts.positive[p]);
+  if constexpr (hn::MaxLanes(D()) >= 8) {
+    return hn::IfThenElse(mask_of(d, parts.bits[p] + i / 8), negative, positive);
+  } else {
+    // Moves bit l to where the number of lane l has its sign.
+    const hn::RebindToUnsigned<D> du;
+    const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(i % 8)), hn::Iota(du, 0));
+    return by_sign(d, hn::BitCast(d, hn::Shl(hn::Set(du, uint32_t{parts.bits[p][i / 8]}), place)), negative, positive);
+  }
+}
+
+// sums = (old == nullptr ? 0 : old) + the values of all parts, in their order. Mostly there is one of them.
+template <bool kOne>
+HWY_INLINE void add_parts(const Parts& parts, const float* old, float* sums, size_t n) {
+  const hn::CappedTag<float, 16> d;
+  const size_t count = kOne ? 1 : parts.count;
   size_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    uint32_t word;
-    std::memcpy(&word, bits + i / 8, sizeof word);
-    const auto signs = hn::Set(du, word);
-    for (size_t j = 0; j < 32; j += hn::Lanes(d)) {
-      const auto place = hn::Sub(places, hn::Set(du, static_cast<uint32_t>(j)));
-      auto sum = by_sign(d, hn::Shl(signs, place), negative, positive);
-      if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i + j), sum);
-      hn::StoreU(sum, d, sums + i + j);
-    }
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    auto sum = values_of(d, parts, 0, i);
+    if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
+    for (size_t p = 1; p < count; ++p) sum = hn::Add(sum, values_of(d, parts, p, i));
+    hn::StoreU(sum, d, sums + i);
   }
   for (; i < n; ++i) {
-    const bool is_negative = (std::to_integer<uint32_t>(bits[i / 8]) >> i % 8 & 1) != 0;
-    const float value = is_negative ? levels.negative : levels.positive;
-    sums[i] = old == nullptr ? value : old[i] + value;
+    for (size_t p = 0; p < count; ++p) {
+      const bool is_negative = (parts.bits[p][i / 8] >> i % 8 & 1) != 0;
+      const float value = is_negative ? parts.negative[p] : parts.positive[p];
+      sums[i] = p > 0 ? sums[i] + value : old == nullptr ? value : old[i] + value;
+    }
   }
 }
 
@@ -205,14 +232,24 @@ void decode_run(const SignDecode& run) {
     const size_t count = std::min(kTile, run.n - begin);
     float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
-    for (const std::span<const std::byte>& payload : run.payloads) {
-      const auto* scales = reinterpret_cast<const float*>(payload.data() + run.scales_at);
-      const std::byte* bits = payload.data() + run.bits_at;
-      const auto add = [&](size_t block, size_t from, size_t to) HWY_ATTR {
-        const size_t at = from - begin;
-        add_part(bits + from / 8, Levels(run.kind, scales, block), offset(old, at), tile + at, to - from);
-      };
-      for_parts(begin, begin + count, run.block, add);
+    for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
+      const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
+      for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+        const auto at = static_cast<int64_t>(from - begin);
+        Parts parts{.count = payloads.size(), .bits = {}, .positive = {}, .negative = {}};
+        for (size_t p = 0; p < payloads.size(); ++p) {
+          const std::byte* const payload = payloads[p].data();
+          const Levels levels(run.kind, reinterpret_cast<const float*>(payload + run.scales_at), block);
+          parts.bits[p] = reinterpret_cast<const uint8_t*>(payload) + run.bits_at + from / 8;
+          parts.positive[p] = levels.positive;
+          parts.negative[p] = levels.negative;
+        }
+        if (parts.count == 1) {
+          add_parts<true>(parts, offset(old, at), tile + at, to - from);
+        } else {
+          add_parts<false>(parts, offset(old, at), tile + at, to - from);
+        }
+      });
       old = tile;
     }
     out.finish_tile(begin, count);
@@ -230,7 +267,7 @@ namespace gradtune::compress {
 HWY_EXPORT(encode_run);
 HWY_EXPORT(decode_run);
 
-bool encode_signs(const SignEncode& run) { return HWY_DYNAMIC_DISPATCH(encode_run)(run); }
+bool encode_signs(const EncodeRun& run, const SignTarget& to) { return HWY_DYNAMIC_DISPATCH(encode_run)(run, to); }
 void decode_signs(const SignDecode& run) { HWY_DYNAMIC_DISPATCH(decode_run)(run); }
 
 }  // namespace gradtune::compress

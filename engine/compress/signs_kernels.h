@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/compress/shared.h"
+
 namespace gradtune::compress {
 
 enum class SignScales : uint8_t {
@@ -21,31 +23,25 @@ enum class SignScales : uint8_t {
 };
 constexpr int64_t scales_per_block(SignScales scales) { return scales == SignScales::means ? 2 : 1; }
 
-struct SignEncode {
+// Where a run of whole blocks, but for the last one of the bucket, is encoded to.
+struct SignTarget {
   SignScales kind;
-  const float* gradient;
-  const float* residual;  // or null
-  float* residual_next;   // or null
-  bool add_to_residual_next;
-  float scale, error_scale;
-  float unsent_factor;  // what error_scale * scale is meant to be
-  float* scales;        // of each block
-  std::byte* bits;      // zero behind the last element
-  size_t block;         // elements, a multiple of 8
-  size_t n;             // whole blocks, but for the last one of the bucket
+  float* scales;    // of each block
+  std::byte* bits;  // zero behind the last element
+  size_t block;     // elements, a multiple of 8
   bool stream;
 };
 
 // Returns false when the sum of |p| over a block, times scale or unsent_factor, is not finite. A scale that is not
 // finite is written as zero.
-bool encode_signs(const SignEncode& run);
+bool encode_signs(const EncodeRun& run, const SignTarget& to);
 
 struct SignDecode {
   SignScales kind;
   std::span<const std::span<const std::byte>> payloads;  // at least one
   size_t scales_at, bits_at;  // bytes from the start of each payload to this run's scales and bits
   float* out;
-  size_t block, n;  // as above
+  size_t block, n;  // whole blocks, but for the last one of the bucket
   bool accumulate;
   bool stream;
 };

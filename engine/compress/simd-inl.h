@@ -28,7 +28,7 @@ namespace gradtune::compress::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Elements: 2 KiB of fp32, a small part of the L1 cache; the loops' start-up costs vanish in it.
-inline constexpr size_t kTile = 512;
+inline constexpr size_t kTile = 1024;
 
 // Calls body(d, i) for vectors that cover [0, n): whole ones first, then lane by lane.
 template <class Body>

@@ -22,6 +22,7 @@
 
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
+#include "engine/compress/shared_random_kernels.h"
 #include "engine/compress/thc_kernels.h"
 
 namespace gradtune::compress {
@@ -35,11 +36,13 @@ int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * blocks_of(n) : 
 
 // Of the elements from that position on.
 RotationSigns signs_of(const Random& random, int64_t element) {
+  constexpr size_t kWords = 4;
+  std::array<int64_t, kRotated / 32 / kWords> elements;
+  std::array<std::array<uint32_t, kWords>, elements.size()> drawn;
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = element + static_cast<int64_t>(kWords * i);
+  shared_random_of(random, elements.data(), elements.size(), drawn.data());
   RotationSigns signs;
-  for (size_t word = 0; word < signs.size(); word += 4) {
-    const auto drawn = shared_random(random, element + static_cast<int64_t>(word));
-    std::copy(drawn.begin(), drawn.end(), signs.begin() + static_cast<std::ptrdiff_t>(word));
-  }
+  for (size_t i = 0; i < signs.size(); ++i) signs[i] = drawn[i / kWords][i % kWords];
   return signs;
 }
 
@@ -108,50 +111,50 @@ class Thc final : public Compressor {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       for (; begin < end; begin += kRotated) {
         const RotationSigns signs = signs_of(job.work.random, job.work.first_element + begin);
-        encode_thc({.gradient = job.gradient.data() + begin,
-                    .residual = offset(job.residual, begin),
-                    .residual_next = offset(job.residual_next, begin),
-                    .add_to_residual_next = job.add_to_residual_next,
-                    .scale = job.scale,
-                    .error_scale = job.error_scale,
-                    .unsent_factor = unsent_factor(job),
-                    .signs = &signs,
+        encode_thc(run_of(job, begin, std::min(end, begin + kRotated)),
+                   {.signs = &signs,
                     .levels = levels_of(job.work, begin),
                     .random = job.work.random,
                     .first_element = job.work.first_element + begin,
-                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
-                    .n = static_cast<size_t>(std::min(end - begin, kRotated))});
+                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin});
       }
     });
     return true;  // the first round has seen all elements
   }
 
   core::Status decode_codes(const Decode& job, int64_t n, Queue& queue) const {
-    for (size_t p = 0; p < job.payloads.size(); ++p) {
-      const std::span<const std::byte> sums = job.payloads[p];
-      const int most = levels_ * job.summed;
-      const auto size = static_cast<int64_t>(sums.size());
-      const int64_t bad =
-          find_first(queue, size, [&](int64_t i) { return std::to_integer<int>(sums[static_cast<size_t>(i)]) > most; });
-      if (bad == size) continue;
-      return bad_payload(p, job.payloads.size(),
-                         "sum " + std::to_string(bad) + " is " +
-                             std::to_string(std::to_integer<int>(sums[static_cast<size_t>(bad)])) +
-                             "; sums are at most " + std::to_string(most));
-    }
+    std::atomic<bool> good = true;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       for (; begin < end; begin += kRotated) {
         const RotationSigns signs = signs_of(job.work.random, job.work.first_element + begin);
-        decode_thc({.payloads = job.payloads,
-                    .codes_at = static_cast<size_t>(begin),
-                    .summed = job.summed,
-                    .signs = &signs,
-                    .levels = levels_of(job.work, begin),
-                    .out = job.out.data() + begin,
-                    .n = static_cast<size_t>(std::min(end - begin, kRotated)),
-                    .accumulate = job.accumulate});
+        const bool decoded = decode_thc({.payloads = job.payloads,
+                                         .codes_at = static_cast<size_t>(begin),
+                                         .summed = job.summed,
+                                         .signs = &signs,
+                                         .levels = levels_of(job.work, begin),
+                                         .out = job.out.data() + begin,
+                                         .n = static_cast<size_t>(std::min(end - begin, kRotated)),
+                                         .accumulate = job.accumulate});
+        if (!decoded) good.store(false, std::memory_order_relaxed);
       }
     });
+    if (good.load(std::memory_order_relaxed)) return {};
+    return bad_sum(job);
+  }
+
+  // The first sum that is larger than any can be.
+  core::Error bad_sum(const Decode& job) const {
+    const int most = levels_ * job.summed;
+    for (size_t p = 0; p < job.payloads.size(); ++p) {
+      const std::span<const std::byte> sums = job.payloads[p];
+      const auto bad =
+          std::find_if(sums.begin(), sums.end(), [&](std::byte sum) { return std::to_integer<int>(sum) > most; });
+      if (bad == sums.end()) continue;
+      return bad_payload(p, job.payloads.size(),
+                         "sum " + std::to_string(bad - sums.begin()) + " is " +
+                             std::to_string(std::to_integer<int>(*bad)) + "; sums are at most " + std::to_string(most));
+    }
+    core::check(false, "one of the sums is too large");
     return {};
   }
 
@@ -175,22 +178,23 @@ class Thc final : public Compressor {
 
 TableRow thc() {
   return {
-      .traits = {.name = "thc",
-                 .summary = "integers of rotated blocks, in as many levels, whose sum fits a byte",
-                 .fidelity = core::Fidelity::lossy,
-                 .in_default_list = false,
-                 .summable = true,
-                 .error_feedback = true,
-                 .parameter_name = "levels",
-                 .parameter_default = 30,
-                 .parameter_min = 2,
-                 .parameter_max = 127,
-                 .parameter_step = 1,
-                 .rounds = 2,
-                 .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
-                                     int round) { return bytes_of(extent.numel, round); },
-                 .most_ranks =
-                     [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); }},
+      .traits = {
+          .name = "thc",
+          .summary = "integers of rotated blocks, in as many levels, whose sum fits a byte",
+          .fidelity = core::Fidelity::lossy,
+          .in_default_list = false,
+          .summable = true,
+          .error_feedback = true,
+          .parameter_name = "levels",
+          .parameter_default = 30,
+          .parameter_min = 2,
+          .parameter_max = 127,
+          .parameter_step = 1,
+          .rounds = 2,
+          .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
+                              int round) { return bytes_of(extent.numel, round); },
+          .most_ranks = [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); },
+          .host = {.limit = core::HostWork::Limit::random, .reads = 2, .feedback_reads = 4}},
       .make = make_as<Thc>};
 }
 

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-#include "engine/compress/compressor.h"
+#include "engine/compress/shared.h"
 
 namespace gradtune::compress {
 
@@ -30,21 +30,15 @@ struct ThcLevels {
 // The Euclidean norm of gradient + residual.
 double norm_of(const float* gradient, const float* residual, size_t n);
 
-struct ThcEncode {
-  const float* gradient;
-  const float* residual;  // or null
-  float* residual_next;   // or null
-  bool add_to_residual_next;
-  float scale, error_scale;
-  float unsent_factor;  // what error_scale * scale is meant to be
+struct ThcTarget {
   const RotationSigns* signs;
   ThcLevels levels;
   Random random;
   int64_t first_element;  // the position of the first element in the whole gradient
   uint8_t* codes;         // kRotated
-  size_t n;               // <= kRotated
 };
-void encode_thc(const ThcEncode& block);
+// Of at most kRotated elements.
+void encode_thc(const EncodeRun& block, const ThcTarget& to);
 
 struct ThcDecode {
   std::span<const std::span<const std::byte>> payloads;  // sums of codes
@@ -56,6 +50,7 @@ struct ThcDecode {
   size_t n;  // <= kRotated
   bool accumulate;
 };
-void decode_thc(const ThcDecode& block);
+// False, and `out` left alone, where a sum of codes is larger than any can be.
+bool decode_thc(const ThcDecode& block);
 
 }  // namespace gradtune::compress

@@ -12,13 +12,19 @@
 //              are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten times as
 //              large when it has settled: a mean keeps steps as large as they are without momentum, from the first one
 //              on, and so as those of other strategies that take turns with it. Its momentum is the optimizer's, which
-//              must have none of its own. For the paper's warm-up there is `lossy_after`.
+//              must have none of its own. The paper's warm-up (section 3.3), which sends 25 % in the first epoch and a
+//              quarter of what it sent before in each of the next four, is no setting of it: a density is the size of a
+//              payload, and that is part of a strategy, whose hash all ranks hold in every step. Densities in turn are
+//              strategies in turn ("dgc:0.25", then "dgc:0.0625"), which carry residuals along but not momentum. What
+//              gradtune does itself is not to compress at all before the step `lossy_after`, when gradients change most.
 //
 // Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
 // else): 4 bytes per sent element. Encode with error feedback reads gradient and residual and writes the next residual:
 // 12 bytes per element (dgc: 24, with the momentum), and one cache line for each sent element. Decode writes 4 bytes per
 // element and reads the payloads. Of threshk and dgc accuracy has not been measured.
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -111,21 +117,24 @@ class TopK final : public Compressor {
     const Layout layout(spec_, n);
     const int64_t fewest = member_.carries_bound ? 0 : layout.k;
     core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k});
-    if (status.ok()) status = check_positions(job.payloads, layout, n, queue);
+    if (status.ok()) status = check_starts(job.payloads, layout);
     if (!status.ok()) return status;
     const bool streamed = n * 4 >= kStreamBytes;
+    Largest rejected;  // how many payloads there are from the first bad one on
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       alignas(64) float tile[kBlockElements];
       float* const place = job.out.data() + begin;
       float* const sums = streamed ? tile : place;
       if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
       if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
-      for (const std::span<const std::byte>& payload : job.payloads) {
-        add_block(View(payload, layout), begin, sums);
+      for (size_t p = 0; p < job.payloads.size(); ++p) {
+        const Block block(job.payloads[p], layout, begin, end);
+        if (!block.add_to(sums)) rejected.add(static_cast<uint32_t>(job.payloads.size() - p));
       }
       if (streamed) stream_floats(sums, place, static_cast<size_t>(end - begin));
     });
-    return {};
+    if (rejected.get() == 0) return {};
+    return bad_position(job.payloads, job.payloads.size() - rejected.get(), layout, n);
   }
 
  private:
@@ -158,69 +167,85 @@ class TopK final : public Compressor {
     std::fill_n(sent.values, layout.k, core::narrow_bf16(std::numeric_limits<float>::quiet_NaN()));
   }
 
-  // The sent elements of a block are [starts[block], end_of(block)).
-  struct View {
-    const uint32_t* starts;
-    const uint16_t* positions;
-    const uint16_t* values;
-    uint32_t count;
-    const Layout& layout;
+  static const uint32_t* starts_of(std::span<const std::byte> payload, const Layout& layout) {
+    return reinterpret_cast<const uint32_t*>(payload.data() + layout.starts_at);
+  }
 
-    View(std::span<const std::byte> payload, const Layout& of)
-        : starts(reinterpret_cast<const uint32_t*>(payload.data() + of.starts_at)),
-          positions(reinterpret_cast<const uint16_t*>(payload.data() + of.positions_at)),
-          values(reinterpret_cast<const uint16_t*>(payload.data() + of.values_at)),
-          count(header_of(payload).count),
-          layout(of) {}
-    uint32_t end_of(int64_t block) const { return block + 1 < layout.blocks ? starts[block + 1] : count; }
-  };
-
-  // Starts ascend from 0 to k, and positions in a block ascend and are inside it; or rejected.
-  static core::Status check_positions(std::span<const std::span<const std::byte>> payloads, const Layout& layout,
-                                      int64_t n, Queue& queue) {
+  // Starts ascend from 0 to the count, or are rejected.
+  static core::Status check_starts(std::span<const std::span<const std::byte>> payloads, const Layout& layout) {
     for (size_t p = 0; p < payloads.size(); ++p) {
-      const View view(payloads[p], layout);
-      const auto reject = [&](const std::string& what, uint32_t value, const std::string& rule) {
-        return bad_payload(p, payloads.size(), what + " is " + std::to_string(value) + "; " + rule);
-      };
+      const uint32_t* const starts = starts_of(payloads[p], layout);
+      const uint32_t count = header_of(payloads[p]).count;
       for (int64_t block = 0; block < layout.blocks; ++block) {
-        const uint32_t start = view.starts[block];
-        if ((block > 0 || start == 0) && start <= view.end_of(block)) continue;
-        return reject("start of block " + std::to_string(block), start, "starts ascend from 0 to the count");
+        const uint32_t end = block + 1 < layout.blocks ? starts[block + 1] : count;
+        if ((block > 0 || starts[block] == 0) && starts[block] <= end) continue;
+        return bad_payload(
+            p, payloads.size(),
+            fmt::format("start of block {} is {}; starts ascend from 0 to the count", block, starts[block]));
       }
-      const auto length = [&](int64_t block) {
-        return static_cast<uint32_t>(std::min(n - block * kBlockElements, kBlockElements));
-      };
-      // The first position of a block that is wrong, or the block's end.
-      const auto first_bad = [&](int64_t block) {
-        uint32_t i = view.starts[block];
-        for (uint32_t least = 0; i < view.end_of(block); least = view.positions[i++] + 1U) {
-          if (view.positions[i] < least || view.positions[i] >= length(block)) break;
-        }
-        return i;
-      };
-      const int64_t bad =
-          find_first(queue, layout.blocks, [&](int64_t block) { return first_bad(block) < view.end_of(block); });
-      if (bad == layout.blocks) continue;
-      const uint32_t i = first_bad(bad);
-      return reject("position " + std::to_string(i) + " in block " + std::to_string(bad), view.positions[i],
-                    "they ascend and are below " + std::to_string(length(bad)));
     }
     return {};
   }
 
-  // Adds the elements of the block that begins at element `begin`.
-  static void add_block(const View& view, int64_t begin, float* sums) {
-    const int64_t block = begin / kBlockElements;
-    for (uint32_t i = view.starts[block]; i < view.end_of(block); ++i) {
-      sums[view.positions[i]] += core::widen_bf16(view.values[i]);
+  // What a payload has of the elements [begin, end), which are a block.
+  struct Block {
+    std::span<const uint16_t> positions, values;
+    uint32_t first, length;  // of the positions in the payload, and of the block
+
+    Block(std::span<const std::byte> payload, const Layout& layout, int64_t begin, int64_t end)
+        : length(static_cast<uint32_t>(end - begin)) {
+      const int64_t block = begin / kBlockElements;
+      const uint32_t* const starts = starts_of(payload, layout);
+      first = starts[block];
+      const uint32_t last = block + 1 < layout.blocks ? starts[block + 1] : header_of(payload).count;
+      positions = {reinterpret_cast<const uint16_t*>(payload.data() + layout.positions_at) + first, last - first};
+      values = {reinterpret_cast<const uint16_t*>(payload.data() + layout.values_at) + first, last - first};
     }
+
+    // False where positions do not ascend or are not inside the block. Then sums are garbage, as are those of no
+    // position, so this is no second pass.
+    bool add_to(float* sums) const {
+      bool good = true;
+      uint32_t least = 0;
+      for (size_t i = 0; i < positions.size(); ++i) {
+        const uint32_t position = positions[i];
+        const bool fits = position >= least && position < length;
+        good &= fits;
+        sums[fits ? position : 0] += core::widen_bf16(values[i]);
+        least = position + 1;
+      }
+      return good;
+    }
+  };
+
+  // The first bad position of a payload that has one.
+  static core::Error bad_position(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
+                                  int64_t n) {
+    for (int64_t begin = 0; begin < n; begin += kBlockElements) {
+      const Block block(payloads[p], layout, begin, std::min(n, begin + kBlockElements));
+      uint32_t least = 0;
+      for (size_t i = 0; i < block.positions.size(); least = block.positions[i++] + 1U) {
+        const uint32_t position = block.positions[i];
+        if (position >= least && position < block.length) continue;
+        return bad_payload(p, payloads.size(),
+                           fmt::format("position {} in block {} is {}; they ascend and are below {}", block.first + i,
+                                       begin / kBlockElements, position, block.length));
+      }
+    }
+    core::check(false, "a payload that was rejected has a bad position");
+    return {};
   }
 
   core::CompressorSpec spec_;
   core::CompressorTraits traits_;
   Member member_;
 };
+
+// A threshold that is not carried takes a pass to be found, and another one to be used.
+constexpr core::HostWork host_work(const Member& member) {
+  if (!member.carries_bound) return {.limit = core::HostWork::Limit::selection, .reads = 2, .feedback_reads = 3};
+  return {.state_arrays = member.has_momentum ? 1 : 0};
+}
 
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool in_default_list) {
@@ -236,7 +261,8 @@ TableRow row(std::string_view name, std::string_view summary, bool in_default_li
                      .parameter_max = 1,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return Layout(spec, extent.numel).bytes; },
-                     .replaces_momentum = member.has_momentum},
+                     .replaces_momentum = member.has_momentum,
+                     .host = host_work(member)},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<TopK>(spec, traits, member); }};
 }

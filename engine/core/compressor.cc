@@ -62,6 +62,30 @@ int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec
   return sum;
 }
 
+double host_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
+                  HostOperation operation, int payloads) {
+  const HostWork& host = traits.host;
+  const double array = 4.0 * static_cast<double>(extent.numel);
+  const auto sent = static_cast<double>(payload_bytes(traits, spec, extent));
+  switch (operation) {
+    case HostOperation::encode: return array * (host.reads + 2 * host.state_arrays) + sent;
+    case HostOperation::encode_feedback:
+      return array * (host.feedback_reads + host.feedback_writes + 2 * host.state_arrays) + sent;
+    case HostOperation::decode: break;
+  }
+  return array + payloads * static_cast<double>(traits.payload_bytes(spec, extent, traits.rounds - 1));
+}
+
+double host_seconds(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
+                    HostOperation operation, int payloads, int threads, double bytes_per_second) {
+  const HostWork& host = traits.host;
+  const double of_element = operation == HostOperation::encode            ? host.encode_ns
+                            : operation == HostOperation::encode_feedback ? host.feedback_ns
+                                                                          : payloads * host.decode_ns;
+  const double arithmetic = 1e-9 * of_element * static_cast<double>(extent.numel) / threads;
+  return std::max(arithmetic, host_bytes(traits, spec, extent, operation, payloads) / bytes_per_second);
+}
+
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known) {
   const auto row = std::find_if(known.begin(), known.end(),
                                 [&](const CompressorTraits& traits) { return traits.name == spec.name; });

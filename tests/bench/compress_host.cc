@@ -1,74 +1,61 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// usage: bench_compress_host [NAME...] BUILD_FOLDER OUTPUT.json
+// usage: bench_compress_host [--compressors topk:0.01,int8] [--sizes 4096,67108864] [--operations encode,decode_8]
+//                            [--cores 1,2] BUILD_FOLDER OUTPUT.json
 //
-// How fast the compressors are on the host (all of them, or those named): encode, encode with error feedback, decode of 1,
-// 2 and 8 payloads, on one core and on all. Values are GB/s of the bytes that an operation has to move; the anchor is a
-// stream kernel that moves the same mix of reads and writes (the faster one of plain and of streaming stores), measured in
-// turn with it. Compressors with state find the one that an encode before has left.
+// How fast compressors are on the host: encode, encode with error feedback, decode of 1, 2 and 8 payloads, on one core
+// and on all. Values are GB/s of the bytes that an operation has to move (core::HostWork); the anchor is a stream kernel
+// that reads and writes the same arrays (in the fastest one of its forms), measured in turn with it, and
+// cut into tasks as it is. The ratio is the median over rounds, its spread the quartiles. What fits into the caches is
+// there before the clock runs, for both. Compressors with state find the one that an encode before has left.
+//
+// Goals, on all cores at 2^26: a share of the anchor, by what limits the compressor (goal_of). On one core at 2^12: 3 us
+// for what takes one pass.
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/option.h"
 #include "engine/core/rng.h"
-#include "tests/bench/support/stream_kernels.h"
+#include "tests/bench/support/compressor_operations.h"
 
 namespace gradtune::bench {
 namespace {
 
-constexpr int64_t kSizes[] = {1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, 1 << 26};
-constexpr int64_t kLargest = 1 << 26;
-constexpr int64_t kColumns = 1024;
-// Shares of the anchor, at the largest size on all cores: of most; of those that draw at random; and of those that select
-// by two passes, which may take twice as long as two passes have to (16 of 12 bytes).
-constexpr double kGoal = 0.85, kRandomGoal = 0.7, kSelectionGoal = 0.5 * 12 / 16;
+constexpr int64_t kSmallest = 1 << 12, kLargest = 1 << 26;
 constexpr double kSecondsPerRow = 0.12, kSecondsPerSample = 50e-6;
-constexpr size_t kFewestSamples = 5;
+constexpr size_t kFewestSamples = 11;
+constexpr double kGoalSmallestMs = 3e-3;
 
-struct Free {
-  void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+// What to measure.
+struct Plan {
+  std::vector<core::CompressorSpec> specs;
+  std::vector<int64_t> sizes = {kSmallest, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, kLargest};
+  std::vector<std::string> operations = {"encode", "encode_feedback", "decode_1", "decode_2", "decode_8"};
+  std::vector<int> cores = {1, static_cast<int>(std::thread::hardware_concurrency())};
+  std::string output;
 };
 
-// Cache-aligned, and touched, so that no page is made while the clock runs.
-class Memory {
- public:
-  explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
-    bytes_ = (bytes_ + 63) / 64 * 64;
-    memory_.reset(static_cast<std::byte*>(::operator new (bytes_, std::align_val_t{64})));
-    std::fill_n(memory_.get(), bytes_, std::byte{0});
-  }
-  std::byte* data() const { return memory_.get(); }
-  float* floats() const { return reinterpret_cast<float*>(memory_.get()); }
-
- private:
-  size_t bytes_;
-  std::unique_ptr<std::byte, Free> memory_;
-};
-
-struct Samples {
-  std::vector<double> seconds;
-
-  double quantile(double share) {
-    std::sort(seconds.begin(), seconds.end());
-    return seconds[static_cast<size_t>(share * static_cast<double>(seconds.size() - 1))];
-  }
-  double median() { return quantile(0.5); }
-};
+double quantile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -82,25 +69,25 @@ double time_of(const Call& call, int repeats) {
   return (seconds_now() - start) / repeats;
 }
 
-struct Operation {
-  std::string name;
-  Mix mix;
-  double more_bytes;  // of an element, besides those of the mix, which is the nearest that there is
-  std::function<void()> run;
-};
+// The share of the anchor.
+double goal_of(const core::HostWork& work, const std::string& operation) {
+  if (!operation.starts_with("encode")) return 0.85;
+  switch (work.limit) {
+    case core::HostWork::Limit::memory: return 0.85;
+    case core::HostWork::Limit::random: return 0.7;
+    case core::HostWork::Limit::selection: return 0.5;  // twice as long as its passes
+  }
+  return 1;
+}
 
-double goal_of(const std::string& name, const std::string& operation) {
-  const auto is_any = [&](std::initializer_list<const char*> names) {
-    return std::any_of(names.begin(), names.end(), [&](const char* each) { return name == each; });
-  };
-  if (is_any({"topk", "threshk", "dgc"}) && operation.starts_with("encode")) return kSelectionGoal;
-  return is_any({"int8s", "natural", "qsgd", "terngrad", "randk", "thc"}) ? kRandomGoal : kGoal;
+// That an operation decodes; 0 of those that encode.
+int payloads_of(const std::string& operation) {
+  return operation.starts_with("decode_") ? std::stoi(operation.substr(7)) : 0;
 }
 
 class Bench {
  public:
-  Bench() {
-    for (size_t i = 0; i < matrices_.size(); ++i) matrices_[i] = {0, kSizes[i] / kColumns, kColumns};
+  explicit Bench(Plan plan) : plan_(std::move(plan)) {
     // Gradient-like: layers of very different size.
     core::Rng rng(1);
     std::vector<float> normal(1 << 20);
@@ -113,156 +100,175 @@ class Bench {
     }
   }
 
-  // Of all compressors where none is named.
-  void run(const std::set<std::string_view>& names) {
-    for (const compress::TableRow& row : compress::table()) {
-      if (!names.empty() && !names.contains(row.traits.name)) continue;
-      const core::CompressorSpec spec{std::string(row.traits.name), row.traits.parameter_default};
+  void run() {
+    for (const core::CompressorSpec& spec : plan_.specs) {
       const auto compressor = std::move(compress::make_compressor(spec)).value();
-      const int64_t bytes = core::payload_bytes(row.traits, spec, extent_of(kLargest));
-      const Memory scratch(compressor->scratch_bytes(extent_of(kLargest))), first(bytes), second(bytes);
-      for (int64_t n : kSizes) measure(*compressor, n, scratch, {&first, &second});
+      for (int64_t n : plan_.sizes) measure(*compressor, n);
     }
   }
 
-  void write(const std::string& path) const {
-    std::ofstream(path) << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"rows", rows_}}.dump(1) << '\n';
-  }
+  nlohmann::json rows() const { return rows_; }
 
  private:
-  // A matrix, for compressors that need one.
-  core::Extent extent_of(int64_t n) const {
-    const auto found = std::find(std::begin(kSizes), std::end(kSizes), n);
-    return {n, {&matrices_[static_cast<size_t>(found - std::begin(kSizes))], 1}};
-  }
-
-  void measure(const compress::Compressor& compressor, int64_t n, const Memory& scratch,
-               std::array<const Memory*, 2> memory) {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    for (int threads : {1, cores}) {
-      const auto queue = threads == 1 ? compress::make_serial_queue() : compress::make_arena_queue(threads);
-      for (const Operation& operation : operations(compressor, n, scratch, memory, *queue)) {
-        add_row(operation, compressor, n, threads, *queue);
+  void measure(const compress::Compressor& compressor, int64_t n) {
+    Bucket bucket(compressor, n, {gradient_, residual_, residual_next_, out_});
+    for (size_t i = 0; i < plan_.cores.size(); ++i) {
+      const int cores = plan_.cores[i];
+      if (i > 0 && cores == plan_.cores[i - 1]) continue;
+      const auto queue = cores == 1 ? compress::make_serial_queue() : compress::make_arena_queue(cores);
+      for (const std::string& name : plan_.operations) {
+        const int payloads = payloads_of(name);
+        add_row(payloads == 0 ? bucket.encode_operation(name == "encode_feedback", *queue)
+                              : bucket.decode_operation(payloads, *queue),
+                compressor, n, cores, *queue);
       }
-      if (cores == 1) break;
     }
   }
 
-  std::vector<Operation> operations(const compress::Compressor& compressor, int64_t n, const Memory& scratch,
-                                    std::array<const Memory*, 2> memory, compress::Queue& queue) {
-    const auto between = std::make_shared<Memory>(compressor.round_bytes(extent_of(n)));
-    const int last = compressor.traits().rounds - 1;
-    const int64_t state_bytes = compressor.state_bytes(extent_of(n));
-    const auto state = std::make_shared<std::array<Memory, 2>>(std::array{Memory(state_bytes), Memory(state_bytes)});
-    const auto work = [this, between, n, state, state_bytes](int round) {
-      return compress::Work{.matrices = extent_of(n).matrices,
-                            .round = round,
-                            .round_memory = between->data(),
-                            .state = state_bytes == 0 ? nullptr : (*state)[0].data(),
-                            .state_next = state_bytes == 0 ? nullptr : (*state)[1].data()};
-    };
-    // A round's payload is on top of that of the round before, which is not needed any more.
-    const auto payload = [this, &compressor, n](const Memory* of, int round) {
-      return std::span(of->data(), static_cast<size_t>(compressor.payload_bytes(extent_of(n), round)));
-    };
-    const auto decode = [=, this, &compressor, &queue](size_t payloads, int round) {
-      std::array<std::span<const std::byte>, 8> spans;
-      for (size_t i = 0; i < spans.size(); ++i) spans[i] = payload(memory[i % 2], round);
-      const compress::Decode job{.payloads = std::span(spans).first(payloads),
-                                 .out = {out_.floats(), static_cast<size_t>(n)},
-                                 .work = work(round)};
-      compressor.decode(job, queue).value();
-    };
-    const auto encode = [=, this, &compressor, &queue, &scratch](bool feedback) {
-      for (int round = 0; round <= last; ++round) {
-        const compress::Encode job{
-            .gradient = {gradient_.floats(), static_cast<size_t>(n)},
-            .residual = feedback ? residual_.floats() : nullptr,
-            .residual_next = feedback ? residual_next_.floats() : nullptr,
-            .scale = 0.5F,
-            .error_scale = 2,
-            .work = work(round),
-            .payload = payload(memory[feedback ? 1 : 0], round),
-            .scratch = {scratch.data(), static_cast<size_t>(compressor.scratch_bytes(extent_of(n)))}};
-        core::check(compressor.encode(job, queue), "the data is finite");
-        if (round < last) decode(1, round);
-      }
-    };
-    if (state_bytes > 0) {
-      encode(true);
-      decode(1, last);
-      std::swap((*state)[0], (*state)[1]);
-    }
-    // Whole bytes of an element: what is less is small against the rest.
-    const auto width = static_cast<int>(
-        std::lround(static_cast<double>(compressor.payload_bytes(extent_of(kLargest), last)) / kLargest));
-    const double of_state = 2.0 * static_cast<double>(state_bytes) / static_cast<double>(n);  // read and written
-    const Mix eight = width > 0 ? Mix{{4, 4}, {4, 0}} : Mix{{1, 0}, {4, 0}};
-    return {
-        {"encode", {{4, 0}, {width, 0}}, of_state, [=] { encode(false); }},
-        {"encode_feedback", width > 0 ? Mix{{4, 4}, {width, 4}} : Mix{{4, 4}, {4, 0}}, of_state, [=] { encode(true); }},
-        {"decode_1", {{width, 0}, {4, 0}}, 0, [=] { decode(1, last); }},
-        {"decode_2", {{width, width}, {4, 0}}, 0, [=] { decode(2, last); }},
-        {"decode_8", eight, width > 0 ? 8.0 * width - 8 : 0, [=] { decode(8, last); }}};
-  }
-
-  void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int threads,
+  void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int cores,
                compress::Queue& queue) {
-    const Arrays arrays{{gradient_.data(), residual_.data()}, {out_.data(), residual_next_.data()}};
-    const auto stream = [&](bool streamed) {
-      constexpr int64_t kStep = 8192;
-      compress::for_blocks(queue, (n + kStep - 1) / kStep, [&](int64_t block) {
-        const int64_t end = std::min(n / 64 * 64, (block + 1) * kStep);
-        run_stream(operation.mix, arrays, static_cast<size_t>(block * kStep), static_cast<size_t>(end), streamed);
+    const auto stream = [&](const StreamForm& form) {
+      constexpr int64_t kStep = 8192 / kGroup;
+      const Stream& of = operation.stream;
+      compress::for_blocks(queue, (of.groups + kStep - 1) / kStep, [&](int64_t block) {
+        run_stream(of, block * kStep, std::min(of.groups, (block + 1) * kStep), form);
       });
     };
     operation.run();
     const int repeats = std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
-    Samples ours, plain, streamed;
-    for (const double end = seconds_now() + kSecondsPerRow;
-         ours.seconds.size() < kFewestSamples || seconds_now() < end;) {
-      ours.seconds.push_back(time_of(operation.run, repeats));
-      plain.seconds.push_back(time_of([&] { stream(false); }, repeats));
-      streamed.seconds.push_back(time_of([&] { stream(true); }, repeats));
+    std::vector<double> ours;
+    std::array<std::vector<double>, std::size(kStreamForms)> streams;
+    // In another order each time: what one leaves in the caches the next one has to write back.
+    const double end = seconds_now() + kSecondsPerRow;
+    for (size_t turn = 0; ours.size() < kFewestSamples || seconds_now() < end; ++turn) {
+      for (size_t i = 0; i <= streams.size(); ++i) {
+        const size_t which = (turn + i) % (streams.size() + 1);
+        if (which == streams.size()) {
+          ours.push_back(time_of(operation.run, repeats));
+        } else {
+          streams[which].push_back(time_of([&] { stream(kStreamForms[which]); }, repeats));
+        }
+      }
     }
-    const double of_mix =
-        operation.mix.read[0] + operation.mix.read[1] + operation.mix.write[0] + operation.mix.write[1];
-    const double bytes = static_cast<double>(n) * (of_mix + operation.more_bytes);
-    const double streamed_bytes = static_cast<double>(n) * of_mix;
-    const double median = ours.median(), anchor = std::min(plain.median(), streamed.median());
-    const double ratio = (bytes / median) / (streamed_bytes / anchor);
-    const double spread = (ours.quantile(0.75) - ours.quantile(0.25)) / median;
+    const auto& anchors = *std::min_element(streams.begin(), streams.end(), [](const auto& a, const auto& b) {
+      return quantile(a, 0.5) < quantile(b, 0.5);
+    });
+    const auto stream_bytes = static_cast<double>(operation.stream.bytes());
+    std::vector<double> ratios;
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ratios.push_back((operation.bytes / ours[i]) / (stream_bytes / anchors[i]));
+    }
+    const double median = quantile(ours, 0.5), ratio = quantile(ratios, 0.5);
     const std::string name = core::to_string(compressor.spec()) + "/" + operation.name + "/" + std::to_string(n) + "/" +
-                             (threads == 1 ? "1 core" : std::to_string(threads) + " cores");
-    nlohmann::json row{{"name", name},     {"value", bytes / median * 1e-9},
-                       {"unit", "GB/s"},   {"anchor", streamed_bytes / anchor * 1e-9},
-                       {"ratio", ratio},   {"ms", median * 1e3},
-                       {"spread", spread}, {"goal", nullptr},
+                             (cores == 1 ? "1 core" : std::to_string(cores) + " cores");
+    nlohmann::json row{{"name", name},
+                       {"value", operation.bytes / median * 1e-9},
+                       {"unit", "GB/s"},
+                       {"anchor", stream_bytes / quantile(anchors, 0.5) * 1e-9},
+                       {"ratio", ratio},
+                       {"ms", median * 1e3},
+                       {"spread", {quantile(ratios, 0.25), quantile(ratios, 0.75)}},
+                       {"goal", nullptr},
                        {"met", nullptr}};
-    if (n == kLargest && threads > 1) {
-      row["goal"] = goal_of(compressor.spec().name, operation.name);
+    const core::CompressorTraits& traits = compressor.traits();
+    const bool one_pass = traits.rounds == 1 && traits.host.limit != core::HostWork::Limit::selection;
+    if (n == kLargest && cores > 1) {
+      row["goal"] = goal_of(traits.host, operation.name);
       row["met"] = ratio >= row["goal"];
+    } else if (n == kSmallest && cores == 1 && one_pass && payloads_of(operation.name) < 2) {
+      row["goal"] = kGoalSmallestMs;  // of ms
+      row["met"] = median * 1e3 <= kGoalSmallestMs;
     }
     rows_.push_back(row);
-    std::printf("%-50s %9.4f ms %6.1f GB/s  %4.2f of the stream\n", name.c_str(), median * 1e3, bytes / median * 1e-9,
-                ratio);
+    std::printf("%-46s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n", name.c_str(), median * 1e3,
+                operation.bytes / median * 1e-9, ratio, quantile(ratios, 0.25), quantile(ratios, 0.75),
+                row["met"] == false ? "  MISSED" : "");
     std::fflush(stdout);
   }
 
-  std::array<core::Matrix, std::size(kSizes)> matrices_;
+  Plan plan_;
   Memory gradient_{kLargest * 4}, residual_{kLargest * 4}, residual_next_{kLargest * 4}, out_{kLargest * 4};
   std::vector<nlohmann::json> rows_;
 };
+
+// The words between commas.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream stream(text);
+  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
+  return words;
+}
+
+// What the command line asks for; nothing where it does not say so in the words that there are.
+std::optional<Plan> parse(std::vector<std::string> words) {
+  Plan plan;
+  if (words.size() < 2 || words.size() % 2 != 0) return {};
+  plan.output = words.back();
+  for (size_t i = 0; i + 2 < words.size(); i += 2) {
+    const std::vector<std::string> values = split(words[i + 1]);
+    const auto numbers = [&](auto& to) {
+      to.clear();
+      for (const std::string& value : values) to.push_back(std::stoi(value));
+    };
+    if (words[i] == "--compressors") {
+      for (const std::string& value : values) {
+        plan.specs.push_back(core::parse_compressor(value, compress::known_traits()).value());
+      }
+    } else if (words[i] == "--sizes") {
+      numbers(plan.sizes);
+    } else if (words[i] == "--operations") {
+      const std::vector<std::string> known = plan.operations;
+      plan.operations = values;
+      for (const std::string& value : values) {
+        if (std::find(known.begin(), known.end(), value) == known.end()) return {};
+      }
+    } else if (words[i] == "--cores") {
+      numbers(plan.cores);
+    } else {
+      return {};
+    }
+  }
+  if (!plan.specs.empty()) return plan;
+  for (const core::CompressorTraits& traits : compress::known_traits()) {
+    plan.specs.push_back({std::string(traits.name), traits.parameter_default});
+  }
+  plan.specs.push_back({"topk", 0.01});  // which has a goal of its own
+  return plan;
+}
+
+// Of /proc/cpuinfo.
+std::string processor() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown";
+}
 
 }  // namespace
 }  // namespace gradtune::bench
 
 int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: bench_compress_host [NAME...] BUILD_FOLDER OUTPUT.json\n");
+  using namespace gradtune;
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const std::optional<bench::Plan> plan = bench::parse(words);
+  if (!plan) {
+    std::fprintf(stderr,
+                 "usage: bench_compress_host [--compressors NAME,...] [--sizes N,...] [--operations NAME,...] "
+                 "[--cores N,...] BUILD_FOLDER OUTPUT.json\n");
     return 2;
   }
-  gradtune::bench::Bench bench;
-  bench.run({argv + 1, argv + argc - 2});
-  bench.write(argv[argc - 1]);
+  bench::Bench bench(*plan);
+  bench.run();
+  std::string command = "bench_compress_host";
+  for (size_t i = 0; i + 2 < words.size(); ++i) command += " " + words[i];
+  char date[16];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(date, sizeof date, "%F", std::gmtime(&now));
+  const nlohmann::json run{{"date", date},
+                           {"cores", std::thread::hardware_concurrency()},
+                           {"processor", bench::processor()},
+                           {"command", command}};
+  std::ofstream(plan->output)
+      << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"run", run}, {"rows", bench.rows()}}.dump(1) << '\n';
 }

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/support/stream_kernels.h"
 
-#include "engine/core/result.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/bench/support/stream_kernels.cc"
 #include <hwy/cache_control.h>
@@ -15,57 +13,55 @@ namespace gradtune::bench::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// 64 elements at a time: a number of whole cache lines of every array.
-template <int r0, int r1, int w0, int w1, bool streamed>
-void stream_mix(const Arrays& arrays, size_t begin, size_t end) {
+// Turns of a group, in which an array of fp32 has 256 bytes.
+constexpr int64_t kTurns = 8;
+
+struct Part {
+  int64_t first, last;
+};
+HWY_INLINE Part part_of(int64_t bytes, int64_t turn, int64_t turns) {
+  if (bytes >= 64 * turns) return {turn * bytes / turns, (turn + 1) * bytes / turns};
+  return turn * 64 < bytes ? Part{turn * 64, turn * 64 + 64} : Part{0, 0};
+}
+
+template <bool past_caches>
+void stream_groups(const Stream& stream, int64_t begin, int64_t end, int64_t turns) {
   const hn::CappedTag<uint8_t, 64> d;
-  const size_t step = hn::Lanes(d);
-  auto seen = hn::Zero(d);  // of all that was read, so that it is
-  const auto store = [&](std::byte* to, size_t i) HWY_ATTR {
-    auto* bytes = reinterpret_cast<uint8_t*>(to) + i;
-    if constexpr (streamed) {
-      hn::Stream(seen, d, bytes);
-    } else {
-      hn::Store(seen, d, bytes);
+  const auto step = static_cast<int64_t>(hn::Lanes(d));
+  // Of all that was read, so that it is; and not zero, since some processors write zeros twice as fast as anything else.
+  auto seen = hn::Set(d, uint8_t{0x5a});
+  for (int64_t group = begin; group < end; ++group) {
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      for (const Stream::Read& read : stream.reads) {
+        const auto [first, last] = part_of(read.bytes, turn, turns);
+        const auto* const from =
+            reinterpret_cast<const uint8_t*>(read.data) + (group + read.ahead) % stream.groups * read.bytes;
+        for (int64_t i = first; i < last; i += step) seen = hn::Add(seen, hn::Load(d, from + i));
+      }
+      for (const Stream::Write& write : stream.writes) {
+        const auto [first, last] = part_of(write.bytes, turn, turns);
+        auto* const to = reinterpret_cast<uint8_t*>(write.data) + group * write.bytes;
+        for (int64_t i = first; i < last; i += step) {
+          if constexpr (past_caches) {
+            hn::Stream(seen, d, to + i);
+          } else {
+            hn::Store(seen, d, to + i);
+          }
+        }
+      }
     }
-  };
-  const auto load = [&](const std::byte* from, size_t i)
-                        HWY_ATTR { seen = hn::Xor(seen, hn::LoadU(d, reinterpret_cast<const uint8_t*>(from) + i)); };
-  for (size_t element = begin; element < end; element += 64) {
-    for (size_t i = 0; i < 64 * r0; i += step) load(arrays.read[0], element * r0 + i);
-    for (size_t i = 0; i < 64 * r1; i += step) load(arrays.read[1], element * r1 + i);
-    for (size_t i = 0; i < 64 * w0; i += step) store(arrays.write[0], element * w0 + i);
-    for (size_t i = 0; i < 64 * w1; i += step) store(arrays.write[1], element * w1 + i);
   }
-  if (streamed) hwy::FlushStream();
+  if (past_caches) hwy::FlushStream();
   [[maybe_unused]] const volatile uint8_t used = hn::GetLane(seen);
 }
 
-template <int r0, int r1, int w0, int w1>
-bool stream_if(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed) {
-  if (mix != Mix{{r0, r1}, {w0, w1}}) return false;
-  if (streamed) {
-    stream_mix<r0, r1, w0, w1, true>(arrays, begin, end);
+void stream_any(const Stream& stream, int64_t begin, int64_t end, const StreamForm& form) {
+  const int64_t turns = form.takes_turns ? kTurns : 1;
+  if (form.past_caches) {
+    stream_groups<true>(stream, begin, end, turns);
   } else {
-    stream_mix<r0, r1, w0, w1, false>(arrays, begin, end);
+    stream_groups<false>(stream, begin, end, turns);
   }
-  return true;
-}
-
-bool stream_any(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed) {
-  return stream_if<4, 0, 0, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<0, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<1, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<1, 1, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 0, 1, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 4, 1, 4>(mix, arrays, begin, end, streamed) ||
-         stream_if<2, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<2, 2, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 0, 2, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 0, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 4, 4, 0>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 4, 2, 4>(mix, arrays, begin, end, streamed) ||
-         stream_if<4, 4, 4, 4>(mix, arrays, begin, end, streamed);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -77,8 +73,15 @@ namespace gradtune::bench {
 
 HWY_EXPORT(stream_any);
 
-void run_stream(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed) {
-  core::check(HWY_DYNAMIC_DISPATCH(stream_any)(mix, arrays, begin, end, streamed), "no stream kernel of this mix");
+int64_t Stream::bytes() const {
+  int64_t of_group = 0;
+  for (const Read& read : reads) of_group += read.bytes;
+  for (const Write& write : writes) of_group += write.bytes;
+  return groups * of_group;
+}
+
+void run_stream(const Stream& stream, int64_t begin, int64_t end, const StreamForm& form) {
+  HWY_DYNAMIC_DISPATCH(stream_any)(stream, begin, end, form);
 }
 
 }  // namespace gradtune::bench

@@ -1,31 +1,46 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The anchors of benchmarks on memory: kernels that read and write as many bytes per element as what is measured, and
-// do nothing else. A share of such a kernel, measured in the same run, says how far from the limit something is; a
-// share of memcpy does not, since it has another mix of reads and writes.
+// The anchor of benchmarks on memory: a kernel that reads and writes the same arrays as what is measured, and does
+// nothing else. A share of it, measured in the same run, says how far from the limit something is; a share of memcpy
+// does not, since it has another mix of reads and writes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace gradtune::bench {
 
-// Arrays that are read and written, by their width: bytes per element, 0 (no such array), 2 or 4.
-struct Mix {
-  int read[2];
-  int write[2];
+// Elements that are handled together: of each array so many bytes, one array after the other.
+inline constexpr int64_t kGroup = 512;
 
-  bool operator==(const Mix&) const = default;
+// Arrays that pass between memory and caches, with the bytes of a group in each: multiples of 64, as are the addresses.
+struct Stream {
+  struct Read {
+    const std::byte* data;
+    int64_t bytes;
+    int64_t ahead = 0;  // groups: another part of an array that is read already, or was written, in another pass
+  };
+  struct Write {
+    std::byte* data;
+    int64_t bytes;
+  };
+  std::vector<Read> reads = {};
+  std::vector<Write> writes = {};
+  int64_t groups = 0;
+
+  int64_t bytes() const;
 };
 
-struct Arrays {
-  const std::byte* read[2];
-  std::byte* write[2];  // 64-byte aligned
+// How it is done: with streaming stores, which go past the caches and do not read the line that they write; and whether
+// arrays take turns within a group. Which is fastest hangs on the arrays and on the machine.
+struct StreamForm {
+  bool past_caches, takes_turns;
 };
+inline constexpr StreamForm kStreamForms[] = {{false, false}, {false, true}, {true, false}, {true, true}};
 
-// For the elements [begin, end), both multiples of 64. `streamed`: with stores that go past the caches. The mix must be
-// one of those that stream_kernels.cc lists.
-void run_stream(const Mix& mix, const Arrays& arrays, size_t begin, size_t end, bool streamed);
+// For the groups [begin, end).
+void run_stream(const Stream& stream, int64_t begin, int64_t end, const StreamForm& form);
 
 }  // namespace gradtune::bench

@@ -118,25 +118,29 @@ std::vector<Peer> make_peers(size_t count, const std::string& spec, size_t rows,
 }
 
 TEST(Orthonormalise, gives_an_orthonormal_basis) {
-  for (size_t count : {1, 2, 7, 64}) {
-    constexpr size_t kRows = 301;
-    std::vector<float> columns = random_values(count * kRows, count);
+  const auto serial = compress::make_serial_queue(), threads = compress::make_arena_queue(4);
+  const std::pair<size_t, size_t> sizes[] = {{301, 1}, {301, 2}, {301, 7}, {301, 64}, {8192 * 3 + 17, 5}, {600011, 3}};
+  for (const auto& [rows, count] : sizes) {
+    std::vector<float> columns = random_values(count * rows, count);
     if (count > 1) {  // nearly alike
-      for (size_t i = 0; i < kRows; ++i) columns[kRows + i] = columns[i] + 1e-3F * columns[kRows + i];
+      for (size_t i = 0; i < rows; ++i) columns[rows + i] = columns[i] + 1e-3F * columns[rows + i];
     }
-    compress::orthonormalise(columns.data(), kRows, count);
+    std::vector<float> same = columns;
+    compress::orthonormalise(columns.data(), rows, count, *serial);
     for (size_t j = 0; j < count; ++j) {
       for (size_t k = 0; k <= j; ++k) {
-        EXPECT_NEAR(dot(&columns[j * kRows], &columns[k * kRows], kRows), j == k ? 1 : 0, 3e-7) << j << ", " << k;
+        EXPECT_NEAR(dot(&columns[j * rows], &columns[k * rows], rows), j == k ? 1 : 0, 3e-7) << j << ", " << k;
       }
     }
+    compress::orthonormalise(same.data(), rows, count, *threads);
+    EXPECT_TRUE(same_bytes(same, columns)) << rows;
   }
 }
 
 TEST(Orthonormalise, what_was_spanned_before_or_is_not_finite_becomes_zero) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> columns = {3, 4, 0, 6, 8, 0, 0, 0, 0, kNan, 1, 1, 0, 0, 1e-40F};
-  compress::orthonormalise(columns.data(), 3, 5);
+  compress::orthonormalise(columns.data(), 3, 5, *compress::make_serial_queue());
   EXPECT_THAT(std::span(columns).first(12),
               testing::Pointwise(testing::FloatEq(), {0.6F, 0.8F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F, 0.F}));
   EXPECT_FLOAT_EQ(columns[14], 1);

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The operations of a compressor that benchmarks measure, each with the stream that moves the same arrays.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "tests/bench/support/stream_kernels.h"
+
+namespace gradtune::bench {
+
+// Cache-aligned, and touched, so that no page is made while the clock runs.
+class Memory {
+ public:
+  explicit Memory(int64_t bytes);
+  std::byte* data() const { return memory_.get(); }
+  float* floats() const { return reinterpret_cast<float*>(memory_.get()); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
+  };
+  std::unique_ptr<std::byte, Free> memory_;
+};
+
+struct Operation {
+  std::string name;  // encode, encode_feedback, decode_1, decode_2, decode_8
+  Stream stream;
+  double bytes;  // of all elements, those of no whole group as well
+  std::function<void()> run;
+};
+
+// What one compressor works on at one size, of at least kGroup elements: one matrix, for compressors that need some.
+class Bucket {
+ public:
+  // The arrays are those of all sizes.
+  struct Arrays {
+    const Memory &gradient, &residual, &residual_next, &out;
+  };
+  Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& arrays);
+
+  // With payloads to be decoded. Encoders find the state that such an encode before has left. The bucket must outlive
+  // what is returned, and only the last one may be run.
+  Operation encode_operation(bool feedback, compress::Queue& queue);
+  Operation decode_operation(int payloads, compress::Queue& queue);
+
+ private:
+  static constexpr int kMostPayloads = 8;
+
+  int last() const { return compressor_.traits().rounds - 1; }
+  core::Extent extent() const { return {n_, {&matrix_, 1}}; }
+  int64_t payload_group() const;
+  compress::Work work(int round) const;
+  std::span<std::byte> payload(const Memory& memory, int round) const;
+  const Memory& sent() const { return payloads_[kMostPayloads]; }
+  void decode(int payloads, int round, compress::Queue& queue) const;
+  void encode(bool feedback, compress::Queue& queue) const;
+  void prepare(bool feedback, compress::Queue& queue);
+
+  const compress::Compressor& compressor_;
+  int64_t n_;
+  core::Matrix matrix_;
+  Arrays arrays_;
+  int64_t payload_bytes_;
+  Memory scratch_, between_, state_, state_next_;
+  std::vector<Memory> payloads_;  // that are decoded, and one behind them that is encoded
+};
+
+}  // namespace gradtune::bench
