@@ -61,9 +61,14 @@ void Tuner::Core::guard(const core::StepReport& report) {
         banned_[codec].insert(slice.tensor);
       }
     }
-    for (auto& [kind, best] : kinds_) best.candidate = without_banned(std::move(best.candidate));
+    for (auto& [kind, best] : kinds_) {
+      for (Best& each : best) each.candidate = without_banned(std::move(each.candidate));
+    }
   }
-  std::erase_if(kinds_, [&](const auto& kind) { return over_.contains(core::hash(kind.second.candidate.strategy)); });
+  for (auto& [kind, best] : kinds_) {
+    std::erase_if(best, [&](const Best& each) { return over_.contains(core::hash(each.candidate.strategy)); });
+  }
+  std::erase_if(kinds_, [](const auto& kind) { return kind.second.empty(); });
   const std::string what = describe(*candidate, excess);
   decide(excess.kind == core::Excess::Kind::error ? "over error budget" : "residual runs away", what, excess.value);
 

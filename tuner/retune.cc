@@ -110,13 +110,21 @@ void Tuner::Core::look_again() {
   run(observation_.next_blocks(), &Core::trial_block);
 }
 
+// The best of each kind, and the next ones of the kind in force: with the link the best partition moves as well.
 void Tuner::Core::race_kinds_again() {
   std::vector<const Best*> best;
-  for (const auto& [kind, found] : kinds_) best.push_back(&found);
-  std::sort(best.begin(), best.end(), [](const Best* a, const Best* b) { return a->step_ms < b->step_ms; });
+  for (const auto& [kind, found] : kinds_) best.push_back(&found.front());
+  std::ranges::sort(best, {}, &Best::step_ms);
   if (best.size() > kMostKinds) best.resize(kMostKinds);
+  if (confirmed_) {
+    const auto own = kinds_.find(kind_of(roster_.at(*confirmed_).candidate->strategy));
+    for (size_t i = 1; own != kinds_.end() && i < own->second.size(); ++i) best.push_back(&own->second[i]);
+  }
   std::vector<int32_t> slots;
-  for (const Best* found : best) slots.push_back(roster_.slot_of(found->candidate));
+  for (const Best* found : best) {
+    const int32_t slot = roster_.slot_of(found->candidate);
+    if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
+  }
   is_ranking_ = true;
   start_race(std::move(slots));
 }

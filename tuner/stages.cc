@@ -13,7 +13,10 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
+constexpr size_t kMostOfAKind = 3;    // that may race again later
 constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
+
+}  // namespace
 
 Kind kind_of(const core::Strategy& strategy) {
   Kind kind;
@@ -22,8 +25,6 @@ Kind kind_of(const core::Strategy& strategy) {
   }
   return kind;
 }
-
-}  // namespace
 
 void Tuner::Core::note(const Score& block) {
   Score score = block;
@@ -37,9 +38,11 @@ void Tuner::Core::note(const Score& block) {
   decide("measure", entry.candidate->label, score.step_ms.value_or(0));
   if (!score.step_ms) return roster_.release(score.slot);
   policy_->learn({.strategy_hash = proposed_.at(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
-  const auto [best, is_new] =
-      kinds_.try_emplace(kind_of(entry.candidate->strategy), Best{*entry.candidate, *score.step_ms});
-  if (!is_new && *score.step_ms < best->second.step_ms) best->second = {*entry.candidate, *score.step_ms};
+  std::vector<Best>& best = kinds_[kind_of(entry.candidate->strategy)];
+  std::erase_if(best, [&](const Best& other) { return core::hash(other.candidate.strategy) == entry.hash; });
+  const auto place = std::ranges::upper_bound(best, *score.step_ms, {}, &Best::step_ms);
+  best.insert(place, Best{*entry.candidate, *score.step_ms});
+  if (best.size() > kMostOfAKind) best.pop_back();
   roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
 }
 

@@ -23,7 +23,7 @@
 // While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
 // against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
 // worth its price, the baselines are observed and the best of each kind of compression that the last search measured
-// race again; only where another one wins than that in force is there a new search. What was confirmed before and held
+// race again, with the next best of the kind in force; only where another one wins than that in force is there a new search. What was confirmed before and held
 // in the audit stays unless another strategy beats it in the race and is confirmed against the baseline.
 #pragma once
 

@@ -26,8 +26,9 @@
 
 namespace gradtune::tuner {
 
-// What a search told about a kind of compression: its best strategy.
+// What a search told about a kind of compression: its best strategies, the fastest first.
 using Kind = std::set<std::string>;
+Kind kind_of(const core::Strategy& strategy);
 struct Best {
   policies::Candidate candidate;
   double step_ms;
@@ -124,8 +125,8 @@ class Tuner::Core {
   std::map<std::string, std::set<int32_t>> banned_;  // compressors, and the tensors that they are not to be used for
   std::map<int32_t, uint64_t> proposed_;  // what the policy had proposed for a slot, which may hold less compression
 
-  std::map<Kind, Best> kinds_;  // of the last search
-  bool is_ranking_ = false;     // the race is among them
+  std::map<Kind, std::vector<Best>> kinds_;  // of the last search
+  bool is_ranking_ = false;                  // the race is among them
   bool has_decided_ = false;
   int confirmations_ = 0, looks_ = 0;  // begun; how often kinds raced again
   Watch watch_;

@@ -18,8 +18,12 @@ namespace gradtune::comm {
 
 class PacedLink {
  public:
-  PacedLink(const LinkSpeed& speed, const core::Clock& clock) : speed_(speed), clock_(clock) {
+  PacedLink(const LinkSpeed& speed, const core::Clock& clock) : clock_(clock) { set_speed(speed); }
+
+  void set_speed(const LinkSpeed& speed) {
     core::check(speed.bytes_per_second > 0 && speed.latency_ns >= 0, "a link has a rate above 0 and a latency");
+    const std::lock_guard lock(mutex_);
+    speed_ = speed;
   }
 
   const core::Clock& clock() const { return clock_; }
@@ -38,9 +42,9 @@ class PacedLink {
     return static_cast<int64_t>(static_cast<double>(bytes) / speed_.bytes_per_second * 1e9);
   }
 
-  const LinkSpeed speed_;
   const core::Clock& clock_;
   std::mutex mutex_;
+  LinkSpeed speed_;
   int64_t sent_until_ns_ = 0, received_until_ns_ = 0;
 };
 
@@ -186,5 +190,7 @@ std::shared_ptr<PacedLink> make_paced_link(const LinkSpeed& speed, const core::C
 std::unique_ptr<Communicator> make_paced(std::unique_ptr<Communicator> inner, std::shared_ptr<PacedLink> link) {
   return std::make_unique<PacedCommunicator>(std::move(inner), std::move(link));
 }
+
+void set_speed(PacedLink& link, const LinkSpeed& speed) { link.set_speed(speed); }
 
 }  // namespace gradtune::comm

@@ -28,6 +28,9 @@ class PacedLink;
 // The clock must outlive the link, and the link is kept by its communicators.
 std::shared_ptr<PacedLink> make_paced_link(const LinkSpeed& speed, const core::Clock& clock);
 
+// What is asked for from now on travels at that speed: a link that wobbles, or changes for good. From any thread.
+void set_speed(PacedLink& link, const LinkSpeed& speed);
+
 // A collective that the modelled link can not finish by its deadline ends in a timeout at that deadline, as on a real
 // one.
 std::unique_ptr<Communicator> make_paced(std::unique_ptr<Communicator> inner, std::shared_ptr<PacedLink> link);

@@ -108,6 +108,11 @@ class NoiseProcess {
   double drift_;
 };
 
+// What a step of the job took; of the ranks' computation the last rank has the longest.
+struct SimulatedStep {
+  double step_ms = 0, compute_ms_max = 60, compute_ms_min = 60, comm_ms = 0;
+};
+
 struct JobOptions {
   int ranks = 2;
   Noise noise;
@@ -121,6 +126,8 @@ struct JobOptions {
   std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force
   std::function<double(int64_t)> comm_ms;                      // of collectives; 0 without it
   std::function<double(int64_t, int)> compute_ms;              // of a rank; 60 without it
+  // In place of all these and of true times and noise: by step and label in force.
+  std::function<SimulatedStep(int64_t, const std::string&)> step;
   // A policy that plans instead of a script: what it knows of the job, and what a step under a strategy takes, and in
   // it the operations.
   std::function<std::unique_ptr<policies::Policy>()> make_policy;
@@ -182,6 +189,9 @@ class SimulatedJob {
     const std::string& label = slots_.at(slot).label;
     double ms = true_ms(slots_.at(slot)) * noise_.next(slot != last_slot_);
     if (options_.factor) ms *= options_.factor(step_, label);
+    const std::optional<SimulatedStep> given =
+        options_.step ? std::optional(options_.step(step_, label)) : std::nullopt;
+    if (given) ms = given->step_ms;
     last_slot_ = slot;
 
     local_.finite = !(options_.nonfinite && options_.nonfinite(step_, label));
@@ -223,6 +233,8 @@ class SimulatedJob {
               .excess = options_.excess ? options_.excess(step_, label) : core::Excess(),
               .finite = true,
               .excluded = is_excluded};
+    if (given) local_.comm_ms = given->comm_ms;
+    given_ = given;
     steps.push_back({step_, label, ms, tuner->stage(), report, action.command});
     ++step_;
   }
@@ -281,6 +293,7 @@ class SimulatedJob {
     local.rank = rank;
     if (rank + 1 < options_.ranks) local.excess = {};
     if (options_.compute_ms) local.compute_ms = options_.compute_ms(local.step, rank);
+    if (given_) local.compute_ms = rank + 1 < options_.ranks ? given_->compute_ms_min : given_->compute_ms_max;
     return local;
   }
 
@@ -305,6 +318,7 @@ class SimulatedJob {
   int32_t last_slot_ = -1;
   std::map<int32_t, int> timed_;  // steps of each slot
   LocalStep local_;
+  std::optional<SimulatedStep> given_;  // the step before
   Command announced_;
   std::optional<std::pair<int32_t, int>> being_prepared_;  // slot, steps left
 };

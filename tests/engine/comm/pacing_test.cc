@@ -63,6 +63,23 @@ TEST(PacingTime, CompletesNoEarlierThanTheLinkWouldHave) {
   });
 }
 
+TEST(PacingTime, AnotherSpeedHoldsForWhatIsAskedForThen) {
+  Group group = make_thread_group(2);
+  std::vector<std::shared_ptr<PacedLink>> links;
+  for (auto& each : group) {
+    links.push_back(make_paced_link({.bytes_per_second = 1e12}, steady));
+    each = make_paced(std::move(each), links.back());
+  }
+  on_every_rank(2, [&](int rank) {
+    std::vector<std::byte> bytes;
+    ASSERT_TRUE(run(*group[static_cast<size_t>(rank)], gather(bytes, rank, 20)).ok());
+    set_speed(*links[static_cast<size_t>(rank)], {.bytes_per_second = kBytesPerSecond});
+    const int64_t start_ns = steady.now_ns();
+    ASSERT_TRUE(run(*group[static_cast<size_t>(rank)], gather(bytes, rank, 20)).ok());
+    EXPECT_GE(steady.now_ns() - start_ns, 20'000'000);
+  });
+}
+
 TEST(PacingTime, CommunicatorsOfOneLinkShareIt) {
   Group data = make_thread_group(2), control = make_thread_group(2);
   for (size_t rank = 0; rank < 2; ++rank) {
