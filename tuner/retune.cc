@@ -75,6 +75,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   const Claim claim = confirmation_->claim();
   if (claim.pairs == kFirstLook && claim.gain < kFarBehind) return start_audit(kAuditPairs);
   knowledge_.baseline_ms = claim.baseline_ms;
+  cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms));
   decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
   if (claim.gain <= 0) drop_committed(claim.gain);
   look_again();

@@ -75,9 +75,11 @@ void Cooldown::begin(double price_ms, double level_ms) {
   is_alarmed_ = false;
 }
 
+void Cooldown::reprice(double most_price_ms) { price_ms_ = std::min(price_ms_, most_price_ms); }
+
 void Cooldown::dropped(double most_price_ms) {
   alarm();
-  price_ms_ = std::min(price_ms_, most_price_ms);
+  reprice(most_price_ms);
   ++searches_;
 }
 

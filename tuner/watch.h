@@ -44,7 +44,9 @@ class Cooldown {
   // A decision was taken, at that price: what its search cost beyond the step time that it ended with.
   void begin(double price_ms, double level_ms);
   void alarm() { is_alarmed_ = true; }
-  // What was decided on did not last; a search costs no more than that by now.
+  // A search costs no more than that by now: where the link got faster, the baseline's steps did as well.
+  void reprice(double most_price_ms);
+  // What was decided on did not last.
   void dropped(double most_price_ms);
   void count(double step_ms);
 

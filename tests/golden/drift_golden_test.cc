@@ -3,9 +3,9 @@
 //
 // A link that changes from 1000 to 100 Mbit/s and back while a job trains, from step times that were recorded on real
 // ranks at both rates (record_steps.py): the real tuner on a simulated job whose steps are drawn from these in runs, so
-// that what follows one another stays together. Each change has to be noticed within 50 steps, and what is in force once
-// the link is slow within 3 % of the best strategy for that rate. Leaves open the end of the way back: a new search waits
-// until not having looked has cost as much as the search before, which was made on the slow link, and so for long.
+// that what follows one another stays together. Each change has to be noticed within 50 steps, and what is in force in
+// the end within 3 % of the best strategy for that rate. The end: a new search waits until not having looked has cost as
+// much as it would, which takes the longer the less there is to gain.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using policies::Candidate;
 
 constexpr int kRuns = 20, kGoodRuns = 18;
 constexpr int64_t kQuietSteps = 130;  // after a decision, before the link changes: the detector learns its level in 50
-constexpr int64_t kPatienceSteps = 700;  // for what follows a change
+constexpr int64_t kEnd = 1'500;       // steps after a change
 constexpr int64_t kMostSteps = 6'000, kDelay = 50;
 constexpr double kNearBest = 1.03;
 constexpr uint64_t kRunLength = 8;  // steps that are drawn together
@@ -103,11 +103,10 @@ class DriftingJob {
     while (!is_settled() && steps() < kMostSteps) job_->one_step();
   }
 
-  // Until things settled after it.
   void change(size_t rate) {
     rate_ = rate;
     const int64_t changed = steps();
-    while (steps() < changed + kPatienceSteps && (alarm_since(changed) < 0 || !is_settled())) job_->one_step();
+    while (steps() < changed + kEnd) job_->one_step();
     const int64_t alarm = alarm_since(changed);
     is_noticed = alarm >= 0 && alarm - changed <= kDelay;
     double best_ms = 1e9;
@@ -137,19 +136,17 @@ class DriftingJob {
   std::optional<SimulatedJob> job_;
 };
 
-TEST(DriftGolden, FromRecordedStepsAChangeIsNoticedAndASlowLinkEndsNearItsBest) {
-  int noticed = 0, near_best = 0;
+TEST(DriftGolden, FromRecordedStepsEachChangeIsNoticedAndEndsNearTheBest) {
+  int good = 0;
   for (uint64_t seed = 0; seed < kRuns; ++seed) {
     DriftingJob job(seed);
     job.settle();
     job.change(1);
-    const bool is_slow_noticed = job.is_noticed;
-    near_best += job.is_near_best ? 1 : 0;
+    const bool is_slow_good = job.is_noticed && job.is_near_best;
     job.change(0);
-    noticed += is_slow_noticed && job.is_noticed ? 1 : 0;
+    good += is_slow_good && job.is_noticed && job.is_near_best ? 1 : 0;
   }
-  EXPECT_GE(noticed, kGoodRuns) << "of " << kRuns << ", both changes";
-  EXPECT_GE(near_best, kGoodRuns) << "of " << kRuns;
+  EXPECT_GE(good, kGoodRuns) << "of " << kRuns;
 }
 
 // The recording can tell: the rates are far apart, and what is best at one of them is not good enough at the other.
