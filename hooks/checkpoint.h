@@ -6,9 +6,10 @@
 // files of the new checkpoint are on disk; then rank 0 puts `checkpoint.json` in place, and the older files go. Leaves
 // open what becomes of what was read.
 //
-// Where the number of ranks changed, what has to be kept is what is still to be applied to the averaged gradient: the sum
-// of the N old ranks' residuals, parked ones included, divided by N. Every one of the new ranks takes the mean of the old ranks' residuals, so
-// that their mean is the same. (The new ranks read the old ones' files, some each: all have to be in one folder.)
+// Where the number of ranks changed, what has to be kept is what is still to be applied to the averaged gradient: the
+// sum of the N old ranks' residuals, parked ones included, divided by N. Every one of the new ranks takes the mean of
+// the old ranks' residuals, so that their mean is the same. (The new ranks read the old ones' files, some each: all
+// have to be in one folder.)
 #pragma once
 
 #include <array>

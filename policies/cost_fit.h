@@ -6,8 +6,8 @@
 // each says how far it was from what it was fitted to. Time of rank 0 is what is fitted: waiting for a slower rank in a
 // collective counts as the collective's.
 //
-// What was never seen has a prior, which is cheap on purpose: a planner that takes it at its word tries what it does not
-// know, and then it is known.
+// What was never seen has a prior, which is cheap on purpose: a planner that takes it at its word tries what it does
+// not know, and then it is known.
 #pragma once
 
 #include <optional>
@@ -35,17 +35,18 @@ struct FittedCost {
 };
 
 // The strategies are of that table. Collectives that are under way together share a link evenly; those that are so
-// beside larger ones most of the time do not count, as they wait in the queue of these. A byte costs at least about what
-// the prior says: a link is what it is, whatever travels; and so does a message, once short ones of any kind were seen. Stalls, which medians leave out, are spread over all messages. A rate whose samples are of one size only is taken for
-// proportional to the size, beyond the prior's fixed part where there is one. Of what was not seen the prior's rates are
-// taken; without any a compressor is left out unless both halves of it were seen.
+// beside larger ones most of the time do not count, as they wait in the queue of these. A byte costs at least about
+// what the prior says: a link is what it is, whatever travels; and so does a message, once short ones of any kind were
+// seen. Stalls, which medians leave out, are spread over all messages. A rate whose samples are of one size only is
+// taken for proportional to the size, beyond the prior's fixed part where there is one. Of what was not seen the
+// prior's rates are taken; without any a compressor is left out unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior = {});
 
 // Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
-// an all_reduce; where there are levels, for those between nodes, as fast, and for those of gradients in a node, faster;
-// and for the compressors at both places, as fast as the host's memory: encoding reads each element once, decoding
-// writes it once. Nothing where no all_reduce was seen.
+// an all_reduce; where there are levels, for those between nodes, as fast, and for those of gradients in a node,
+// faster; and for the compressors at both places, as fast as the host's memory: encoding reads each element once,
+// decoding writes it once. Nothing where no all_reduce was seen.
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs);
 
 // The table with each rate, of those that were fitted, scaled by 1 + `errors` standard errors, at least by a half.

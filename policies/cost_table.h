@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What collectives and compressors cost on a job's ranks and links, as plain data: fitted from a run, or written down.
-// Terms grow with the number of ranks as the usual algorithms do (core::messages, core::link_bytes), so one table also answers for other
-// numbers of ranks.
+// Terms grow with the number of ranks as the usual algorithms do (core::messages, core::link_bytes), so one table also
+// answers for other numbers of ranks.
 #pragma once
 
 #include <algorithm>

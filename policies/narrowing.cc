@@ -32,7 +32,8 @@ bool fits_places(const Option& option, const TreeJob& job) {
          });
 }
 
-// A collective adds up summable payloads only, of no more ranks than they allow, and compressors of several rounds have programs of their own.
+// A collective adds up summable payloads only, of no more ranks than they allow, and compressors of several rounds have
+// programs of their own.
 bool fits_compressor(const Option& option, const TreeJob& job) {
   const int last_round = option.steps.back().round;
   if (!every_codec(option, job,

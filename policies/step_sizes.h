@@ -36,8 +36,8 @@ struct StepSize {
                          // the node that has something to give
 };
 
-// One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for gradients of fp32; with levels only
-// where there are some.
+// One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for
+// gradients of fp32; with levels only where there are some.
 std::vector<StepSize> step_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
                                  const std::vector<core::CompressorTraits>& known);
 
