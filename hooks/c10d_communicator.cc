@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -255,9 +256,20 @@ std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c1
   return std::make_unique<C10dCommunicator>(std::move(backend));
 }
 
+namespace {
+
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
+}  // namespace
+
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     int64_t timeout_ms, int threads) {
+  ignore_broken_pipes();
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
   if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
     const std::string first(interface);

@@ -4,6 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include <csignal>
+
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/suites/communicator_conformance.h"
@@ -22,6 +24,19 @@ void conform(int size) {
 
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+
+// A write to a rank that was killed ended the process by a signal now and then.
+TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {
+  run_ranks(1, [](const Rank&) {
+    auto store = make_group()->getStore();
+    const auto own = [](int) {};
+    std::signal(SIGPIPE, own);
+    make_gloo_backend("first", store, 0, 1, 20'000, 1);
+    EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), +own);
+    make_gloo_backend("second", store, 0, 1, 20'000, 1);
+    EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), SIG_IGN);
+  });
+}
 
 }  // namespace
 }  // namespace gradtune::test

@@ -122,16 +122,16 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
 
 // A policy that was not told again what operations took would plan something else.
 TEST(PlannedTunings, InterruptedTheyDecideAsIfTheyHadNotBeen) {
-  constexpr int64_t kSteps = 160;
+  constexpr int64_t kEnd = 160;
   const TimelineJob job = reference_job(20, Fidelity::lossy, 4);
   SimulatedJob whole = tuning(job, "auto", 1);
-  for (int64_t step = 0; step < kSteps; ++step) whole.one_step();
+  for (int64_t step = 0; step < kEnd; ++step) whole.one_step();
   ASSERT_FALSE(whole.decided("commit").empty());
-  for (int64_t at = 3; at < kSteps; at += 13) {
+  for (int64_t at = 3; at < kEnd; at += 13) {
     SimulatedJob run = tuning(job, "auto", 1);
     for (int64_t step = 0; step < at; ++step) run.one_step();
     run.save_and_restore();
-    for (int64_t step = at; step < kSteps; ++step) run.one_step();
+    for (int64_t step = at; step < kEnd; ++step) run.one_step();
     ASSERT_EQ(run.steps, whole.steps) << "interrupted after step " << at;
   }
 }

@@ -36,6 +36,7 @@ namespace gradtune {
 // MASTER_PORT; the agent's store where torchrun runs one), Slurm (SLURM_PROCID, SLURM_NTASKS, ...) or mpirun
 // (OMPI_COMM_WORLD_*, PMI_*). Without any of them: a group of one. GLOO_SOCKET_IFNAME chooses the network interface. A
 // rank that does not come within `timeout_s` ends in an error on all others that names it.
+// From then on the process ignores SIGPIPE unless it handles it: a rank that is gone is an error, not the end.
 c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300);
 
 // Each option that is not set here is taken from the variable GRADTUNE_<NAME>, then from the file that GRADTUNE_CONFIG
