@@ -16,6 +16,7 @@
 // gradient, and training diverges. Of this code it was not measured yet.
 #include <cmath>
 
+#include "engine/compress/add_by_blocks.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
@@ -123,13 +124,7 @@ class RandK final : public Compressor {
     const auto n = static_cast<int64_t>(job.out.size());
     if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes || n == 0) return sizes;
     const Strata strata(job.work, n, share_of(spec_.parameter, n));
-    const bool streamed = n * 4 >= kStreamBytes;
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      alignas(64) float tile[kBlockElements];
-      float* const place = job.out.data() + begin;
-      float* const sums = streamed ? tile : place;
-      if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
-      if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
+    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums) {
       strata.for_sent(begin, end, [&](int64_t stratum, int64_t element) {
         float sum = sums[element - begin];
         for (const std::span<const std::byte>& payload : job.payloads) {
@@ -137,7 +132,6 @@ class RandK final : public Compressor {
         }
         sums[element - begin] = sum;
       });
-      if (streamed) stream_floats(sums, place, static_cast<size_t>(end - begin));
     });
     return {};
   }

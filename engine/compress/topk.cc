@@ -30,6 +30,7 @@
 #include <cstring>
 #include <limits>
 
+#include "engine/compress/add_by_blocks.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/topk_select.h"
@@ -119,19 +120,12 @@ class TopK final : public Compressor {
     core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k});
     if (status.ok()) status = check_starts(job.payloads, layout);
     if (!status.ok()) return status;
-    const bool streamed = n * 4 >= kStreamBytes;
     Largest rejected;  // how many payloads there are from the first bad one on
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      alignas(64) float tile[kBlockElements];
-      float* const place = job.out.data() + begin;
-      float* const sums = streamed ? tile : place;
-      if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
-      if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
+    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums) {
       for (size_t p = 0; p < job.payloads.size(); ++p) {
         const Block block(job.payloads[p], layout, begin, end);
         if (!block.add_to(sums)) rejected.add(static_cast<uint32_t>(job.payloads.size() - p));
       }
-      if (streamed) stream_floats(sums, place, static_cast<size_t>(end - begin));
     });
     if (rejected.get() == 0) return {};
     return bad_position(job.payloads, job.payloads.size() - rejected.get(), layout, n);
