@@ -76,16 +76,6 @@ double host_bytes(const CompressorTraits& traits, const CompressorSpec& spec, co
   return array + payloads * static_cast<double>(traits.payload_bytes(spec, extent, traits.rounds - 1));
 }
 
-double host_seconds(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
-                    HostOperation operation, int payloads, int threads, double bytes_per_second) {
-  const HostWork& host = traits.host;
-  const double of_element = operation == HostOperation::encode            ? host.encode_ns
-                            : operation == HostOperation::encode_feedback ? host.feedback_ns
-                                                                          : payloads * host.decode_ns;
-  const double arithmetic = 1e-9 * of_element * static_cast<double>(extent.numel) / threads;
-  return std::max(arithmetic, host_bytes(traits, spec, extent, operation, payloads) / bytes_per_second);
-}
-
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known) {
   const auto row = std::find_if(known.begin(), known.end(),
                                 [&](const CompressorTraits& traits) { return traits.name == spec.name; });

@@ -54,8 +54,7 @@ struct Extent {
 // `begin` on.
 std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t begin, int64_t length);
 
-// What a compressor has to do on a host, as far as that is known without a measurement: by host_seconds a function of
-// size, threads and machine.
+// What a compressor has to do on a host, as far as that is known without a measurement: host_bytes follow from it.
 struct HostWork {
   // What keeps it from the speed of memory, if anything does: the generator of random bits, or that the largest elements
   // have to be found.
@@ -64,9 +63,6 @@ struct HostWork {
   // fp32 arrays that have to pass between memory and caches, besides the payload: of encode; with error feedback; and
   // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
-
-  // What an element takes one core that finds everything in its cache: of one SIMD machine (AVX-512 at 4 GHz), measured.
-  double encode_ns = 0, feedback_ns = 0, decode_ns = 0;
 };
 
 struct CompressorTraits {
@@ -113,11 +109,6 @@ enum class HostOperation : uint8_t { encode, encode_feedback, decode };
 // the last round.
 double host_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
                   HostOperation operation, int payloads = 1);
-
-// How long that takes so many threads which together move so many bytes in a second, where everything else is hidden
-// behind it, or where arithmetic takes longer, that. What starting threads takes is not in it.
-double host_seconds(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent,
-                    HostOperation operation, int payloads, int threads, double bytes_per_second);
 
 // An error that says what is allowed where the traits do not admit the parameter.
 Status check_parameter(const CompressorTraits& traits, double parameter);
