@@ -17,6 +17,9 @@ using core::Step;
 using Kind = Step::Kind;
 using Collective = std::pair<Kind, core::Level>;
 
+// The network, and that inside a node.
+size_t link_of(core::Level level) { return uses_network(level) ? 0 : 1; }
+
 constexpr double kLeastByte = 0.8;  // of the prior's
 
 double median(std::vector<double> values) {
@@ -139,7 +142,7 @@ std::vector<Share> shares_of(const std::vector<TimedStep>& steps, const std::vec
                              const core::Strategy& strategy) {
   const auto link = [&](const TimedStep& timed) {
     const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(timed.bucket)];
-    return uses_network(bucket.option.steps[static_cast<size_t>(timed.step)].level) ? size_t{0} : size_t{1};
+    return link_of(bucket.option.steps[static_cast<size_t>(timed.step)].level);
   };
   std::vector<double> moments_us;
   for (const TimedStep& step : steps) {
@@ -246,7 +249,7 @@ std::array<double, 2> latencies_us(const Samples& samples, const CostTable& prio
     const Line line = line_of(points, find_rate(prior, key.first, key.second), steps);
     const auto are_short = [&](const Point& point) { return is_short(line, point); };
     if (std::ranges::count_if(points, are_short) < kEnough) continue;
-    double& us = least_us[uses_network(key.second) ? 0 : 1];
+    double& us = least_us[link_of(key.second)];
     us = us > 0 ? std::min(us, line.fixed / steps) : line.fixed / steps;
   }
   return least_us;
@@ -305,7 +308,7 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
     const auto& [kind, level] = key;
     std::optional<CollectiveRate> expected;
     if (const CollectiveRate* rate = find_rate(prior, kind, level)) expected = *rate;
-    if (expected) expected->message_us = std::max(expected->message_us, latency_us[uses_network(level) ? 0 : 1]);
+    if (expected) expected->message_us = std::max(expected->message_us, latency_us[link_of(level)]);
     const int steps = steps_of(key, ranks);
     if (points.empty()) {
       fitted.table.collectives.push_back(*expected);

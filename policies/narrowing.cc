@@ -151,4 +151,14 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
   return options;
 }
 
+std::vector<Option> admitted_options(const Knowledge& knowledge) {
+  return tree_options({.ranks = {.size = knowledge.world_size, .local_size = knowledge.ranks_per_node},
+                       .host_threads = knowledge.host_threads,
+                       .fidelity = knowledge.fidelity,
+                       .codecs = knowledge.codecs,
+                       .traits = knowledge.traits,
+                       .numel = knowledge.table.numel(),
+                       .plain_inside = true});
+}
+
 }  // namespace gradtune::policies

@@ -42,4 +42,7 @@ bool admits(const core::Option& option, const TreeJob& job, const std::set<std::
 // payloads leave it, with each pair of codecs; plain programs once. What is not admitted is left out.
 std::vector<core::Option> tree_options(const TreeJob& job, const std::set<std::string_view>& off = {});
 
+// Those that a running job plans with, which takes milliseconds: of what it knows of itself, with rule "inside".
+std::vector<core::Option> admitted_options(const Knowledge& knowledge);
+
 }  // namespace gradtune::policies

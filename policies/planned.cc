@@ -71,16 +71,6 @@ void add_plan(std::string_view planner, const Options& options, const Knowledge&
   plans.push_back({planned.value().strategy, {kept.begin(), kept.end()}});
 }
 
-Options admitted_options(const Knowledge& knowledge) {
-  return tree_options({.ranks = {.size = knowledge.world_size, .local_size = knowledge.ranks_per_node},
-                       .host_threads = knowledge.host_threads,
-                       .fidelity = knowledge.fidelity,
-                       .codecs = knowledge.codecs,
-                       .traits = knowledge.traits,
-                       .numel = knowledge.table.numel(),
-                       .plain_inside = true});
-}
-
 Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
   const Options all = admitted_options(knowledge);
   Plans plans;

@@ -31,14 +31,7 @@ void keep_better(std::optional<Candidate>& best, Candidate candidate, const poli
 // Programs with levels, as forms of flat ones are. Without them where there are none.
 std::vector<Form> forms_with_levels(const policies::Knowledge& knowledge) {
   std::vector<Form> forms;
-  const auto options = policies::tree_options({.ranks = {knowledge.world_size, knowledge.ranks_per_node},
-                                               .host_threads = knowledge.host_threads,
-                                               .fidelity = knowledge.fidelity,
-                                               .codecs = knowledge.codecs,
-                                               .traits = knowledge.traits,
-                                               .numel = knowledge.table.numel(),
-                                               .plain_inside = true});
-  for (const core::Option& option : options) {
+  for (const core::Option& option : policies::admitted_options(knowledge)) {
     if (!core::uses_levels(option) || option.codecs.size() > 1) continue;
     Form form{.option = option, .label = core::to_string(option), .end = knowledge.table.tensors.size()};
     if (!option.codecs.empty()) {
