@@ -45,6 +45,12 @@ core::Error error_of(const std::exception_ptr& exception) {
   return {timeout ? core::Error::Code::timeout : core::Error::Code::lost, message};
 }
 
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
 constexpr int64_t kPieceBytes = 1 << 20;
 
 class C10dCommunicator final : public comm::Communicator {
@@ -255,16 +261,6 @@ class C10dCommunicator final : public comm::Communicator {
 std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend) {
   return std::make_unique<C10dCommunicator>(std::move(backend));
 }
-
-namespace {
-
-void ignore_broken_pipes() {
-  struct sigaction now {};
-  if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
-  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
-}
-
-}  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
