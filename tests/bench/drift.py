@@ -11,11 +11,11 @@ link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted
 removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
              until a strategy is in force that loses nothing.
 oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
-slow-rank    A rank computes more slowly after tuning: it has to be named, and no worse strategy committed.
+slow-rank    A rank computes more slowly after tuning: it has to be named, and what is in force in the end must not be
+             slower than what was before, both timed, pinned, once nothing is slow any more.
 
 Rows of parts that are not run are kept as OUT.json has them.
 """
-import argparse
 import json
 import os
 import statistics
@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import Bench, LiveJob, measured_ms, median_step, row, save, write_plans  # noqa: E402
+from support.shaped import Bench, LiveJob, flags_of_parts, measured_ms, median_step, row, save, write_plans  # noqa: E402
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
 PATIENCE_STEPS = 700  # for what follows a change
@@ -179,35 +179,29 @@ def slow_rank(bench, runs, rows):
             job.wait(lambda entries: last_step(entries) > at_least + 400, 300)
         finally:
             busy.kill()
-        entries = [entry for entry in job.entries() if entry.get("step", 0) > at_least]
-        named = [entry["value"] for entry in decisions(entries, "straggler")]
-        worse = [entry["label"] for entry in decisions(entries, "commit") if entry["value"] <= 0]
-        print(f"run {run}: {before}; named {named}; then {label_at_the_end(entries) or 'no change'}", flush=True)
+        entries = job.entries()
+        after = label_at_the_end(entries)
+        named = [entry["value"] for entry in decisions(entries, "straggler") if entry["step"] > at_least]
+        print(f"run {run}: {before}; named {named}; then {after or 'the baseline'}", flush=True)
         wrong = 0 if named and named[0] == 1 else 1
         row(rows, f"slow-rank: run {run}: rank 1 not named, or another", wrong, 0, [wrong], 0, "times")
-        row(rows, f"slow-rank: run {run}: worse strategies committed", len(worse), 0, [len(worse)], 0, "times")
         job.process.terminate()
         job.end()
+        files = write_plans(entries, {label for label in (before, after) if label}, bench.folder, f"slow-rank{run}")
+        times = pinned(bench, "1gbit", dict(files, baseline=baseline(bench, "1gbit")))
+        old, new = times[before or "baseline"], times[after or "baseline"]
+        row(rows, f"slow-rank: run {run}: in force afterwards / before", statistics.median(new), statistics.median(old),
+            [a / b for a, b in zip(new, old)], 1.03)
 
 
 def main():
     parts = {"link": link, "removed": removed, "oscillating": oscillating, "slow-rank": slow_rank}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default=",".join(parts))
-    parser.add_argument("--runs", type=int, default=3)
-    flags = parser.parse_args()
-    chosen = flags.parts.split(",")
-    if unknown := [part for part in chosen if part not in parts]:
-        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
-    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
-    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in chosen]
+    flags = flags_of_parts(__doc__, parts, runs=3)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(flags.build.resolve(), folder)
-        for part in chosen:
-            parts[part](bench, flags.runs, rows)
-            save(flags.out, rows)
+        bench = Bench(flags.build, folder)
+        for part in flags.parts:
+            parts[part](bench, flags.runs, flags.rows)
+            save(flags.out, flags.rows)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ Rows of strategies have predicted step times as anchors; those of jobs, and of t
 median and the 90th percentile are, and `auto` beside the best strategy of the job. Rows of parts that are not run are
 kept as OUT.json has them.
 """
-import argparse
 import json
 import statistics
 import sys
@@ -31,7 +30,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import Bench, decided_values, measured_ms, row, save  # noqa: E402
+from support.shaped import Bench, decided_values, flags_of_parts, measured_ms, row, save  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent / "models"
 REST_MS = {"vgg": 35, "transformer": 18, "mixed": 30}  # of a step, beside what lies between gradients, as recorded
@@ -157,23 +156,13 @@ def summary(rows):
 
 def main():
     parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "win": win, "training": training}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default=",".join(parts))
-    flags = parser.parse_args()
-    chosen = flags.parts.split(",")
-    if unknown := [part for part in chosen if part not in parts]:
-        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
-    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
-    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in chosen]
+    flags = flags_of_parts(__doc__, parts)
     with tempfile.TemporaryDirectory() as folder:
-        build = flags.build.resolve()
-        predictions = Predictions(Bench(build, folder), build, rows, flags.out)
-        for part in chosen:
+        predictions = Predictions(Bench(flags.build, folder), flags.build, flags.rows, flags.out)
+        for part in flags.parts:
             parts[part](predictions)
-            summary(rows)
-            save(flags.out, rows)
+            summary(flags.rows)
+            save(flags.out, flags.rows)
 
 
 if __name__ == "__main__":

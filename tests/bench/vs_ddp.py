@@ -23,7 +23,6 @@ mlp-small   Nothing to gain: unshaped, exact.
 Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row that
 is known to be within half a point of fp32's accuracy or whose accuracy was not measured.
 """
-import argparse
 import json
 import math
 import statistics
@@ -33,7 +32,8 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import ROOT, Bench, median_step as median_step_after, raced_strategies, row, save  # noqa: E402
+from support.shaped import (ROOT, Bench, flags_of_parts, median_step as median_step_after,  # noqa: E402
+                            raced_strategies, row, save)
 
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
          "powersgd4+fp16": "powersgd4_fp16"}
@@ -156,7 +156,7 @@ def time_rate(bench, rate, rounds, rows):
     half = min((("ddp", name) for name in ("fp16", "bf16")), key=medians.get)
     fastest = min((("ddp", name) for name in HOOKS if is_sound(name, rows)), key=medians.get)
     for fidelity, anchor in (("exact", fp32), ("half", half), ("lossy", fastest)):
-        goal = GOALS.get(rate, {}).get(fidelity)
+        goal = GOALS[rate][fidelity]
         compare(f"gradtune {fidelity} / DDP {anchor[1]}", (fidelity, "committed"), anchor, goal)
     for fidelity, result in tuned.items():
         # What was exported runs pinned here too, and is one of the arms.
@@ -207,26 +207,17 @@ def nothing_to_gain(bench, rounds, rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default="accuracy,1gbit,200mbit,mlp-small")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=3)
-    flags = parser.parse_args()
-    parts = flags.parts.split(",")
-    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
-    rows = [entry for entry in earlier if entry["name"].split(":")[0] not in parts]
+    flags = flags_of_parts(__doc__, ["accuracy", *GOALS, "mlp-small"], rounds=3, seeds=3)
     with tempfile.TemporaryDirectory() as folder:
-        bench = DdpBench(flags.build.resolve(), folder)
-        for part in parts:
+        bench = DdpBench(flags.build, folder)
+        for part in flags.parts:
             if part == "accuracy":
-                accuracies(bench, GOALS, flags.seeds, rows)
+                accuracies(bench, GOALS, flags.seeds, flags.rows)
             elif part == "mlp-small":
-                nothing_to_gain(bench, flags.rounds, rows)
+                nothing_to_gain(bench, flags.rounds, flags.rows)
             else:
-                time_rate(bench, part, flags.rounds, rows)
-            save(flags.out, rows)
+                time_rate(bench, part, flags.rounds, flags.rows)
+            save(flags.out, flags.rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on two shaped nodes, for benchmarks: run to their end, or watched while the link changes; and their results."""
+import argparse
 import json
 import os
 import platform
@@ -13,6 +14,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 WORTH_PINNING = 1.15  # times the best one, as tuning measured it
+
+
+def flags_of_parts(doc, parts, **counts):
+    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, a flag for each count with its default,
+    and `rows`, those of OUT.json that belong to parts that are not run."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--parts", default=",".join(parts))
+    for name, default in counts.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    flags = parser.parse_args()
+    flags.build = flags.build.resolve()
+    flags.parts = flags.parts.split(",")
+    if unknown := [part for part in flags.parts if part not in parts]:
+        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
+    earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
+    flags.rows = [entry for entry in earlier if entry["name"].split(":")[0] not in flags.parts]
+    return flags
 
 
 class Bench:
