@@ -77,11 +77,12 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   knowledge_.baseline_ms = claim.baseline_ms;
   cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms));
   decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
-  if (claim.gain <= 0) drop_committed(claim.gain);
+  const bool is_lossier = roster_.at(*confirmed_).fidelity > roster_.at(baseline_).fidelity;
+  if (claim.gain <= (is_lossier ? kTie : 0)) drop_committed(claim.gain);
   look_again();
 }
 
-// It is not faster than the baseline any more.
+// It is not faster than the baseline any more, or by too little for what it loses.
 void Tuner::Core::drop_committed(double gain) {
   decide("drop committed", roster_.at(*confirmed_).candidate->label, gain);
   forget_committed();

@@ -184,6 +184,22 @@ TEST(Retune, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
   EXPECT_EQ(job->label_in_force(), "bf16");
 }
 
+TEST(Retune, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
+  std::map<std::string, double> after = kFast;
+  after["topk"] = 0.985 * after["bf16"];
+  ChangingJob job({.before = kSlow, .after = after});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "topk");
+  job.steps(300);
+  const int64_t changed = static_cast<int64_t>(job->steps.size());
+  job.change_now();
+  job.steps(500);
+  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
+  const auto dropped = std::ranges::find(job->decisions, "drop committed", &Decision::what);
+  EXPECT_LE(dropped->step - changed, 150);
+  EXPECT_EQ(job->label_in_force(), "bf16 merged");
+}
+
 TEST(Retune, AuditsTakeAtMostTheirShareOfTheTime) {
   ChangingJob job({.before = kSlow, .after = kSlow}, kQuiet);
   job.decide();
