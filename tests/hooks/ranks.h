@@ -38,7 +38,7 @@ struct RankEnd {
 };
 
 struct RankOptions {
-  double time_limit_s = 60;
+  double time_limit_s = 100;
   std::map<std::string, std::string> environment = {};
   // Kills this rank (SIGKILL) this long after any rank printed `kill_after_line` (or after the start).
   std::optional<int> kill_rank = {};
