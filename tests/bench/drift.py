@@ -6,8 +6,9 @@
 usage: drift.py [--parts link,removed,oscillating,slow-rank] [--runs 3] BUILD_FOLDER OUT.json
 
 link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted: steps from a change of the link to the
-             alarm. Afterwards, at each rate, the strategy that was in force at the end and those that came near the
-             best in the search are timed, pinned, each in runs of its own: what was chosen beside the best.
+             alarm. Afterwards, at each rate, the strategy that was in force at the end, the best of its search, and the
+             two best that a job found which began at that rate, are timed, pinned, each in runs of its own: what was
+             chosen beside the best.
 removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
              until a strategy is in force that loses nothing.
 oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
@@ -27,12 +28,14 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import Bench, LiveJob, flags_of_parts, measured_ms, median_step, row, save, write_plans  # noqa: E402
+from support.shaped import (Bench, LiveJob, flags_of_parts, measured_ms, median_step,  # noqa: E402
+                            raced_strategies, row, save, write_plans)
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
 PATIENCE_STEPS = 700  # for what follows a change
 ROUNDS = 3
 PINNED_STEPS = 30
+FRESH_STEPS = 330  # longer than tuning takes
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
 TOLD = (*ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
@@ -79,29 +82,43 @@ def baseline(bench, rate):
     return file
 
 
-def pinned(bench, rate, files):
+def pinned(bench, rate, files, rounds=ROUNDS):
     """Median steps of strategies that run by themselves, one for each round."""
     times = {label: [] for label in files}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for label, file in files.items():
             report = bench.gradtune(rate, ["--fidelity", "lossy"], PINNED_STEPS, pinned=file)
             times[label].append(median_step(report, 12))
     return times
 
 
+def fresh(bench, rate):
+    """The two fastest strategies, pinned once, of those that a job raced or committed which knows no other rate."""
+    exported, journal = bench.folder / f"fresh-{rate}.json", bench.folder / f"fresh-{rate}.jsonl"
+    bench.gradtune(rate, ["--fidelity", "lossy", "--export", exported, "--journal", journal], FRESH_STEPS)
+    entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+    raced = raced_strategies(entries, bench.folder, f"fresh-{rate}")
+    files = {"fresh": exported} | {f"fresh {label}": file for label, file in raced.items()}
+    times = pinned(bench, rate, files, 1)
+    print(f"fresh at {rate}: {({label: round(values[0], 1) for label, values in times.items()})}", flush=True)
+    return {label: files[label] for label in sorted(times, key=times.get)[:2]}
+
+
 def candidates(bench, entries, tag, since, chosen):
-    """Files of what was measured since that step and came near the best, and of what was chosen."""
+    """Files of the best that was measured since that step, and of what was chosen."""
     measured = measured_ms(entries, since)
-    near = sorted(measured, key=measured.get)[:4]
+    near = sorted(measured, key=measured.get)[:1]
     return write_plans(entries, dict.fromkeys(near + ([chosen] if chosen else [])), bench.folder, tag)
 
 
 def link(bench, runs, rows):
+    fast, slow = "1gbit", "100mbit"
+    others = {rate: fresh(bench, rate) for rate in (fast, slow)}
     for run in range(runs):
         job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
         if not job.wait(is_settled, 400):
             raise RuntimeError("no decision at 1 Gbit/s:\n" + "\n".join(line for _, line in job.said[-20:]))
-        fast, slow = "1gbit", "100mbit"
+        held = {}
         for rate in (slow, fast):
             entries, changed, alarm = change(job, rate)
             delay = alarm - changed if alarm is not None else PATIENCE_STEPS
@@ -110,14 +127,13 @@ def link(bench, runs, rows):
             told = [f"{entry['step'] - changed}: {entry['what']} {entry['label']}"
                     for entry in decisions(entries, *TOLD) if entry["step"] >= changed]
             print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; " + "; ".join(told), flush=True)
-            if rate == slow:
-                files = {slow: (candidates(bench, entries, f"slow{run}", changed, chosen), chosen)}
-            else:
-                files[fast] = (candidates(bench, entries, f"fast{run}", 0, chosen), chosen)
+            held[rate] = (candidates(bench, entries, f"{rate}-{run}", changed if rate == slow else 0, chosen), chosen)
         job.process.terminate()
         job.end()
-        for rate, (arms, chosen) in files.items():
-            times = pinned(bench, rate, dict(arms, baseline=baseline(bench, rate)))
+        for rate, (files, chosen) in held.items():
+            if chosen is None:
+                files["baseline"] = baseline(bench, rate)
+            times = pinned(bench, rate, files | others[rate])
             medians = {label: statistics.median(values) for label, values in times.items()}
             best = min(medians, key=medians.get)
             mine = chosen or "baseline"
