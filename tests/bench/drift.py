@@ -139,6 +139,7 @@ def link(bench, runs, rows):
             mine = chosen or "baseline"
             row(rows, f"link: run {run}, at {rate}: chosen / best pinned ({best})", medians[mine], medians[best],
                 [a / b for a, b in zip(times[mine], times[best])], 1.03)
+        yield
 
 
 def removed(bench, runs, rows):
@@ -157,6 +158,7 @@ def removed(bench, runs, rows):
         row(rows, f"removed: run {run}: steps until nothing is lost", steps, 200, [steps / 200], 1.0, "steps")
         job.process.terminate()
         job.end()
+        yield
 
 
 def oscillating(bench, runs, rows):
@@ -179,6 +181,7 @@ def oscillating(bench, runs, rows):
         kept.append(total_ms(["--seed", run, "--strategy", file], {"GRADTUNE_TUNING_BUDGET": "0"}))
     row(rows, "oscillating: whole run / baseline kept", statistics.median(ours), statistics.median(kept),
         [a / b for a, b in zip(ours, kept)], 1.02)
+    yield
 
 
 def slow_rank(bench, runs, rows):
@@ -208,6 +211,7 @@ def slow_rank(bench, runs, rows):
         old, new = times[before or "baseline"], times[after or "baseline"]
         row(rows, f"slow-rank: run {run}: in force afterwards / before", statistics.median(new), statistics.median(old),
             [a / b for a, b in zip(new, old)], 1.03)
+        yield
 
 
 def main():
@@ -216,8 +220,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(flags.build, folder)
         for part in flags.parts:
-            parts[part](bench, flags.runs, flags.rows)
-            save(flags.out, flags.rows)
+            for _ in parts[part](bench, flags.runs, flags.rows):  # after each run
+                save(flags.out, flags.rows)
 
 
 if __name__ == "__main__":
