@@ -130,6 +130,12 @@ Reference block_codes(const BlockCodes& codes, std::span<const float> p, const E
   return reference;
 }
 
+// To one of both neighbouring integers: of x with 15 places behind the point, by the last 15 bits of the draw.
+double rounded_at_random(double x, double draw) {
+  const double fixed = std::nearbyint(x * 32768);
+  return std::floor((fixed + std::fmod(std::floor(draw * 65536), 32768)) / 32768);
+}
+
 // Integers from -levels to levels.
 BlockCodes integers(size_t block, int levels, bool random) {
   const auto limit = static_cast<double>(levels);
@@ -138,7 +144,7 @@ BlockCodes integers(size_t block, int levels, bool random) {
           .unit = [levels](float norm) { return norm / static_cast<float>(levels); },
           .value =
               [limit, random](float x, double draw) {
-                const double rounded = random ? std::floor(x + static_cast<float>(draw)) : std::nearbyint(x);
+                const double rounded = random ? rounded_at_random(x, draw) : std::nearbyint(x);
                 return std::clamp(rounded, -limit, limit);
               }};
 }
@@ -148,9 +154,7 @@ BlockCodes qsgd(int bits) {
   codes.euclidean = true;
   if (bits > 1) return codes;
   codes.unit = [](float norm) { return norm * 2; };
-  codes.value = [](float x, double draw) {
-    return std::floor(x + (static_cast<float>(draw) + 0.5F)) >= 1 ? 0.5 : -0.5;
-  };
+  codes.value = [](float x, double draw) { return rounded_at_random(x + 0.5, draw) >= 1 ? 0.5 : -0.5; };
   return codes;
 }
 
