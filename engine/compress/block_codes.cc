@@ -16,7 +16,7 @@
 //
 // Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
 // bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads. Random
-// ones are bound by Philox, not by memory: 10 rounds of 6 instructions of 512 bits for 64 elements. Accuracy has not been
+// ones are bound by Philox, not by memory: 7 rounds of 6 instructions of 512 bits for 64 elements. Accuracy has not been
 // measured for any of them. Hence none is in the default list.
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
