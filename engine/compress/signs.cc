@@ -76,12 +76,7 @@ class Signs final : public Compressor {
                          .decay = decay,
                          .gain = 1 - decay,
                          .n = run.n});
-        float* const next = reinterpret_cast<float*>(job.work.state_next) + begin;
-        if (streamed) {
-          stream_floats(momentum, next, run.n);
-        } else {
-          std::copy_n(momentum, run.n, next);
-        }
+        write_floats(momentum, reinterpret_cast<float*>(job.work.state_next) + begin, run.n, streamed);
         run.gradient = momentum;
         run.residual = nullptr;
       }
