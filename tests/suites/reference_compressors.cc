@@ -47,9 +47,11 @@ Reference drawn(std::span<const float> p, double density, const EncodeCase& job)
   const auto k = std::max<size_t>(1, static_cast<size_t>(std::ceil(density * static_cast<double>(n) - 1e-6)));
   const auto first = words_of(0);
   const uint64_t start = (uint64_t{first[1]} << 32 | first[2]) % n;
+  std::array<uint32_t, 4> words{};
   for (size_t stratum = 0, begin = 0; stratum < k; ++stratum) {
     const size_t size = n / k + (stratum < n % k ? 1 : 0);
-    const double share = std::ldexp(static_cast<double>(words_of(begin)[0]), -32);
+    if (stratum % 4 == 0) words = words_of(begin + 1);
+    const double share = std::ldexp(static_cast<double>(words[stratum % 4]), -32);
     const size_t element = (start + begin + static_cast<size_t>(share * static_cast<double>(size))) % n;
     reference.decoded[element] = double{job.scale * p[element]};
     begin += size;
