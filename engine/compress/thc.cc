@@ -116,7 +116,8 @@ class Thc final : public Compressor {
                     .levels = levels_of(job.work, begin),
                     .random = job.work.random,
                     .first_element = job.work.first_element + begin,
-                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin});
+                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
+                    .stream = n * 4 >= kStreamBytes});
       }
     });
     return true;  // the first round has seen all elements
@@ -134,7 +135,8 @@ class Thc final : public Compressor {
                                          .levels = levels_of(job.work, begin),
                                          .out = job.out.data() + begin,
                                          .n = static_cast<size_t>(std::min(end - begin, kRotated)),
-                                         .accumulate = job.accumulate});
+                                         .accumulate = job.accumulate,
+                                         .stream = n * 4 >= kStreamBytes});
         if (!decoded) good.store(false, std::memory_order_relaxed);
       }
     });

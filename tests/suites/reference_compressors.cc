@@ -227,9 +227,9 @@ Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
     std::vector<double> chosen(kRotated);
     for (size_t i = 0; i < kRotated && unit >= std::numeric_limits<float>::min(); ++i) {
       const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i;
-      const auto draw = static_cast<float>((reference_random(job.random, element) + 0.5) / 65536);
+      const double draw = (reference_random(job.random, element) + 0.5) / 65536;
       const float above = std::clamp((x[i] + clamp) * (1 / unit), 0.0F, static_cast<float>(levels));
-      const double code = std::min<double>(std::floor(above + draw), levels);
+      const double code = rounded_at_random(above, draw);
       chosen[i] = code * double{unit} - double{clamp};
     }
     hadamard(chosen);
