@@ -116,9 +116,10 @@ struct Parameter {
 };
 constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
 
-constexpr core::HostWork::Limit limit_of(const Member& member) {
+constexpr core::HostWork host_work(const Member& member) {
   const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
-  return draws ? core::HostWork::Limit::random : core::HostWork::Limit::memory;
+  if (!draws) return {};
+  return {.limit = core::HostWork::Limit::random, .random_bits = 16};
 }
 
 template <const Member& member>
@@ -136,7 +137,7 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_step = parameter.step,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; },
-                     .host = {.limit = limit_of(member)}},
+                     .host = host_work(member)},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
 }

@@ -63,6 +63,8 @@ struct HostWork {
   // fp32 arrays that have to pass between memory and caches, besides the payload: of encode; with error feedback; and
   // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
+
+  int random_bits = 0;  // that an element draws to be encoded
 };
 
 struct CompressorTraits {
