@@ -113,8 +113,11 @@ class BlockCodes final : public Compressor {
 struct Parameter {
   std::string_view name;
   double usual, min, max, step;
+  std::span<const double> search;
 };
-constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
+constexpr double kBlocks[] = {128, 256, 1024};
+constexpr double kBits[] = {8, 4, 2};
+constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements, kBlocks}; }
 
 constexpr core::HostWork host_work(const Member& member) {
   const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
@@ -135,6 +138,7 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_min = parameter.min,
                      .parameter_max = parameter.max,
                      .parameter_step = parameter.step,
+                     .parameter_search = parameter.search,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; },
                      .host = host_work(member)},
@@ -166,7 +170,7 @@ TableRow terngrad() {
 
 TableRow qsgd() {
   return row<kQsgd>("qsgd", "integers of so many bits, scaled by the norm of 128 elements, rounded at random", false,
-                    {"bits", 8, 1, 8, 1});
+                    {"bits", 8, 1, 8, 1, kBits});
 }
 
 }  // namespace gradtune::compress

@@ -332,6 +332,8 @@ class PowerSgd final : public Compressor {
   core::CompressorTraits traits_;
 };
 
+constexpr double kRanks[] = {8, 4, 2, 1};
+
 }  // namespace
 
 TableRow powersgd() {
@@ -346,6 +348,7 @@ TableRow powersgd() {
                      .parameter_min = 1,
                      .parameter_max = kMaxRank,
                      .parameter_step = 1,
+                     .parameter_search = kRanks,
                      .rounds = 2,
                      .needs_matrices = true,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,

@@ -145,6 +145,8 @@ class RandK final : public Compressor {
   core::CompressorTraits traits_;
 };
 
+constexpr double kDensities[] = {0.3, 0.1, 0.05};
+
 }  // namespace
 
 TableRow randk() {
@@ -158,6 +160,7 @@ TableRow randk() {
                      .parameter_default = 0.1,
                      .parameter_min = 1e-6,
                      .parameter_max = 1,
+                     .parameter_search = kDensities,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return 4 * share_of(spec.parameter, extent.numel); },
                      .host = {.limit = core::HostWork::Limit::random}},

@@ -246,6 +246,8 @@ constexpr core::HostWork host_work(const Member& member) {
   return {.state_arrays = member.has_momentum ? 1 : 0};
 }
 
+constexpr double kDensities[] = {0.1, 0.05, 0.02, 0.01};
+
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool in_default_list) {
   return {.traits = {.name = name,
@@ -258,6 +260,7 @@ TableRow row(std::string_view name, std::string_view summary, bool in_default_li
                      .parameter_default = 0.02,
                      .parameter_min = 1e-6,
                      .parameter_max = 1,
+                     .parameter_search = kDensities,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return Layout(spec, extent.numel).bytes; },
                      .replaces_momentum = member.has_momentum,

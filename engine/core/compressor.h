@@ -81,6 +81,10 @@ struct CompressorTraits {
   std::string_view parameter_name;
   double parameter_default = 0, parameter_min = 0, parameter_max = 0, parameter_step = 0;
 
+  // The search range: settings that policies choose from where the user leaves it to them ("topk:*"), the default among
+  // them, from the one that sends most to the one that sends least.
+  std::span<const double> parameter_search = {};
+
   // Encodes, collectives and decodes that it takes. What several rounds send is summable.
   int rounds = 1;
   bool needs_matrices = false;  // treats matrices as such, and is told of them
