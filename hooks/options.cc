@@ -205,17 +205,18 @@ Status choose_codecs(Draft& draft) {
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find(','));
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    auto spec = core::parse_compressor(word, known);
-    if (!spec) return spec.error();
-    const auto traits =
-        std::find_if(known.begin(), known.end(), [&](const auto& t) { return t.name == spec.value().name; });
+    auto specs = core::parse_compressors(word, known);
+    if (!specs) return specs.error();
+    const core::CompressorTraits* const traits = core::traits_of(specs.value().front(), known);
     if (traits->fidelity > settings.fidelity) {
       return invalid("compressor \"" + std::string(word) + "\" needs fidelity " +
                      std::string(core::to_string(traits->fidelity)) + ", allowed is " +
                      std::string(core::to_string(settings.fidelity)));
     }
-    if (std::find(settings.codecs.begin(), settings.codecs.end(), spec.value()) == settings.codecs.end()) {
-      settings.codecs.push_back(spec.value());
+    for (const core::CompressorSpec& spec : specs.value()) {
+      if (std::find(settings.codecs.begin(), settings.codecs.end(), spec) == settings.codecs.end()) {
+        settings.codecs.push_back(spec);
+      }
     }
   }
   return {};

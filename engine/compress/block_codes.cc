@@ -16,7 +16,7 @@
 //
 // Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
 // bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads. Random
-// ones are bound by Philox, not by memory: 10 rounds of 6 instructions of 512 bits for 64 elements. Accuracy has not been
+// ones are bound by Philox, not by memory: 7 rounds of 6 instructions of 512 bits for 64 elements. Accuracy has not been
 // measured for any of them. Hence none is in the default list.
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
@@ -113,12 +113,16 @@ class BlockCodes final : public Compressor {
 struct Parameter {
   std::string_view name;
   double usual, min, max, step;
+  std::span<const double> search;
 };
-constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements}; }
+constexpr double kBlocks[] = {128, 256, 1024};
+constexpr double kBits[] = {8, 4, 2};
+constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements, kBlocks}; }
 
-constexpr core::HostWork::Limit limit_of(const Member& member) {
+constexpr core::HostWork host_work(const Member& member) {
   const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
-  return draws ? core::HostWork::Limit::random : core::HostWork::Limit::memory;
+  if (!draws) return {};
+  return {.limit = core::HostWork::Limit::random, .random_bits = 16};
 }
 
 template <const Member& member>
@@ -134,9 +138,10 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_min = parameter.min,
                      .parameter_max = parameter.max,
                      .parameter_step = parameter.step,
+                     .parameter_search = parameter.search,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return layout_of(with_parameter(member, spec), extent.numel).bytes; },
-                     .host = {.limit = limit_of(member)}},
+                     .host = host_work(member)},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<BlockCodes>(spec, traits, member); }};
 }
@@ -165,7 +170,7 @@ TableRow terngrad() {
 
 TableRow qsgd() {
   return row<kQsgd>("qsgd", "integers of so many bits, scaled by the norm of 128 elements, rounded at random", false,
-                    {"bits", 8, 1, 8, 1});
+                    {"bits", 8, 1, 8, 1, kBits});
 }
 
 }  // namespace gradtune::compress

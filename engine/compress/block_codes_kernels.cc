@@ -20,7 +20,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 // Each of the following says how numbers become codes: `unit` of a block by its norm, `encode` of x = element / unit with
-// 16 random bits, `value` of a code, and the largest code there is, sign apart.
+// 16 random bits, `value` of a code, the code of 0, and the largest code there is, sign apart. No x is larger than the
+// largest value but for rounding.
 
 // Codes count from the lowest integer; `zero` is the code of 0. With one bit there is none, 0 lies between both.
 template <bool kIsRandom>
@@ -37,20 +38,20 @@ class Integers {
   float largest_value() const { return static_cast<float>(high_) - shift_; }
   float unit(float norm) const { return norm / largest_value(); }
   int32_t code_mask() const { return 0xff; }
+  int32_t zero_code() const { return -low_; }
   int32_t largest_code() const { return high_ - low_; }
 
   template <class D, class V, class R>
   HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
     const hn::RebindToSigned<D> di;
-    auto integer = hn::Zero(di);
     if constexpr (kRandom) {
-      // In the middle of the 2^16 parts of (0, 1), so that an integer stays what it is.
-      const auto draw = hn::Mul(hn::Add(hn::ConvertTo(d, random), hn::Set(d, 0.5F)), hn::Set(d, 0x1p-16F));
-      integer = hn::ConvertTo(di, hn::Floor(hn::Add(x, hn::Add(draw, hn::Set(d, shift_)))));
+      const auto code = hn::Sub(round_at_random(d, x, random, shift_), hn::Set(di, low_));
+      return hn::Min(hn::Max(code, hn::Zero(di)), hn::Set(di, high_ - low_));
     } else {
-      integer = hn::NearestInt(x);
+      constexpr int32_t kBits = 0x4b400000;  // of 1.5 * 2^23, whose last place is that of integers
+      const auto sum = hn::BitCast(di, hn::Add(x, hn::Set(d, 0x1.8p23F)));
+      return hn::Sub(sum, hn::Set(di, kBits + low_));
     }
-    return hn::Sub(hn::Min(hn::Max(integer, hn::Set(di, low_)), hn::Set(di, high_)), hn::Set(di, low_));
   }
 
   template <class D, class C>
@@ -62,6 +63,14 @@ class Integers {
   int32_t high_, low_;
   float shift_, zero_;
 };
+
+// |x| with the sign of the number whose bits are moved up to there.
+template <class D, class V, class C>
+HWY_INLINE hn::Vec<D> with_sign(D d, V magnitude, C bits) {
+  const hn::RebindToSigned<D> di;
+  const auto sign = hn::Set(di, INT32_MIN);
+  return hn::BitCast(d, hn::OrAnd(hn::BitCast(di, magnitude), bits, sign));
+}
 
 // Sign, exponent, and this many bits of mantissa; the largest code is that of the largest value.
 template <int kMantissa, int32_t kLargestCode>
@@ -76,33 +85,32 @@ class Floats {
   }
   float unit(float norm) const { return norm / largest_value(); }
   int32_t code_mask() const { return 0x7f; }
+  int32_t zero_code() const { return 0; }
   int32_t largest_code() const { return kLargestCode; }
 
+  // By adding a power of two whose last place is that of the code: 2^(23 - kMantissa) times that of |x|, or of the
+  // smallest normal number. So many last places are the mantissa with its first bit, if it has one.
   template <class D, class V, class R>
   HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R /*random*/) const {
     const hn::RebindToSigned<D> di;
     const auto bits = abs_bits(d, x);
-    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
-    // Subnormals are rounded by adding a number whose last place is theirs.
-    const auto magic = hn::Set(di, (127 - kBias + 1 - kMantissa + 23) << 23);
-    const auto subnormal = hn::Sub(hn::BitCast(di, hn::Add(hn::BitCast(d, bits), hn::BitCast(d, magic))), magic);
-    const auto odd = hn::And(hn::ShiftRight<kShift>(bits), hn::Set(di, 1));
-    const auto rounded = hn::ShiftRight<kShift>(hn::Add(bits, hn::Add(odd, hn::Set(di, (1 << (kShift - 1)) - 1))));
-    const auto normal = hn::Min(hn::Sub(rounded, hn::Set(di, kRebias)), hn::Set(di, kLargestCode));
-    return hn::Or(hn::IfThenElse(hn::Lt(bits, hn::Set(di, kSmallest)), subnormal, normal), sign);
+    const auto power = hn::Max(hn::And(bits, hn::Set(di, 0x7f800000)), hn::Set(di, kSmallest));
+    const auto added = hn::Add(power, hn::Set(di, kShift << 23));
+    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, bits), hn::BitCast(d, added)));
+    const auto exponent = hn::ShiftRight<kShift>(hn::Sub(power, hn::Set(di, kSmallest)));
+    const auto code = hn::Add(hn::Sub(sum, added), exponent);
+    return hn::OrAnd(code, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
   }
 
   template <class D, class C>
   HWY_INLINE hn::Vec<D> value(D d, C code) const {
     const hn::RebindToSigned<D> di;
-    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
-    const auto magnitude = hn::And(code, hn::Set(di, 0x7f));
-    const auto bits = hn::ShiftLeft<kShift>(magnitude);
+    const auto bits = hn::ShiftLeft<kShift>(hn::And(code, hn::Set(di, 0x7f)));
     const auto smallest = hn::Set(di, kSmallest);
+    const auto normal = hn::BitCast(d, hn::Add(bits, hn::Set(di, kRebias << kShift)));
+    // Right for subnormal numbers, and not below the right one for others.
     const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
-    const auto normal = hn::Add(bits, hn::Set(di, kRebias << kShift));
-    const auto value = hn::IfThenElse(hn::Lt(magnitude, hn::Set(di, kOne)), hn::BitCast(di, subnormal), normal);
-    return hn::BitCast(d, hn::Or(value, sign));
+    return with_sign(d, hn::Min(normal, subnormal), hn::ShiftLeft<24>(code));
   }
 
  private:
@@ -125,22 +133,42 @@ class Powers {
     return norm == 0 ? 0 : std::bit_cast<float>((std::bit_cast<uint32_t>(norm) & kInfinityBits) + (1U << 23));
   }
   int32_t code_mask() const { return 0x7f; }
+  int32_t zero_code() const { return 0; }
   int32_t largest_code() const { return 0x7f; }
 
   template <class D, class V, class R>
   HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
     const hn::RebindToSigned<D> di;
-    const auto sign = hn::And(hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
     const auto draw = hn::Add(hn::ShiftLeft<7>(random), hn::Set(di, 64));
-    return hn::Or(hn::ShiftRight<23>(hn::Add(abs_bits(d, x), draw)), sign);
+    const auto magnitude = hn::ShiftRight<23>(hn::Add(abs_bits(d, x), draw));
+    return hn::OrAnd(magnitude, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
   }
 
   template <class D, class C>
   HWY_INLINE hn::Vec<D> value(D d, C code) const {
     const hn::RebindToSigned<D> di;
-    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(di, 0x80)));
-    return hn::BitCast(d, hn::Or(hn::ShiftLeft<23>(hn::And(code, hn::Set(di, 0x7f))), sign));
+    const auto magnitude = hn::ShiftLeft<23>(hn::And(code, hn::Set(di, 0x7f)));
+    return with_sign(d, hn::BitCast(d, magnitude), hn::ShiftLeft<24>(code));
   }
+};
+
+// Of a block whose unit is zero: what is sent is the code of 0.
+class Zeros {
+ public:
+  static constexpr bool kRandom = false;
+  explicit Zeros(int32_t zero_code) : zero_code_(zero_code) {}
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D /*d*/, V /*x*/, R /*random*/) const {
+    return hn::Set(hn::RebindToSigned<D>(), zero_code_);
+  }
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C /*code*/) const {
+    return hn::Zero(d);
+  }
+
+ private:
+  int32_t zero_code_;
 };
 
 // --- Norms. They do not depend on the size of vectors.
@@ -212,10 +240,11 @@ bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run
 template <class Codes>
 HWY_INLINE void write_codes(const Codes& codes, const EncodeRun& run, float unit, size_t from, size_t to,
                             const uint16_t* random, uint8_t* code, float* error) {
-  const float inverse = unit > 0 ? 1 / unit : 0;
+  const float inverse = 1 / unit;
   const float* gradient = run.gradient + from;
   const float* residual = offset(run.residual, from);
   for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+    prefetch_p(d, gradient, residual, i + kAhead);
     const hn::RebindToSigned<decltype(d)> di;
     const hn::Rebind<uint8_t, decltype(d)> d8;
     const hn::Rebind<uint16_t, decltype(d)> d16;
@@ -248,7 +277,12 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
     float* const error = errors.tile(begin);
     for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const size_t at = from - begin;
-      write_codes(codes, run, to.units[block], from, stop, offset(random, at), code + at, offset(error, at));
+      const float unit = to.units[block];
+      if (unit > 0) {
+        write_codes(codes, run, unit, from, stop, offset(random, at), code + at, offset(error, at));
+      } else {
+        write_codes(Zeros(codes.zero_code()), run, unit, from, stop, nullptr, code + at, offset(error, at));
+      }
     });
     if (bits < 8) pack(unpacked, count, format.bits, place);
     out.finish_tile(begin / 8 * bits, static_cast<size_t>(code_bytes(count, format.bits)));
@@ -267,31 +301,38 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   return finite;
 }
 
-// Payloads whose values are added up before the sum is stored.
-constexpr size_t kAtOnce = 8;
+// Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
+constexpr size_t kAtOnce = 4;
 
-// Of so many payloads the codes of part of a block, and the unit in each.
+// Of so many payloads, where the units of a run and the codes of a tile begin.
 struct Parts {
-  size_t count;
+  const float* units[kAtOnce];
   const uint8_t* codes[kAtOnce];
-  float units[kAtOnce];
 };
 
-// sums = (old == nullptr ? 0 : old) + the values of all parts, in their order. Mostly there is one of them.
-template <bool kOne, class Codes>
-HWY_INLINE void add_values(const Codes& codes, const Parts& parts, const float* old, float* sums, size_t n) {
-  const size_t count = kOne ? 1 : parts.count;
-  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
-    const hn::RebindToSigned<decltype(d)> di;
-    const hn::Rebind<uint8_t, decltype(d)> d8;
-    const auto value = [&](size_t p) HWY_ATTR {
-      const auto code = hn::PromoteTo(di, hn::LoadU(d8, parts.codes[p] + i));
-      return hn::Mul(codes.value(d, code), hn::Set(d, parts.units[p]));
-    };
-    auto sum = value(0);
-    if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
-    for (size_t p = 1; p < count; ++p) sum = hn::Add(sum, value(p));
-    hn::StoreU(sum, d, sums + i);
+// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
+template <size_t kCount, class Codes>
+HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
+                         const float* old, float* sums) {
+  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    const size_t at = from - begin;
+    const float* const before = offset(old, static_cast<int64_t>(at));
+    float* const out = sums + at;
+    float units[kCount];
+    for (size_t p = 0; p < kCount; ++p) units[p] = parts.units[p][block];
+    for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+      const hn::RebindToSigned<decltype(d)> di;
+      const hn::Rebind<uint8_t, decltype(d)> d8;
+      const auto value = [&](size_t p) HWY_ATTR {
+        prefetch(d, parts.codes[p] + at, i + kAhead);
+        const auto code = hn::PromoteTo(di, hn::LoadU(d8, parts.codes[p] + at + i));
+        return hn::Mul(codes.value(d, code), hn::Set(d, units[p]));
+      };
+      auto sum = value(0);
+      if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
+      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
+      hn::StoreU(sum, d, out + i);
+    });
   });
 }
 
@@ -325,31 +366,25 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
       const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
-      const uint8_t* code[kAtOnce];
+      Parts parts{};
       for (size_t p = 0; p < payloads.size(); ++p) {
-        code[p] = reinterpret_cast<const uint8_t*>(payloads[p].data() + run.codes_at) + begin / 8 * format.bits;
+        const std::byte* const payload = payloads[p].data();
+        parts.units[p] = reinterpret_cast<const float*>(payload + run.units_at);
+        parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
         if (format.bits < 8) {
-          unpack(code[p], count, format.bits, unpacked[p]);
-          code[p] = unpacked[p];
+          unpack(parts.codes[p], count, format.bits, unpacked[p]);
+          parts.codes[p] = unpacked[p];
         }
         if (all_are_sent) continue;
-        const uint32_t largest = largest_of_codes(code[p], count, codes.code_mask());
+        const uint32_t largest = largest_of_codes(parts.codes[p], count, codes.code_mask());
         if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, first + p);
       }
-      for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-        const size_t at = from - begin;
-        Parts parts{.count = payloads.size(), .codes = {}, .units = {}};
-        for (size_t p = 0; p < payloads.size(); ++p) {
-          parts.codes[p] = code[p] + at;
-          parts.units[p] = reinterpret_cast<const float*>(payloads[p].data() + run.units_at)[block];
-        }
-        const float* const before = offset(old, static_cast<int64_t>(at));
-        if (parts.count == 1) {
-          add_values<true>(codes, parts, before, tile + at, to - from);
-        } else {
-          add_values<false>(codes, parts, before, tile + at, to - from);
-        }
-      });
+      switch (payloads.size()) {
+        case 1: add_tile<1>(codes, run.block, parts, begin, begin + count, old, tile); break;
+        case 2: add_tile<2>(codes, run.block, parts, begin, begin + count, old, tile); break;
+        case 3: add_tile<3>(codes, run.block, parts, begin, begin + count, old, tile); break;
+        default: add_tile<kAtOnce>(codes, run.block, parts, begin, begin + count, old, tile);
+      }
       old = tile;
     }
     out.finish_tile(begin, count);

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/compress/dense_kernels.h"
 
+#include <array>
+
 #include "engine/compress/shared.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -127,6 +129,7 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
     Code* code = codes.tile(begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
+      prefetch_p(d, gradient, residual, i + kAhead);
       const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, job.scale));
       Wire::store(d, sent, code + i);
       if (error != nullptr) {
@@ -144,6 +147,22 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
   return largest;
 }
 
+// Payloads whose values are added up before the sum is stored.
+constexpr size_t kAtOnce = 4;
+
+// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
+template <size_t kCount, class Wire>
+HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old, float* sums,
+                           size_t n) {
+  for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+    for (size_t p = 0; p < kCount; ++p) prefetch(d, codes[p], i + kAhead);
+    auto sum = Wire::load(d, codes[0] + i);
+    if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
+    for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, Wire::load(d, codes[p] + i));
+    hn::StoreU(sum, d, sums + i);
+  });
+}
+
 template <class Wire>
 void decode(const DenseDecode job) {
   using Code = typename Wire::Code;
@@ -152,13 +171,18 @@ void decode(const DenseDecode job) {
     const size_t count = std::min(kTile, job.n - begin);
     float* const sums = out.tile(begin);
     const float* old = job.accumulate ? job.out + begin : nullptr;
-    for (const std::span<const std::byte>& payload : job.payloads) {
-      const Code* const codes = reinterpret_cast<const Code*>(payload.data()) + job.first + begin;
-      for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
-        auto sum = Wire::load(d, codes + i);
-        if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
-        hn::StoreU(sum, d, sums + i);
-      });
+    for (size_t first = 0; first < job.payloads.size(); first += kAtOnce) {
+      const size_t payloads = std::min(kAtOnce, job.payloads.size() - first);
+      std::array<const Code*, kAtOnce> codes{};
+      for (size_t p = 0; p < payloads; ++p) {
+        codes[p] = reinterpret_cast<const Code*>(job.payloads[first + p].data()) + job.first + begin;
+      }
+      switch (payloads) {
+        case 1: add_values<1, Wire>(codes, old, sums, count); break;
+        case 2: add_values<2, Wire>(codes, old, sums, count); break;
+        case 3: add_values<3, Wire>(codes, old, sums, count); break;
+        default: add_values<kAtOnce, Wire>(codes, old, sums, count);
+      }
       old = sums;
     }
     out.finish_tile(begin, count);

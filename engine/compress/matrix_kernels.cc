@@ -25,14 +25,18 @@ HWY_INLINE double sum_lanes(const float* lanes) {
 }
 
 // Adds the products of four rows and two columns of q to `sums`, of which those of a row are `stride` apart. Element i
-// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes.
-HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, double* sums_a,
-                         double* sums_b) {
+// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes. `ahead` are the next rows.
+HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, const MatrixProduct& ahead,
+                         double* sums_a, double* sums_b) {
   const hn::CappedTag<float, kLanes> d;
   HWY_ALIGN float lanes[2 * kRows][kLanes];
   for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (size_t i = lane; i < n; i += kLanes) {
+      for (size_t row = 0; row < kRows; ++row) {
+        const auto at = static_cast<int64_t>(row * ahead.columns);
+        prefetch_p(d, ahead.gradient + at, offset(ahead.residual, at), i);
+      }
       const auto a = hn::LoadU(d, qa + i), b = hn::LoadU(d, qb + i);
       const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kTile + i);
       const auto m2 = hn::LoadU(d, rows + 2 * kTile + i), m3 = hn::LoadU(d, rows + 3 * kTile + i);
@@ -87,9 +91,14 @@ uint32_t multiply_rows(const MatrixProduct& job) {
         largest = std::max(largest, seen);
         std::fill(to + count, to + padded, 0.0F);
       }
+      MatrixProduct ahead = job;
+      const size_t next =
+          begin + kTile < job.columns ? first * job.columns + begin + kTile : (first + kRows) * job.columns;
+      ahead.gradient += next;
+      ahead.residual = offset(job.residual, static_cast<int64_t>(next));
       for (size_t j = 0; j < job.rank; j += 2) {
         const float* const q = job.q + j * job.q_stride + begin;
-        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, sums[j], sums[j + 1]);
+        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, ahead, sums[j], sums[j + 1]);
       }
     }
     for (size_t j = 0; j < job.rank; ++j) {
@@ -118,6 +127,7 @@ HWY_INLINE void add_rows(const TransposedProduct& job, size_t row, size_t begin,
   const float* const m = job.matrix + row * job.row_stride + begin;
   const size_t stride = job.row_stride;
   for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
+    for (size_t ahead = kRowsDown; ahead < 2 * kRowsDown; ++ahead) prefetch(d, m + ahead * stride, i);
     const auto m0 = hn::LoadU(d, m + i), m1 = hn::LoadU(d, m + stride + i);
     const auto m2 = hn::LoadU(d, m + 2 * stride + i), m3 = hn::LoadU(d, m + 3 * stride + i);
     const auto m4 = hn::LoadU(d, m + 4 * stride + i), m5 = hn::LoadU(d, m + 5 * stride + i);
@@ -149,34 +159,49 @@ void multiply_columns(const TransposedProduct& job) {
 }
 
 template <class D, class V>
-HWY_INLINE void finish(D d, const OuterProduct& job, size_t at, V product) {
+HWY_INLINE hn::Vec<D> finished(D d, const OuterProduct& job, size_t at, V product) {
   if (job.matrix != nullptr) {
     product = hn::Sub(hn::Mul(hn::LoadU(d, job.matrix + at), hn::Set(d, job.matrix_factor)),
                       hn::Mul(product, hn::Set(d, job.product_factor)));
   }
-  if (job.accumulate) product = hn::Add(hn::LoadU(d, job.out + at), product);
-  hn::StoreU(product, d, job.out + at);
+  return job.accumulate ? hn::Add(hn::LoadU(d, job.out + at), product) : product;
+}
+
+// Of kRows rows, some columns.
+HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, size_t count, float* to,
+                           size_t to_stride) {
+  for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
+    auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
+    for (size_t j = 0; j < job.rank; ++j) {
+      const auto q = hn::LoadU(d, job.q + j * job.q_stride + begin + i);
+      const float* const p = job.p + j * job.p_stride + row;
+      v0 = hn::Add(v0, hn::Mul(q, hn::Set(d, p[0])));
+      v1 = hn::Add(v1, hn::Mul(q, hn::Set(d, p[1])));
+      v2 = hn::Add(v2, hn::Mul(q, hn::Set(d, p[2])));
+      v3 = hn::Add(v3, hn::Mul(q, hn::Set(d, p[3])));
+    }
+    const size_t at = row * job.columns + begin + i;
+    hn::StoreU(finished(d, job, at, v0), d, to + i);
+    hn::StoreU(finished(d, job, at + job.columns, v1), d, to + to_stride + i);
+    hn::StoreU(finished(d, job, at + 2 * job.columns, v2), d, to + 2 * to_stride + i);
+    hn::StoreU(finished(d, job, at + 3 * job.columns, v3), d, to + 3 * to_stride + i);
+  });
 }
 
 void outer_rows(const OuterProduct& job) {
+  HWY_ALIGN float tile[kRows * kTile];
   size_t row = 0;
   for (; row + kRows <= job.rows; row += kRows) {
-    for_vectors(job.columns, [&](auto d, size_t i) HWY_ATTR {
-      auto v0 = hn::Zero(d), v1 = v0, v2 = v0, v3 = v0;
-      for (size_t j = 0; j < job.rank; ++j) {
-        const auto q = hn::LoadU(d, job.q + j * job.q_stride + i);
-        const float* const p = job.p + j * job.p_stride + row;
-        v0 = hn::Add(v0, hn::Mul(q, hn::Set(d, p[0])));
-        v1 = hn::Add(v1, hn::Mul(q, hn::Set(d, p[1])));
-        v2 = hn::Add(v2, hn::Mul(q, hn::Set(d, p[2])));
-        v3 = hn::Add(v3, hn::Mul(q, hn::Set(d, p[3])));
-      }
-      const size_t at = row * job.columns + i;
-      finish(d, job, at, v0);
-      finish(d, job, at + job.columns, v1);
-      finish(d, job, at + 2 * job.columns, v2);
-      finish(d, job, at + 3 * job.columns, v3);
-    });
+    float* const out = job.out + row * job.columns;
+    if (!job.stream) {
+      outer_tile(job, row, 0, job.columns, out, job.columns);
+      continue;
+    }
+    for (size_t begin = 0; begin < job.columns; begin += kTile) {
+      const size_t count = std::min(kTile, job.columns - begin);
+      outer_tile(job, row, begin, count, tile, kTile);
+      for (size_t i = 0; i < kRows; ++i) stream(tile + i * kTile, out + i * job.columns + begin, count * sizeof(float));
+    }
   }
   for (; row < job.rows; ++row) {
     for_vectors(job.columns, [&](auto d, size_t i) HWY_ATTR {
@@ -184,9 +209,11 @@ void outer_rows(const OuterProduct& job) {
       for (size_t j = 0; j < job.rank; ++j) {
         v = hn::Add(v, hn::Mul(hn::LoadU(d, job.q + j * job.q_stride + i), hn::Set(d, job.p[j * job.p_stride + row])));
       }
-      finish(d, job, row * job.columns + i, v);
+      const size_t at = row * job.columns + i;
+      hn::StoreU(finished(d, job, at, v), d, job.out + at);
     });
   }
+  if (job.stream) hwy::FlushStream();
 }
 
 double pass_column(const ColumnPass& job) {

@@ -57,6 +57,7 @@ struct OuterProduct {
   float matrix_factor, product_factor;
   float* out;
   bool accumulate;
+  bool stream;  // past the caches
 };
 void multiply_outer(const OuterProduct& job);
 

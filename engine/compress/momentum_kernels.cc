@@ -15,6 +15,7 @@ namespace gradtune::compress::HWY_NAMESPACE {
 void update_block(const Momentum& block) {
   const Momentum of = block;  // what the compiler keeps in registers no store can change
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
+    prefetch_p(d, of.gradient, of.before, i + kAhead);
     const auto kept = hn::Mul(hn::LoadU(d, of.before + i), hn::Set(d, of.decay));
     const auto added = hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.gain));
     hn::StoreU(hn::Add(kept, added), d, of.next + i);

@@ -219,7 +219,8 @@ class PowerSgd final : public Compressor {
                    .matrix_factor = unsent_factor(job),
                    .product_factor = job.error_scale,
                    .out = job.residual_next + of.matrix.begin,
-                   .accumulate = job.add_to_residual_next});
+                   .accumulate = job.add_to_residual_next,
+                   .stream = false});  // where the matrix is
     });
     Largest largest;
     float* const plain = q + layout.q_numbers();
@@ -273,7 +274,8 @@ class PowerSgd final : public Compressor {
                    .matrix_factor = 0,
                    .product_factor = 0,
                    .out = job.out.data() + of.matrix.begin,
-                   .accumulate = job.accumulate});
+                   .accumulate = job.accumulate,
+                   .stream = job.out.size_bytes() >= kStreamBytes});
     });
     layout.for_plain([&](int64_t first, int64_t last, int64_t at) {
       for_ranges(queue, last - first, kBlockElements, [&](int64_t begin, int64_t end) {
@@ -304,6 +306,7 @@ class PowerSgd final : public Compressor {
     float matrix_factor, product_factor;
     float* out;
     bool accumulate;
+    bool stream;
   };
   static void add_product(const Layout& layout, const Factors& of, const float* p, const float* q, Queue& queue,
                           const Target& target) {
@@ -320,13 +323,16 @@ class PowerSgd final : public Compressor {
                       .matrix_factor = target.matrix_factor,
                       .product_factor = target.product_factor,
                       .out = target.out + begin * columns,
-                      .accumulate = target.accumulate});
+                      .accumulate = target.accumulate,
+                      .stream = target.stream});
     });
   }
 
   core::CompressorSpec spec_;
   core::CompressorTraits traits_;
 };
+
+constexpr double kRanks[] = {8, 4, 2, 1};
 
 }  // namespace
 
@@ -342,6 +348,7 @@ TableRow powersgd() {
                      .parameter_min = 1,
                      .parameter_max = kMaxRank,
                      .parameter_step = 1,
+                     .parameter_search = kRanks,
                      .rounds = 2,
                      .needs_matrices = true,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,

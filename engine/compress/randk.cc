@@ -43,7 +43,8 @@ class Strata {
   }
 
  private:
-  static constexpr int64_t kDrawn = 256;  // at once
+  static constexpr int64_t kWords = 4;    // strata of a block of random bits
+  static constexpr int64_t kBlocks = 64;  // that are drawn at once
 
   int64_t begin_of(int64_t stratum) const { return stratum * size_ + std::min(stratum, larger_); }
   int64_t stratum_of(int64_t position) const {
@@ -51,21 +52,28 @@ class Strata {
     return position < of_larger ? position / (size_ + 1) : larger_ + (position - of_larger) / size_;
   }
 
-  // Where strata begin at that element.
+  // Where strata begin at that element. Random bits are those of the second element of each kWords strata, since the
+  // first one of all has said where they begin.
   template <class Visit>
   void for_sent_from(int64_t origin, int64_t begin, int64_t end, const Visit& visit) const {
-    const int64_t last = stratum_of(end - 1 - origin);
-    for (int64_t first = stratum_of(begin - origin); first <= last; first += kDrawn) {
-      const int64_t count = std::min(kDrawn, last + 1 - first);
-      int64_t positions[kDrawn];
-      std::array<uint32_t, 4> words[kDrawn];
-      for (int64_t i = 0; i < count; ++i) positions[i] = work_.first_element + begin_of(first + i);
-      shared_random_of(work_.random, positions, static_cast<size_t>(count), words);
-      for (int64_t i = 0; i < count; ++i) {
-        const auto size = static_cast<uint64_t>(size_ + (first + i < larger_ ? 1 : 0));
-        const auto drawn = static_cast<int64_t>(words[i][0] * size >> 32);
-        const int64_t element = origin + begin_of(first + i) + drawn;
-        if (begin <= element && element < end) visit(first + i, element);
+    const int64_t behind = stratum_of(end - 1 - origin) + 1;
+    int64_t stratum = stratum_of(begin - origin) / kWords * kWords;
+    int64_t from = origin + begin_of(stratum);
+    while (stratum < behind) {
+      const int64_t next = std::min(behind, stratum + kBlocks * kWords);
+      const int64_t blocks = (next - stratum + kWords - 1) / kWords;
+      int64_t positions[kBlocks];
+      std::array<uint32_t, kWords> words[kBlocks];
+      for (int64_t i = 0; i < blocks; ++i) {
+        positions[i] = work_.first_element + begin_of(stratum + i * kWords) + 1;
+      }
+      shared_random_of(work_.random, positions, static_cast<size_t>(blocks), words);
+      for (int64_t i = 0; stratum < next; ++stratum, ++i) {
+        const int64_t size = size_ + (stratum < larger_ ? 1 : 0);
+        const int64_t element =
+            from + static_cast<int64_t>(uint64_t{words[i / kWords][i % kWords]} * static_cast<uint64_t>(size) >> 32);
+        if (begin <= element && element < end) visit(stratum, element);
+        from += size;
       }
     }
   }
@@ -111,11 +119,7 @@ class RandK final : public Compressor {
         tile[element - begin] = next != nullptr && job.add_to_residual_next ? next[element - begin] : 0;
       });
       if (next == nullptr) return;
-      if (n * 4 >= kStreamBytes) {
-        stream_floats(tile, next, count);
-      } else {
-        std::copy_n(tile, count, next);
-      }
+      write_floats(tile, next, count, /*past_caches=*/n * 4 >= kStreamBytes);
     });
     return finite_product(job.scale, largest.get()) && finite_product(factor, largest.get());
   }
@@ -141,6 +145,8 @@ class RandK final : public Compressor {
   core::CompressorTraits traits_;
 };
 
+constexpr double kDensities[] = {0.3, 0.1, 0.05};
+
 }  // namespace
 
 TableRow randk() {
@@ -154,6 +160,7 @@ TableRow randk() {
                      .parameter_default = 0.1,
                      .parameter_min = 1e-6,
                      .parameter_max = 1,
+                     .parameter_search = kDensities,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return 4 * share_of(spec.parameter, extent.numel); },
                      .host = {.limit = core::HostWork::Limit::random}},

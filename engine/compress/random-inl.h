@@ -35,15 +35,21 @@ struct PhiloxKeys {
 
 #if HWY_TARGET != HWY_SCALAR
 
-// One round of the blocks in 64-bit lanes. Of each word only the low half counts; what is above is not cleared.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V high_halves(D d, V v) {
+  return hn::BitCast(d, hn::DupOdd(hn::BitCast(hn::RepartitionToNarrow<D>(), v)));
+}
+
+// One round of the blocks in 64-bit lanes. Of each word only the low half counts; what is above is not cleared. High
+// halves are moved down by a shuffle, since some processors shift where they multiply.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void philox_round(D d, const PhiloxKeys& keys, int round, V& x0, V& x1, V& x2, V& x3) {
   const hn::RepartitionToNarrow<D> d32;
   const V first = hn::MulEven(hn::BitCast(d32, x0), hn::Set(d32, core::kPhiloxMultipliers[0]));
   const V second = hn::MulEven(hn::BitCast(d32, x2), hn::Set(d32, core::kPhiloxMultipliers[1]));
-  x0 = hn::Xor3(hn::ShiftRight<32>(second), x1, hn::Set(d, keys.of[0][round]));
+  x0 = hn::Xor3(high_halves(d, second), x1, hn::Set(d, keys.of[0][round]));
   x1 = second;
-  x2 = hn::Xor3(hn::ShiftRight<32>(first), x3, hn::Set(d, keys.of[1][round]));
+  x2 = hn::Xor3(high_halves(d, first), x3, hn::Set(d, keys.of[1][round]));
   x3 = first;
 }
 
@@ -54,6 +60,19 @@ HWY_INLINE V philox_pair(D d, V low, V high) {
 }
 
 #endif
+
+// One of both integers next to x + from, at random so that the mean is x + from, of 16 random bits for each. Magnitudes
+// are below 128: in this sum there are 15 places behind the point, which random ones are added to, so that an integer stays
+// what it is.
+template <class D, class V, class R>
+HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, float from = 0) {
+  constexpr int kPlaces = 15;
+  constexpr int32_t kBitsOf384 = 0x43c00000;
+  const hn::RebindToSigned<D> di;
+  const auto fixed = hn::BitCast(di, hn::Add(x, hn::Set(d, 384 + from)));
+  const auto sum = hn::Add(fixed, hn::And(random, hn::Set(di, (1 << kPlaces) - 1)));
+  return hn::Sub(hn::ShiftRight<kPlaces>(sum), hn::Set(di, kBitsOf384 >> kPlaces));
+}
 
 class RandomTile {
  public:

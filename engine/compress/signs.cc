@@ -76,12 +76,7 @@ class Signs final : public Compressor {
                          .decay = decay,
                          .gain = 1 - decay,
                          .n = run.n});
-        float* const next = reinterpret_cast<float*>(job.work.state_next) + begin;
-        if (streamed) {
-          stream_floats(momentum, next, run.n);
-        } else {
-          std::copy_n(momentum, run.n, next);
-        }
+        write_floats(momentum, reinterpret_cast<float*>(job.work.state_next) + begin, run.n, streamed);
         run.gradient = momentum;
         run.residual = nullptr;
       }
@@ -123,6 +118,9 @@ class Signs final : public Compressor {
   Member member_;
 };
 
+constexpr double kBlocks[] = {64, 256, 1024};
+constexpr double kMomenta[] = {0.9};
+
 template <const Member& member>
 TableRow row(std::string_view name, std::string_view summary, bool error_feedback, double usual_block) {
   const bool has_parameter = member.block == 0;
@@ -137,6 +135,7 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
                      .parameter_min = has_parameter ? 8 : 0.0,
                      .parameter_max = has_parameter ? 65536 : 0.0,
                      .parameter_step = has_parameter ? 8 : 0.0,
+                     .parameter_search = has_parameter ? std::span<const double>(kBlocks) : std::span<const double>(),
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
                                          int) { return layout_of(member, spec, extent.numel).bytes; },
                      .host = {.state_arrays = member.has_momentum ? 1 : 0}},
@@ -160,6 +159,7 @@ TableRow signum() {
   made.traits.parameter_default = 0.9;
   made.traits.parameter_min = 0.5;
   made.traits.parameter_max = 0.999;
+  made.traits.parameter_search = kMomenta;
   return made;
 }
 

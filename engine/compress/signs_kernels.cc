@@ -37,21 +37,30 @@ struct Sums {
   double total() const { return first + negative; }
 };
 
-// Element i goes to partial sum i % 8 whatever the vector size, so that every target rounds alike.
+// Element i goes to partial sum i % kLanes whatever the vector size, so that every target rounds alike.
+constexpr size_t kLanes = 16;
+
 HWY_INLINE double sum_lanes(const float* lanes) {
-  return double{((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) + ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]))};
+  const hn::CappedTag<float, 4> d;
+  HWY_ALIGN float four[4];
+  for (size_t i = 0; i < 4; i += hn::Lanes(d)) {
+    const auto first = hn::Add(hn::Load(d, lanes + i), hn::Load(d, lanes + 8 + i));
+    const auto second = hn::Add(hn::Load(d, lanes + 4 + i), hn::Load(d, lanes + 12 + i));
+    hn::Store(hn::Add(first, second), d, four + i);
+  }
+  return double{(four[0] + four[2]) + (four[1] + four[3])};
 }
 
 // Adds 64 elements to the sums and returns their sign bits.
 template <bool kSides>
 HWY_INLINE uint64_t sum_word(const float* gradient, const float* residual, Sums& sums) {
-  const hn::CappedTag<float, 8> d;
-  HWY_ALIGN float first_lanes[8];
-  HWY_ALIGN float negative_lanes[8];
+  const hn::CappedTag<float, kLanes> d;
+  HWY_ALIGN float first_lanes[kLanes];
+  HWY_ALIGN float negative_lanes[kLanes];
   uint64_t bits = 0;
-  for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
+  for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
     auto first = hn::Zero(d), negative = hn::Zero(d);
-    for (size_t i = lane; i < 64; i += 8) {
+    for (size_t i = lane; i < 64; i += kLanes) {
       const auto p = load_p(d, gradient, residual, i);
       const auto is_negative = sign_mask(d, p);
       if constexpr (kSides) {
@@ -62,8 +71,8 @@ HWY_INLINE uint64_t sum_word(const float* gradient, const float* residual, Sums&
       }
       bits |= bits_of(d, is_negative) << i;
     }
-    hn::StoreU(first, d, first_lanes + lane);
-    hn::StoreU(negative, d, negative_lanes + lane);
+    hn::Store(first, d, first_lanes + lane);
+    hn::Store(negative, d, negative_lanes + lane);
   }
   sums.first += sum_lanes(first_lanes);
   if constexpr (kSides) {
@@ -73,12 +82,16 @@ HWY_INLINE uint64_t sum_word(const float* gradient, const float* residual, Sums&
   return bits;
 }
 
-// The sums of a block, and its sign bits.
+// The sums of a block, and its sign bits. `reads_once`: nothing else asks for the next tile.
 template <bool kSides>
-HWY_INLINE Sums sum_block(const float* gradient, const float* residual, size_t n, std::byte* bits) {
+HWY_INLINE Sums sum_block(const float* gradient, const float* residual, size_t n, bool reads_once, std::byte* bits) {
+  const hn::CappedTag<float, 1> one;
   Sums sums;
   size_t i = 0;
   for (; i + 64 <= n; i += 64) {
+    for (size_t line = 0; reads_once && line < 64; line += 16) {
+      prefetch_p(one, gradient, residual, i + line + kAhead);
+    }
     const uint64_t signs = sum_word<kSides>(gradient + i, offset(residual, i), sums);
     std::memcpy(bits + i / 8, &signs, 8);
   }
@@ -105,14 +118,15 @@ HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t b
   std::byte* bits = to.bits + from / 8;
   float* scales = to.scales + block * static_cast<size_t>(scales_per_block(to.kind));
   const double scale = run.scale;
+  const bool reads_once = run.residual_next == nullptr;
   if (to.kind == SignScales::means) {
-    const Sums sums = sum_block<true>(gradient, residual, n, bits);
+    const Sums sums = sum_block<true>(gradient, residual, n, reads_once, bits);
     const int64_t positives = static_cast<int64_t>(n) - sums.negatives;
     scales[0] = positives == 0 ? 0 : finite_or_zero(sums.first * (scale / static_cast<double>(positives)));
     scales[1] = sums.negatives == 0 ? 0 : finite_or_zero(sums.negative * (scale / static_cast<double>(sums.negatives)));
     return sums;
   }
-  const Sums sums = sum_block<false>(gradient, residual, n, bits);
+  const Sums sums = sum_block<false>(gradient, residual, n, reads_once, bits);
   scales[0] = to.kind == SignScales::mean ? finite_or_zero(sums.first * (scale / static_cast<double>(n)))
                                           : std::bit_cast<float>(std::bit_cast<uint32_t>(run.scale) & 0xfffff000);
   return sums;
@@ -120,8 +134,9 @@ HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t b
 
 // What the signs of a block stand for.
 struct Levels {
-  float positive, negative;
+  float positive = 0, negative = 0;
 
+  Levels() = default;
   Levels(SignScales kind, const float* scales, size_t block) {
     const auto count = static_cast<size_t>(scales_per_block(kind));
     positive = scales[block * count];
@@ -141,6 +156,7 @@ void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t
       const float* residual = offset(run.residual, from);
       float* part = error + (from - begin);
       for_vectors(stop - from, [&](auto d, size_t i) HWY_ATTR {
+        prefetch_p(d, gradient, residual, i + kAhead);
         const auto p = load_p(d, gradient, residual, i);
         const auto sent = by_sign(d, p, hn::Set(d, negative), hn::Set(d, positive));
         auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)), sent);
@@ -156,7 +172,8 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
   double largest = 0, total = 0;
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
-  const size_t group = std::max(to.block, kTile / to.block * to.block);
+  // Errors of votes do not.
+  const size_t group = to.kind == SignScales::vote ? kTile : std::max(to.block, kTile / to.block * to.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
     for_parts(begin, end, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
@@ -173,57 +190,56 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// Payloads whose values are added up before the sum is stored.
-constexpr size_t kAtOnce = 8;
+// Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
+constexpr size_t kAtOnce = 4;
 
-// Of so many payloads the signs of part of a block, from a byte on, and what they stand for in each.
+// Of so many payloads, where the scales of a run and the signs of a tile begin.
 struct Parts {
-  size_t count;
+  const float* scales[kAtOnce];
   const uint8_t* bits[kAtOnce];
-  float positive[kAtOnce], negative[kAtOnce];
 };
 
 // Where the bits from that byte on are set, of 8 lanes or more.
 template <class D>
 HWY_INLINE hn::Mask<D> mask_of(D d, const uint8_t* bits) {
   uint8_t enough[8] = {};  // what is loaded is whole bytes, but perhaps more of them than there are lanes
-  std::memcpy(enough, bits, (hn::Lanes(d) + 7) / 8);
+  std::memcpy(enough, bits, (hn::MaxLanes(d) + 7) / 8);
   return hn::LoadMaskBits(d, enough);
 }
 
-// The values of one of the parts from element i on.
+// What the signs of elements from i on stand for.
 template <class D>
-HWY_INLINE hn::Vec<D> values_of(D d, const Parts& parts, size_t p, size_t i) {
-  const auto negative = hn::Set(d, parts.negative[p]), positive = hn::Set(d, parts.positive[p]);
+HWY_INLINE hn::Vec<D> values_of(D d, const Levels& levels, const uint8_t* bits, size_t i) {
+  const auto negative = hn::Set(d, levels.negative), positive = hn::Set(d, levels.positive);
   if constexpr (hn::MaxLanes(D()) >= 8) {
-    return hn::IfThenElse(mask_of(d, parts.bits[p] + i / 8), negative, positive);
+    return hn::IfThenElse(mask_of(d, bits + i / 8), negative, positive);
+  } else if constexpr (hn::MaxLanes(D()) == 1) {
+    return (bits[i / 8] >> i % 8 & 1) != 0 ? negative : positive;
   } else {
     // Moves bit l to where the number of lane l has its sign.
     const hn::RebindToUnsigned<D> du;
     const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(i % 8)), hn::Iota(du, 0));
-    return by_sign(d, hn::BitCast(d, hn::Shl(hn::Set(du, uint32_t{parts.bits[p][i / 8]}), place)), negative, positive);
+    return by_sign(d, hn::BitCast(d, hn::Shl(hn::Set(du, uint32_t{bits[i / 8]}), place)), negative, positive);
   }
 }
 
-// sums = (old == nullptr ? 0 : old) + the values of all parts, in their order. Mostly there is one of them.
-template <bool kOne>
-HWY_INLINE void add_parts(const Parts& parts, const float* old, float* sums, size_t n) {
-  const hn::CappedTag<float, 16> d;
-  const size_t count = kOne ? 1 : parts.count;
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    auto sum = values_of(d, parts, 0, i);
-    if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
-    for (size_t p = 1; p < count; ++p) sum = hn::Add(sum, values_of(d, parts, p, i));
-    hn::StoreU(sum, d, sums + i);
-  }
-  for (; i < n; ++i) {
-    for (size_t p = 0; p < count; ++p) {
-      const bool is_negative = (parts.bits[p][i / 8] >> i % 8 & 1) != 0;
-      const float value = is_negative ? parts.negative[p] : parts.positive[p];
-      sums[i] = p > 0 ? sums[i] + value : old == nullptr ? value : old[i] + value;
-    }
-  }
+// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
+template <size_t kCount>
+HWY_INLINE void add_tile(const SignDecode run, const Parts parts, size_t begin, size_t end, const float* old,
+                         float* sums) {
+  for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    const size_t at = from - begin;
+    const float* const before = offset(old, static_cast<int64_t>(at));
+    float* const out = sums + at;
+    Levels levels[kCount];
+    for (size_t p = 0; p < kCount; ++p) levels[p] = Levels(run.kind, parts.scales[p], block);
+    for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+      auto sum = values_of(d, levels[0], parts.bits[0] + at / 8, i);
+      if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
+      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, values_of(d, levels[p], parts.bits[p] + at / 8, i));
+      hn::StoreU(sum, d, out + i);
+    });
+  });
 }
 
 void decode_run(const SignDecode& run) {
@@ -234,22 +250,18 @@ void decode_run(const SignDecode& run) {
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
       const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
-      for_parts(begin, begin + count, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-        const auto at = static_cast<int64_t>(from - begin);
-        Parts parts{.count = payloads.size(), .bits = {}, .positive = {}, .negative = {}};
-        for (size_t p = 0; p < payloads.size(); ++p) {
-          const std::byte* const payload = payloads[p].data();
-          const Levels levels(run.kind, reinterpret_cast<const float*>(payload + run.scales_at), block);
-          parts.bits[p] = reinterpret_cast<const uint8_t*>(payload) + run.bits_at + from / 8;
-          parts.positive[p] = levels.positive;
-          parts.negative[p] = levels.negative;
-        }
-        if (parts.count == 1) {
-          add_parts<true>(parts, offset(old, at), tile + at, to - from);
-        } else {
-          add_parts<false>(parts, offset(old, at), tile + at, to - from);
-        }
-      });
+      Parts parts{};
+      for (size_t p = 0; p < payloads.size(); ++p) {
+        const std::byte* const payload = payloads[p].data();
+        parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
+        parts.bits[p] = reinterpret_cast<const uint8_t*>(payload) + run.bits_at + begin / 8;
+      }
+      switch (payloads.size()) {
+        case 1: add_tile<1>(run, parts, begin, begin + count, old, tile); break;
+        case 2: add_tile<2>(run, parts, begin, begin + count, old, tile); break;
+        case 3: add_tile<3>(run, parts, begin, begin + count, old, tile); break;
+        default: add_tile<kAtOnce>(run, parts, begin, begin + count, old, tile);
+      }
       old = tile;
     }
     out.finish_tile(begin, count);

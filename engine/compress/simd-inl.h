@@ -74,6 +74,23 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
   return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
 }
 
+// Kernels ask for the next tile while they work on one: by itself a processor reads ahead only while it reads, and not
+// beyond a page.
+inline constexpr size_t kAhead = kTile;
+
+// The cache line of element i, where a vector of another one has not asked for it.
+template <class D, class T>
+HWY_INLINE void prefetch(D d, const T* from, size_t i) {
+  constexpr size_t kLine = 64 / sizeof(T);
+  if (hn::MaxLanes(d) >= kLine || i % kLine == 0) hwy::Prefetch(from + i);
+}
+
+template <class D>
+HWY_INLINE void prefetch_p(D d, const float* gradient, const float* residual, size_t i) {
+  prefetch(d, gradient, i);
+  if (residual != nullptr) prefetch(d, residual, i);
+}
+
 template <class D, class M>
 HWY_INLINE uint64_t bits_of(D d, M mask) {
   uint64_t bits = 0;

@@ -116,7 +116,8 @@ class Thc final : public Compressor {
                     .levels = levels_of(job.work, begin),
                     .random = job.work.random,
                     .first_element = job.work.first_element + begin,
-                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin});
+                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
+                    .stream = n * 4 >= kStreamBytes});
       }
     });
     return true;  // the first round has seen all elements
@@ -134,7 +135,8 @@ class Thc final : public Compressor {
                                          .levels = levels_of(job.work, begin),
                                          .out = job.out.data() + begin,
                                          .n = static_cast<size_t>(std::min(end - begin, kRotated)),
-                                         .accumulate = job.accumulate});
+                                         .accumulate = job.accumulate,
+                                         .stream = n * 4 >= kStreamBytes});
         if (!decoded) good.store(false, std::memory_order_relaxed);
       }
     });
@@ -174,6 +176,8 @@ class Thc final : public Compressor {
   int levels_;
 };
 
+constexpr double kLevels[] = {60, 30, 15};  // of which 4, 8 and 17 ranks are the most
+
 }  // namespace
 
 TableRow thc() {
@@ -190,11 +194,12 @@ TableRow thc() {
           .parameter_min = 2,
           .parameter_max = 127,
           .parameter_step = 1,
+          .parameter_search = kLevels,
           .rounds = 2,
           .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
                               int round) { return bytes_of(extent.numel, round); },
           .most_ranks = [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); },
-          .host = {.limit = core::HostWork::Limit::random, .reads = 2, .feedback_reads = 4}},
+          .host = {.limit = core::HostWork::Limit::random, .reads = 2, .feedback_reads = 4, .random_bits = 16}},
       .make = make_as<Thc>};
 }
 

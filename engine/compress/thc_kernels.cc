@@ -34,30 +34,45 @@ HWY_INLINE hn::Vec<D> butterfly(D d, hn::Vec<D> v) {
   return hn::Add(swapped, hn::BitCast(d, hn::Xor(hn::BitCast(du, v), is_second)));
 }
 
-// x = H x. The sums are the same for every size of vectors: those of strides 1, 2, 4 and so on, one after the other.
+// The butterflies of the strides that are smaller than a vector.
 template <class D>
-HWY_INLINE void transform_with(D d, float* x) {
+HWY_INLINE hn::Vec<D> transform_lanes(D d, hn::Vec<D> v) {
   constexpr size_t kLanes = hn::MaxLanes(D());
-  if constexpr (kLanes > 1) {
-    for (size_t i = 0; i < kOrder; i += kLanes) {
-      auto v = butterfly<1>(d, hn::Load(d, x + i));
-      if constexpr (kLanes > 2) v = butterfly<2>(d, v);
-      if constexpr (kLanes > 4) v = butterfly<4>(d, v);
-      if constexpr (kLanes > 8) v = butterfly<8>(d, v);
-      hn::Store(v, d, x + i);
-    }
+  if constexpr (kLanes > 1) v = butterfly<1>(d, v);
+  if constexpr (kLanes > 2) v = butterfly<2>(d, v);
+  if constexpr (kLanes > 4) v = butterfly<4>(d, v);
+  if constexpr (kLanes > 8) v = butterfly<8>(d, v);
+  return v;
+}
+
+// Those of `stride` and of twice that, for one vector in each of four places.
+template <class D>
+HWY_INLINE void transform_four(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float* x, size_t stride) {
+  const auto ab = hn::Add(a, b), a_b = hn::Sub(a, b), ce = hn::Add(c, e), c_e = hn::Sub(c, e);
+  hn::Store(hn::Add(ab, ce), d, x);
+  hn::Store(hn::Add(a_b, c_e), d, x + stride);
+  hn::Store(hn::Sub(ab, ce), d, x + 2 * stride);
+  hn::Store(hn::Sub(a_b, c_e), d, x + 3 * stride);
+}
+
+// x = H y, where from(d, i) is y from element i on, which may be made of x there. The sums are the same for every size of
+// vectors: those of strides 1, 2, 4 and so on, one after the other.
+template <class From>
+HWY_INLINE void transform(const From& from, float* x) {
+  const hn::CappedTag<float, 16> d;
+  constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
+  for (size_t i = 0; i < kOrder; i += 4 * kLanes) {
+    const auto a = transform_lanes(d, from(d, i)), b = transform_lanes(d, from(d, i + kLanes));
+    const auto c = transform_lanes(d, from(d, i + 2 * kLanes)), e = transform_lanes(d, from(d, i + 3 * kLanes));
+    transform_four(d, a, b, c, e, x + i, kLanes);
   }
-  size_t stride = kLanes;
-  for (; 2 * stride < kOrder; stride *= 4) {  // two strides at once
+  size_t stride = 4 * kLanes;
+  for (; 2 * stride < kOrder; stride *= 4) {
     for (size_t begin = 0; begin < kOrder; begin += 4 * stride) {
       for (size_t i = begin; i < begin + stride; i += kLanes) {
         const auto a = hn::Load(d, x + i), b = hn::Load(d, x + i + stride);
         const auto c = hn::Load(d, x + i + 2 * stride), e = hn::Load(d, x + i + 3 * stride);
-        const auto ab = hn::Add(a, b), a_b = hn::Sub(a, b), ce = hn::Add(c, e), c_e = hn::Sub(c, e);
-        hn::Store(hn::Add(ab, ce), d, x + i);
-        hn::Store(hn::Add(a_b, c_e), d, x + i + stride);
-        hn::Store(hn::Sub(ab, ce), d, x + i + 2 * stride);
-        hn::Store(hn::Sub(a_b, c_e), d, x + i + 3 * stride);
+        transform_four(d, a, b, c, e, x + i, stride);
       }
     }
   }
@@ -69,34 +84,34 @@ HWY_INLINE void transform_with(D d, float* x) {
   }
 }
 
-HWY_INLINE void transform(float* x) { transform_with(hn::CappedTag<float, 16>(), x); }
-
-// x = D x * factor.
-HWY_INLINE void change_signs(float* x, const RotationSigns& signs, float factor) {
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  for (size_t word = 0; word < kOrder / 32; ++word) {
-    for (size_t lane = 0; lane < 32; lane += hn::Lanes(d)) {
-      const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(lane)), hn::Iota(du, 0));
-      const auto sign = hn::And(hn::Shl(hn::Set(du, signs[word]), place), hn::Set(du, 0x80000000U));
-      float* const at = x + word * 32 + lane;
-      const auto scaled = hn::Mul(hn::Load(d, at), hn::Set(d, factor));
-      hn::Store(hn::BitCast(d, hn::Xor(hn::BitCast(du, scaled), sign)), d, at);
-    }
-  }
+// D v, for the elements from i on.
+template <class D>
+HWY_INLINE hn::Vec<D> change_signs(D d, const RotationSigns& signs, size_t i, hn::Vec<D> v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(i % 32)), hn::Iota(du, 0));
+  const auto sign = hn::And(hn::Shl(hn::Set(du, signs[i / 32]), place), hn::Set(du, 0x80000000U));
+  return hn::BitCast(d, hn::Xor(hn::BitCast(du, v), sign));
 }
 
 // Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
 constexpr float kNorm = 1.0F / 32;
 
-// x = D H x / 32.
-HWY_INLINE void rotate_back(float* x, const RotationSigns& signs) {
+// x = D H y / 32, where from(d, i) is y from element i on.
+template <class From>
+HWY_INLINE void rotate_back(const From& from, const RotationSigns& signs, float* x) {
+  transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(from(d, i), hn::Set(d, kNorm)); }, x);
   const hn::CappedTag<float, 16> d;
-  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
-    hn::Store(hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)), d, x + i);
+  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) hn::Store(change_signs(d, signs, i, hn::Load(d, x + i)), d, x + i);
+}
+
+// Moves what was made in the cache to where it belongs.
+HWY_INLINE void write(const float* x, float* to, size_t n, bool past_caches) {
+  if (past_caches) {
+    stream(x, to, n * sizeof(float));
+    hwy::FlushStream();
+  } else {
+    std::copy_n(x, n, to);
   }
-  transform(x);
-  change_signs(x, signs, 1);
 }
 
 // The codes of a tile of y, and in its place what they stand for.
@@ -115,11 +130,9 @@ HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, 
   for (size_t i = 0; i < kTile; i += hn::Lanes(d)) {
     const auto above = hn::Mul(hn::Sub(hn::LoadU(d, y + i), hn::Set(d, of.low)), hn::Set(d, per_unit));
     const auto inside = hn::Max(hn::Min(above, most), hn::Zero(d));
-    const auto bits = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d16, random + i)));
-    const auto draw = hn::Mul(hn::Add(bits, hn::Set(d, 0.5F)), hn::Set(d, 1.0F / 65536));
-    const auto code = hn::Min(hn::Floor(hn::Add(inside, draw)), most);
-    hn::StoreU(hn::DemoteTo(d8, hn::ConvertTo(di, code)), d8, codes + i);
-    hn::StoreU(hn::Add(hn::Mul(code, hn::Set(d, of.unit)), hn::Set(d, of.low)), d, y + i);
+    const auto code = round_at_random(d, inside, hn::PromoteTo(di, hn::LoadU(d16, random + i)));
+    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+    hn::StoreU(hn::Add(hn::Mul(hn::ConvertTo(d, code), hn::Set(d, of.unit)), hn::Set(d, of.low)), d, y + i);
   }
 }
 
@@ -127,54 +140,83 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
   const EncodeRun of = block;  // what the compiler keeps in registers no store can change
   HWY_ALIGN float x[kOrder];
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
+    prefetch_p(d, of.gradient, of.residual, i + kOrder);
     hn::StoreU(hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale)), d, x + i);
   });
   std::fill(x + of.n, x + kOrder, 0.0F);
-  change_signs(x, *to.signs, kNorm);
-  transform(x);
+  transform([&](auto d, size_t i)
+                HWY_ATTR { return change_signs(d, *to.signs, i, hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm))); },
+            x);
   RandomTile random(to.random);
   for (size_t begin = 0; begin < kOrder; begin += kTile) {
     const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element) + begin, kTile);
     quantise(to.levels, draws, x + begin, to.codes + begin);
   }
   if (of.residual_next == nullptr) return;
-  rotate_back(x, *to.signs);
+  rotate_back([&](auto d, size_t i) HWY_ATTR { return hn::Load(d, x + i); }, *to.signs, x);
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     const auto p = load_p(d, of.gradient, of.residual, i);
     const auto sent = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, of.error_scale));
     auto missed = hn::Sub(hn::Mul(p, hn::Set(d, of.unsent_factor)), sent);
     if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, of.residual_next + i), missed);
-    hn::StoreU(missed, d, of.residual_next + i);
+    hn::StoreU(missed, d, x + i);
   });
+  write(x, of.residual_next, of.n, to.stream);
+}
+
+// The sums of so many payloads fit 16 bits.
+constexpr size_t kAtOnce = 256;
+
+// Adds the codes of as many payloads to `sums` and returns the largest of them.
+HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloads, size_t codes_at, float* sums) {
+  const hn::CappedTag<uint16_t, 32> d16;
+  const hn::Rebind<uint8_t, decltype(d16)> d8;
+  const hn::CappedTag<float, 16> d;
+  const hn::RebindToSigned<decltype(d)> di;
+  const hn::Rebind<uint16_t, decltype(d)> d16_of_float;
+  HWY_ALIGN uint16_t tile[kOrder];
+  auto largest = hn::Zero(d16);
+  for (size_t i = 0; i < kOrder; i += hn::Lanes(d16)) {
+    auto sum = hn::Zero(d16), most = hn::Zero(d16);
+    for (const std::span<const std::byte>& payload : payloads) {
+      const auto codes = hn::LoadU(d8, reinterpret_cast<const uint8_t*>(payload.data()) + codes_at + i);
+      const auto wide = hn::PromoteTo(d16, codes);
+      sum = hn::Add(sum, wide);
+      most = hn::Max(most, wide);
+    }
+    hn::Store(sum, d16, tile + i);
+    largest = hn::Max(largest, most);
+  }
+  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
+    const auto sum = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d16_of_float, tile + i)));
+    hn::Store(hn::Add(hn::Load(d, sums + i), sum), d, sums + i);
+  }
+  HWY_ALIGN uint16_t lanes[32];
+  hn::Store(largest, d16, lanes);
+  return *std::max_element(lanes, lanes + hn::Lanes(d16));
 }
 
 bool decode_block(const ThcDecode& block) {
-  HWY_ALIGN float x[kOrder];
-  const auto codes = static_cast<float>(block.payloads.size() * static_cast<size_t>(block.summed));
-  const float low = codes * block.levels.low;
-  const hn::CappedTag<float, 16> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const hn::Rebind<uint8_t, decltype(d)> d8;
-  auto largest = hn::Zero(di);
-  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
-    auto sum = hn::Zero(di);
-    for (const std::span<const std::byte>& payload : block.payloads) {
-      const auto* const from = reinterpret_cast<const uint8_t*>(payload.data()) + block.codes_at;
-      const auto one = hn::PromoteTo(di, hn::LoadU(d8, from + i));
-      sum = hn::Add(sum, one);
-      largest = hn::Max(largest, one);
-    }
-    const auto value = hn::Add(hn::Mul(hn::ConvertTo(d, sum), hn::Set(d, block.levels.unit)), hn::Set(d, low));
-    hn::StoreU(value, d, x + i);
+  HWY_ALIGN float x[kOrder] = {};
+  const size_t payloads = block.payloads.size();
+  uint32_t largest = 0;
+  for (size_t first = 0; first < payloads; first += kAtOnce) {
+    const auto some = block.payloads.subspan(first, std::min(kAtOnce, payloads - first));
+    largest = std::max(largest, add_codes(some, block.codes_at, x));
   }
-  if (hn::GetLane(hn::MaxOfLanes(di, largest)) > block.levels.levels * block.summed) return false;
-  if (block.levels.unit == 0) std::fill_n(x, kOrder, 0.0F);
-  rotate_back(x, *block.signs);
-  for_vectors(block.n, [&](auto v, size_t i) HWY_ATTR {
-    auto value = hn::LoadU(v, x + i);
-    if (block.accumulate) value = hn::Add(hn::LoadU(v, block.out + i), value);
-    hn::StoreU(value, v, block.out + i);
-  });
+  if (largest > static_cast<uint32_t>(block.levels.levels * block.summed)) return false;
+  const float unit = block.levels.unit;
+  const float low = static_cast<float>(payloads * static_cast<size_t>(block.summed)) * block.levels.low;
+  if (unit == 0) std::fill_n(x, kOrder, 0.0F);
+  rotate_back([&](auto d, size_t i)
+                  HWY_ATTR { return hn::Add(hn::Mul(hn::Load(d, x + i), hn::Set(d, unit)), hn::Set(d, low)); },
+              *block.signs, x);
+  if (block.accumulate) {
+    for_vectors(block.n, [&](auto d, size_t i) HWY_ATTR {
+      hn::StoreU(hn::Add(hn::LoadU(d, block.out + i), hn::LoadU(d, x + i)), d, x + i);
+    });
+  }
+  write(x, block.out, block.n, block.stream);
   return true;
 }
 

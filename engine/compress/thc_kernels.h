@@ -36,6 +36,7 @@ struct ThcTarget {
   Random random;
   int64_t first_element;  // the position of the first element in the whole gradient
   uint8_t* codes;         // kRotated
+  bool stream;
 };
 // Of at most kRotated elements.
 void encode_thc(const EncodeRun& block, const ThcTarget& to);
@@ -49,6 +50,7 @@ struct ThcDecode {
   float* out;
   size_t n;  // <= kRotated
   bool accumulate;
+  bool stream;
 };
 // False, and `out` left alone, where a sum of codes is larger than any can be.
 bool decode_thc(const ThcDecode& block);

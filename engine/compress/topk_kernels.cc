@@ -18,28 +18,29 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 template <bool has_residual>
 size_t scan(const TopkScan& block, Candidate* candidates) {
-  Output<float> errors(block.errors, block.stream);
-  const float unsent_factor = block.unsent_factor;
+  Output<float> kept(block.kept, block.stream);
+  const Errors errors = block.errors;
   const auto below = static_cast<int32_t>(block.bound - 1);
-  size_t kept = 0;
+  size_t found = 0;
   for (size_t begin = 0; begin < block.n; begin += kTile) {
-    const size_t count = std::min(kTile, block.n - begin);
+    const size_t count = std::min(kTile, block.n - begin), found_before = found;
     const float* gradient = block.gradient + begin;
     const float* residual = offset(block.residual, begin);
-    float* error = errors.tile(begin);
+    float* const tile = kept.tile(begin);
     const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
       const hn::RebindToSigned<decltype(d)> di;
+      prefetch_p(d, gradient, residual, i + kAhead);
       auto p = hn::LoadU(d, gradient + i);
       if constexpr (has_residual) p = hn::Add(p, hn::LoadU(d, residual + i));
-      if (error != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, unsent_factor)), d, error + i);
+      if (tile != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, errors.unsent_factor)), d, tile + i);
       return bits_of(di, hn::Gt(abs_bits(d, p), hn::Set(di, below)));
     };
     const auto keep = [&](size_t first, uint64_t bits) HWY_ATTR {
       const auto keep_lowest = [&] {
         const size_t i = first + static_cast<size_t>(std::countr_zero(bits)) % 64;
         const float p = has_residual ? gradient[i] + residual[i] : gradient[i];
-        candidates[kept] = {block.index + static_cast<uint32_t>(begin + i), p};
-        kept += bits != 0;
+        candidates[found] = {block.index + static_cast<uint32_t>(begin + i), p};
+        found += bits != 0;
         bits &= bits - 1;
       };
       // Most words have no more than two: so far without a branch, since nobody could predict it.
@@ -48,10 +49,13 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
       while (bits != 0) keep_lowest();
     };
     for_words(count, is_candidate, keep);
-    errors.finish_tile(begin, count);
+    for (size_t i = found_before; tile != nullptr && i < found; ++i) {
+      tile[candidates[i].index - block.index - begin] = errors.of_sent(candidates[i].value);
+    }
+    kept.finish_tile(begin, count);
   }
-  errors.finish();
-  return kept;
+  kept.finish();
+  return found;
 }
 
 size_t scan_block(const TopkScan& block, Candidate* candidates) {
@@ -67,6 +71,7 @@ uint32_t keep_block(const Unsent& block) {
     const float* residual = offset(block.residual, begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
+      prefetch_p(d, gradient, residual, i + kAhead);
       const auto p = load_p(d, gradient, residual, i);
       if (error != nullptr) {
         auto kept = hn::Mul(p, hn::Set(d, block.factor));

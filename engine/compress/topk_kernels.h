@@ -4,9 +4,12 @@
 // Kernels of `topk` and `randk`, over one block. Internal to engine/compress.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "engine/core/float16.h"
 
 namespace gradtune::compress {
 
@@ -19,14 +22,24 @@ struct Candidate {
 // Blocks leave room for this many more: the scan writes a little ahead of what it keeps.
 inline constexpr size_t kCandidateSlack = 2;
 
+// What is kept of p when bf16(scale * p) is sent, or when nothing is.
+struct Errors {
+  float scale, error_scale, unsent_factor;
+
+  float of_unsent(float p) const { return unsent_factor * p; }
+  float of_sent(float p) const {
+    return unsent_factor * p - error_scale * core::widen_bf16(core::narrow_bf16(scale * p));
+  }
+};
+
 struct TopkScan {
   const float* gradient;
   const float* residual;  // or null: p = gradient
   size_t n;
   uint32_t index;  // of the first element
   uint32_t bound;  // keeps elements whose bits of |p| are >= bound
-  float* errors;   // or null; otherwise unsent_factor * p is written there
-  float unsent_factor;
+  Errors errors;
+  float* kept;  // or null; otherwise what is kept of every element is written there, as if all candidates were sent
   bool stream;
 };
 
@@ -47,5 +60,13 @@ uint32_t keep_unsent(const Unsent& block);
 
 // Copies past the caches.
 void stream_floats(const float* from, float* to, size_t n);
+
+inline void write_floats(const float* from, float* to, size_t n, bool past_caches) {
+  if (past_caches) {
+    stream_floats(from, to, n);
+  } else {
+    std::copy_n(from, n, to);
+  }
+}
 
 }  // namespace gradtune::compress

@@ -4,9 +4,9 @@
 
 #include <hwy/cache_control.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "engine/compress/momentum_kernels.h"
 #include "engine/core/float16.h"
@@ -49,11 +49,10 @@ TopkSelection::TopkSelection(const Encode& job, int64_t k, const Carried& carrie
     : job_(job),
       queue_(queue),
       carried_(carried),
-      gradient_(carried.momentum == nullptr ? job.gradient.data() : carried.momentum_next),
       n_(static_cast<int64_t>(job.gradient.size())),
       k_(k),
       count_(k),
-      unsent_factor_(compress::unsent_factor(job)) {
+      errors_{job.scale, job.error_scale, unsent_factor(job)} {
   std::byte* at = job.scratch.data();
   pool_ = {reinterpret_cast<Candidate*>(at), static_cast<size_t>(pool_capacity(n_, k))};
   at += section_bytes(static_cast<int64_t>(pool_.size_bytes()));
@@ -63,13 +62,15 @@ TopkSelection::TopkSelection(const Encode& job, int64_t k, const Carried& carrie
 }
 
 bool TopkSelection::run(const Sent& sent) {
-  collect();
+  collect(carried_.bound != 0 ? carried_.bound : guess_bound());
+  const bool too_high = carried_.bound != 0 && 2 * found_ < k_;
+  if (too_high) collect(guess_bound());
   const uint32_t largest = largest_.get();
   const float largest_sent = job_.scale * std::bit_cast<float>(largest);
-  const bool finite =
-      std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) && finite_product(unsent_factor_, largest);
+  const bool finite = std::isfinite(core::widen_bf16(core::narrow_bf16(largest_sent))) &&
+                      finite_product(errors_.unsent_factor, largest);
   if (!finite) return false;
-  if (carried_.bound != 0 && 2 * found_ >= k_) count_ = std::min(k_, found_.load());
+  if (carried_.bound != 0 && !too_high) count_ = std::min(k_, found_.load());
   threshold_ = find_threshold();
   divide(threshold_);
   for_blocks(queue_, blocks(), [&](int64_t block) {
@@ -82,39 +83,44 @@ bool TopkSelection::run(const Sent& sent) {
 // Bits of floats are nearly logarithms, so that is what distances are told in; a unit in the exponent is a factor of 2.
 uint32_t TopkSelection::next_bound() const {
   constexpr int64_t kUnit = 1 << 23;
-  const int64_t found = found_, bound = bound_, threshold = threshold_;
+  const int64_t found = found_, bound = bound_, threshold = threshold_, wanted = k_ - k_ / 16;
   if (threshold <= 1) return 0;  // fewer than k are not zero
-  int64_t below = kUnit / 8;     // how far the next bound is below the threshold, or below a bound that was too high
-  if (count_ < k_) {
-    below = kUnit / 32 + (k_ - count_) * (kUnit / 4) / k_;
+  int64_t above = 0;             // how far the next bound is above the threshold
+  if (found == count_) {
+    above = (found - wanted) * (kUnit / 8) / k_;
   } else if (found > k_ && threshold > bound) {
     const int64_t span = threshold - bound;
-    below = std::clamp(span * (k_ / 4 + 8) / (found - k_), span / 2, span * 2);
-    below = std::clamp(below, kUnit / 128, kUnit / 2);
+    above = std::min(span * (k_ - wanted) / (found - k_), kUnit / 8);
   }
-  return static_cast<uint32_t>(std::max<int64_t>(threshold - below, 1));
+  return static_cast<uint32_t>(std::clamp<int64_t>(threshold + above, 1, kInfinityBits));
 }
 
-void TopkSelection::update_momentum_of(int64_t block) const {
-  const int64_t begin = block * kBlockElements;
-  update_momentum({.before = carried_.momentum + begin,
-                   .gradient = job_.gradient.data() + begin,
-                   .residual = nullptr,
-                   .next = carried_.momentum_next + begin,
-                   .decay = carried_.decay,
-                   .gain = 1 - carried_.decay,
-                   .n = static_cast<size_t>(std::min(n_ - begin, kBlockElements))});
+// As update_momentum makes it.
+float TopkSelection::momentum_of(int64_t element) const {
+  return carried_.momentum[element] * carried_.decay + job_.gradient.data()[element] * (1 - carried_.decay);
 }
 
-TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound) const {
+TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound, Tile& momentum) const {
   const int64_t begin = block * kBlockElements;
-  return {.gradient = gradient_ + begin,
+  const auto n = static_cast<size_t>(std::min(n_ - begin, kBlockElements));
+  const float* gradient = job_.gradient.data() + begin;
+  if (carried_.momentum != nullptr) {
+    update_momentum({.before = carried_.momentum + begin,
+                     .gradient = gradient,
+                     .residual = nullptr,
+                     .next = momentum.data(),
+                     .decay = carried_.decay,
+                     .gain = 1 - carried_.decay,
+                     .n = n});
+    gradient = momentum.data();
+  }
+  return {.gradient = gradient,
           .residual = offset(job_.residual, begin),
-          .n = static_cast<size_t>(std::min(n_ - begin, kBlockElements)),
+          .n = n,
           .index = static_cast<uint32_t>(begin),
           .bound = bound,
-          .errors = nullptr,
-          .unsent_factor = unsent_factor_,
+          .errors = errors_,
+          .kept = nullptr,
           .stream = false};
 }
 
@@ -123,11 +129,11 @@ bool TopkSelection::pooled(uint32_t bound) const {
   return bound >= bound_ && found_ <= static_cast<int64_t>(pool_.size());
 }
 
-// The elements of a block whose bits of |p| reach the bound, and perhaps some that do not. `buffer` may be used for
-// them.
-std::span<Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
+// The elements of a block whose bits of |p| reach the bound, and all candidates. `buffer` may be used for them.
+std::span<const Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
   if (pooled(bound)) return pool_.subspan(blocks_[block].pool_at, blocks_[block].pool_count);
-  return {buffer, scan_topk(scan_of(block, bound), buffer)};
+  Tile momentum;
+  return {buffer, scan_topk(scan_of(block, std::min(bound, bound_), momentum), buffer)};
 }
 
 // A bound that about 1.3 to 1.6 k elements reach, as bits of |p|; at least 1, so that zeros (there may be a great many)
@@ -136,8 +142,12 @@ uint32_t TopkSelection::guess_bound() const {
   const int64_t groups = std::min(kSampleGroups, n_ / kElementsPerGroup);
   if (groups == 0) return 1;
   constexpr int kShift = 31 - kBinBits;
-  const float* const gradient = gradient_;
+  const float* const gradient = job_.gradient.data();
   const float* const residual = job_.residual;
+  const auto p_of = [&](int64_t i) {
+    const float of_gradient = carried_.momentum == nullptr ? gradient[i] : momentum_of(i);
+    return residual == nullptr ? of_gradient : of_gradient + residual[i];
+  };
   const auto first_of = [&](int64_t group) {
     const int64_t begin = group * n_ / groups, end = (group + 1) * n_ / groups - kSampleGroup;
     core::Rng rng(static_cast<uint64_t>(group));
@@ -149,9 +159,7 @@ uint32_t TopkSelection::guess_bound() const {
     hwy::Prefetch(gradient + ahead);
     if (residual != nullptr) hwy::Prefetch(residual + ahead);
     const int64_t first = first_of(group);
-    for (int64_t i = first; i < first + kSampleGroup; ++i) {
-      ++bins_[key_of(residual == nullptr ? gradient[i] : gradient[i] + residual[i]) >> kShift];
-    }
+    for (int64_t i = first; i < first + kSampleGroup; ++i) ++bins_[key_of(p_of(i)) >> kShift];
   }
   const double expected =
       static_cast<double>(groups * kSampleGroup) * static_cast<double>(k_) / static_cast<double>(n_);
@@ -169,24 +177,25 @@ uint32_t TopkSelection::guess_bound() const {
   return 1;
 }
 
-void TopkSelection::collect() {
-  // A guess samples the momentum, so it must be there.
-  const bool updates_late = carried_.momentum != nullptr && carried_.bound != 0;
-  if (carried_.momentum != nullptr && !updates_late) {
-    for_blocks(queue_, blocks(), [&](int64_t block) { update_momentum_of(block); });
-  }
-  bound_ = carried_.bound != 0 ? carried_.bound : guess_bound();
-  const bool bank = job_.residual_next != nullptr && !job_.add_to_residual_next;
+void TopkSelection::collect(uint32_t bound) {
+  bound_ = bound;
+  found_ = 0;
+  const bool streamed = n_ * 4 >= kStreamBytes;
   for_blocks(queue_, blocks(), [&](int64_t block) {
-    if (updates_late) update_momentum_of(block);
+    const int64_t begin = block * kBlockElements;
+    alignas(64) Tile momentum;
     Buffer buffer;
-    TopkScan scan = scan_of(block, bound_);
-    scan.errors = bank ? job_.residual_next + block * kBlockElements : nullptr;
-    scan.stream = n_ * 4 >= kStreamBytes;
+    TopkScan scan = scan_of(block, bound_, momentum);
+    scan.kept = banks() ? job_.residual_next + begin : nullptr;
+    scan.stream = streamed;
     const size_t count = scan_topk(scan, buffer.data());
     uint32_t largest = 0;
     for (size_t i = 0; i < count; ++i) largest = std::max(largest, key_of(buffer[i].value));
     largest_.add(largest);
+    if (carried_.momentum != nullptr) {
+      for (size_t i = 0; i < count; ++i) momentum[buffer[i].index - scan.index] = 0;
+      write_floats(momentum.data(), carried_.momentum_next + begin, scan.n, streamed);
+    }
     const int64_t at = found_.fetch_add(static_cast<int64_t>(count), std::memory_order_relaxed);
     blocks_[block].pool_at = static_cast<uint32_t>(at);
     blocks_[block].pool_count = static_cast<uint32_t>(count);
@@ -195,22 +204,41 @@ void TopkSelection::collect() {
   });
 }
 
-// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until one value is left.
+// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until few enough are left. Where
+// all candidates are sent, what is below them.
 uint32_t TopkSelection::find_threshold() const {
+  if (found_ == count_) return bound_ - 1;
   const bool guess_holds = found_ >= count_;
   if (!guess_holds && bound_ == 1) return 0;  // fewer than k are not zero
   uint32_t low = guess_holds ? bound_ : 0;
   uint32_t high = std::max(largest_.get(), bound_ - 1);
-  auto rank = static_cast<uint32_t>(count_);  // among those <= high
-  while (low < high) {
+  auto rank = static_cast<uint32_t>(count_);                            // among those <= high
+  auto held = static_cast<uint64_t>(guess_holds ? found_.load() : n_);  // from low to high
+  while (low < high && held > kBins) {
     const int shift = std::max(0, static_cast<int>(std::bit_width(high - low)) - kBinBits);
     count_bins(low, high, shift);
     uint32_t bin = kBins - 1;
     while (bins_[bin] < rank) rank -= bins_[bin--];
+    held = bins_[bin];
     low += bin << shift;
     high = std::min(high, low + ((1U << shift) - 1));
   }
-  return low;
+  return low < high ? select(low, high, rank) : low;
+}
+
+// The rank-th largest of the bits from low to high, of which there are no more than bins.
+uint32_t TopkSelection::select(uint32_t low, uint32_t high, uint32_t rank) const {
+  std::atomic<uint32_t> count = 0;
+  for_blocks(queue_, blocks(), [&](int64_t block) {
+    Buffer buffer;
+    for (const Candidate& candidate : candidates(block, low, buffer.data())) {
+      const uint32_t key = key_of(candidate.value);
+      if (key - low <= high - low) bins_[count.fetch_add(1, std::memory_order_relaxed)] = key;
+    }
+  });
+  const auto nth = bins_.begin() + rank - 1;
+  std::nth_element(bins_.begin(), nth, bins_.begin() + count.load(), std::greater<>());
+  return *nth;
 }
 
 void TopkSelection::count_bins(uint32_t low, uint32_t high, int shift) const {
@@ -238,21 +266,23 @@ void TopkSelection::divide(uint32_t threshold) {
   for_blocks(queue_, blocks(), [&](int64_t index) {
     Block& block = blocks_[index];
     block.above = block.ties = 0;
+    if (found_ == count_) {
+      block.above = block.pool_count;
+      return;
+    }
     if (threshold == 0 && bound_ == 1) {  // ties are what is no candidate
       block.above = block.pool_count;
-      block.ties = static_cast<uint32_t>(scan_of(index, 0).n) - block.above;
+      block.ties = static_cast<uint32_t>(std::min(n_ - index * kBlockElements, kBlockElements)) - block.above;
       return;
     }
     Buffer buffer;
-    const std::span<Candidate> list = candidates(index, threshold, buffer.data());
-    uint32_t kept = 0;
-    for (const Candidate candidate : list) {  // drops what is below
-      list[kept] = candidate;
+    uint32_t above = 0, kept = 0;
+    for (const Candidate& candidate : candidates(index, threshold, buffer.data())) {
       kept += key_of(candidate.value) >= threshold;
-      block.above += key_of(candidate.value) > threshold;
+      above += key_of(candidate.value) > threshold;
     }
-    block.ties = kept - block.above;
-    if (pooled(threshold)) block.pool_count = kept;
+    block.above = above;
+    block.ties = kept - above;
   });
   auto ties_left = static_cast<uint32_t>(count_);
   for (int64_t i = 0; i < blocks(); ++i) ties_left -= blocks_[i].above;
@@ -267,34 +297,41 @@ void TopkSelection::divide(uint32_t threshold) {
   }
 }
 
-// What is kept of an element that was sent, in units of p.
-float TopkSelection::rounding_error(float value, uint16_t sent) const {
-  return unsent_factor_ * value - job_.error_scale * core::widen_bf16(sent);
-}
-
 void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) const {
   const Block& block = blocks_[index];
   sent.starts[index] = block.sent_at;
   Buffer buffer;
   const std::span<const Candidate> list = candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
-  float* const errors = job_.residual_next;
   const auto begin = static_cast<uint32_t>(index * kBlockElements);
+  const bool adds = job_.residual_next != nullptr && job_.add_to_residual_next;
+  const auto is_kept_as_sent = [&](uint32_t key) { return key >= bound_; };
   uint32_t ties = block.ties;
   uint32_t at = block.sent_at;
   for (size_t i = 0; i < list.size(); ++i) {
-    const size_t ahead = std::min(i + kPrefetch, list.size() - 1);
-    if (errors != nullptr) hwy::Prefetch(errors + list[ahead].index);
+    const Candidate& ahead = list[std::min(i + kPrefetch, list.size() - 1)];
+    if (banks() && (key_of(ahead.value) > threshold) != is_kept_as_sent(key_of(ahead.value))) {
+      hwy::Prefetch(job_.residual_next + ahead.index);
+    }
     const uint32_t key = key_of(list[i].value);
-    if (key < threshold || (key == threshold && ties == 0)) continue;
+    const bool is_sent = key > threshold || (key == threshold && ties > 0);
+    if (is_sent != is_kept_as_sent(key)) keep(list[i], is_sent);
+    if (!is_sent) continue;
+    if (adds) job_.residual_next[list[i].index] += errors_.of_sent(list[i].value);
     ties -= key == threshold;
     sent.positions[at] = static_cast<uint16_t>(list[i].index - begin);
     sent.values[at] = core::narrow_bf16(job_.scale * list[i].value);
-    if (errors != nullptr) {
-      const float error = rounding_error(list[i].value, sent.values[at]);
-      errors[list[i].index] = job_.add_to_residual_next ? errors[list[i].index] + error : error;
-    }
-    if (carried_.momentum != nullptr) carried_.momentum_next[list[i].index] = 0;
     ++at;
+  }
+}
+
+// Writes what is left of an element when it is sent, or not sent after all.
+void TopkSelection::keep(const Candidate& candidate, bool is_sent) const {
+  if (banks()) {
+    const float p = candidate.value;
+    job_.residual_next[candidate.index] = is_sent ? errors_.of_sent(p) : errors_.of_unsent(p);
+  }
+  if (carried_.momentum != nullptr) {
+    carried_.momentum_next[candidate.index] = is_sent ? 0 : momentum_of(candidate.index);
   }
 }
 
@@ -302,9 +339,9 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
 void TopkSelection::add_unsent(int64_t index, const uint16_t* positions) const {
   const Block& block = blocks_[index];
   const auto add = [&](int64_t begin, int64_t end) {
-    (void)keep_unsent({.gradient = gradient_ + begin,
+    (void)keep_unsent({.gradient = job_.gradient.data() + begin,
                        .residual = offset(job_.residual, begin),
-                       .factor = unsent_factor_,
+                       .factor = errors_.unsent_factor,
                        .errors = job_.residual_next + begin,
                        .add = true,
                        .n = static_cast<size_t>(end - begin),

@@ -5,14 +5,17 @@
 // index, ascending. The same result for every number of threads. Internal to engine/compress.
 //
 // One pass over memory, where all goes well. A bound that a little more than k elements should reach is guessed from a
-// sample; the pass writes the error of every element as if none were sent, and puts aside those that reach the bound.
-// All else (threshold by histograms of |p|, counts, payload, zero errors of what was sent) touches candidates only.
-// When the guess was wrong, or too many elements are equal, blocks are scanned again instead: slower, the same result.
+// sample; the pass puts aside the candidates, those that reach the bound, and writes the error of every element as if
+// they were what is sent. All else (threshold by a histogram of |p|, counts, payload, errors of candidates that are not
+// sent) touches candidates only. When the guess was wrong, or too many elements are equal, blocks are scanned again
+// instead: slower, the same result.
 //
 // A bound that is carried from step to step needs no sample, and then fewer than k will do, as long as they are at least
-// half as many: the bound was a little high, and all that reach it are sent.
+// half as many: all that reach it are sent, and there is no threshold to be found. So it aims a little below k. Where there
+// are fewer, a sample is taken after all.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <span>
@@ -52,34 +55,36 @@ class TopkSelection {
   // How many were sent: k, or fewer by a carried bound.
   int64_t count() const { return count_; }
 
-  // To be carried: about a quarter more than k elements should reach it, if the next step is like this one.
+  // To be carried: a little fewer than k elements should reach it, if the next step is like this one.
   uint32_t next_bound() const;
 
  private:
   struct Block;
+  using Tile = std::array<float, kBlockElements>;
 
   int64_t blocks() const { return (n_ + kBlockElements - 1) / kBlockElements; }
-  void update_momentum_of(int64_t block) const;
-  TopkScan scan_of(int64_t block, uint32_t bound) const;
+  bool banks() const { return job_.residual_next != nullptr && !job_.add_to_residual_next; }
+  float momentum_of(int64_t element) const;
+  TopkScan scan_of(int64_t block, uint32_t bound, Tile& momentum) const;
   bool pooled(uint32_t bound) const;
-  std::span<Candidate> candidates(int64_t block, uint32_t bound, Candidate* buffer) const;
+  std::span<const Candidate> candidates(int64_t block, uint32_t bound, Candidate* buffer) const;
 
   uint32_t guess_bound() const;
-  void collect();
+  void collect(uint32_t bound);
   uint32_t find_threshold() const;
   void count_bins(uint32_t low, uint32_t high, int shift) const;
+  uint32_t select(uint32_t low, uint32_t high, uint32_t rank) const;
   void divide(uint32_t threshold);
   void send(int64_t block, uint32_t threshold, const Sent& sent) const;
-  float rounding_error(float value, uint16_t sent) const;
+  void keep(const Candidate& candidate, bool is_sent) const;
   void add_unsent(int64_t block, const uint16_t* positions) const;
 
   const Encode& job_;
   Queue& queue_;
   const Carried carried_;
-  const float* const gradient_;  // the momentum, where there is one
   int64_t n_, k_;
   int64_t count_;
-  float unsent_factor_;
+  Errors errors_;
 
   // Scratch.
   std::span<Candidate> pool_;  // in runs, one for each block

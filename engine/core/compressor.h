@@ -63,6 +63,8 @@ struct HostWork {
   // fp32 arrays that have to pass between memory and caches, besides the payload: of encode; with error feedback; and
   // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
+
+  int random_bits = 0;  // that an element draws to be encoded
 };
 
 struct CompressorTraits {
@@ -78,6 +80,10 @@ struct CompressorTraits {
   // multiple of that.
   std::string_view parameter_name;
   double parameter_default = 0, parameter_min = 0, parameter_max = 0, parameter_step = 0;
+
+  // The search range: settings that policies choose from where the user leaves it to them ("topk:*"), the default among
+  // them, from the one that sends most to the one that sends least.
+  std::span<const double> parameter_search = {};
 
   // Encodes, collectives and decodes that it takes. What several rounds send is summable.
   int rounds = 1;

@@ -186,6 +186,20 @@ Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector
   return invalid("compressor \"" + std::string(text) + "\" is unknown; known are " + names);
 }
 
+Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text,
+                                                      const std::vector<CompressorTraits>& known) {
+  constexpr std::string_view kAny = ":*";
+  const bool any = text.ends_with(kAny) && text.find(':') == text.size() - kAny.size();
+  if (any) text.remove_suffix(kAny.size());
+  const Result<CompressorSpec> spec = parse_compressor(text, known);
+  if (!spec) return spec.error();
+  const CompressorTraits& traits = *traits_of(spec.value(), known);
+  if (!any || traits.parameter_search.empty()) return std::vector{spec.value()};
+  std::vector<CompressorSpec> specs;
+  for (const double setting : traits.parameter_search) specs.push_back({spec.value().name, setting});
+  return specs;
+}
+
 Result<Option> parse_option(std::string_view text, const std::vector<CompressorTraits>& known) {
   Option option;
   const size_t colon = text.find(": ");

@@ -91,6 +91,10 @@ Result<Option> parse_option(std::string_view text, const std::vector<CompressorT
 // "topk:0.01" -> spec, with the default where no parameter is given; refuses unknown names and values out of range.
 Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known);
 
+// The same, and "topk:*" -> all specs of the search range.
+Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text,
+                                                      const std::vector<CompressorTraits>& known);
+
 // The named families of programs; `place` applies to all their encodes and decodes.
 Option plain_all_reduce();  // sums gradients in their own dtype
 Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds = 1);  // summable payloads only

@@ -47,9 +47,11 @@ Reference drawn(std::span<const float> p, double density, const EncodeCase& job)
   const auto k = std::max<size_t>(1, static_cast<size_t>(std::ceil(density * static_cast<double>(n) - 1e-6)));
   const auto first = words_of(0);
   const uint64_t start = (uint64_t{first[1]} << 32 | first[2]) % n;
+  std::array<uint32_t, 4> words{};
   for (size_t stratum = 0, begin = 0; stratum < k; ++stratum) {
     const size_t size = n / k + (stratum < n % k ? 1 : 0);
-    const double share = std::ldexp(static_cast<double>(words_of(begin)[0]), -32);
+    if (stratum % 4 == 0) words = words_of(begin + 1);
+    const double share = std::ldexp(static_cast<double>(words[stratum % 4]), -32);
     const size_t element = (start + begin + static_cast<size_t>(share * static_cast<double>(size))) % n;
     reference.decoded[element] = double{job.scale * p[element]};
     begin += size;
@@ -130,6 +132,12 @@ Reference block_codes(const BlockCodes& codes, std::span<const float> p, const E
   return reference;
 }
 
+// To one of both neighbouring integers: of x with 15 places behind the point, by the last 15 bits of the draw.
+double rounded_at_random(double x, double draw) {
+  const double fixed = std::nearbyint(x * 32768);
+  return std::floor((fixed + std::fmod(std::floor(draw * 65536), 32768)) / 32768);
+}
+
 // Integers from -levels to levels.
 BlockCodes integers(size_t block, int levels, bool random) {
   const auto limit = static_cast<double>(levels);
@@ -138,7 +146,7 @@ BlockCodes integers(size_t block, int levels, bool random) {
           .unit = [levels](float norm) { return norm / static_cast<float>(levels); },
           .value =
               [limit, random](float x, double draw) {
-                const double rounded = random ? std::floor(x + static_cast<float>(draw)) : std::nearbyint(x);
+                const double rounded = random ? rounded_at_random(x, draw) : std::nearbyint(x);
                 return std::clamp(rounded, -limit, limit);
               }};
 }
@@ -148,9 +156,7 @@ BlockCodes qsgd(int bits) {
   codes.euclidean = true;
   if (bits > 1) return codes;
   codes.unit = [](float norm) { return norm * 2; };
-  codes.value = [](float x, double draw) {
-    return std::floor(x + (static_cast<float>(draw) + 0.5F)) >= 1 ? 0.5 : -0.5;
-  };
+  codes.value = [](float x, double draw) { return rounded_at_random(x + 0.5, draw) >= 1 ? 0.5 : -0.5; };
   return codes;
 }
 
@@ -221,9 +227,9 @@ Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
     std::vector<double> chosen(kRotated);
     for (size_t i = 0; i < kRotated && unit >= std::numeric_limits<float>::min(); ++i) {
       const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i;
-      const auto draw = static_cast<float>((reference_random(job.random, element) + 0.5) / 65536);
+      const double draw = (reference_random(job.random, element) + 0.5) / 65536;
       const float above = std::clamp((x[i] + clamp) * (1 / unit), 0.0F, static_cast<float>(levels));
-      const double code = std::min<double>(std::floor(above + draw), levels);
+      const double code = rounded_at_random(above, draw);
       chosen[i] = code * double{unit} - double{clamp};
     }
     hadamard(chosen);

@@ -131,10 +131,10 @@ TEST(BlockCodes, padding_is_zero_and_is_not_read) {
 // --- What is missed, as a share of the squared norm of each block ----------------------------------------------------
 
 // Averaged over steps.
-double missed_share(const std::string& spec, const std::vector<float>& p) {
+double missed_share(const std::string& spec, const std::vector<float>& p, uint32_t steps = 200) {
   const auto compressor = make(spec);
   double missed = 0, norm = 0;
-  for (uint32_t step = 0; step < 200; ++step) {
+  for (uint32_t step = 0; step < steps; ++step) {
     const Encoded encoded = encode(*compressor, {.gradient = p, .random = {.step = step}});
     for (size_t i = 0; i < p.size(); ++i) {
       missed += double{encoded.residual_next[i]} * encoded.residual_next[i];
@@ -176,7 +176,8 @@ TEST(BlockCodes, terngrad_misses_what_its_definition_says) {
       squares += double{value} * value;
     }
     const double share = largest * sum / squares - 1;
-    EXPECT_NEAR(missed_share("terngrad:256", p), share, 0.05 * share);
+    // Of 200 steps one seed in five misses by more: few elements are so large that they are drawn often.
+    EXPECT_NEAR(missed_share("terngrad:256", p, /*steps=*/4000), share, 0.05 * share);
   }
 }
 

@@ -46,6 +46,23 @@ TEST(Table, defaults_are_allowed_and_survive_printing) {
   }
 }
 
+TEST(Table, search_ranges_are_allowed_and_have_the_default) {
+  const core::Matrix matrix{0, 1024, 1024};
+  const core::Extent extent{1 << 20, {&matrix, 1}};
+  for (const core::CompressorTraits& traits : known_traits()) {
+    const std::vector<CompressorSpec> specs =
+        core::parse_compressors(std::string(traits.name) + ":*", known_traits()).value();
+    const CompressorSpec usual{std::string(traits.name), traits.parameter_default};
+    EXPECT_THAT(specs, testing::Contains(usual)) << traits.name;
+    EXPECT_EQ(specs.size() > 1, !traits.parameter_name.empty() && traits.name != "signum") << traits.name;
+    for (const CompressorSpec& spec : specs) EXPECT_EQ(error_of(spec), "");
+    for (size_t i = 1; i < specs.size(); ++i) {
+      if (traits.name == "thc") continue;  // a byte, whatever it is made of
+      EXPECT_LT(core::payload_bytes(traits, specs[i], extent), core::payload_bytes(traits, specs[i - 1], extent));
+    }
+  }
+}
+
 TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
   EXPECT_EQ(error_of({"gzip", 0}),
             "compressor \"gzip\" is unknown; known are none, bf16, fp16, topk, threshk, dgc, efsignsgd, "

@@ -80,6 +80,20 @@ TEST(Compressor, is_parsed_with_its_default) {
   EXPECT_EQ(parse_compressor("blocks:1024", known()).value(), (CompressorSpec{"blocks", 1024}));
 }
 
+TEST(Compressor, a_star_is_the_search_range) {
+  constexpr double kDensities[] = {0.1, 0.01};
+  std::vector<CompressorTraits> traits = known();
+  for (CompressorTraits& row : traits) {
+    if (row.name == "sparse") row.parameter_search = kDensities;
+  }
+  const std::vector<CompressorSpec> all = {{"sparse", 0.1}, {"sparse", 0.01}};
+  EXPECT_EQ(parse_compressors("sparse:*", traits).value(), all);
+  EXPECT_EQ(parse_compressors("sparse:0.5", traits).value(), (std::vector<CompressorSpec>{{"sparse", 0.5}}));
+  EXPECT_EQ(parse_compressors("half:*", traits).value(), (std::vector<CompressorSpec>{{"half", 0}}));
+  EXPECT_THAT(parse_compressors("sparse:0.5:*", traits).error().message, HasSubstr("not a number"));
+  EXPECT_THAT(parse_compressors("zip:*", traits).error().message, HasSubstr("unknown"));
+}
+
 TEST(Compressor, any_parameter_survives_printing) {
   Rng rng(1);
   for (int i = 0; i < 1000; ++i) {

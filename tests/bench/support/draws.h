@@ -1,0 +1,14 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What compressors that round at random take for their random bits alone: the limit that they can be no faster than.
+#pragma once
+
+#include <cstdint>
+
+namespace gradtune::bench {
+
+// Makes the 16 random bits of each of the elements [begin, end), as an encode does, and leaves them in the cache.
+void draw(int64_t begin, int64_t end);
+
+}  // namespace gradtune::bench
