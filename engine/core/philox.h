@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Counter-based random numbers: Philox4x32-7 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3;
-// SC 2011): as many rounds as pass all statistical tests of TestU01; the usual ten are a margin of safety that rounding at
-// random does not need, and it takes most of the time. A block of 128 random bits is a function of a counter and a key, so that any element's bits can be computed
-// by anyone, in any order, without state. This is the meaning that faster code (engine/compress) has to match.
+// SC 2011): as many rounds as pass all statistical tests of TestU01; the usual ten are a margin of safety that rounding
+// at random does not need, and it takes most of the time. A block of 128 random bits is a function of a counter and a
+// key, so that any element's bits can be computed by anyone, in any order, without state. This is the meaning that
+// faster code (engine/compress) has to match.
 #pragma once
 
 #include <array>
