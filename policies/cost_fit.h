@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rates from what a job's own steps took. Of the lines through two sizes' median times that one is taken which is least
-// off from all medians, relatively and in sum, so that single slow steps do not matter; none falls with the size, and
-// each says how far it was from what it was fitted to. Time of rank 0 is what is fitted: waiting for a slower rank in a
-// collective counts as the collective's.
+// Rates from what a job's own steps took. Of the lines through what is usual at two sizes that one is taken which is
+// least off from all sizes, relatively and in sum, so that single slow steps do not matter; none falls with the size,
+// and each says how far it was from what it was fitted to. Time of rank 0 is what is fitted: where it often waits for a
+// slower rank in a collective, that counts as the collective's.
 //
 // What was never seen has a prior, which is cheap on purpose: a planner that takes it at its word tries what it does
 // not know, and then it is known.
@@ -34,12 +34,13 @@ struct FittedCost {
   std::vector<RateQuality> codecs;       // of the half, encode or decode, that is known less well
 };
 
-// The strategies are of that table. Collectives that are under way together share a link evenly; those that are so
-// beside larger ones most of the time do not count, as they wait in the queue of these. A byte costs at least about
-// what the prior says: a link is what it is, whatever travels; and so does a message, once short ones of any kind were
-// seen. Stalls, which medians leave out, are spread over all messages. A rate whose samples are of one size only is
-// taken for proportional to the size, beyond the prior's fixed part where there is one. Of what was not seen the
-// prior's rates are taken; without any a compressor is left out unless both halves of it were seen.
+// The strategies are of that table. Collectives that are under way together share a link in proportion to what they
+// take alone; those that are so mostly beside much larger ones do not count, as they wait in the queue of these. A byte
+// costs about what the prior says where messages of a kind are too small to tell: a link is what it is, whatever
+// travels; and so does a message, until enough short ones were seen. Stalls, which are not usual, are spread over all
+// messages. A rate whose samples are of one size only is taken for proportional to the size, beyond the prior's fixed
+// part where there is one. Of what was not seen the prior's rates are taken; without any a compressor is left out
+// unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior = {});
 
@@ -59,8 +60,14 @@ struct Line {
 struct Point {
   double x = 0, y = 0;
 };
-// An expected fixed part counts as one point more, which is off by no more than all of itself: it decides where the
-// points are of one size or too large to tell, and otherwise they do. The unit is at least `least_unit`.
-Line fit_line(std::vector<Point> points, double expected_fixed = 0, double least_unit = 0);
+// An expected fixed part counts as one point more, which is off by the logarithm of how many times it is, up to a few:
+// it decides where the points are of one size or too large to tell, and otherwise they do. What is expected far beyond
+// the points counts as a few points there. Of points of one x their quantile counts.
+struct LineFit {
+  double expected_fixed = 0;
+  std::optional<Point> expected_far = {};
+  double quantile = 0.5;
+};
+Line fit_line(std::vector<Point> points, const LineFit& how = {});
 
 }  // namespace gradtune::policies

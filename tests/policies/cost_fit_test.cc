@@ -41,17 +41,26 @@ TEST(FitLine, AnExpectedFixedPartDecidesWhereThePointsCanNotTell) {
   // Large points, a little off: without it the line would begin at 100.
   const std::vector<Point> large = {{10'000, 1100}, {10'000, 1100}, {20'000, 2100}, {20'000, 2100}};
   EXPECT_NEAR(fit_line(large).fixed, 100, 1e-9);
-  EXPECT_EQ(fit_line(large, 5).fixed, 5);
+  EXPECT_EQ(fit_line(large, {.expected_fixed = 5}).fixed, 5);
   std::vector<Point> small = large;
   for (int i = 0; i < 4; ++i) small.push_back({10, 101});
-  EXPECT_NEAR(fit_line(small, 5).fixed, 100, 1);
+  EXPECT_NEAR(fit_line(small, {.expected_fixed = 5}).fixed, 100, 1);
+}
+
+TEST(FitLine, WhatIsExpectedFarOutDecidesThere) {
+  // Points up to 100 that do not grow, as when a token bucket lets so much pass at once.
+  const std::vector<Point> small = {{10, 50}, {10, 50}, {20, 50}, {20, 50}, {100, 60}};
+  EXPECT_LT(fit_line(small).unit, 0.2);
+  const Line line = fit_line(small, {.expected_far = Point{1000, 1000}});
+  EXPECT_NEAR(line.fixed + 1000 * line.unit, 1000, 1e-9);
+  EXPECT_NEAR(line.fixed + 10 * line.unit, 50, 12);
 }
 
 TEST(FitLine, OneSizeIsTakenForProportional) {
   EXPECT_EQ(fit_line({{10, 4}, {10, 5}, {10, 90}}).unit, 0.5);
   EXPECT_EQ(fit_line({{0, 4}}).fixed, 4);
-  EXPECT_EQ(fit_line({{10, 5}}, /*fixed_of_one_size=*/1).unit, 0.4);
-  EXPECT_EQ(fit_line({{10, 5}}, /*fixed_of_one_size=*/100).fixed, 2.5);
+  EXPECT_EQ(fit_line({{10, 5}}, {.expected_fixed = 1}).unit, 0.4);
+  EXPECT_EQ(fit_line({{10, 5}}, {.expected_fixed = 100}).fixed, 2.5);
   EXPECT_EQ(fit_line({}).unit, 0);
 }
 
@@ -124,14 +133,30 @@ TEST(FitCost, GivesBackTheRatesThatMadeTheTimes) {
   EXPECT_EQ(fitted.codecs[0].samples, 6);
 }
 
-TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLink) {
-  // 0.25 us an element: alone 250 and 500. Begun together, both go at half speed until the small one is done.
+TEST(FitCost, CollectivesThatAreUnderWayTogetherShareTheLinkHoweverItDividesItself) {
+  // 0.25 us an element: 250 and 500 alone, 750 together. The small one goes first, or last, or both at half speed.
   const core::Strategy plain = strategy_of("all_reduce", {1000, 2000});
-  const TimedStrategy timed{plain, {{0, 0, 0, 500}, {1, 0, 0, 750}}};
-  const FittedCost fitted = fit_cost(std::span(&timed, 1), kOneTensor, {.size = 2}, testing::known_traits());
-  ASSERT_EQ(fitted.table.collectives.size(), 1u);
-  EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.25 / 4, 1e-9);
-  EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1e-9);
+  for (const auto& [small_us, large_us] : {std::pair(250, 750), std::pair(750, 500), std::pair(500, 750)}) {
+    const TimedStrategy timed{plain, {{0, 0, 0, 1.0 * small_us}, {1, 0, 0, 1.0 * large_us}}};
+    const FittedCost fitted = fit_cost(std::span(&timed, 1), kOneTensor, {.size = 2}, testing::known_traits());
+    ASSERT_EQ(fitted.table.collectives.size(), 1u);
+    EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.25 / 4, 1e-9);
+    EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1e-9);
+  }
+}
+
+TEST(FitCost, KindsThatAreUnderWayTogetherAreToldApartByWhatTheyTakeAlone) {
+  // A byte of all_reduce takes 0.01 us, one of all_gather twice that; they share the link about as often as not.
+  const core::Strategy both{
+      .buckets = {strategy_of("all_reduce", {100'000}).buckets[0],
+                  strategy_of("bf16: encode@device all_gather decode@device", {200'000}).buckets[0]},
+      .order = {}};
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 4; ++step) timed.push_back({both, {{0, 0, 0, 6000}, {1, 1, 0, 12'000}}});
+  for (int step = 0; step < 5; ++step) timed.push_back({both, {{0, 0, 0, 4000}, {1, 1, 4000, 12'000}}});
+  const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_reduce, Level::flat)->byte_us, 0.01, 5e-4);
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.02, 1e-3);
 }
 
 TEST(FitCost, WhatWasNotSeenIsThePriors) {
@@ -142,7 +167,7 @@ TEST(FitCost, WhatWasNotSeenIsThePriors) {
   const auto prior = prior_cost(seen, {{"bf16"}, topk});
   ASSERT_TRUE(prior);
   const core::Strategy plain = strategy_of("all_reduce", {1000, 50'000, 200'000}),
-                       encode = strategy_of("bf16: encode@device all_reduce decode@device", {1600, 16'000});
+                       encode = strategy_of("bf16: encode@device all_reduce decode@device", {1600, 16'000, 160'000});
   TimedStrategy half = timed_by(seen, encode);
   std::erase_if(half.steps, [](const TimedStep& step) { return step.step == 2; });
   const std::vector<TimedStrategy> timed{timed_by(seen, plain), half};
@@ -153,7 +178,7 @@ TEST(FitCost, WhatWasNotSeenIsThePriors) {
     EXPECT_NEAR(rate->message_us, 20, 1e-6);
     EXPECT_NEAR(rate->byte_us, 0.008, 1e-9);
     const auto row = static_cast<size_t>(rate - fitted.table.collectives.data());
-    EXPECT_EQ(fitted.collectives[row].samples, kind == Kind::all_reduce ? 5 : 0);
+    EXPECT_EQ(fitted.collectives[row].samples, kind == Kind::all_reduce ? 6 : 0);
   }
   const CodecRate *bf16 = find_rate(fitted.table, {"bf16"}, Place::device),
                   *expected = find_rate(*prior, {"bf16"}, Place::device);
@@ -237,6 +262,37 @@ TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {
   const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
   ASSERT_EQ(fitted.table.collectives.size(), 1u);
   EXPECT_NEAR(2 * fitted.table.collectives[0].message_us, 400, 5);
+  EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
+}
+
+TEST(FitCost, APeerThatIsLateIsNotTheLinks) {
+  // Two of five times another rank comes 30 ms late to the small message, which itself takes 1 ms.
+  const core::Strategy plain = strategy_of("all_reduce", {25'000, 2'500'000});
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 20; ++step) {
+    timed.push_back({plain, {{0, 0, 0, step % 5 < 2 ? 31'000.0 : 1000.0}, {1, 0, 100'000, 200'000}}});
+  }
+  const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
+  EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
+  EXPECT_NEAR(fitted.table.collectives[0].message_us, 0, 1);
+}
+
+TEST(FitCost, MessagesThatStallInADensePeriodCostTheirMean) {
+  // 200 us each, two under way at a time; in each second step one of the ten stalls for 3 ms.
+  const core::Strategy plain = strategy_of("all_reduce", {100, 100, 100, 100, 100, 100, 100, 100, 100, 100, 1'000'000});
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 40; ++step) {
+    TimedStrategy each{plain, {{10, 0, 100'000, 140'000}}};
+    double end_us = 0;
+    for (int32_t b = 0; b < 10; ++b) {
+      const double begin_us = b == 0 ? 0 : end_us - 100;
+      end_us += 200 + (step % 2 == 0 && b == step / 2 % 10 ? 3000 : 0);
+      each.steps.push_back({b, 0, begin_us, end_us});
+    }
+    timed.push_back(std::move(each));
+  }
+  const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
+  EXPECT_NEAR(2 * fitted.table.collectives[0].message_us, 350, 20);
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
 }
 
