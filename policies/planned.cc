@@ -23,6 +23,7 @@
 
 #include "policies/baseline.h"
 #include "policies/forecast.h"
+#include "policies/fusion.h"
 #include "policies/narrowing.h"
 #include "policies/planner.h"
 #include "policies/program_cost.h"
@@ -58,6 +59,16 @@ bool uses_host(const core::Option& option) {
   return std::ranges::any_of(option.steps, [](const core::Step& step) {
     return !core::is_collective(step.kind) && step.place == core::Place::host;
   });
+}
+
+// That strategy, or what small changes make of the best fusion, if it is expected to take less.
+core::Strategy or_refined_fusion(core::Strategy strategy, const RefineJob& refining, const Knowledge& knowledge,
+                                 const Forecast& forecast) {
+  const auto fusion = best_fusion(knowledge, refining.cost, refining.options);
+  if (!fusion) return strategy;
+  core::Strategy other = refine(*fusion, refining);
+  const auto step = forecast.step(strategy), other_step = forecast.step(other);
+  return other_step && (!step || other_step->ms < step->ms) ? other : strategy;
 }
 
 // What `planner` makes of those options; nothing where they are none.
@@ -175,7 +186,12 @@ class PlannedPolicy final : public Policy {
     std::vector<std::pair<double, core::Strategy>> worth;
     for (PlannedPart& part : make_plans_(bare, cost)) {
       core::Strategy strategy = std::move(part.strategy);
-      if (refines_) strategy = refine(std::move(strategy), {knowledge.table, cost, knowledge.traits, part.options});
+      if (refines_) {
+        const RefineJob refining{knowledge.table, cost, knowledge.traits, part.options};
+        strategy = refine(std::move(strategy), refining);
+        // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
+        if (rounds_ > 0) strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
+      }
       const auto step = forecast.value().step(strategy);
       if (!step || !(step->ms - step->error_ms <= most_ms)) continue;
       if (known.insert(core::hash(strategy)).second) worth.emplace_back(step->ms, std::move(strategy));
