@@ -30,9 +30,7 @@ std::optional<core::Strategy> best_fusion(const Knowledge& knowledge, const Cost
   if (partitions.empty()) return {};
   std::vector<Fusion> found;
   const auto consider = [&](const core::Option& option, const Partition& partition) {
-    const bool is_lossy = std::ranges::any_of(option.codecs, [&](const core::CompressorSpec& codec) {
-      return core::traits_of(codec, knowledge.traits)->fidelity == core::Fidelity::lossy;
-    });
+    const bool is_lossy = core::needed_fidelity(option, knowledge.traits) == core::Fidelity::lossy;
     const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     core::Strategy strategy = apply({.option = option, .label = "", .end = end}, partition, knowledge).strategy;
     auto timeline = Timeline::make(knowledge.table, strategy, cost, knowledge.traits);

@@ -166,10 +166,8 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
         works[k][lane] = std::max(works[k][lane], works[k - 1][lane]);
       }
     }
-    const auto is_lossy = [&](const core::CompressorSpec& codec) {
-      return core::traits_of(codec, known)->fidelity == core::Fidelity::lossy;
-    };
-    model->add(option, std::ranges::any_of(option.codecs, is_lossy), std::move(works));
+    const bool is_lossy = core::needed_fidelity(option, known) == core::Fidelity::lossy;
+    model->add(option, is_lossy, std::move(works));
     return true;
   };
   if (!add(core::plain_all_reduce())) {

@@ -55,9 +55,7 @@ class Climb {
 
   bool fits(const core::Option& option, const core::Bucket& bucket) const {
     const bool has_small = bucket.slices.back().tensor >= first_small_;
-    return !has_small || std::ranges::none_of(option.codecs, [&](const core::CompressorSpec& codec) {
-      return core::traits_of(codec, job_.traits)->fidelity == core::Fidelity::lossy;
-    });
+    return !has_small || core::needed_fidelity(option, job_.traits) < core::Fidelity::lossy;
   }
 
   bool change_option(size_t b) {

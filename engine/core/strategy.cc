@@ -132,15 +132,19 @@ uint64_t hash(const Strategy& strategy) {
   return hasher.value();
 }
 
+Fidelity needed_fidelity(const Option& option, const std::vector<CompressorTraits>& known) {
+  Fidelity fidelity = Fidelity::exact;
+  for (const CompressorSpec& codec : option.codecs) {
+    const CompressorTraits* traits = traits_of(codec, known);
+    check(traits != nullptr, "an option uses a compressor without traits");
+    fidelity = std::max(fidelity, traits->fidelity);
+  }
+  return fidelity;
+}
+
 Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorTraits>& known) {
   Fidelity fidelity = Fidelity::exact;
-  for (const Bucket& bucket : strategy.buckets) {
-    for (const CompressorSpec& codec : bucket.option.codecs) {
-      const CompressorTraits* traits = traits_of(codec, known);
-      check(traits != nullptr, "a strategy uses a compressor without traits");
-      fidelity = std::max(fidelity, traits->fidelity);
-    }
-  }
+  for (const Bucket& bucket : strategy.buckets) fidelity = std::max(fidelity, needed_fidelity(bucket.option, known));
   return fidelity;
 }
 
