@@ -56,15 +56,14 @@ std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t be
 
 // What a compressor has to do on a host, as far as that is known without a measurement: host_bytes follow from it.
 struct HostWork {
-  // What keeps it from the speed of memory, if anything does: the generator of random bits, or that the largest elements
-  // have to be found.
+  // What it has to do besides passing memory, if anything: to draw random bits, or to find the largest elements.
   enum class Limit : uint8_t { memory, random, selection } limit = Limit::memory;
 
   // fp32 arrays that have to pass between memory and caches, besides the payload: of encode; with error feedback; and
   // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
 
-  int random_bits = 0;  // that an element draws to be encoded
+  bool rounds_at_random = false;  // encode draws 16 random bits for each element
 };
 
 struct CompressorTraits {

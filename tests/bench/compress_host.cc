@@ -150,7 +150,7 @@ class Bench {
     operation.run();
     const int repeats = std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
     const core::CompressorTraits& traits = compressor.traits();
-    const bool draws = payloads_of(operation.name) == 0 && traits.host.random_bits > 0;
+    const bool draws = payloads_of(operation.name) == 0 && traits.host.rounds_at_random;
     std::vector<std::function<void()>> turns = {operation.run};
     for (const StreamForm& form : kStreamForms) {
       turns.emplace_back(
