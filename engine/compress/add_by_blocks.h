@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "engine/compress/shared.h"
-#include "engine/compress/topk_kernels.h"
+#include "engine/compress/write_floats.h"
 
 namespace gradtune::compress {
 
@@ -26,7 +26,7 @@ void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
     if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
     if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
     body(begin, end, sums);
-    if (streamed) stream_floats(sums, place, static_cast<size_t>(end - begin));
+    if (streamed) write_floats(sums, place, static_cast<size_t>(end - begin), /*past_caches=*/true);
   });
 }
 

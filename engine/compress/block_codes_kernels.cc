@@ -301,9 +301,6 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   return finite;
 }
 
-// Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
-constexpr size_t kAtOnce = 4;
-
 // Of so many payloads, where the units of a run and the codes of a tile begin.
 struct Parts {
   const float* units[kAtOnce];
@@ -379,12 +376,9 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         const uint32_t largest = largest_of_codes(parts.codes[p], count, codes.code_mask());
         if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, first + p);
       }
-      switch (payloads.size()) {
-        case 1: add_tile<1>(codes, run.block, parts, begin, begin + count, old, tile); break;
-        case 2: add_tile<2>(codes, run.block, parts, begin, begin + count, old, tile); break;
-        case 3: add_tile<3>(codes, run.block, parts, begin, begin + count, old, tile); break;
-        default: add_tile<kAtOnce>(codes, run.block, parts, begin, begin + count, old, tile);
-      }
+      with_count(payloads.size(), [&](auto of) HWY_ATTR {
+        add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile);
+      });
       old = tile;
     }
     out.finish_tile(begin, count);

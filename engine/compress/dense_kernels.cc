@@ -147,9 +147,6 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
   return largest;
 }
 
-// Payloads whose values are added up before the sum is stored.
-constexpr size_t kAtOnce = 4;
-
 // sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
 template <size_t kCount, class Wire>
 HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old, float* sums,
@@ -177,12 +174,7 @@ void decode(const DenseDecode job) {
       for (size_t p = 0; p < payloads; ++p) {
         codes[p] = reinterpret_cast<const Code*>(job.payloads[first + p].data()) + job.first + begin;
       }
-      switch (payloads) {
-        case 1: add_values<1, Wire>(codes, old, sums, count); break;
-        case 2: add_values<2, Wire>(codes, old, sums, count); break;
-        case 3: add_values<3, Wire>(codes, old, sums, count); break;
-        default: add_values<kAtOnce, Wire>(codes, old, sums, count);
-      }
+      with_count(payloads, [&](auto of) HWY_ATTR { add_values<of(), Wire>(codes, old, sums, count); });
       old = sums;
     }
     out.finish_tile(begin, count);

@@ -21,6 +21,7 @@
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
 #include "engine/compress/topk_kernels.h"
+#include "engine/compress/write_floats.h"
 
 namespace gradtune::compress {
 namespace {

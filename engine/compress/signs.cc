@@ -24,7 +24,7 @@
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
-#include "engine/compress/topk_kernels.h"
+#include "engine/compress/write_floats.h"
 
 namespace gradtune::compress {
 namespace {

@@ -190,9 +190,6 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
-constexpr size_t kAtOnce = 4;
-
 // Of so many payloads, where the scales of a run and the signs of a tile begin.
 struct Parts {
   const float* scales[kAtOnce];
@@ -256,12 +253,8 @@ void decode_run(const SignDecode& run) {
         parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
         parts.bits[p] = reinterpret_cast<const uint8_t*>(payload) + run.bits_at + begin / 8;
       }
-      switch (payloads.size()) {
-        case 1: add_tile<1>(run, parts, begin, begin + count, old, tile); break;
-        case 2: add_tile<2>(run, parts, begin, begin + count, old, tile); break;
-        case 3: add_tile<3>(run, parts, begin, begin + count, old, tile); break;
-        default: add_tile<kAtOnce>(run, parts, begin, begin + count, old, tile);
-      }
+      with_count(payloads.size(),
+                 [&](auto of) HWY_ATTR { add_tile<of()>(run, parts, begin, begin + count, old, tile); });
       old = tile;
     }
     out.finish_tile(begin, count);

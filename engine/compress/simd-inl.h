@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "engine/compress/shared.h"
 
@@ -27,7 +28,7 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements: 2 KiB of fp32, a small part of the L1 cache; the loops' start-up costs vanish in it.
+// Elements: 4 KiB of fp32, a small part of the L1 cache; the loops' start-up costs vanish in it.
 inline constexpr size_t kTile = 1024;
 
 // Calls body(d, i) for vectors that cover [0, n): whole ones first, then lane by lane.
@@ -64,6 +65,20 @@ HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& bo
     const size_t stop = std::min(end, (b + 1) * block);
     body(b, begin, stop);
     begin = stop;
+  }
+}
+
+// Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
+inline constexpr size_t kAtOnce = 4;
+
+// Calls body(N) where N is an integral constant, 1 to kAtOnce: loops over payloads are made for each number of them.
+template <class Body>
+HWY_INLINE void with_count(size_t count, const Body& body) {
+  switch (count) {
+    case 1: return body(std::integral_constant<size_t, 1>());
+    case 2: return body(std::integral_constant<size_t, 2>());
+    case 3: return body(std::integral_constant<size_t, 3>());
+    default: return body(std::integral_constant<size_t, kAtOnce>());
   }
 }
 

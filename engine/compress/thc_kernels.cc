@@ -11,6 +11,7 @@
 
 #include "engine/compress/random-inl.h"
 #include "engine/compress/simd-inl.h"
+#include "engine/compress/write_floats.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
@@ -104,16 +105,6 @@ HWY_INLINE void rotate_back(const From& from, const RotationSigns& signs, float*
   for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) hn::Store(change_signs(d, signs, i, hn::Load(d, x + i)), d, x + i);
 }
 
-// Moves what was made in the cache to where it belongs.
-HWY_INLINE void write(const float* x, float* to, size_t n, bool past_caches) {
-  if (past_caches) {
-    stream(x, to, n * sizeof(float));
-    hwy::FlushStream();
-  } else {
-    std::copy_n(x, n, to);
-  }
-}
-
 // The codes of a tile of y, and in its place what they stand for.
 HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, uint8_t* codes) {
   if (of.unit == 0) {
@@ -161,11 +152,11 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
     if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, of.residual_next + i), missed);
     hn::StoreU(missed, d, x + i);
   });
-  write(x, of.residual_next, of.n, to.stream);
+  write_floats(x, of.residual_next, of.n, to.stream);
 }
 
 // The sums of so many payloads fit 16 bits.
-constexpr size_t kAtOnce = 256;
+constexpr size_t kFitting = 256;
 
 // Adds the codes of as many payloads to `sums` and returns the largest of them.
 HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloads, size_t codes_at, float* sums) {
@@ -200,8 +191,8 @@ bool decode_block(const ThcDecode& block) {
   HWY_ALIGN float x[kOrder] = {};
   const size_t payloads = block.payloads.size();
   uint32_t largest = 0;
-  for (size_t first = 0; first < payloads; first += kAtOnce) {
-    const auto some = block.payloads.subspan(first, std::min(kAtOnce, payloads - first));
+  for (size_t first = 0; first < payloads; first += kFitting) {
+    const auto some = block.payloads.subspan(first, std::min(kFitting, payloads - first));
     largest = std::max(largest, add_codes(some, block.codes_at, x));
   }
   if (largest > static_cast<uint32_t>(block.levels.levels * block.summed)) return false;
@@ -216,7 +207,7 @@ bool decode_block(const ThcDecode& block) {
       hn::StoreU(hn::Add(hn::LoadU(d, block.out + i), hn::LoadU(d, x + i)), d, x + i);
     });
   }
-  write(x, block.out, block.n, block.stream);
+  write_floats(x, block.out, block.n, block.stream);
   return true;
 }
 

@@ -87,11 +87,6 @@ uint32_t keep_block(const Unsent& block) {
   return largest;
 }
 
-void stream_block(const float* from, float* to, size_t n) {
-  stream(from, to, n * sizeof(float));
-  hwy::FlushStream();
-}
-
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace gradtune::compress::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -101,15 +96,12 @@ namespace gradtune::compress {
 
 HWY_EXPORT(scan_block);
 HWY_EXPORT(keep_block);
-HWY_EXPORT(stream_block);
 
 size_t scan_topk(const TopkScan& block, Candidate* candidates) {
   return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
 }
 
 uint32_t keep_unsent(const Unsent& block) { return HWY_DYNAMIC_DISPATCH(keep_block)(block); }
-
-void stream_floats(const float* from, float* to, size_t n) { HWY_DYNAMIC_DISPATCH(stream_block)(from, to, n); }
 
 }  // namespace gradtune::compress
 #endif

@@ -1,10 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `topk` and `randk`, over one block. Internal to engine/compress.
+// Kernels of `topk`, its relatives and `randk`, over one block. Internal to engine/compress.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -57,16 +56,5 @@ struct Unsent {
   bool stream;
 };
 uint32_t keep_unsent(const Unsent& block);
-
-// Copies past the caches.
-void stream_floats(const float* from, float* to, size_t n);
-
-inline void write_floats(const float* from, float* to, size_t n, bool past_caches) {
-  if (past_caches) {
-    stream_floats(from, to, n);
-  } else {
-    std::copy_n(from, n, to);
-  }
-}
 
 }  // namespace gradtune::compress

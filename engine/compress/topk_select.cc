@@ -9,6 +9,7 @@
 #include <functional>
 
 #include "engine/compress/momentum_kernels.h"
+#include "engine/compress/write_floats.h"
 #include "engine/core/float16.h"
 #include "engine/core/rng.h"
 

@@ -1,0 +1,15 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a block of results that was made in the cache reaches memory, for code that is no SIMD kernel itself or has no
+// tiles (class Output of simd-inl.h). Internal to engine/compress.
+#pragma once
+
+#include <cstddef>
+
+namespace gradtune::compress {
+
+// Copies n floats; past the caches where the whole result is so large that they would only be in the way (kStreamBytes).
+void write_floats(const float* from, float* to, size_t n, bool past_caches);
+
+}  // namespace gradtune::compress
