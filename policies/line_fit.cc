@@ -1,0 +1,100 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/line_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace gradtune::policies {
+namespace {
+
+// Samples of one x count as their quantile, as often as there are some; but those of sizes within a factor of two
+// together no more often than kMostAlike times: a plan of many small buckets must not outvote a few large ones.
+struct Heap {
+  double x = 0, y = 0, weight = 0;
+};
+std::vector<Heap> heaps_of(std::vector<Point> points, double quantile) {
+  std::ranges::sort(points, {}, [](const Point& point) { return std::pair(point.x, point.y); });
+  std::vector<Heap> heaps;
+  for (size_t begin = 0, end = 0; begin < points.size(); begin = end) {
+    while (end < points.size() && points[end].x == points[begin].x) ++end;
+    const auto count = static_cast<double>(end - begin);
+    const double y = points[begin + static_cast<size_t>(quantile * count)].y;
+    heaps.push_back({points[begin].x, std::max(y, 1e-3), count});
+  }
+  constexpr double kMostAlike = 8;
+  std::map<int, double> alike;
+  const auto octave = [](const Heap& heap) { return heap.x >= 1 ? std::ilogb(heap.x) : -1; };
+  for (const Heap& heap : heaps) alike[octave(heap)] += heap.weight;
+  for (Heap& heap : heaps) heap.weight *= std::min(1.0, kMostAlike / alike[octave(heap)]);
+  return heaps;
+}
+
+double relative_error(const Line& line, const std::vector<Heap>& heaps) {
+  double sum = 0;
+  for (const Heap& heap : heaps) sum += heap.weight * std::abs(line.at(heap.x) - heap.y) / heap.y;
+  return sum;
+}
+
+}  // namespace
+
+Line fit_line(std::vector<Point> points, const LineFit& how) {
+  constexpr double kFarWeight = 4, kMostOff = 3;
+  const double expected_fixed = how.expected_fixed;
+  if (points.empty()) return {};
+  std::vector<Heap> heaps = heaps_of(std::move(points), how.quantile);
+  if (how.expected_far) heaps.push_back({how.expected_far->x, how.expected_far->y, kFarWeight});
+  if (heaps.size() == 1) {
+    const auto& [x, y, weight] = heaps[0];
+    const double fixed = std::min(expected_fixed, y / 2);
+    return x > 0 ? Line{fixed, (y - fixed) / x} : Line{y, 0};
+  }
+  Line best{expected_fixed, 0};
+  double least = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const Line& line) {
+    if (line.fixed < 0 || line.unit < 0) return;
+    double error = relative_error(line, heaps);
+    if (expected_fixed > 0) error += std::min(std::abs(std::log(line.fixed / expected_fixed)), kMostOff);
+    if (error < least) {
+      least = error;
+      best = line;
+    }
+  };
+  for (size_t a = 0; a < heaps.size(); ++a) {
+    consider({heaps[a].y, 0});
+    if (heaps[a].x > 0) {
+      consider({0, heaps[a].y / heaps[a].x});
+      consider({expected_fixed, (heaps[a].y - expected_fixed) / heaps[a].x});
+    }
+    for (size_t b = a + 1; b < heaps.size(); ++b) {
+      const double unit = (heaps[b].y - heaps[a].y) / (heaps[b].x - heaps[a].x);
+      consider({heaps[a].y - unit * heaps[a].x, unit});
+    }
+  }
+  return best;
+}
+
+RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
+  std::vector<double> errors;
+  for (const Point& point : points) {
+    const double fitted = std::max(line.at(point.x), 1e-3);
+    errors.push_back(std::abs(point.y - fitted) / fitted);
+  }
+  return {static_cast<int>(points.size()), median(errors)};
+}
+
+double RateQuality::standard_error() const {
+  // Of a median: 1.25 sigma / sqrt(n); sigma is 1.48 times the median deviation.
+  return samples > 0 ? 1.85 * error / std::sqrt(samples) : 0;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace gradtune::policies

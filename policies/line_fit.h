@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lines through what something took at several sizes. Of the lines through what is usual at two sizes that one is taken
+// which is least off from all sizes, relatively and in sum, so that single slow steps do not matter; none falls with
+// the size, and each says how far it was from what it was fitted to.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+namespace gradtune::policies {
+
+// y = fixed + unit * x, both at least 0.
+struct Line {
+  double fixed = 0, unit = 0;
+
+  double at(double x) const { return fixed + unit * x; }
+};
+struct Point {
+  double x = 0, y = 0;
+};
+
+// An expected fixed part counts as one point more, which is off by the logarithm of how many times it is, up to a few:
+// it decides where the points are of one size or too large to tell, and otherwise they do. What is expected far beyond
+// the points counts as a few points there. Of points of one x their quantile counts.
+struct LineFit {
+  double expected_fixed = 0;
+  std::optional<Point> expected_far = {};
+  double quantile = 0.5;
+};
+Line fit_line(std::vector<Point> points, const LineFit& how = {});
+
+// What a rate was fitted to.
+struct RateQuality {
+  int samples = 0;   // 0: it is the prior's
+  double error = 0;  // median of |measured - fitted| / fitted
+
+  // Of the rate, relatively, as if samples were independent and normal. Nothing is known of a prior's.
+  double standard_error() const;
+};
+// Of at least one point.
+RateQuality quality_of(const Line& line, const std::vector<Point>& points);
+
+// Of at least one value; of an even number of them the upper one.
+double median(std::vector<double> values);
+
+}  // namespace gradtune::policies
