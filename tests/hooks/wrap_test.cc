@@ -398,6 +398,8 @@ TEST(Wrap, RefusesByName) {
                 testing::AllOf(HasSubstr("fidelity"), HasSubstr("exact, half and lossy")));
     EXPECT_THAT(refusal({.compressors = {{"topk:2"}}}), HasSubstr("topk"));
     EXPECT_THAT(refusal({.compressors = {{"topk:0.01"}}}), HasSubstr("needs fidelity lossy"));
+    EXPECT_THAT(refusal({.compressors = {{"topk:*"}}}), HasSubstr("needs fidelity lossy"));
+    EXPECT_EQ(refusal(quiet({.fidelity = "lossy", .compressors = {{"topk:*"}}})), "no error");
     EXPECT_THAT(refusal({.compressors = {{"zip"}}}), HasSubstr("known are none"));
     const Options dgc = quiet({.fidelity = "lossy", .compressors = {{"dgc:0.01"}}});
     EXPECT_EQ(refusal(dgc), "no error");

@@ -291,6 +291,8 @@ TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes
       const auto n = size_t{100000};
       Training training{.compressor = make("threshk:" + std::to_string(density)), .n = n};
       const auto k = static_cast<size_t>(density * static_cast<double>(n) + 0.5);
+      // The threshold aims at 15/16 of k, and a count of independent elements varies by the root of it.
+      const double enough = static_cast<double>(k) * 15 / 16 - 2 * std::sqrt(static_cast<double>(k));
       size_t nearly = 0;
       for (uint64_t step = 0; step < 40; ++step) {
         training.step(make_data(kind, n, 100 + step));
@@ -298,7 +300,7 @@ TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes
         EXPECT_LE(training.sent.header.count, k);
         EXPECT_GE(training.sent.header.count, (k + 1) / 2);
         expect_largest_sent(training);
-        nearly += static_cast<double>(training.sent.header.count) >= 0.75 * static_cast<double>(k) ? 1 : 0;
+        nearly += static_cast<double>(training.sent.header.count) >= enough ? 1 : 0;
       }
       EXPECT_GE(nearly, 34U) << density;
     }
