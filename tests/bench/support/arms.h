@@ -25,6 +25,7 @@ struct Arm {
   std::optional<double> first_ms = {};              // expected from the first steps, in which only the baselines ran
   bool was_tried = false;                           // by the policy: its measured time is in the model
   std::vector<std::vector<double>> blocks_ms = {};  // measured step times
+  std::vector<policies::TimedStep> timed = {};      // of one of these steps
 };
 
 // Those of kinds fusion, tensor and pinned, different ones, with `predicted_ms` by the model.

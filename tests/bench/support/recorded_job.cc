@@ -14,8 +14,10 @@
 #include "engine/compress/compressor.h"
 #include "gradtune/gradtune.h"
 #include "policies/baseline.h"
+#include "policies/timeline.h"
 #include "tests/bench/support/arms.h"
 #include "tests/bench/support/recorded_rank.h"
+#include "tuner/cost_file.h"
 #include "tuner/files.h"
 #include "tuner/statistics.h"
 #include "tuner/trace_file.h"
@@ -29,6 +31,7 @@ struct Flags {
   std::vector<std::string> compressors = {"bf16", "topk:0.01", "efsignsgd"};
   int host_threads = 1;
   int block_steps = 4, rounds = 3;
+  bool operations = false;
 };
 
 std::vector<double> without_first(std::vector<double> values) {
@@ -123,7 +126,12 @@ class Pilot {
                               {"predicted_ms", arm.candidate.predicted_ms.value_or(0)},
                               {"measured_ms", median_ms(arm)},
                               {"blocks_ms", arm.blocks_ms}});
+      if (!flags_.operations) continue;
+      json["arms"].back()["program"] = core::to_string(arm.candidate.strategy.buckets[0].option);
+      json["arms"].back()["timed_us"] = in_us(arm.timed);
+      json["arms"].back()["expected_us"] = in_us(expected(arm.candidate.strategy, learned));
     }
+    if (flags_.operations) json["cost"] = nlohmann::json::parse(tuner::to_json(learned.cost().table));
     return json;
   }
 
@@ -132,6 +140,22 @@ class Pilot {
     std::vector<double> all;
     for (const std::vector<double>& block : arm.blocks_ms) all.insert(all.end(), block.begin(), block.end());
     return tuner::median(std::move(all));
+  }
+
+  // Bucket, step, begin and end.
+  static nlohmann::json in_us(const std::vector<policies::TimedStep>& steps) {
+    nlohmann::json json = nlohmann::json::array();
+    for (const policies::TimedStep& step : steps) json.push_back({step.bucket, step.step, step.begin_us, step.end_us});
+    return json;
+  }
+
+  std::vector<policies::TimedStep> expected(const core::Strategy& strategy, const policies::Forecast& forecast) const {
+    auto timeline = policies::Timeline::make(knowledge_.table, strategy, forecast.cost().table, knowledge_.traits);
+    std::vector<policies::Span> spans;
+    if (timeline) timeline.value().run(spans);
+    std::vector<policies::TimedStep> steps;
+    for (const policies::Span& span : spans) steps.push_back({span.bucket, span.step, span.begin_us, span.end_us});
+    return steps;
   }
 
   Block run(const core::Strategy& strategy, int steps) {
@@ -148,7 +172,9 @@ class Pilot {
       const size_t first = static_cast<size_t>(round) * arms.size() / static_cast<size_t>(rounds);
       for (size_t a = 0; a < arms.size(); ++a) {
         Arm& arm = arms[(first + a) % arms.size()];
-        arm.blocks_ms.push_back(without_first(rank_.lead(arm.candidate.strategy, flags_.block_steps).step_ms));
+        Block block = rank_.lead(arm.candidate.strategy, flags_.block_steps);
+        arm.blocks_ms.push_back(without_first(block.step_ms));
+        arm.timed = std::move(block.timed.back().steps);
       }
     }
   }
@@ -199,6 +225,7 @@ int main(int argc, char** argv) {
   app.add_option("--rest-ms", flags.rest_ms, "of a step, beside what lies between the gradients");
   app.add_option("--compressors", flags.compressors)->delimiter(',')->capture_default_str();
   app.add_option("--host-threads", flags.host_threads)->capture_default_str();
+  app.add_flag("--operations", flags.operations, "write what each operation took, too, and what it was expected to");
   app.add_option("--rounds", flags.rounds, "of measured blocks")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   try {
