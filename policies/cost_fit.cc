@@ -134,6 +134,7 @@ CostTable shifted(const FittedCost& fitted, double errors) {
   const auto factor = [&](const RateQuality& quality) { return std::max(0.5, 1 + errors * quality.standard_error()); };
   for (size_t c = 0; c < table.collectives.size(); ++c) {
     table.collectives[c].message_us *= factor(fitted.collectives[c]);
+    table.collectives[c].wait_us *= factor(fitted.collectives[c]);
     table.collectives[c].byte_us *= factor(fitted.collectives[c]);
   }
   for (size_t c = 0; c < table.codecs.size(); ++c) {

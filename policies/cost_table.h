@@ -16,12 +16,14 @@
 namespace gradtune::policies {
 
 // Over a group of g ranks: messages(kind, g) * message_us + sharers * link_bytes(kind, bytes, g) * byte_us, where the
-// ranks of a node share its link to other nodes (StepSize::sharers).
+// ranks of a node share its link to other nodes (StepSize::sharers). While a message only travels, or a thread is woken
+// for it, the link is free for other collectives.
 struct CollectiveRate {
   core::Step::Kind kind = core::Step::Kind::all_reduce;
   core::Level level = core::Level::flat;
   double message_us = 0;
   double byte_us = 0;
+  double wait_us = 0;  // of message_us, while others may use the link
 
   bool operator==(const CollectiveRate&) const = default;
 };

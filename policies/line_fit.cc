@@ -50,12 +50,12 @@ Line fit_line(std::vector<Point> points, const LineFit& how) {
   if (heaps.size() == 1) {
     const auto& [x, y, weight] = heaps[0];
     const double fixed = std::min(expected_fixed, y / 2);
-    return x > 0 ? Line{fixed, (y - fixed) / x} : Line{y, 0};
+    return x > 0 ? Line{fixed, std::max((y - fixed) / x, how.least_unit)} : Line{y, how.least_unit};
   }
-  Line best{expected_fixed, 0};
+  Line best{expected_fixed, how.least_unit};
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](const Line& line) {
-    if (line.fixed < 0 || line.unit < 0) return;
+    if (line.fixed < 0 || line.unit < how.least_unit) return;
     double error = relative_error(line, heaps);
     if (expected_fixed > 0) error += std::min(std::abs(std::log(line.fixed / expected_fixed)), kMostOff);
     if (error < least) {
@@ -64,7 +64,7 @@ Line fit_line(std::vector<Point> points, const LineFit& how) {
     }
   };
   for (size_t a = 0; a < heaps.size(); ++a) {
-    consider({heaps[a].y, 0});
+    consider({std::max(heaps[a].y - how.least_unit * heaps[a].x, 0.0), how.least_unit});
     if (heaps[a].x > 0) {
       consider({0, heaps[a].y / heaps[a].x});
       consider({expected_fixed, (heaps[a].y - expected_fixed) / heaps[a].x});

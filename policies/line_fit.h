@@ -26,6 +26,7 @@ struct Point {
 // the points counts as a few points there. Of points of one x their quantile counts.
 struct LineFit {
   double expected_fixed = 0;
+  double least_unit = 0;  // a line that rises less is none
   std::optional<Point> expected_far = {};
   double quantile = 0.5;
 };

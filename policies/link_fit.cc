@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -16,12 +18,21 @@ namespace {
 
 using Collective = std::pair<core::Step::Kind, core::Level>;
 
+// A collective that waits for a peer takes longer, and none takes less than it needs: what is usual is less than the
+// median.
+constexpr double kUsual = 0.35;
+double usual(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(kUsual * static_cast<double>(values.size()));
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
+}
+
 // The network, and that inside a node.
 size_t link_of(core::Level level) { return uses_network(level) ? 0 : 1; }
 
 // Collectives that are under way together delay each other, in whatever way the link divides itself among them; what
-// all of them take is the same in any way. So a link is looked at in periods, in each of which it always had something
-// to do, and a period is divided among its messages in proportion to what these take alone.
+// all of them take is the same in any way. So a link is looked at in periods, in each of which something was under way
+// all the time, and a period is divided among its messages in proportion to what these take alone.
 struct Message {
   Collective collective;
   double bytes = 0;
@@ -31,6 +42,7 @@ struct Message {
 };
 struct Period {
   double us = 0;
+  double under_way_us = 0;  // of all its messages
   std::vector<size_t> messages = {};
 };
 struct Traffic {
@@ -51,24 +63,47 @@ void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
       until_us[link] = each.begin_us;
     }
     const double end_us = std::max(until_us[link], each.end_us);
-    traffic.periods[*period[link]].us += end_us - until_us[link];
-    traffic.periods[*period[link]].messages.push_back(traffic.messages.size());
+    Period& of = traffic.periods[*period[link]];
+    of.us += end_us - until_us[link];
+    of.under_way_us += each.end_us - each.begin_us;
+    of.messages.push_back(traffic.messages.size());
     until_us[link] = end_us;
     traffic.messages.push_back({{each.kind, each.level}, each.link_bytes, step});
   }
 }
 
-// Microseconds of messages that have the link for themselves, as far as it is known.
-using Lines = std::map<Collective, Line>;
+// As far as they are known.
+struct Links {
+  std::map<Collective, Line> lines = {};  // us of a message that has the link for itself
+  std::array<double, 2> waits = {};       // of each link: the share of what is fixed while others may use it
+};
+
+// What a period would take: the link has to do all its work, and the last message to arrive; and where all of them only
+// wait, as many do so at a time as were under way (Little's law).
+double expected_us(const Links& links, const Traffic& traffic, const Period& period) {
+  double busy_us = 0, all_us = 0, least_wait_us = std::numeric_limits<double>::infinity();
+  for (const size_t m : period.messages) {
+    const Message& message = traffic.messages[m];
+    const Line& line = links.lines.at(message.collective);
+    const double us = std::max(line.at(message.bytes), 1e-3);
+    const double wait_us = links.waits[link_of(message.collective.second)] * line.fixed;
+    all_us += us;
+    busy_us += us - wait_us;
+    least_wait_us = std::min(least_wait_us, wait_us);
+  }
+  const double at_once = std::max(period.under_way_us / std::max(period.us, 1e-3), 1.0);
+  return std::max(busy_us + least_wait_us, all_us / at_once);
+}
 
 // Messages in a period most of which is for much larger ones do not tell of their own cost.
-void divide(const Lines& lines, Traffic& traffic) {
+void divide(const Links& links, Traffic& traffic) {
   constexpr double kMuchLarger = 2;
   const auto share_us = [&](size_t m) -> double& { return traffic.messages[m].share_us; };
   for (Period& period : traffic.periods) {
+    const double scale = period.us / expected_us(links, traffic, period);
     double sum_us = 0;
     for (const size_t m : period.messages) {
-      share_us(m) = std::max(lines.at(traffic.messages[m].collective).at(traffic.messages[m].bytes), 1e-3);
+      share_us(m) = std::max(links.lines.at(traffic.messages[m].collective).at(traffic.messages[m].bytes), 1e-3);
       sum_us += share_us(m);
     }
     std::ranges::sort(period.messages, std::greater(), share_us);
@@ -78,7 +113,7 @@ void divide(const Lines& lines, Traffic& traffic) {
       while (share_us(*larger) > kMuchLarger * share_us(m)) larger_us += share_us(*larger++);
       traffic.messages[m].tells = larger_us <= sum_us / 2;
     }
-    for (const size_t m : period.messages) share_us(m) *= period.us / sum_us;
+    for (const size_t m : period.messages) share_us(m) *= scale;
   }
 }
 
@@ -107,7 +142,7 @@ bool is_short(const Line& line, const Message& message) { return is_short(line.f
 // in a row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by
 // periods of short messages: in those of long ones it is lost in their noise. What all periods of a step have in common
 // does not count: then a peer was late, and the whole step waits for that once.
-double mean_stall_us(const Lines& lines, const Traffic& traffic) {
+double mean_stall_us(const Links& links, const Traffic& traffic) {
   constexpr size_t kEnough = 3;  // periods of a step, to tell what they have in common
   constexpr double kLongestUs = 5000;
   std::map<size_t, std::vector<double>> late_us;  // of each step
@@ -115,12 +150,12 @@ double mean_stall_us(const Lines& lines, const Traffic& traffic) {
   for (const Period& period : traffic.periods) {
     double fixed_us = 0, all_us = 0;
     for (const size_t m : period.messages) {
-      const Line& line = lines.at(traffic.messages[m].collective);
+      const Line& line = links.lines.at(traffic.messages[m].collective);
       fixed_us += line.fixed;
       all_us += line.at(traffic.messages[m].bytes);
     }
     if (!is_short(fixed_us, all_us)) continue;
-    late_us[traffic.messages[period.messages[0]].step].push_back(period.us - all_us);
+    late_us[traffic.messages[period.messages[0]].step].push_back(period.us - expected_us(links, traffic, period));
     messages += period.messages.size();
   }
   double sum_us = 0;
@@ -135,27 +170,27 @@ int steps_of(const Collective& collective, const Ranks& ranks) {
   return std::max(core::messages(collective.first, ranks.of(collective.second)), 1);
 }
 
-// A collective that waits for a peer takes longer, and none takes less than it needs: what is usual is less than the
-// median. A byte is expected to cost what it does in the largest message of any kind: where those of one kind are much
-// smaller, they do not tell what large ones would take.
-Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, int steps, double most_bytes) {
-  constexpr double kUsual = 0.35;
-  if (expected == nullptr) return fit_line(points, {.quantile = kUsual});
+// A byte is expected to cost what it does in the largest message of any kind: where those of one kind are much smaller,
+// they do not tell what large ones would take.
+Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, int steps, double most_bytes,
+             double least_byte_us) {
+  if (expected == nullptr) return fit_line(points, {.least_unit = least_byte_us, .quantile = kUsual});
   const double fixed_us = steps * expected->message_us;
-  if (points.empty()) return {fixed_us, expected->byte_us};
+  if (points.empty()) return {fixed_us, std::max(expected->byte_us, least_byte_us)};
   const double seen_bytes = std::ranges::max_element(points, {}, &Point::x)->x;
   const Point far{most_bytes, fixed_us + expected->byte_us * most_bytes};
   return fit_line(points, {.expected_fixed = fixed_us,
+                           .least_unit = least_byte_us,
                            .expected_far = seen_bytes < most_bytes / 2 ? std::optional(far) : std::nullopt,
                            .quantile = kUsual});
 }
 
 // The least that one message takes on the network and inside a node, of the collectives of which enough short ones were
 // seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
-std::array<double, 2> latencies_us(const Lines& lines, const Traffic& traffic, const Ranks& ranks) {
+std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic, const Ranks& ranks) {
   constexpr std::ptrdiff_t kEnough = 6;
   std::array<double, 2> least_us{};
-  for (const auto& [collective, line] : lines) {
+  for (const auto& [collective, line] : links.lines) {
     const auto is_such = [&](const Message& message) { return is_short(line, message); };
     if (std::ranges::count_if(telling(collective, traffic), is_such) < kEnough) continue;
     double& us = least_us[link_of(collective.second)];
@@ -165,33 +200,108 @@ std::array<double, 2> latencies_us(const Lines& lines, const Traffic& traffic, c
   return least_us;
 }
 
-// What each kind takes alone follows from how periods are divided, and that from what it takes: from what is expected
-// on, or else by bytes, a few times.
-Lines lines_of(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
-  constexpr int kPasses = 6;
-  Lines lines;
+// Of each link nearly what a byte takes where it is fastest: over long periods, in which it had much to do, beyond what
+// the shortest message took. No kind of message is faster than that, however little short ones tell.
+std::array<double, 2> least_bytes_us(const Traffic& traffic) {
+  constexpr double kLong = 0.25;  // of the most that a period had
+  constexpr double kNearly = 0.9;
+  struct Seen {
+    double bytes = 0, us = 0;
+  };
+  std::array<std::vector<Seen>, 2> seen;
+  std::array<double, 2> shortest_us{};
+  for (const Period& period : traffic.periods) {
+    double bytes = 0;
+    for (const size_t m : period.messages) bytes += traffic.messages[m].bytes;
+    const size_t link = link_of(traffic.messages[period.messages[0]].collective.second);
+    if (seen[link].empty() || period.us < shortest_us[link]) shortest_us[link] = period.us;
+    seen[link].push_back({bytes, period.us});
+  }
+  std::array<double, 2> rates_us{};
+  for (size_t link = 0; link < 2; ++link) {
+    if (seen[link].empty()) continue;
+    const double most_bytes = std::ranges::max(seen[link], {}, &Seen::bytes).bytes;
+    std::vector<double> rates;
+    for (const Seen& period : seen[link]) {
+      if (period.bytes > 0 && period.bytes >= kLong * most_bytes) {
+        rates.push_back((period.us - shortest_us[link]) / period.bytes);
+      }
+    }
+    std::ranges::sort(rates);
+    if (!rates.empty()) rates_us[link] = kNearly * rates[rates.size() / 4];
+  }
+  return rates_us;
+}
+
+// What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
+Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& traffic) {
+  Links links;
   for (const CollectiveRate& rate : prior.collectives) {
-    lines[{rate.kind, rate.level}] = line_of({}, &rate, steps_of({rate.kind, rate.level}, ranks), 0);
+    links.lines[{rate.kind, rate.level}] = line_of({}, &rate, steps_of({rate.kind, rate.level}, ranks), 0, 0);
   }
   const Line by_bytes{.fixed = 0, .unit = prior.collectives.empty() ? 1 : prior.collectives[0].byte_us};
-  for (const Message& message : traffic.messages) lines.try_emplace(message.collective, by_bytes);
+  for (const Message& message : traffic.messages) links.lines.try_emplace(message.collective, by_bytes);
+  return links;
+}
+
+// What each kind takes alone follows from how periods are divided, and that from what it takes: from what is known on,
+// a few times.
+void fit_lines(const CostTable& prior, const Ranks& ranks, int passes, Traffic& traffic, Links& links) {
+  const std::array<double, 2> least_us = least_bytes_us(traffic);
   std::array<double, 2> most_bytes{}, latency_us{};
   for (const Message& message : traffic.messages) {
     double& most = most_bytes[link_of(message.collective.second)];
     most = std::max(most, message.bytes);
   }
-  for (int pass = 0; pass < kPasses; ++pass) {
-    divide(lines, traffic);
-    for (auto& [collective, line] : lines) {
+  for (int pass = 0; pass < passes; ++pass) {
+    divide(links, traffic);
+    for (auto& [collective, line] : links.lines) {
+      const size_t link = link_of(collective.second);
       std::optional<CollectiveRate> expected;
       if (const CollectiveRate* rate = find_rate(prior, collective.first, collective.second)) expected = *rate;
-      if (expected) expected->message_us = std::max(expected->message_us, latency_us[link_of(collective.second)]);
+      if (expected) expected->message_us = std::max(expected->message_us, latency_us[link]);
       line = line_of(points_of(telling(collective, traffic)), expected ? &*expected : nullptr,
-                     steps_of(collective, ranks), most_bytes[link_of(collective.second)]);
+                     steps_of(collective, ranks), most_bytes[link], least_us[link]);
     }
-    latency_us = latencies_us(lines, traffic, ranks);
+    latency_us = latencies_us(links, traffic, ranks);
   }
-  return lines;
+}
+
+// By how much periods of one message, and those of several, are usually off.
+double error_of(const Links& links, const Traffic& traffic, size_t link) {
+  std::array<std::vector<double>, 2> errors;  // of one message, of several
+  for (const Period& period : traffic.periods) {
+    if (link_of(traffic.messages[period.messages[0]].collective.second) != link) continue;
+    const double ratio = std::max(period.us, 1e-3) / expected_us(links, traffic, period);
+    errors[period.messages.size() > 1 ? 1 : 0].push_back(std::abs(std::log(ratio)));
+  }
+  if (errors[1].empty()) return 0;  // nobody can tell
+  double sum = 0;
+  for (std::vector<double>& each : errors) sum += each.empty() ? 0 : usual(std::move(each));
+  return sum;
+}
+
+// Taken for busy all the time, a link is only believed to be free where that explains clearly more.
+Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
+  constexpr int kPasses = 6, kMorePasses = 3;
+  constexpr double kClearly = 0.9;
+  Links best = expected_links(prior, ranks, traffic);
+  fit_lines(prior, ranks, kPasses, traffic, best);
+  for (const size_t link : {size_t{0}, size_t{1}}) {
+    double least = kClearly * error_of(best, traffic, link);
+    for (const double share : {0.5, 1.0}) {
+      if (least == 0) break;
+      Links links = best;
+      links.waits[link] = share;
+      fit_lines(prior, ranks, kMorePasses, traffic, links);
+      const double error = error_of(links, traffic, link);
+      if (error >= least) continue;
+      least = error;
+      best = std::move(links);
+    }
+  }
+  divide(best, traffic);
+  return best;
 }
 
 }  // namespace
@@ -200,15 +310,19 @@ std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessa
                                         const CostTable& prior) {
   Traffic traffic;
   for (size_t step = 0; step < steps.size(); ++step) take(steps[step], step, traffic);
-  const Lines lines = lines_of(prior, ranks, traffic);
-  const double stall_us = mean_stall_us(lines, traffic);
+  const Links links = fit(prior, ranks, traffic);
+  const double stall_us = mean_stall_us(links, traffic);
   std::vector<FittedCollective> fitted;
-  for (const auto& [collective, line] : lines) {
+  for (const auto& [collective, line] : links.lines) {
     const std::vector<Message> messages = telling(collective, traffic);
     const auto& [kind, level] = collective;
     if (messages.empty() && find_rate(prior, kind, level) == nullptr) continue;
-    const double message_us = (line.fixed + stall_us) / steps_of(collective, ranks);
-    fitted.push_back({.rate = {kind, level, message_us, line.unit},
+    const int times = steps_of(collective, ranks);
+    fitted.push_back({.rate = {.kind = kind,
+                               .level = level,
+                               .message_us = (line.fixed + stall_us) / times,
+                               .byte_us = line.unit,
+                               .wait_us = links.waits[link_of(level)] * line.fixed / times},
                       .quality = messages.empty() ? RateQuality() : quality_of(line, points_of(messages))});
   }
   return fitted;

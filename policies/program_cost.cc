@@ -13,19 +13,22 @@ using core::Place;
 using core::Step;
 using Kind = Step::Kind;
 
-std::optional<double> step_us(const Step& step, const StepSize& size, const Option& option, const CostTable& table) {
+std::optional<StepTime> step_time(const Step& step, const StepSize& size, const Option& option, const CostTable& table) {
   if (core::is_collective(step.kind)) {
     const CollectiveRate* rate = find_rate(table, step.kind, step.level);
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
-    return core::messages(step.kind, group) * rate->message_us +
-           static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, group)) * rate->byte_us;
+    const double messages = core::messages(step.kind, group);
+    const auto bytes = static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, group));
+    return StepTime{.busy_us = messages * (rate->message_us - rate->wait_us) + bytes * rate->byte_us,
+                    .wait_us = messages * rate->wait_us};
   }
   const CodecRate* rate = find_rate(table, option.codecs[step.codec], step.place);
   if (rate == nullptr) return {};
   const auto elements = static_cast<double>(size.elements);
-  if (step.kind == Kind::encode) return rate->encode_us + elements * rate->encode_element_us;
-  return rate->decode_us + elements * rate->decode_element_us + static_cast<double>(size.bytes) * rate->decode_byte_us;
+  if (step.kind == Kind::encode) return StepTime{.busy_us = rate->encode_us + elements * rate->encode_element_us};
+  return StepTime{.busy_us = rate->decode_us + elements * rate->decode_element_us +
+                             static_cast<double>(size.bytes) * rate->decode_byte_us};
 }
 
 bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
@@ -110,21 +113,21 @@ class TabulatedCost final : public CostModel {
 
 }  // namespace
 
-core::Result<std::vector<double>> program_step_times(const CostTable& table, const Option& option,
-                                                     const core::Extent& bucket,
-                                                     const std::vector<core::CompressorTraits>& known) {
+core::Result<std::vector<StepTime>> program_step_times(const CostTable& table, const Option& option,
+                                                       const core::Extent& bucket,
+                                                       const std::vector<core::CompressorTraits>& known) {
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
   if (core::uses_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
   const std::vector<StepSize> sizes = step_sizes(option, bucket, table.ranks, known);
-  std::vector<double> times_us;
+  std::vector<StepTime> times;
   for (size_t i = 0; i < option.steps.size(); ++i) {
-    const auto us = step_us(option.steps[i], sizes[i], option, table);
-    if (!us) return refuse("the cost table has no rate for step " + std::to_string(i));
-    times_us.push_back(*us);
+    const auto time = step_time(option.steps[i], sizes[i], option, table);
+    if (!time) return refuse("the cost table has no rate for step " + std::to_string(i));
+    times.push_back(*time);
   }
-  return times_us;
+  return times;
 }
 
 std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
@@ -139,13 +142,13 @@ std::optional<Work> program_work(const CostTable& table, const Option& option, c
     work[kBackward] = table.scale_us + static_cast<double>(bucket.numel) * table.scale_element_us;
   }
   for (size_t i = 0; i < option.steps.size(); ++i) {
-    const auto us = step_us(option.steps[i], sizes[i], option, table);
-    if (!us) return {};
+    const auto time = step_time(option.steps[i], sizes[i], option, table);
+    if (!time) return {};
     const auto position = static_cast<std::ptrdiff_t>(i);
     const Lane lane = position > last    ? kUnpack
                       : position < first ? (option.steps[i].place == Place::host ? kHost : kBackward)
                                          : kLink;
-    work[lane] += *us;
+    work[lane] += time->us();
   }
   return work;
 }

@@ -3,7 +3,7 @@
 //
 // The cost model of programs: what a cost table's rates make of each step's size. A bucket is a message: what it does
 // before its first collective delays backward, or occupies the host; from the first collective to the last it occupies
-// the link, computation in between included; the rest follows on its own lane.
+// the link, computation and waiting in between included; the rest follows on its own lane.
 #pragma once
 
 #include <memory>
@@ -25,10 +25,17 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
                                                            const std::vector<core::CompressorTraits>& known,
                                                            int64_t most_elements);
 
-// Microseconds of each step, or an error that names the step without a rate.
-core::Result<std::vector<double>> program_step_times(const CostTable& table, const core::Option& option,
-                                                     const core::Extent& bucket,
-                                                     const std::vector<core::CompressorTraits>& known);
+// What a step takes, us: who does it is busy first, and then it only waits, which is for collectives to do.
+struct StepTime {
+  double busy_us = 0, wait_us = 0;
+
+  double us() const { return busy_us + wait_us; }
+};
+
+// Of each step, or an error that names the step without a rate.
+core::Result<std::vector<StepTime>> program_step_times(const CostTable& table, const core::Option& option,
+                                                       const core::Extent& bucket,
+                                                       const std::vector<core::CompressorTraits>& known);
 
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
 std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,

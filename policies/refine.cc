@@ -12,13 +12,19 @@ namespace gradtune::policies {
 namespace {
 
 constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
+constexpr int kMostInFlight = 4;    // more than that backends do not carry at once
 
 class Climb {
  public:
-  Climb(core::Strategy strategy, const RefineJob& job)
-      : job_(job), first_small_(static_cast<int32_t>(job.table.first_small())), best_(std::move(strategy)) {
+  Climb(core::Strategy strategy, int least_in_flight, const RefineJob& job)
+      : job_(job),
+        first_small_(static_cast<int32_t>(job.table.first_small())),
+        least_in_flight_(least_in_flight),
+        best_(std::move(strategy)) {
     best_us_ = end_us(best_);
   }
+
+  double best_us() const { return best_us_; }
 
   core::Strategy run() {
     if (best_us_ == kNever) return best_;
@@ -40,6 +46,7 @@ class Climb {
   double end_us(core::Strategy& strategy) {
     ++runs_;
     core::set_default_flow(strategy);
+    strategy.in_flight = std::max(strategy.in_flight, least_in_flight_);
     auto timeline = Timeline::make(job_.table, strategy, job_.cost, job_.traits);
     return timeline ? timeline.value().run() : kNever;
   }
@@ -117,6 +124,7 @@ class Climb {
 
   const RefineJob& job_;
   const int32_t first_small_;
+  const int least_in_flight_;
   core::Strategy best_;
   double best_us_ = kNever;
   int runs_ = 0;
@@ -124,6 +132,13 @@ class Climb {
 
 }  // namespace
 
-core::Strategy refine(core::Strategy strategy, const RefineJob& job) { return Climb(std::move(strategy), job).run(); }
+core::Strategy refine(core::Strategy strategy, const RefineJob& job) {
+  const auto waits = [](const CollectiveRate& rate) { return rate.wait_us > 0; };
+  if (std::ranges::none_of(job.cost.collectives, waits)) return Climb(std::move(strategy), 1, job).run();
+  // While messages travel the link serves others, if these may be in flight: many small buckets then cost little.
+  Climb usual(strategy, 1, job), deep(std::move(strategy), kMostInFlight, job);
+  core::Strategy first = usual.run(), second = deep.run();
+  return deep.best_us() < kWorthIt * usual.best_us() ? second : first;
+}
 
 }  // namespace gradtune::policies

@@ -44,18 +44,19 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
-    const auto steps_us = program_step_times(cost, bucket.option, {core::numel(bucket), matrices}, known);
-    if (!steps_us) return steps_us.error();
+    const auto steps = program_step_times(cost, bucket.option, {core::numel(bucket), matrices}, known);
+    if (!steps) return steps.error();
     Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()), .end_op = 0, .leading = 0, .last_tensor = 0};
     const auto number = static_cast<int32_t>(b);
     if (bucket.option.steps.front().kind != Step::Kind::encode) {
       const double us = cost.scale_us + static_cast<double>(core::numel(bucket)) * cost.scale_element_us;
-      timeline.ops_.push_back({Server::device, false, number, -1, us});
+      timeline.ops_.push_back({Server::device, false, number, -1, us, 0});
     }
     for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
       const Step& step = bucket.option.steps[s];
-      timeline.ops_.push_back(
-          {server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s), steps_us.value()[s]});
+      const StepTime& time = steps.value()[s];
+      timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s),
+                               time.busy_us, time.wait_us});
     }
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
     for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
@@ -80,6 +81,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   for (Lane& lane : timeline.lanes_) lane.queue.resize(timeline.ops_.size());
   timeline.next_op_.resize(strategy.buckets.size());
   timeline.may_issue_.resize(strategy.buckets.size());
+  timeline.waiting_.reserve(timeline.order_.size());
   return timeline;
 }
 
@@ -95,6 +97,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
     lane.is_busy = false;
     lane.first = lane.last = 0;
   }
+  waiting_.clear();
   for (size_t b = 0; b < buckets_.size(); ++b) {
     next_op_[b] = buckets_[b].first_op;
     may_issue_[b] = 0;
@@ -105,42 +108,46 @@ double Timeline::simulate(std::vector<Span>* spans) {
   double now_us = 0;
   next_on_device(now_us);
   for (;;) {
-    // The server that is done first.
-    size_t done = kServers;
+    // Who is done first: a server, or what waits.
+    size_t done = kServers, arrived = waiting_.size();
     double least_us = std::numeric_limits<double>::infinity();
+    for (size_t w = 0; w < waiting_.size(); ++w) {
+      if (!(waiting_[w].end_us < least_us)) continue;
+      least_us = waiting_[w].end_us;
+      arrived = w;
+    }
     for (size_t s = 0; s < kServers; ++s) {
       if (!lanes_[s].is_busy || !(lanes_[s].end_us < least_us)) continue;
       least_us = lanes_[s].end_us;
       done = s;
     }
-    if (done == kServers) return now_us;
+    if (done == kServers && arrived == waiting_.size()) return now_us;
     now_us = least_us;
+    const auto ended = [&](int32_t op) {
+      if constexpr (kRecords) {
+        const Op& of = ops_[static_cast<size_t>(op)];
+        spans->push_back({of.server, of.bucket, of.step, now_us - of.us - of.wait_us, now_us});
+      }
+      finish(op, now_us);
+    };
+    if (done == kServers) {
+      const int32_t op = waiting_[arrived].op;
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(arrived));
+      ended(op);
+      continue;
+    }
     Lane& lane = lanes_[done];
     lane.is_busy = false;
-    const int32_t finished = lane.op;
-    if constexpr (kRecords) {
-      if (finished >= 0) {
-        const Op& op = ops_[static_cast<size_t>(finished)];
-        spans->push_back({op.server, op.bucket, op.step, now_us - op.us, now_us});
-      } else {
+    if (lane.op < 0) {
+      if constexpr (kRecords) {
         const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
         spans->push_back({Server::device, -1, tensor, now_us - gaps_us_[next_tensor_ - 1], now_us});
       }
-    }
-    if (finished >= 0) {
-      const Op& op = ops_[static_cast<size_t>(finished)];
-      const auto b = static_cast<size_t>(op.bucket);
-      ++next_op_[b];
-      if (op.is_collective) --in_flight_;
-      // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
-      const Bucket& bucket = buckets_[b];
-      if (next_op_[b] >= bucket.first_op + bucket.leading) {
-        if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
-        go_on(op.bucket, now_us);
-      }
-      if (op.is_collective) issue(now_us);
-    } else {
       in_hook_ = true;  // the gradient before next_tensor_ is ready
+    } else if (const double wait_us = ops_[static_cast<size_t>(lane.op)].wait_us; wait_us > 0) {
+      waiting_.push_back({now_us + wait_us, lane.op});
+    } else {
+      ended(lane.op);
     }
     if (done == static_cast<size_t>(Server::device)) {
       next_on_device(now_us);
@@ -148,6 +155,21 @@ double Timeline::simulate(std::vector<Span>* spans) {
       start(lane, lane.queue[static_cast<size_t>(lane.first++)], now_us);
     }
   }
+}
+
+void Timeline::finish(int32_t op, double now_us) {
+  const bool is_collective = ops_[static_cast<size_t>(op)].is_collective;
+  const int32_t number = ops_[static_cast<size_t>(op)].bucket;
+  const auto b = static_cast<size_t>(number);
+  ++next_op_[b];
+  if (is_collective) --in_flight_;
+  // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
+  const Bucket& bucket = buckets_[b];
+  if (next_op_[b] >= bucket.first_op + bucket.leading) {
+    if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
+    go_on(number, now_us);
+  }
+  if (is_collective) issue(now_us);
 }
 
 void Timeline::start(Lane& lane, int32_t op, double now_us) {

@@ -4,8 +4,8 @@
 // One training step of one rank, predicted: when every operation of every bucket begins and ends, by the executor's own
 // rules (engine/exec/core.h): the thread that runs backward works on a bucket as soon as its last gradient is ready,
 // and on what else waits for it in its next hook; the host does one operation after the other; collectives are issued
-// in the strategy's order, at most `in_flight` at once, and a link serves them one after the other. Where a rate comes
-// from is the cost table's business; ranks are alike.
+// in the strategy's order, at most `in_flight` at once, and a link serves them one after the other, but not while they
+// only wait for their messages to arrive. Where a rate comes from is the cost table's business; ranks are alike.
 #pragma once
 
 #include <array>
@@ -55,7 +55,8 @@ class Timeline {
     Server server;
     bool is_collective;
     int32_t bucket, step;
-    double us;
+    double us;       // that its server is busy
+    double wait_us;  // that it takes longer
   };
   struct Bucket {
     int32_t first_op, end_op;
@@ -72,10 +73,17 @@ class Timeline {
     std::vector<int32_t> queue;
   };
 
+  // A collective that has left its server.
+  struct Waiting {
+    double end_us;
+    int32_t op;
+  };
+
   Timeline() = default;
   template <bool kRecords>
   double simulate(std::vector<Span>* spans);
   void start(Lane& lane, int32_t op, double now_us);
+  void finish(int32_t op, double now_us);
   void enqueue(int32_t op, double now_us);
   void go_on(int32_t bucket, double now_us);
   void issue(double now_us);
@@ -90,6 +98,7 @@ class Timeline {
 
   // Of a step.
   std::array<Lane, kServers> lanes_;
+  std::vector<Waiting> waiting_;    // no more than are in flight
   std::vector<int32_t> next_op_;    // of each bucket
   std::vector<uint8_t> may_issue_;  // of each bucket, 1: its next operation is a collective that waits for its turn
   size_t next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;

@@ -17,7 +17,7 @@ using policies::CodecRate;
 using policies::CollectiveRate;
 using policies::CostTable;
 
-constexpr std::string_view kSchema = "gradtune.cost/1";
+constexpr std::string_view kSchema = "gradtune.cost/2";
 constexpr size_t kMostText = 64;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMostUs = 1e12;
@@ -75,8 +75,9 @@ class Parser {
   }
 
   void collective(const JsonValue& value, const std::string& where) {
-    const JsonObject& entry = reader_.object(value, where, {"kind", "level", "message_us", "byte_us"});
+    const JsonObject& entry = reader_.object(value, where, {"kind", "level", "message_us", "byte_us", "wait_us"});
     CollectiveRate rate{.message_us = us(entry, "message_us", where), .byte_us = us(entry, "byte_us", where)};
+    rate.wait_us = reader_.number(JsonReader::member(entry, "wait_us"), where + ".wait_us", 0, rate.message_us);
     const std::string kind = text(entry, "kind", where), level = text(entry, "level", where);
     if (!reader_.ok()) return;
     const auto step = parse_collective(kind, level);
@@ -142,7 +143,8 @@ std::string to_json(const CostTable& table) {
     json["collectives"].push_back({{"kind", to_string(rate.kind)},
                                    {"level", to_string(rate.level)},
                                    {"message_us", rate.message_us},
-                                   {"byte_us", rate.byte_us}});
+                                   {"byte_us", rate.byte_us},
+                                   {"wait_us", rate.wait_us}});
   }
   for (const CodecRate& rate : table.codecs) {
     json["codecs"].push_back(

@@ -181,6 +181,25 @@ TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
   EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0075);
 }
 
+TEST(FitCost, NothingIsFasterThanALongPeriodOfItsLink) {
+  // Gathers of many sizes that do not grow, as while a token bucket lets so much pass at once.
+  const core::Strategy plain = strategy_of("all_reduce", {1'000'000});
+  core::Strategy gather = strategy_of("bf16: encode@device all_gather decode@device", {});
+  TimedStrategy gathered{gather, {}};
+  for (int32_t b = 0; b < 40; ++b) {
+    const int64_t size = 500 * (b + 1);
+    gathered.strategy.buckets.push_back(
+        strategy_of("bf16: encode@device all_gather decode@device", {size}).buckets[0]);
+    gathered.steps.push_back({b, 1, 1000.0 * b, 1000.0 * b + 100});
+  }
+  const std::vector<TimedStrategy> timed{{plain, {{0, 0, 0, 40'000}}}, gathered};
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits(), prior);
+  };
+  const FittedCost fitted = fit(prior_cost(fit({}).table, {}).value());
+  EXPECT_GE(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.0089);
+}
+
 TEST(FitCost, ALinkIsAsFarForWhatWasNotSeen) {
   // Short gathers take 5 ms; of all_reduce only a large one was seen, of the others none.
   const core::Strategy plain = strategy_of("all_reduce", {1'000'000}),
@@ -196,6 +215,43 @@ TEST(FitCost, ALinkIsAsFarForWhatWasNotSeen) {
   const FittedCost fitted = fit(prior_cost(fit({}).table, {}).value());
   EXPECT_NEAR(find_rate(fitted.table, Kind::all_reduce, Level::flat)->message_us, 5000, 100);
   EXPECT_NEAR(find_rate(fitted.table, Kind::all_to_all, Level::flat)->message_us, 5000, 100);
+}
+
+// Messages that are issued at once, four at a time: each is on the link for its bytes, at 0.01 us, and `on_link_us`
+// besides, and is on its way for `wait_us`. Every second step has them one at a time.
+std::vector<TimedStrategy> with_latency(double on_link_us, double wait_us) {
+  const std::vector<int64_t> sizes = {1000, 40'000, 3000, 10'000, 1000, 200'000, 5000, 20'000};
+  core::Strategy plain = strategy_of("all_reduce", {});
+  for (const int64_t size : sizes) plain.buckets.push_back(strategy_of("all_reduce", {size}).buckets[0]);
+  std::vector<TimedStrategy> timed;
+  for (int step = 0; step < 8; ++step) {
+    TimedStrategy each{plain, {}};
+    double free_us = 0;
+    for (size_t b = 0; b < sizes.size(); ++b) {
+      const bool waits = step % 2 == 0 || b % 4 == 0;
+      const double begin_us = !waits ? each.steps.back().begin_us : b == 0 ? 0 : each.steps.back().end_us + 50;
+      free_us = std::max(free_us, begin_us) + on_link_us + 0.01 * 4 * static_cast<double>(sizes[b]);
+      each.steps.push_back({static_cast<int32_t>(b), 0, begin_us, free_us + wait_us});
+    }
+    timed.push_back(std::move(each));
+  }
+  return timed;
+}
+
+TEST(FitCost, MessagesThatTravelAtTheSameTimeLeaveTheLinkFree) {
+  const FittedCost fitted = fit_cost(with_latency(0, 5000), kOneTensor, {.size = 2}, testing::known_traits());
+  const CollectiveRate& rate = fitted.table.collectives[0];
+  EXPECT_NEAR(2 * rate.message_us, 5000, 100);
+  EXPECT_NEAR(rate.wait_us, rate.message_us, 1);
+  EXPECT_NEAR(rate.byte_us, 0.01, 5e-4);
+}
+
+TEST(FitCost, MessagesThatKeepTheLinkBusyDoNot) {
+  const FittedCost fitted = fit_cost(with_latency(5000, 0), kOneTensor, {.size = 2}, testing::known_traits());
+  const CollectiveRate& rate = fitted.table.collectives[0];
+  EXPECT_NEAR(2 * rate.message_us, 5000, 100);
+  EXPECT_EQ(rate.wait_us, 0);
+  EXPECT_NEAR(rate.byte_us, 0.01, 5e-4);
 }
 
 TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {

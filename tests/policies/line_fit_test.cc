@@ -49,6 +49,16 @@ TEST(FitLine, WhatIsExpectedFarOutDecidesThere) {
   EXPECT_NEAR(line.fixed + 10 * line.unit, 50, 12);
 }
 
+TEST(FitLine, RisesNoLessThanItHasTo) {
+  const std::vector<Point> flat = {{10, 50}, {20, 50}, {100, 52}};
+  EXPECT_LT(fit_line(flat).unit, 0.1);
+  const Line line = fit_line(flat, {.least_unit = 0.2});
+  EXPECT_EQ(line.unit, 0.2);
+  EXPECT_NEAR(line.at(10), 50, 5);
+  EXPECT_EQ(fit_line({{10, 1}}, {.least_unit = 0.2}).unit, 0.2);
+  EXPECT_EQ(fit_line({{10, 4}}, {.least_unit = 0.2}).unit, 0.4);
+}
+
 TEST(FitLine, OneSizeIsTakenForProportional) {
   EXPECT_EQ(fit_line({{10, 4}, {10, 5}, {10, 90}}).unit, 0.5);
   EXPECT_EQ(fit_line({{0, 4}}).fixed, 4);

@@ -50,6 +50,26 @@ TEST_F(Refine, SmallTensorsAreNotForOptionsThatLose) {
   EXPECT_TRUE(is_lossy);
 }
 
+TEST_F(Refine, MoreAreInFlightWhereTheirMessagesTravelLong) {
+  // Gradients come every 10 ms, each is on the link for 8 ms and travels for 30.
+  std::vector<core::TensorInfo> tensors;
+  for (int t = 0; t < 8; ++t) tensors.push_back(testing::tensor(std::to_string(t), 1'000'000, 10'000.0 * t));
+  job.knowledge = testing::knowledge_of(testing::make_table(tensors), 2, core::Fidelity::exact);
+  job.truth = {.ranks = {.size = 2},
+               .collectives = {{core::Step::Kind::all_reduce, core::Level::flat, 15'000, 0.002}}};
+  options.resize(1);
+  const core::Strategy before = baselines(job.knowledge.table, core::Fidelity::exact)[0].strategy;
+  const core::Strategy one_by_one = refine(before, refining());
+  EXPECT_EQ(one_by_one.in_flight, 2);
+  job.truth.collectives[0].wait_us = job.truth.collectives[0].message_us;
+  const core::Strategy after = refine(before, refining());
+  EXPECT_EQ(after.in_flight, 4);
+  EXPECT_GT(after.buckets.size(), one_by_one.buckets.size());
+  const double least_ms = 70 + 8 + 30;
+  EXPECT_LE(job.step_ms(after) - job.rest_ms, 1.08 * least_ms);
+  EXPECT_GE(job.step_ms(one_by_one) - job.rest_ms, 1.2 * least_ms);
+}
+
 TEST_F(Refine, WithoutRunsOrRatesAllStays) {
   const core::Strategy before = baselines(job.knowledge.table, core::Fidelity::exact)[0].strategy;
   EXPECT_EQ(refine(before, refining(1)).buckets, before.buckets);

@@ -129,6 +129,28 @@ TEST(Timeline, InFlightAndOrderAreKept) {
   EXPECT_THAT(issued, ElementsAre(std::pair(1, 1), std::pair(0, 1), std::pair(0, 4), std::pair(1, 4)));
 }
 
+TEST(Timeline, WhileMessagesOnlyTravelTheLinkServesOthersIfTheyMayBeInFlight) {
+  // Each is on the link for 160 us and then 1000 us on its way.
+  const core::GradientTable table = table_of({{160, 0}, {160, 0}, {160, 0}});
+  CostTable cost = simple_table();
+  cost.collectives[0].message_us = cost.collectives[0].wait_us = 500;  // of two messages
+  const auto ends = [&](int in_flight) {
+    std::vector<Span> spans;
+    const double end_us = timeline_of(table, apart(table, "all_reduce", in_flight), cost).run(spans);
+    std::vector<double> all;
+    for (const Span& span : spans) {
+      if (span.server != Server::link) continue;
+      EXPECT_NEAR(span.end_us - span.begin_us, 1160, 1e-9);
+      all.push_back(span.end_us);
+    }
+    EXPECT_EQ(end_us, all.back());
+    return all;
+  };
+  EXPECT_THAT(ends(3), ElementsAre(1160, 1320, 1480));
+  EXPECT_THAT(ends(2), ElementsAre(1160, 1320, 2320));
+  EXPECT_THAT(ends(1), ElementsAre(1160, 2320, 3480));
+}
+
 TEST(Timeline, ARateThatIsMissingIsNamed) {
   const core::GradientTable table = table_of({{160, 0}});
   const auto timeline =

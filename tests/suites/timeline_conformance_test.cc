@@ -30,11 +30,17 @@ struct Server {
   double end_us = 0;  // of what is at the front
 };
 
+// A collective that its link is done with.
+struct Travelling {
+  Action action;
+  double end_us = 0;
+};
+
 class VirtualPump {
  public:
-  // `us`: what each operation takes.
-  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<double>> us)
-      : program_(program), ready_us_(std::move(ready_us)), us_(std::move(us)) {}
+  // `times`: of each operation.
+  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::StepTime>> times)
+      : program_(program), ready_us_(std::move(ready_us)), times_(std::move(times)) {}
 
   // As Executor::tensor_ready, drain_device_ops and finish_step do it.
   double run() {
@@ -64,7 +70,10 @@ class VirtualPump {
   }
 
  private:
-  double us_of(int32_t bucket, int32_t op) const { return us_[static_cast<size_t>(bucket)][static_cast<size_t>(op)]; }
+  const policies::StepTime& time_of(int32_t bucket, int32_t op) const {
+    return times_[static_cast<size_t>(bucket)][static_cast<size_t>(op)];
+  }
+  double us_of(int32_t bucket, int32_t op) const { return time_of(bucket, op).busy_us; }
 
   // The device is busy; the others go on beside it.
   void work(double us) {
@@ -85,23 +94,40 @@ class VirtualPump {
   double earliest() const {
     double least = std::numeric_limits<double>::infinity();
     for (const Server& server : servers_) least = server.queue.empty() ? least : std::min(least, server.end_us);
+    for (const Travelling& travelling : travelling_) least = std::min(least, travelling.end_us);
     return least;
   }
 
   void others_until(double end_us) {
     for (double next_us = earliest(); next_us <= end_us; next_us = earliest()) {
       now_us_ = next_us;
+      if (arrive()) continue;
       for (Server& server : servers_) {
         if (server.queue.empty() || server.end_us != next_us) continue;
         const Action done = server.queue.front();
         server.queue.pop_front();
         if (!server.queue.empty())
           server.end_us = now_us_ + us_of(server.queue.front().bucket, server.queue.front().op);
-        tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+        const double wait_us = time_of(done.bucket, done.op).wait_us;
+        if (wait_us > 0) {
+          travelling_.push_back({done, now_us_ + wait_us});
+        } else {
+          tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+        }
         break;
       }
     }
     now_us_ = end_us;
+  }
+
+  // What travels and is there by now, if anything.
+  bool arrive() {
+    const auto there = std::ranges::find_if(travelling_, [&](const Travelling& each) { return each.end_us <= now_us_; });
+    if (there == travelling_.end()) return false;
+    const Action done = there->action;
+    travelling_.erase(there);
+    tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+    return true;
   }
 
   // An event of the core, and what it answers.
@@ -130,9 +156,10 @@ class VirtualPump {
 
   const Program& program_;
   const std::vector<double> ready_us_;
-  const std::vector<std::vector<double>> us_;
+  const std::vector<std::vector<policies::StepTime>> times_;
   Core core_;
   std::array<Server, 3> servers_;  // host, network, link inside the node
+  std::vector<Travelling> travelling_;
   std::deque<Action> device_;
   double now_us_ = 0;
   bool finished_ = false;
@@ -147,6 +174,7 @@ policies::CostTable random_costs(const policies::Ranks& ranks, core::Rng& rng) {
                           Step::broadcast, Step::gather}) {
     for (const Level level : {Level::flat, Level::intra, Level::inter}) {
       table.collectives.push_back({kind, level, random_us(rng, 50), random_us(rng, 0.1)});
+      if (rng.below(2) == 0) table.collectives.back().wait_us = rng.uniform() * table.collectives.back().message_us;
     }
   }
   for (const core::CompressorSpec& codec : {core::CompressorSpec{"bf16"}, core::CompressorSpec{"topk", 0.1}}) {
@@ -176,22 +204,22 @@ core::GradientTable random_job(core::Rng& rng) {
 }
 
 // What compiling inserted between the steps moves bytes and has no cost of its own, but the scale.
-std::vector<std::vector<double>> times_of(const Program& program, const core::GradientTable& table,
+std::vector<std::vector<policies::StepTime>> times_of(const Program& program, const core::GradientTable& table,
                                           const policies::CostTable& cost) {
-  std::vector<std::vector<double>> all;
+  std::vector<std::vector<policies::StepTime>> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const core::Bucket& bucket = program.strategy.buckets[b];
     const int64_t numel = core::numel(bucket);
     const auto steps = policies::program_step_times(cost, bucket.option, {numel, core::matrices_of(bucket, table)},
                                                     compress::known_traits())
                            .value();
-    std::vector<double> us;
+    std::vector<policies::StepTime> times;
     for (const Op& op : program.buckets[b].ops) {
       const double scale =
           op.kind == Op::Kind::scale ? cost.scale_us + cost.scale_element_us * static_cast<double>(numel) : 0;
-      us.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : scale);
+      times.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : policies::StepTime{.busy_us = scale});
     }
-    all.push_back(std::move(us));
+    all.push_back(std::move(times));
   }
   return all;
 }

@@ -17,7 +17,7 @@ using Kind = core::Step::Kind;
 
 const policies::CostTable kTable{
     .ranks = {.size = 8, .local_size = 2},
-    .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008}, {Kind::gather, Level::inter, 80.5, 0}},
+    .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120}, {Kind::gather, Level::inter, 80.5, 0}},
     .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4}, {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
     .scale_us = 3,
     .scale_element_us = 2e-4};
@@ -39,8 +39,8 @@ TEST(CostFile, IsReadAsItWasWritten) {
 }
 
 TEST(CostFile, NamesWhatDoesNotFit) {
-  EXPECT_EQ(error_of("gradtune.cost/1", "gradtune.cost/2"),
-            "cost.schema: \"gradtune.cost/2\"; allowed is \"gradtune.cost/1\"");
+  EXPECT_EQ(error_of("gradtune.cost/2", "gradtune.cost/1"),
+            "cost.schema: \"gradtune.cost/1\"; allowed is \"gradtune.cost/2\"");
   EXPECT_EQ(error_of("\"ranks_per_node\": 2", "\"ranks_per_node\": 3"),
             "cost.ranks_per_node: 3 does not divide the world size 8");
   EXPECT_THAT(error_of("\"gather\"", "\"scatter\""),
@@ -53,6 +53,8 @@ TEST(CostFile, NamesWhatDoesNotFit) {
   EXPECT_EQ(error_of("\"host\"", "\"gpu\""), "cost.codecs[0].place: \"gpu\"; allowed are device and host");
   EXPECT_EQ(error_of("80.5", "-1"),
             "cost.collectives[1].message_us: a number from 0 to 1000000000000 is needed, found -1");
+  EXPECT_EQ(error_of("\"wait_us\": 120.0", "\"wait_us\": 151"),
+            "cost.collectives[0].wait_us: a number from 0 to 150 is needed, found 151");
   EXPECT_THAT(error_of("\"byte_us\"", "\"bytes_us\""), HasSubstr("the key \"bytes_us\" is unknown"));
 }
 

@@ -56,12 +56,13 @@ class Replay(unittest.TestCase):
         self.assertIsNone(self.replay("--policy", "espresso")["error_bound"])
 
     def test_a_cost_file_is_a_model_too_and_its_options_are_programs(self):
-        rates = [{"kind": kind, "level": level, "message_us": 50, "byte_us": 0.01 if level != "intra" else 0.0005}
+        rates = [{"kind": kind, "level": level, "message_us": 50, "wait_us": 20,
+                  "byte_us": 0.01 if level != "intra" else 0.0005}
                  for kind in ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"] for level in ["flat", "intra", "inter"]]
         codec = {"codec": "topk:0.01", "place": "device", "encode": {"fixed_us": 5, "element_us": 0.0005},
                  "decode": {"fixed_us": 3, "element_us": 0.0001, "byte_us": 0.0005}}
         cost = self.trace.with_name("cost.json")
-        cost.write_text(json.dumps({"schema": "gradtune.cost/1", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
+        cost.write_text(json.dumps({"schema": "gradtune.cost/2", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
                                     "scale": {"fixed_us": 1, "element_us": 0.0001}, "collectives": rates}), encoding="utf-8")
         ends = {policy: self.replay("--cost", cost, "--policy", policy) for policy in ["auto", "espresso", "mergecomp", "baseline"]}
         for policy, plan in ends.items():

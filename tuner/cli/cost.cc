@@ -20,9 +20,9 @@ std::string as_table(const policies::FittedCost& fitted) {
   std::string text;
   for (size_t c = 0; c < fitted.collectives.size(); ++c) {
     const policies::CollectiveRate& rate = fitted.table.collectives[c];
-    text += fmt::format("{:<24} {:>9.1f} us a message, {:>8.3f} us a KiB;          {}",
+    text += fmt::format("{:<24} {:>9.1f} us a message, of it {:.1f} with the link free, {:>8.3f} us a KiB; {}",
                         fmt::format("{} ({})", to_string(rate.kind), to_string(rate.level)), rate.message_us,
-                        rate.byte_us * 1024, samples(fitted.collectives[c]));
+                        rate.wait_us, rate.byte_us * 1024, samples(fitted.collectives[c]));
   }
   for (size_t c = 0; c < fitted.codecs.size(); ++c) {
     const policies::CodecRate& rate = fitted.table.codecs[c];
