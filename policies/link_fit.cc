@@ -35,7 +35,7 @@ size_t link_of(core::Level level) { return uses_network(level) ? 0 : 1; }
 // all the time, and a period is divided among its messages in proportion to what these take alone.
 struct Message {
   Collective collective;
-  double bytes = 0;
+  double bytes = 0, us = 0;
   size_t step = 0;
   double share_us = 0;
   bool tells = true;  // of its own cost
@@ -68,14 +68,23 @@ void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
     of.under_way_us += each.end_us - each.begin_us;
     of.messages.push_back(traffic.messages.size());
     until_us[link] = end_us;
-    traffic.messages.push_back({{each.kind, each.level}, each.link_bytes, step});
+    traffic.messages.push_back({{each.kind, each.level}, each.link_bytes, each.end_us - each.begin_us, step});
   }
+}
+
+int steps_of(const Collective& collective, const Ranks& ranks) {
+  return std::max(core::messages(collective.first, ranks.of(collective.second)), 1);
 }
 
 // As far as they are known.
 struct Links {
-  std::map<Collective, Line> lines = {};  // us of a message that has the link for itself
-  std::array<double, 2> waits = {};       // of each link: the share of what is fixed while others may use it
+  Ranks ranks = {};
+  std::map<Collective, Line> lines = {};  // us of a collective that has the link for itself
+  std::array<double, 2> travel_us = {};   // of each link: of one message, while others may use it
+
+  double wait_us(const Collective& collective) const {
+    return std::min(steps_of(collective, ranks) * travel_us[link_of(collective.second)], lines.at(collective).fixed);
+  }
 };
 
 // What a period would take: the link has to do all its work, and the last message to arrive; and where all of them only
@@ -86,7 +95,7 @@ double expected_us(const Links& links, const Traffic& traffic, const Period& per
     const Message& message = traffic.messages[m];
     const Line& line = links.lines.at(message.collective);
     const double us = std::max(line.at(message.bytes), 1e-3);
-    const double wait_us = links.waits[link_of(message.collective.second)] * line.fixed;
+    const double wait_us = links.wait_us(message.collective);
     all_us += us;
     busy_us += us - wait_us;
     least_wait_us = std::min(least_wait_us, wait_us);
@@ -166,10 +175,6 @@ double mean_stall_us(const Links& links, const Traffic& traffic) {
   return messages > 0 ? std::max(sum_us / static_cast<double>(messages), 0.0) : 0;
 }
 
-int steps_of(const Collective& collective, const Ranks& ranks) {
-  return std::max(core::messages(collective.first, ranks.of(collective.second)), 1);
-}
-
 // A byte is expected to cost what it does in the largest message of any kind: where those of one kind are much smaller,
 // they do not tell what large ones would take.
 Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, int steps, double most_bytes,
@@ -187,14 +192,14 @@ Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, i
 
 // The least that one message takes on the network and inside a node, of the collectives of which enough short ones were
 // seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
-std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic, const Ranks& ranks) {
+std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   constexpr std::ptrdiff_t kEnough = 6;
   std::array<double, 2> least_us{};
   for (const auto& [collective, line] : links.lines) {
     const auto is_such = [&](const Message& message) { return is_short(line, message); };
     if (std::ranges::count_if(telling(collective, traffic), is_such) < kEnough) continue;
     double& us = least_us[link_of(collective.second)];
-    const double one_us = line.fixed / steps_of(collective, ranks);
+    const double one_us = line.fixed / steps_of(collective, links.ranks);
     us = us > 0 ? std::min(us, one_us) : one_us;
   }
   return least_us;
@@ -203,8 +208,8 @@ std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic, c
 // Of each link nearly what a byte takes where it is fastest: over long periods, in which it had much to do, beyond what
 // the shortest message took. No kind of message is faster than that, however little short ones tell.
 std::array<double, 2> least_bytes_us(const Traffic& traffic) {
-  constexpr double kLong = 0.25;  // of the most that a period had
-  constexpr double kNearly = 0.9;
+  constexpr double kLong = 0.25;    // of the most that a period had
+  constexpr double kNearly = 0.97;  // kinds have different fixed parts
   struct Seen {
     double bytes = 0, us = 0;
   };
@@ -235,7 +240,7 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
 
 // What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
 Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& traffic) {
-  Links links;
+  Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
     links.lines[{rate.kind, rate.level}] = line_of({}, &rate, steps_of({rate.kind, rate.level}, ranks), 0, 0);
   }
@@ -246,7 +251,7 @@ Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& 
 
 // What each kind takes alone follows from how periods are divided, and that from what it takes: from what is known on,
 // a few times.
-void fit_lines(const CostTable& prior, const Ranks& ranks, int passes, Traffic& traffic, Links& links) {
+void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& links) {
   const std::array<double, 2> least_us = least_bytes_us(traffic);
   std::array<double, 2> most_bytes{}, latency_us{};
   for (const Message& message : traffic.messages) {
@@ -261,9 +266,9 @@ void fit_lines(const CostTable& prior, const Ranks& ranks, int passes, Traffic& 
       if (const CollectiveRate* rate = find_rate(prior, collective.first, collective.second)) expected = *rate;
       if (expected) expected->message_us = std::max(expected->message_us, latency_us[link]);
       line = line_of(points_of(telling(collective, traffic)), expected ? &*expected : nullptr,
-                     steps_of(collective, ranks), most_bytes[link], least_us[link]);
+                     steps_of(collective, links.ranks), most_bytes[link], least_us[link]);
     }
-    latency_us = latencies_us(links, traffic, ranks);
+    latency_us = latencies_us(links, traffic);
   }
 }
 
@@ -281,19 +286,31 @@ double error_of(const Links& links, const Traffic& traffic, size_t link) {
   return sum;
 }
 
+// Of each link the least that a message took: longer none travels.
+std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& ranks) {
+  std::array<double, 2> shortest_us;
+  shortest_us.fill(std::numeric_limits<double>::infinity());
+  for (const Message& message : traffic.messages) {
+    double& least_us = shortest_us[link_of(message.collective.second)];
+    least_us = std::min(least_us, message.us / steps_of(message.collective, ranks));
+  }
+  return shortest_us;
+}
+
 // Taken for busy all the time, a link is only believed to be free where that explains clearly more.
 Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
   constexpr int kPasses = 6, kMorePasses = 3;
   constexpr double kClearly = 0.9;
   Links best = expected_links(prior, ranks, traffic);
-  fit_lines(prior, ranks, kPasses, traffic, best);
+  fit_lines(prior, kPasses, traffic, best);
+  const std::array<double, 2> shortest_us = shortest_messages_us(traffic, ranks);
   for (const size_t link : {size_t{0}, size_t{1}}) {
     double least = kClearly * error_of(best, traffic, link);
     for (const double share : {0.5, 1.0}) {
       if (least == 0) break;
       Links links = best;
-      links.waits[link] = share;
-      fit_lines(prior, ranks, kMorePasses, traffic, links);
+      links.travel_us[link] = share * shortest_us[link];
+      fit_lines(prior, kMorePasses, traffic, links);
       const double error = error_of(links, traffic, link);
       if (error >= least) continue;
       least = error;
@@ -322,7 +339,7 @@ std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessa
                                .level = level,
                                .message_us = (line.fixed + stall_us) / times,
                                .byte_us = line.unit,
-                               .wait_us = links.waits[link_of(level)] * line.fixed / times},
+                               .wait_us = links.wait_us(collective) / times},
                       .quality = messages.empty() ? RateQuality() : quality_of(line, points_of(messages))});
   }
   return fitted;
