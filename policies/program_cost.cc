@@ -13,7 +13,8 @@ using core::Place;
 using core::Step;
 using Kind = Step::Kind;
 
-std::optional<StepTime> step_time(const Step& step, const StepSize& size, const Option& option, const CostTable& table) {
+std::optional<StepTime> step_time(const Step& step, const StepSize& size, const Option& option,
+                                  const CostTable& table) {
   if (core::is_collective(step.kind)) {
     const CollectiveRate* rate = find_rate(table, step.kind, step.level);
     if (rate == nullptr) return {};

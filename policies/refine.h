@@ -23,8 +23,8 @@ struct RefineJob {
   int most_runs = 400;                                // of the timeline, from each start
 };
 
-// A strategy that ends no later. Collectives are in the default flow, or more of them in flight. A strategy for whose steps the table lacks a rate
-// stays as it is.
+// A strategy that ends no later. Collectives are in the default flow, or more of them in flight. A strategy for whose
+// steps the table lacks a rate stays as it is.
 core::Strategy refine(core::Strategy strategy, const RefineJob& job);
 
 }  // namespace gradtune::policies

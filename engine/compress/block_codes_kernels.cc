@@ -376,9 +376,8 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         const uint32_t largest = largest_of_codes(parts.codes[p], count, codes.code_mask());
         if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, first + p);
       }
-      with_count(payloads.size(), [&](auto of) HWY_ATTR {
-        add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile);
-      });
+      with_count(payloads.size(),
+                 [&](auto of) HWY_ATTR { add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile); });
       old = tile;
     }
     out.finish_tile(begin, count);

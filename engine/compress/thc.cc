@@ -199,10 +199,7 @@ TableRow thc() {
           .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
                               int round) { return bytes_of(extent.numel, round); },
           .most_ranks = [](const core::CompressorSpec& spec) { return kLargestSum / static_cast<int>(spec.parameter); },
-          .host = {.limit = core::HostWork::Limit::random,
-                   .reads = 2,
-                   .feedback_reads = 4,
-                   .rounds_at_random = true}},
+          .host = {.limit = core::HostWork::Limit::random, .reads = 2, .feedback_reads = 4, .rounds_at_random = true}},
       .make = make_as<Thc>};
 }
 

@@ -188,8 +188,7 @@ TEST(FitCost, NothingIsFasterThanALongPeriodOfItsLink) {
   TimedStrategy gathered{gather, {}};
   for (int32_t b = 0; b < 40; ++b) {
     const int64_t size = 500 * (b + 1);
-    gathered.strategy.buckets.push_back(
-        strategy_of("bf16: encode@device all_gather decode@device", {size}).buckets[0]);
+    gathered.strategy.buckets.push_back(strategy_of("bf16: encode@device all_gather decode@device", {size}).buckets[0]);
     gathered.steps.push_back({b, 1, 1000.0 * b, 1000.0 * b + 100});
   }
   const std::vector<TimedStrategy> timed{{plain, {{0, 0, 0, 40'000}}}, gathered};

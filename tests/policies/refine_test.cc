@@ -55,8 +55,7 @@ TEST_F(Refine, MoreAreInFlightWhereTheirMessagesTravelLong) {
   std::vector<core::TensorInfo> tensors;
   for (int t = 0; t < 8; ++t) tensors.push_back(testing::tensor(std::to_string(t), 1'000'000, 10'000.0 * t));
   job.knowledge = testing::knowledge_of(testing::make_table(tensors), 2, core::Fidelity::exact);
-  job.truth = {.ranks = {.size = 2},
-               .collectives = {{core::Step::Kind::all_reduce, core::Level::flat, 15'000, 0.002}}};
+  job.truth = {.ranks = {.size = 2}, .collectives = {{core::Step::Kind::all_reduce, core::Level::flat, 15'000, 0.002}}};
   options.resize(1);
   const core::Strategy before = baselines(job.knowledge.table, core::Fidelity::exact)[0].strategy;
   const core::Strategy one_by_one = refine(before, refining());

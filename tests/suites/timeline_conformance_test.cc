@@ -122,7 +122,8 @@ class VirtualPump {
 
   // What travels and is there by now, if anything.
   bool arrive() {
-    const auto there = std::ranges::find_if(travelling_, [&](const Travelling& each) { return each.end_us <= now_us_; });
+    const auto there =
+        std::ranges::find_if(travelling_, [&](const Travelling& each) { return each.end_us <= now_us_; });
     if (there == travelling_.end()) return false;
     const Action done = there->action;
     travelling_.erase(there);
@@ -205,7 +206,7 @@ core::GradientTable random_job(core::Rng& rng) {
 
 // What compiling inserted between the steps moves bytes and has no cost of its own, but the scale.
 std::vector<std::vector<policies::StepTime>> times_of(const Program& program, const core::GradientTable& table,
-                                          const policies::CostTable& cost) {
+                                                      const policies::CostTable& cost) {
   std::vector<std::vector<policies::StepTime>> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const core::Bucket& bucket = program.strategy.buckets[b];
