@@ -126,7 +126,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
     const auto ended = [&](int32_t op) {
       if constexpr (kRecords) {
         const Op& of = ops_[static_cast<size_t>(op)];
-        spans->push_back({of.server, of.bucket, of.step, now_us - of.us - of.wait_us, now_us});
+        spans->push_back({of.server, of.bucket, of.step, now_us - of.us - of.wait_us, now_us, of.wait_us});
       }
       finish(op, now_us);
     };

@@ -33,6 +33,7 @@ struct Span {
   int32_t bucket = -1;
   int32_t step = -1;
   double begin_us = 0, end_us = 0;
+  double wait_us = 0;  // at the end of it, while its server was free for others
 
   bool operator==(const Span&) const = default;
 };

@@ -5,28 +5,40 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace gradtune::tuner {
 namespace {
 
 using nlohmann::ordered_json;
 
-ordered_json event_of(const policies::Span& span, const core::Strategy& strategy, const core::GradientTable& table) {
+// A row shows what follows one another, and while messages travel their link does something else already: that part is
+// an event of its own that has no row ("async").
+void add_events(const policies::Span& span, const core::Strategy& strategy, const core::GradientTable& table,
+                ordered_json& events) {
+  const double busy_until_us = span.end_us - span.wait_us;
   ordered_json event = {{"ph", "X"},
                         {"pid", 0},
                         {"tid", static_cast<int>(span.server)},
                         {"ts", span.begin_us},
-                        {"dur", span.end_us - span.begin_us}};
+                        {"dur", busy_until_us - span.begin_us}};
   if (span.bucket < 0) {
     event["name"] = "backward to " + table.tensors[static_cast<size_t>(span.step)].name;
-    return event;
+    events.push_back(std::move(event));
+    return;
   }
   const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(span.bucket)];
   const std::string what =
       span.step < 0 ? "scale" : std::string(to_string(bucket.option.steps[static_cast<size_t>(span.step)].kind));
   event["name"] = fmt::format("{} {}", what, span.bucket);
   event["args"] = {{"bucket", span.bucket}, {"elements", core::numel(bucket)}, {"program", to_string(bucket.option)}};
-  return event;
+  events.push_back(std::move(event));
+  if (span.wait_us <= 0) return;
+  const std::string name = fmt::format("{} {} travels", what, span.bucket),
+                    id = fmt::format("{}.{}", span.bucket, span.step);
+  for (const auto& [phase, us] : {std::pair("b", busy_until_us), std::pair("e", span.end_us)}) {
+    events.push_back({{"ph", phase}, {"cat", "travel"}, {"id", id}, {"pid", 0}, {"name", name}, {"ts", us}});
+  }
 }
 
 }  // namespace
@@ -38,7 +50,7 @@ std::string chrome_trace(std::span<const policies::Span> spans, const core::Stra
     const char* name = policies::to_string(static_cast<policies::Server>(s));
     events.push_back({{"ph", "M"}, {"pid", 0}, {"tid", s}, {"name", "thread_name"}, {"args", {{"name", name}}}});
   }
-  for (const policies::Span& span : spans) events.push_back(event_of(span, strategy, table));
+  for (const policies::Span& span : spans) add_events(span, strategy, table, events);
   return ordered_json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events)}}.dump(
              -1, ' ', false, ordered_json::error_handler_t::replace) +
          "\n";

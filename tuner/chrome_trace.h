@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A step as a picture: spans in the format that Chrome's about:tracing and Perfetto open (JSON, "Trace Event Format",
-// complete events), one row for each of those who do things.
+// complete events), one row for each of those who do things, and one for each message while it travels.
 #pragma once
 
 #include <span>

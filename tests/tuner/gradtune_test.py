@@ -75,6 +75,16 @@ class Replay(unittest.TestCase):
         self.replay("--cost", cost, "--chrome", picture)
         events = json.loads(picture.read_text(encoding="utf-8"))["traceEvents"]
         self.assertTrue(any(event["name"].startswith("all_gather") for event in events))
+        rows = {}
+        for event in events:
+            if event["ph"] == "X":
+                rows.setdefault(event["tid"], []).append((event["ts"], event["ts"] + event["dur"]))
+        for spans in rows.values():
+            spans.sort()
+            self.assertTrue(all(end <= begin + 1e-6 for (_, end), (begin, _) in zip(spans, spans[1:])), spans)
+        travels = [[event["id"] for event in events if event["ph"] == phase] for phase in "be"]
+        self.assertTrue(travels[0])
+        self.assertCountEqual(*travels)
         self.assertIn("by the executor's rules", run("replay", self.trace, "--cost", cost).stdout)
         flat = self.replay("--cost", cost, "--world-size", "64")
         self.assertTrue(all("@int" not in bucket["option"] for bucket in flat["buckets"]))
