@@ -9,27 +9,21 @@
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
-
-// The library of oneTBB is not instrumented, so how it orders its own tasks, their atomics and what a task captures is
-// not seen. Only what is on top counts: what bodies do is still looked at.
-extern "C" const char* __tsan_default_suppressions() {
-  return "race_top:oneapi/tbb/\nrace_top:compress/queue.cc\nrace_top:bits/atomic_base.h\nrace_top:c++/*/atomic\n";
-}
 #endif
 
 namespace gradtune::compress {
 namespace {
 
-// What oneTBB orders and ThreadSanitizer does not see: a body comes after what its caller did before, and what the
-// caller does afterwards comes after all bodies. Nothing otherwise.
+// The library of oneTBB is not instrumented: ThreadSanitizer does not see that a body comes after what its caller did
+// before, and what the caller does afterwards after all bodies. Without the sanitizer there is nothing to say.
 class TaskOrder {
  public:
 #ifdef __SANITIZE_THREAD__
-  void before() { __tsan_release(this); }
-  void after() { __tsan_acquire(this); }
+  void release() { __tsan_release(this); }
+  void acquire() { __tsan_acquire(this); }
 #else
-  void before() {}
-  void after() {}
+  void release() {}
+  void acquire() {}
 #endif
 };
 
@@ -48,15 +42,15 @@ class ArenaQueue final : public Queue {
   void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) override {
     if (blocks == 1) return body(context, 0);  // not worth entering the arena
     TaskOrder order;
-    order.before();
+    order.release();
     arena_.execute([&] {
       tbb::parallel_for(int64_t{0}, blocks, [&](int64_t block) {
-        order.after();
+        order.acquire();
         body(context, block);
-        order.before();
+        order.release();
       });
     });
-    order.after();
+    order.acquire();
   }
   int threads() const override { return arena_.max_concurrency(); }
 
