@@ -12,7 +12,7 @@ namespace gradtune::policies {
 namespace {
 
 constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
-constexpr int kMostInFlight = 4;    // more than that backends do not carry at once
+constexpr int kMostInFlight = 4;    // as many as Gloo has threads for collectives over all ranks (hooks/peers.cc)
 
 class Climb {
  public:

@@ -37,7 +37,7 @@ std::vector<Form> forms_with_levels(const policies::Knowledge& knowledge) {
     if (!option.codecs.empty()) {
       const auto codec = std::ranges::find(knowledge.codecs, option.codecs[0]);
       form.codec = static_cast<size_t>(codec - knowledge.codecs.begin());
-      const bool loses = core::traits_of(*codec, knowledge.traits)->fidelity == core::Fidelity::lossy;
+      const bool loses = core::needed_fidelity(option, knowledge.traits) == core::Fidelity::lossy;
       if (loses) form.end = knowledge.table.first_small();
     }
     forms.push_back(std::move(form));
