@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <future>
+#include <thread>
 
 #include "tests/engine/exec/checked_step.h"
 #include "tests/engine/exec/fleet.h"
@@ -61,6 +65,30 @@ TEST(Executor, AStepWithoutGradientsIsAStep) {
   Fleet fleet(2, make_table({{0, DType::f32}}));
   fleet.run(core::Strategy{});
   for (int i = 0; i < 3; ++i) expect_ok(fleet.step({{}, {}}));
+}
+
+// It asks over a network that may be full.
+TEST(Executor, WhatTheAlarmTakesIsWaiting) {
+  const core::SteadyClock clock;
+  std::promise<void> asked;
+  std::atomic<int> calls = 0;
+  double asking_ms = 0;
+  const auto alarm = [&]() -> core::Status {
+    if (calls++ > 0) return {};
+    const int64_t begin_ns = clock.now_ns();
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    asking_ms = static_cast<double>(clock.now_ns() - begin_ns) * 1e-6;
+    asked.set_value();
+    return {};
+  };
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  Fleet fleet(2, table, {.alarm = alarm});
+  fleet.run(make_strategy(table, "all_reduce", 1 << 20, 1));
+  suites::on_every_rank(2, [&](int r) {
+    if (r == 1) asked.get_future().wait();
+    ASSERT_TRUE(fleet.rank(r).step(Values(100, 1)).ok());
+  });
+  EXPECT_GE(fleet.rank(0).executor().times().wait_ms, comm::kAlarmPeriodMs + asking_ms);
 }
 
 TEST(Executor, ResidualsStayWithATableThatOnlyChangedTimesAndGoWithAnyOther) {
