@@ -139,9 +139,8 @@ class Network:
                 _run(f"ip address add {self.addresses[node]}/15 dev {INTERFACE}")
                 _run(f"ip link set {INTERFACE} up")
                 if rate:
-                    self._shape(INTERFACE, rate.burst_bytes)
+                    self._shape_node(rate)
                 if delay:
-                    _run(f"ip link set {INTERFACE} gso_max_size {rate.segment_bytes}")
                     self.tcp = set_up_tcp(4 * self._bytes_under_way(2 * delay.seconds))
 
     def set_rate(self, rate):
@@ -149,7 +148,7 @@ class Network:
         self.rate = rate or UNSHAPED
         for node in range(len(self._nodes)):
             with self.inside(node):
-                self._shape(INTERFACE, self.rate.burst_bytes)
+                self._shape_node(self.rate)
             if len(self._nodes) > 2:
                 with inside(self._switch, self._switch):
                     self._shape(f"port{node}", 2 * self.rate.burst_bytes)
@@ -201,6 +200,12 @@ class Network:
 
     def _bytes_under_way(self, seconds):
         return round(self.rate.bytes_per_s * seconds) + self.rate.burst_bytes
+
+    def _shape_node(self, rate):
+        self._shape(INTERFACE, rate.burst_bytes)
+        # What a bucket takes apart costs both ends as much processor time a frame as training costs
+        # a step; a real network card does that by itself.
+        _run(f"ip link set {INTERFACE} gso_max_size {rate.segment_bytes}")
 
     def _shape(self, interface, burst_bytes):
         bucket = f"rate {self.rate.text} burst {burst_bytes} limit {QUEUE_LIMIT_BYTES}"

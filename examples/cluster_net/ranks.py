@@ -38,7 +38,9 @@ class Layout:
 
     def describe(self, rate, delay=None):
         """GRADTUNE_NETWORK: what a report says about the network that it was measured on."""
-        shaping = f"rate={rate.text},burst={rate.burst_bytes}" if rate else "rate=none,burst=none"
+        shaping = "rate=none,burst=none"
+        if rate:
+            shaping = f"rate={rate.text},burst={rate.burst_bytes},gso={rate.segment_bytes}"
         shaping += f",delay={delay.text}" if delay else ""
         places = f"nodes={self.nodes},ranks={self.world_size},cores={len(self.cores)}"
         return f"netns,{shaping},mtu={MTU_BYTES},{places}"
