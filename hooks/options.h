@@ -23,7 +23,7 @@ struct Settings {
   std::vector<core::CompressorSpec> codecs;  // admitted, "none" first
   std::optional<double> error_budget;        // none: by what is seen
   int64_t lossy_after = 0;
-  std::string policy = "mergecomp";
+  std::string policy = "auto";
   std::string strategy;  // file; empty: none
   int64_t tuning_budget = 400;
   double tuning_share = 0.25;

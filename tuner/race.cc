@@ -13,8 +13,7 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr int kRounds = 4;  // with blocks of 4 scored steps, 16 for each finalist
-constexpr int kFewestRounds = 3;
+constexpr int kRounds = 3;  // with blocks of 4 scored steps, 12 for each finalist
 constexpr size_t kFinalists = 2;
 constexpr double kAborted = 2.0;  // times the best block of the round
 constexpr double kWorthIt = 0.01;
@@ -106,9 +105,7 @@ double Race::noise() const {
   return std::sqrt(2 * squares / freedom);
 }
 
-bool Race::is_over() const {
-  return arms_.empty() || rounds_ >= kRounds || (arms_.size() == 1 && rounds_ >= kFewestRounds);
-}
+bool Race::is_over() const { return arms_.empty() || rounds_ >= kRounds; }
 
 double Race::progress() const { return static_cast<double>(rounds_) / kRounds; }
 

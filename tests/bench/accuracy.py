@@ -66,9 +66,9 @@ class AccuracyBench(Bench):
         return json.loads(file.read_text(encoding="utf-8"))
 
     def proposed_strategy(self, compressor):
-        """One with that compressor in all large buckets, as tuning proposes it."""
+        """One with that compressor in all large buckets, as policy `mergecomp` proposes it."""
         journal = self.folder / f"{compressor}.jsonl"
-        flags = ["--fidelity", "lossy", "--compressors", compressor, "--journal", journal]
+        flags = ["--fidelity", "lossy", "--policy", "mergecomp", "--compressors", compressor, "--journal", journal]
         self.gradtune("none", [*flags, *self.task["flags"].get(compressor, [])], 150)
         entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
         found = {label: plan for label, plan in plans(entries).items() if label.split(":")[0].split()[0] == compressor}

@@ -42,11 +42,9 @@ TEST(Race, TheBetterHalfGoesOnAndTheBaselineIsNeverOut) {
   Race race(kBaseline, arms(7), core::Rng(1));
   EXPECT_THAT(slots(run_round(race, ms)), UnorderedElementsAre(5, 6, 7));
   EXPECT_THAT(slots(run_round(race, ms)), UnorderedElementsAre(3, 4));
-  for (int round = 2; round < 4; ++round) {
-    EXPECT_FALSE(race.is_over());
-    EXPECT_THAT(race.next_round(), UnorderedElementsAre(0, 1, 2));
-    run_round(race, ms);
-  }
+  EXPECT_FALSE(race.is_over());
+  EXPECT_THAT(race.next_round(), UnorderedElementsAre(0, 1, 2));
+  run_round(race, ms);
   EXPECT_TRUE(race.is_over());
   ASSERT_TRUE(race.winner().has_value());
   EXPECT_EQ(1, race.winner()->slot);
@@ -95,13 +93,6 @@ TEST(Race, WhoIsFarBehindTheBaselineIsOut) {
   EXPECT_THAT(slots(run_round(race, {{0, 100}, {1, 130}, {2, 140}})), UnorderedElementsAre(1, 2));
   EXPECT_TRUE(race.is_over());
   EXPECT_FALSE(race.winner().has_value());
-}
-
-TEST(Race, OneThatIsLeftAloneEndsTheRaceEarly) {
-  Race race(kBaseline, arms(1), core::Rng(1));
-  int rounds = 0;
-  for (; !race.is_over(); ++rounds) run_round(race, {{0, 100}, {1, 80}});
-  EXPECT_EQ(3, rounds);
 }
 
 TEST(Race, NobodyWinsWhoIsNotFasterByOnePercent) {

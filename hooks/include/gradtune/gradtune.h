@@ -55,7 +55,7 @@ struct Options {
   // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
   std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};    // mergecomp (default), auto, espresso, fixed, exhaustive
+  std::optional<std::string> policy = {};    // auto (default), mergecomp, espresso, fixed, exhaustive
   std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it
   // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, the strategy
   // of the file (or the baseline) is pinned.
