@@ -10,11 +10,15 @@
 namespace gradtune::tuner {
 namespace {
 
-// An audit: two pairs are enough where the baseline is far behind; otherwise as many as tell a few percent.
+// An audit: two pairs are enough where one of both is far behind; otherwise as many as tell a few percent.
 constexpr int kFirstLook = 2, kAuditPairs = 6;
-constexpr double kFarBehind = 1.0 / 3;  // gain
-constexpr double kAuditShare = 0.003;   // of the time, that audits without an alarm may cost
-constexpr size_t kMostKinds = 5;        // of compression that race again before there is a new search
+constexpr double kFarBehind = 1.5;     // times the other's step
+constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
+
+// What races again before there is a new search: with the baseline 8 arms.
+constexpr size_t kMostKinds = 5;  // of compression
+constexpr size_t kMostForeseen = 3;
+constexpr size_t kMostArms = 7;
 
 }  // namespace
 
@@ -23,7 +27,7 @@ void Tuner::Core::conclude(int32_t slot) {
   if (stage_ == Stage::audit || (is_repairing_ && !confirmed_)) {
     audit_price_ms_ = budget_.cost_ms(level_ms);
   } else {
-    cooldown_.begin(budget_.cost_ms(level_ms), level_ms);
+    cooldown_.begin(budget_.cost_ms(level_ms), level_ms, knowledge_.baseline_ms - level_ms);
     audit_price_ms_ = kFirstLook * options_.block_steps * knowledge_.baseline_ms;
     has_decided_ = true;
   }
@@ -73,9 +77,11 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   confirmation_->score(scores);
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
   const Claim claim = confirmation_->claim();
-  if (claim.pairs == kFirstLook && claim.gain < kFarBehind) return start_audit(kAuditPairs);
+  const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.winner_ms);
+  if (claim.pairs == kFirstLook && slower_ms < kFarBehind * faster_ms) return start_audit(kAuditPairs);
   knowledge_.baseline_ms = claim.baseline_ms;
-  cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms));
+  cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms),
+                    claim.baseline_ms - claim.winner_ms);
   decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
   const bool is_lossier = roster_.at(*confirmed_).fidelity > roster_.at(baseline_).fidelity;
   if (claim.gain <= (is_lossier ? kTie : 0)) drop_committed(claim.gain);
@@ -112,8 +118,23 @@ void Tuner::Core::look_again() {
   run(observation_.next_blocks(), &Core::trial_block);
 }
 
-// The best of each kind, and the next ones of the kind in force: with the link the best partition moves as well.
+// What a policy that plans would try first, knowing what baselines and what is in force take by now, if it expects that
+// to be faster. Policies without a model foresee nothing.
+std::vector<policies::Candidate> Tuner::Core::foreseen() const {
+  const double now_ms = roster_.at(confirmed_.value_or(baseline_)).step_ms.value_or(knowledge_.baseline_ms);
+  std::vector<policies::Candidate> faster;
+  for (const policies::Candidate& proposed : make_policy_()->propose(knowledge_).candidates) {
+    if (faster.size() == kMostForeseen || !proposed.predicted_ms || *proposed.predicted_ms >= now_ms) continue;
+    policies::Candidate candidate = without_banned(proposed);
+    if (!over_.contains(core::hash(candidate.strategy))) faster.push_back(std::move(candidate));
+  }
+  return faster;
+}
+
+// The best of each kind, and the next ones of the kind in force: with the link the best partition moves as well, and
+// may be one that was not measured yet.
 void Tuner::Core::race_kinds_again() {
+  std::vector<policies::Candidate> arms = foreseen();
   std::vector<const Best*> best;
   for (const auto& [kind, found] : kinds_) best.push_back(&found.front());
   std::ranges::sort(best, {}, &Best::step_ms);
@@ -122,9 +143,11 @@ void Tuner::Core::race_kinds_again() {
     const auto own = kinds_.find(kind_of(roster_.at(*confirmed_).candidate->strategy));
     for (size_t i = 1; own != kinds_.end() && i < own->second.size(); ++i) best.push_back(&own->second[i]);
   }
+  for (const Best* found : best) arms.push_back(found->candidate);
   std::vector<int32_t> slots;
-  for (const Best* found : best) {
-    const int32_t slot = roster_.slot_of(found->candidate);
+  for (const policies::Candidate& candidate : arms) {
+    if (slots.size() == kMostArms) break;
+    const int32_t slot = roster_.slot_of(candidate);
     if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
   }
   is_ranking_ = true;

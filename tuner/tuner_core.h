@@ -70,6 +70,7 @@ class Tuner::Core {
   void confirm_winner(int pairs, double error);
   void start_audit(int pairs);
   void look_again();
+  std::vector<policies::Candidate> foreseen() const;
   void race_kinds_again();
   void judge_ranking();
   void drop_committed(double gain);

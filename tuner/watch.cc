@@ -66,20 +66,27 @@ bool Watch::is_straggler() const {
   return apart_ms >= kBlame * grown_ms(&core::StepReport::step_ms);
 }
 
-void Cooldown::begin(double price_ms, double level_ms) {
+void Cooldown::begin(double price_ms, double level_ms, double behind_ms) {
   price_ms_ = price_ms;
   level_ms_ = level_ms;
+  behind_ms_ = behind_ms;
   credit_ms_ = 0;
   ++searches_;
   quiet_steps_ = 0;
   is_alarmed_ = false;
 }
 
-void Cooldown::reprice(double most_price_ms) { price_ms_ = std::min(price_ms_, most_price_ms); }
+void Cooldown::reprice(double most_price_ms, double behind_ms) {
+  if (behind_ms > 0 && behind_ms < behind_ms_) {
+    price_ms_ *= behind_ms / behind_ms_;
+    behind_ms_ = behind_ms;
+  }
+  price_ms_ = std::min(price_ms_, most_price_ms);
+}
 
 void Cooldown::dropped(double most_price_ms) {
   alarm();
-  reprice(most_price_ms);
+  price_ms_ = std::min(price_ms_, most_price_ms);
   ++searches_;
 }
 

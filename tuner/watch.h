@@ -41,11 +41,13 @@ class Watch {
 // up and down costs little altogether.
 class Cooldown {
  public:
-  // A decision was taken, at that price: what its search cost beyond the step time that it ended with.
-  void begin(double price_ms, double level_ms);
+  // A decision was taken, at that price: what its search cost beyond the step time that it ended with. The baseline, of
+  // which a search runs many steps, took `behind_ms` longer a step than that.
+  void begin(double price_ms, double level_ms, double behind_ms);
   void alarm() { is_alarmed_ = true; }
-  // A search costs no more than that by now: where the link got faster, the baseline's steps did as well.
-  void reprice(double most_price_ms);
+  // A search costs no more than that by now, and less where the baseline is not as far behind any more: where the link
+  // got faster, its steps did as well.
+  void reprice(double most_price_ms, double behind_ms);
   // What was decided on did not last.
   void dropped(double most_price_ms);
   void count(double step_ms);
@@ -54,7 +56,7 @@ class Cooldown {
   bool is_over() const;
 
  private:
-  double price_ms_ = 0, level_ms_ = 0;
+  double price_ms_ = 0, level_ms_ = 0, behind_ms_ = 0;
   double credit_ms_ = 0;
   int searches_ = 0;         // in a row, and drops
   int64_t quiet_steps_ = 0;  // since the last alarm

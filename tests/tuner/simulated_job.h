@@ -219,7 +219,11 @@ class SimulatedJob {
     answer_preparing();
     most_held = std::max(most_held, held.size());
 
+    // Where baselines are observed anew everything is timed again, as in a real job.
     constexpr int kTimed = 3;
+    const bool is_observing = tuner->stage() == Stage::observe;
+    if (is_observing && !was_observing_) timed_.clear();
+    was_observing_ = is_observing;
     if (options_.ops && ++timed_[slot] <= kTimed) learn_timing(slot, options_.ops(slots_.at(slot).strategy));
     const Action action = tuner->on_step(report);
     history.add(report, action);
@@ -317,6 +321,7 @@ class SimulatedJob {
   int64_t step_ = 0;
   int32_t last_slot_ = -1;
   std::map<int32_t, int> timed_;  // steps of each slot
+  bool was_observing_ = false;
   LocalStep local_;
   std::optional<SimulatedStep> given_;  // the step before
   Command announced_;

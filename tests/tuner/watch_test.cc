@@ -100,7 +100,7 @@ int steps_until_over(Cooldown& cooldown, double step_ms) {
 
 TEST(Cooldown, NothingIsLookedAtWithoutAnAlarm) {
   Cooldown cooldown;
-  cooldown.begin(/*price_ms=*/1000, /*level_ms=*/100);
+  cooldown.begin(/*price_ms=*/1000, /*level_ms=*/100, /*behind_ms=*/50);
   for (int step = 0; step < 10'000; ++step) cooldown.count(100);
   EXPECT_FALSE(cooldown.is_over());
   cooldown.alarm();
@@ -109,10 +109,10 @@ TEST(Cooldown, NothingIsLookedAtWithoutAnAlarm) {
 
 TEST(Cooldown, EndsWhenTheLossIsThePrice) {
   Cooldown cooldown;
-  cooldown.begin(1000, 100);
+  cooldown.begin(1000, 100, 50);
   cooldown.alarm();
   EXPECT_EQ(steps_until_over(cooldown, 120), 50);
-  cooldown.begin(1000, 100);
+  cooldown.begin(1000, 100, 50);
   cooldown.alarm();
   EXPECT_EQ(steps_until_over(cooldown, 80), 2 * 50) << "faster counts too; the second search in a row costs double";
 }
@@ -120,22 +120,38 @@ TEST(Cooldown, EndsWhenTheLossIsThePrice) {
 TEST(Cooldown, SearchesInARowGetDearerUntilItIsQuiet) {
   Cooldown cooldown;
   for (int search = 0; search < 4; ++search) {
-    cooldown.begin(1000, 100);
+    cooldown.begin(1000, 100, 50);
     cooldown.alarm();
     EXPECT_EQ(steps_until_over(cooldown, 120), 50 << search);
   }
-  cooldown.begin(1'000'000, 100);
+  cooldown.begin(1'000'000, 100, 50);
   for (int step = 0; step < 2'000; ++step) cooldown.count(100);
-  cooldown.begin(1000, 100);
+  cooldown.begin(1000, 100, 50);
   cooldown.alarm();
   EXPECT_EQ(steps_until_over(cooldown, 120), 50);
 }
 
 TEST(Cooldown, WhatDidNotLastMakesTheNextSearchDearerButNoSearchCostsMoreThanItCan) {
   Cooldown cooldown;
-  cooldown.begin(1'000'000, 100);
+  cooldown.begin(1'000'000, 100, 50);
   cooldown.dropped(500);
   EXPECT_EQ(steps_until_over(cooldown, 120), 2 * 500 / 20);
+}
+
+TEST(Cooldown, ASearchCostsLessWhereTheBaselineIsLessFarBehind) {
+  const auto steps = [](double most_price_ms, double behind_ms) {
+    Cooldown cooldown;
+    cooldown.begin(1000, 100, 50);
+    cooldown.alarm();
+    cooldown.reprice(most_price_ms, behind_ms);
+    cooldown.reprice(most_price_ms, behind_ms);
+    return steps_until_over(cooldown, 120);
+  };
+  EXPECT_EQ(steps(5000, 50), 50);
+  EXPECT_EQ(steps(5000, 10), 10) << "once, however often it is told";
+  EXPECT_EQ(steps(5000, 500), 50) << "and never more than it was";
+  EXPECT_EQ(steps(5000, -10), 50) << "no sign of a price";
+  EXPECT_EQ(steps(400, 50), 20);
 }
 
 }  // namespace
