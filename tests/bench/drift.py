@@ -62,13 +62,15 @@ def label_at_the_end(entries):
 
 
 def change(job, rate):
-    """Sets the rate; the entries once things settled, the step of the change, and that of the alarm, if there was one.
-    """
-    before = len(decisions(job.entries(), *ALARMS))
+    """Sets the rate; the entries once it was looked again and things settled, the step of the change, and that of the
+    alarm, if there was one."""
+    before = len(decisions(job.entries(), "look again"))
     moment = job.set_rate(rate)
     at_least = last_step(job.entries())
-    job.wait(lambda entries: len(decisions(entries, *ALARMS)) > before and is_settled(entries)
+    job.wait(lambda entries: len(decisions(entries, "look again")) > before and is_settled(entries)
              or last_step(entries) > at_least + PATIENCE_STEPS, 600)
+    if job.process.poll() is not None:
+        raise RuntimeError("the job ended:\n" + "\n".join(line for _, line in job.said[-20:]))
     entries = job.entries()
     changed = job.step_at(moment)
     alarms = [entry["step"] for entry in decisions(entries, *ALARMS) if entry["step"] >= changed]

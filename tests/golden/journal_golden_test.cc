@@ -5,7 +5,7 @@
 // times, a tuner decides the same (I9), byte for byte on a machine with the same mathematical library; elsewhere
 // figures may differ in their last digit, so they are compared as numbers. Where decisions are changed on purpose, what
 // was recorded no longer fits, and new journals have to be recorded: GRADTUNE_JOURNAL=FILE examples/cluster ...
-// train_fashion_mnist.
+// train_fashion_mnist --policy mergecomp, whose proposals do not move with every change of the cost model.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -54,10 +54,11 @@ class Bench:
         self.launch(self.launcher(rate), [*command, "--report", report], environment)
         return json.loads(report.read_text(encoding="utf-8"))
 
-    def launch(self, launcher, command, environment=None, attempts=3):
-        """Until it has ended well. A link that fails its probe on a busy machine is tried again."""
+    def launch(self, launcher, command, environment=None, attempts=4):
+        """Until it has ended well. A link that fails its probe on a busy machine is tried again later."""
         words = [str(word) for word in [*launcher, *command]]
-        for _ in range(attempts):
+        for attempt in range(attempts):
+            time.sleep(30 * attempt)
             done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == 0:
