@@ -15,10 +15,10 @@ constexpr int kFirstLook = 2, kAuditPairs = 6;
 constexpr double kFarBehind = 1.5;     // times the other's step
 constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
 
-// What races again before there is a new search: with the baseline 8 arms.
+// What races again before there is a new search: with the baseline and what is in force 8 arms.
 constexpr size_t kMostKinds = 5;  // of compression
 constexpr size_t kMostForeseen = 3;
-constexpr size_t kMostArms = 7;
+constexpr size_t kMostArms = 6;
 
 }  // namespace
 
