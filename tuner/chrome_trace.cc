@@ -13,7 +13,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // A row shows what follows one another, and while messages travel their link does something else already: that part is
-// an event of its own that has no row ("async").
+// an "async" event, for which viewers make a row of its own.
 void add_events(const policies::Span& span, const core::Strategy& strategy, const core::GradientTable& table,
                 ordered_json& events) {
   const double busy_until_us = span.end_us - span.wait_us;

@@ -130,4 +130,11 @@ policies::Candidate Tuner::Core::without_banned(policies::Candidate candidate) c
   return candidate;
 }
 
+// What may run of what a policy proposes: nothing where that was found over its error budget.
+std::optional<policies::Candidate> Tuner::Core::admitted(const policies::Candidate& proposed) const {
+  policies::Candidate candidate = without_banned(proposed);
+  if (over_.contains(core::hash(candidate.strategy))) return {};
+  return candidate;
+}
+
 }  // namespace gradtune::tuner

@@ -15,10 +15,9 @@ constexpr int kFirstLook = 2, kAuditPairs = 6;
 constexpr double kFarBehind = 1.5;     // times the other's step
 constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
 
-// What races again before there is a new search: with the baseline and what is in force 8 arms.
-constexpr size_t kMostKinds = 5;  // of compression
+// What races again before there is a new search, beside what is in force.
 constexpr size_t kMostForeseen = 3;
-constexpr size_t kMostArms = 6;
+constexpr size_t kMostKinds = 5;  // of compression
 
 }  // namespace
 
@@ -125,8 +124,7 @@ std::vector<policies::Candidate> Tuner::Core::foreseen() const {
   std::vector<policies::Candidate> faster;
   for (const policies::Candidate& proposed : make_policy_()->propose(knowledge_).candidates) {
     if (faster.size() == kMostForeseen || !proposed.predicted_ms || *proposed.predicted_ms >= now_ms) continue;
-    policies::Candidate candidate = without_banned(proposed);
-    if (!over_.contains(core::hash(candidate.strategy))) faster.push_back(std::move(candidate));
+    if (auto candidate = admitted(proposed)) faster.push_back(std::move(*candidate));
   }
   return faster;
 }
@@ -145,8 +143,9 @@ void Tuner::Core::race_kinds_again() {
   }
   for (const Best* found : best) arms.push_back(found->candidate);
   std::vector<int32_t> slots;
+  if (confirmed_) slots.push_back(*confirmed_);
   for (const policies::Candidate& candidate : arms) {
-    if (slots.size() == kMostArms) break;
+    if (slots.size() == kMostFinalists) break;
     const int32_t slot = roster_.slot_of(candidate);
     if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
   }

@@ -12,9 +12,8 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr size_t kMostFinalists = 7;  // with the baseline 8 arms
-constexpr size_t kMostOfAKind = 3;    // that may race again later
-constexpr double kBehind = 1.25;      // times the fastest finalist, as measured before: not worth a place in the race
+constexpr size_t kMostOfAKind = 3;  // that may race again later
+constexpr double kBehind = 1.25;    // times the fastest finalist, as measured before: not worth a place in the race
 
 }  // namespace
 
@@ -94,9 +93,9 @@ void Tuner::Core::partition() {
   const policies::Proposal proposal = policy_->propose(knowledge_);
   std::vector<int32_t> slots;
   for (const policies::Candidate& proposed : proposal.candidates) {
-    const policies::Candidate candidate = without_banned(proposed);
-    if (over_.contains(core::hash(candidate.strategy))) continue;
-    const int32_t slot = roster_.slot_of(candidate);
+    const auto candidate = admitted(proposed);
+    if (!candidate) continue;
+    const int32_t slot = roster_.slot_of(*candidate);
     proposed_[slot] = core::hash(proposed.strategy);
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
     if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);

@@ -26,6 +26,8 @@
 
 namespace gradtune::tuner {
 
+constexpr size_t kMostFinalists = 7;  // of a race: with the baseline 8 arms
+
 // What a search told about a kind of compression: its best strategies, the fastest first.
 using Kind = std::set<std::string>;
 Kind kind_of(const core::Strategy& strategy);
@@ -80,6 +82,7 @@ class Tuner::Core {
   void repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why);
   void confirm_repaired();
   policies::Candidate without_banned(policies::Candidate candidate) const;
+  std::optional<policies::Candidate> admitted(const policies::Candidate& proposed) const;
   void settle(const std::string& why);
   void conclude(int32_t slot);
 

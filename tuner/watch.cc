@@ -86,7 +86,7 @@ void Cooldown::reprice(double most_price_ms, double behind_ms) {
 
 void Cooldown::dropped(double most_price_ms) {
   alarm();
-  price_ms_ = std::min(price_ms_, most_price_ms);
+  reprice(most_price_ms, behind_ms_);
   ++searches_;
 }
 
