@@ -95,6 +95,13 @@ TEST(Race, WhoIsFarBehindTheBaselineIsOut) {
   EXPECT_FALSE(race.winner().has_value());
 }
 
+TEST(Race, OneAloneRacesThreeRoundsAsWell) {
+  Race race(kBaseline, arms(1), core::Rng(1));
+  int rounds = 0;
+  for (; !race.is_over(); ++rounds) run_round(race, {{0, 100}, {1, 80}});
+  EXPECT_EQ(3, rounds);
+}
+
 TEST(Race, NobodyWinsWhoIsNotFasterByOnePercent) {
   for (const auto& [ms, wins] : std::map<double, bool>{{101, false}, {100, false}, {99.2, false}, {98.8, true}}) {
     Race race(kBaseline, arms(1), core::Rng(1));

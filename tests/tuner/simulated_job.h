@@ -221,9 +221,8 @@ class SimulatedJob {
 
     // Where baselines are observed anew everything is timed again, as in a real job.
     constexpr int kTimed = 3;
-    const bool is_observing = tuner->stage() == Stage::observe;
-    if (is_observing && !was_observing_) timed_.clear();
-    was_observing_ = is_observing;
+    const size_t told = steps.size();
+    if (told > 1 && steps[told - 1].stage == Stage::observe && steps[told - 2].stage != Stage::observe) timed_.clear();
     if (options_.ops && ++timed_[slot] <= kTimed) learn_timing(slot, options_.ops(slots_.at(slot).strategy));
     const Action action = tuner->on_step(report);
     history.add(report, action);
@@ -321,7 +320,6 @@ class SimulatedJob {
   int64_t step_ = 0;
   int32_t last_slot_ = -1;
   std::map<int32_t, int> timed_;  // steps of each slot
-  bool was_observing_ = false;
   LocalStep local_;
   std::optional<SimulatedStep> given_;  // the step before
   Command announced_;
