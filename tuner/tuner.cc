@@ -86,7 +86,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   for (const Score& score : schedule_.take_scores()) note(score);
   if (stage_ == Stage::watch) watch(report);
   if (stage_ != Stage::watch) {
-    if (!is_held() && !is_opening_) budget_.count(report, roster_.preparing().has_value());
+    if (is_tuning(report)) budget_.count(report, roster_.preparing().has_value());
     if (stage_ == Stage::observe) observation_.record(report);
     follow_preparation(report);
     if (!budget_.allows()) {
@@ -136,6 +136,13 @@ void Tuner::Core::follow_preparation(const core::StepReport& report) {
   if (is_hopeful || (is_ready && !is_trial_ahead_)) schedule_.add(trial_block(slot));
   if (is_trial_ahead_ && !is_ready && schedule_.take_back(slot)) in_force_ = in_force_before_;
   is_trial_ahead_ = is_hopeful;
+}
+
+// Whether that step is on tuning's account. What is in force anyway is not, however slow it became, or a search after
+// an audit would begin with a budget that is spent.
+bool Tuner::Core::is_tuning(const core::StepReport& report) const {
+  const bool is_in_force_anyway = stage_ == Stage::audit && report.slot == confirmed_;
+  return !is_held() && !is_opening_ && !is_in_force_anyway;
 }
 
 // Too early for what is next in line, as it is lossy.

@@ -88,6 +88,7 @@ class Tuner::Core {
 
   void note(const Score& score);
   void follow_preparation(const core::StepReport& report);
+  bool is_tuning(const core::StepReport& report) const;
   bool is_held() const;
   Action next_action();
   Action put_in_force(Command::Kind kind, int32_t slot);

@@ -43,8 +43,8 @@ const Candidate kMerged = candidate("bf16 merged", 2, "bf16", 3), kSparse = cand
 
 class ChangingJob {
  public:
-  explicit ChangingJob(Change change, Noise noise = kSmall, uint64_t seed = 1, bool retune = true)
-      : change_(std::move(change)), job_(options(noise, seed, retune), change_.before, script(), {kFull, kHalf}) {}
+  explicit ChangingJob(Change change, Noise noise = kSmall, uint64_t seed = 1, const TunerOptions& tuner = {})
+      : change_(std::move(change)), job_(options(noise, seed, tuner), change_.before, script(), {kFull, kHalf}) {}
 
   SimulatedJob& operator*() { return job_; }
   SimulatedJob* operator->() { return &job_; }
@@ -65,11 +65,11 @@ class ChangingJob {
   }
 
  private:
-  JobOptions options(Noise noise, uint64_t seed, bool retune) {
+  JobOptions options(Noise noise, uint64_t seed, const TunerOptions& tuner) {
     JobOptions options;
     options.noise = noise;
     options.seed = seed;
-    options.tuner.retune = retune;
+    options.tuner = tuner;
     options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
     return options;
   }
@@ -200,6 +200,20 @@ TEST(Retune, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
 }
 
+// An audit runs what is in force for 32 scored steps: had tuning to pay for them, nothing would be left for the search.
+TEST(Retune, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
+  const std::map<std::string, double> before = {{"fp32", 400}, {"bf16", 250}, {"bf16 merged", 240}, {"topk", 180}};
+  const std::map<std::string, double> after = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 90}, {"topk", 148}};
+  ChangingJob job({.before = before, .after = after}, kSmall, 1, {.budget_share = 0.08});
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "topk");
+  job.steps(300);
+  job.change_now();
+  job.steps(600);
+  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
+  EXPECT_EQ(job->label_in_force(), "bf16 merged");
+}
+
 TEST(Retune, AuditsTakeAtMostTheirShareOfTheTime) {
   ChangingJob job({.before = kSlow, .after = kSlow}, kQuiet);
   job.decide();
@@ -232,7 +246,7 @@ TEST(Retune, ASlowRankIsNamedAndNotBlamedOnTheStrategy) {
 }
 
 TEST(Retune, TurnedOffItOnlyTells) {
-  ChangingJob job({.before = kFast, .after = kSlow}, kSmall, 1, /*retune=*/false);
+  ChangingJob job({.before = kFast, .after = kSlow}, kSmall, 1, {.retune = false});
   job.decide();
   job.steps(300);
   job.change_now();
