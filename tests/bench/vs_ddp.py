@@ -122,17 +122,32 @@ def first_steps(bench, rate, fidelity, file):
 
 
 def in_rounds(bench, rate, rounds, caps, tuned):
-    """Median steps of every row, one for each round."""
+    """Median steps of every row, one for each round. A link that is refused for good ends them: whole ones count."""
     times = {}
-    for _ in range(rounds):
-        for name, hook in HOOKS.items():
-            report = bench.ddp(rate, hook, caps[name], timed_steps(rate))
-            times.setdefault(("ddp", name), []).append(median_step(report))
-        times.setdefault(("ddp", "compute alone"), []).append(median_step(bench.ddp(rate, "local", 25, 40)))
-        for fidelity, result in tuned.items():
-            for label, file in {"committed": result["exported"], **result["arms"]}.items():
-                times.setdefault((fidelity, label), []).append(pinned_step(bench, rate, fidelity, file))
-            times.setdefault((fidelity, "imported"), []).append(first_steps(bench, rate, fidelity, result["exported"]))
+    for number in range(rounds):
+        try:
+            done = one_round(bench, rate, caps, tuned)
+        except RuntimeError as error:
+            if number == 0:
+                raise
+            print(f"{rate}: {number} of {rounds} rounds, as the next one could not be ended: {error}", flush=True)
+            break
+        for key, ms in done.items():
+            times.setdefault(key, []).append(ms)
+    return times
+
+
+def one_round(bench, rate, caps, tuned):
+    """The median step of every row."""
+    times = {}
+    for name, hook in HOOKS.items():
+        times["ddp", name] = median_step(bench.ddp(rate, hook, caps[name], timed_steps(rate)))
+    times["ddp", "compute alone"] = median_step(bench.ddp(rate, "local", 25, 40))
+    for fidelity, result in tuned.items():
+        for label, file in {"committed": result["exported"], **result["arms"]}.items():
+            times[fidelity, label] = pinned_step(bench, rate, fidelity, file)
+        times[fidelity, "imported"] = first_steps(bench, rate, fidelity, result["exported"])
+    print(f"{rate}: {({' '.join(key): round(ms, 1) for key, ms in times.items()})}", flush=True)
     return times
 
 
