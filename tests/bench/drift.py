@@ -190,7 +190,7 @@ def slow_rank(bench, runs, rows):
     for run in range(runs):
         job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
         if not job.wait(is_settled, 400):
-            raise RuntimeError("no decision")
+            raise RuntimeError("no decision:\n" + "\n".join(line for _, line in job.said[-20:]))
         before = label_at_the_end(job.entries())
         at_least = last_step(job.entries())
         slow_core = max(os.sched_getaffinity(0))  # the last rank's; somebody else computes there too

@@ -14,6 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 WORTH_PINNING = 1.15  # times the best one, as tuning measured it
+ATTEMPTS, PAUSE_S = 4, 30  # where a busy machine fails a link's probe; pauses get longer
+REFUSED = 3  # what examples/cluster then ends with
 
 
 def flags_of_parts(doc, parts, **counts):
@@ -54,16 +56,16 @@ class Bench:
         self.launch(self.launcher(rate), [*command, "--report", report], environment)
         return json.loads(report.read_text(encoding="utf-8"))
 
-    def launch(self, launcher, command, environment=None, attempts=4):
+    def launch(self, launcher, command, environment=None, attempts=ATTEMPTS):
         """Until it has ended well. A link that fails its probe on a busy machine is tried again later."""
         words = [str(word) for word in [*launcher, *command]]
         for attempt in range(attempts):
-            time.sleep(30 * attempt)
+            time.sleep(PAUSE_S * attempt)
             done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == 0:
                 return
-            if done.returncode != 3:
+            if done.returncode != REFUSED:
                 break
         raise RuntimeError(f"{' '.join(words)} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
 
@@ -75,7 +77,8 @@ class Bench:
 
 
 class LiveJob:
-    """A job that runs while its link changes. What it says on standard error is kept with the time at which it came."""
+    """A job that runs while its link changes. What it says on standard error is kept with the time at which it came. It
+    begins as Bench.launch does: again later where the link failed its probe."""
 
     def __init__(self, bench, rate, flags, steps, environment=None):
         bench.count += 1
@@ -85,8 +88,17 @@ class LiveJob:
         self.set_rate(rate)
         command = [*bench.launcher(rate, ["--rate-file", self.rate_file]), bench.program, "--steps", steps, "--no-eval",
                    "--journal", self.journal, "--report", self.report, *flags]
-        self.process = subprocess.Popen([str(word) for word in command], env=dict(os.environ, **(environment or {})),
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for attempt in range(ATTEMPTS):
+            time.sleep(PAUSE_S * attempt)
+            self._start([str(word) for word in command], dict(os.environ, **(environment or {})))
+            while self.process.poll() is None and not any(" nodes x " in line for _, line in self.said):
+                time.sleep(0.1)
+            if self.process.poll() != REFUSED:
+                break
+
+    def _start(self, command, environment):
+        self.process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                        text=True)
         self.said = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
