@@ -70,7 +70,7 @@ def change(job, rate):
     job.wait(lambda entries: len(decisions(entries, "look again")) > before and is_settled(entries)
              or last_step(entries) > at_least + PATIENCE_STEPS, 600)
     if job.process.poll() is not None:
-        raise RuntimeError("the job ended:\n" + "\n".join(line for _, line in job.said[-20:]))
+        raise job.failed("the job ended")
     entries = job.entries()
     changed = job.step_at(moment)
     alarms = [entry["step"] for entry in decisions(entries, *ALARMS) if entry["step"] >= changed]
@@ -119,7 +119,7 @@ def link(bench, runs, rows):
     for run in range(runs):
         job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
         if not job.wait(is_settled, 400):
-            raise RuntimeError("no decision at 1 Gbit/s:\n" + "\n".join(line for _, line in job.said[-20:]))
+            raise job.failed("no decision at 1 Gbit/s")
         held = {}
         for rate in (slow, fast):
             entries, changed, alarm = change(job, rate)
@@ -149,7 +149,7 @@ def removed(bench, runs, rows):
         flags = ["--model", "mlp-small", "--fidelity", "lossy", "--compressors", "topk:0.1", "--seed", run]
         job = LiveJob(bench, "50mbit", flags, 20000)
         if not job.wait(is_settled, 300) or label_at_the_end(job.entries()) is None:
-            raise RuntimeError("nothing was committed at 50 Mbit/s:\n" + "\n".join(line for _, line in job.said[-9:]))
+            raise job.failed("nothing was committed at 50 Mbit/s")
         before = label_at_the_end(job.entries())
         entries, changed, alarm = change(job, "none")
         lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "commit")
@@ -190,7 +190,7 @@ def slow_rank(bench, runs, rows):
     for run in range(runs):
         job = LiveJob(bench, "1gbit", ["--fidelity", "lossy", "--seed", run], 5000)
         if not job.wait(is_settled, 400):
-            raise RuntimeError("no decision:\n" + "\n".join(line for _, line in job.said[-20:]))
+            raise job.failed("no decision")
         before = label_at_the_end(job.entries())
         at_least = last_step(job.entries())
         slow_core = max(os.sched_getaffinity(0))  # the last rank's; somebody else computes there too

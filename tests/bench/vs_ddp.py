@@ -32,8 +32,8 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import (ROOT, Bench, flags_of_parts, median_step as median_step_after,  # noqa: E402
-                            raced_strategies, row, save)
+from support.shaped import (ROOT, Bench, LinkRefused, flags_of_parts,  # noqa: E402
+                            median_step as median_step_after, raced_strategies, row, save)
 
 HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1", "powersgd4": "powersgd4",
          "powersgd4+fp16": "powersgd4_fp16"}
@@ -127,7 +127,7 @@ def in_rounds(bench, rate, rounds, caps, tuned):
     for number in range(rounds):
         try:
             done = one_round(bench, rate, caps, tuned)
-        except RuntimeError as error:
+        except LinkRefused as error:
             if number == 0:
                 raise
             print(f"{rate}: {number} of {rounds} rounds, as the next one could not be ended: {error}", flush=True)

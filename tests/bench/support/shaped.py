@@ -18,6 +18,17 @@ ATTEMPTS, PAUSE_S = 4, 30  # where a busy machine fails a link's probe; pauses g
 REFUSED = 3  # what examples/cluster then ends with
 
 
+class LinkRefused(RuntimeError):
+    """The link failed its probe in every attempt."""
+
+
+def attempts():
+    """One after the other, with the pause before each."""
+    for number in range(ATTEMPTS):
+        time.sleep(PAUSE_S * number)
+        yield
+
+
 def flags_of_parts(doc, parts, **counts):
     """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, a flag for each count with its default,
     and `rows`, those of OUT.json that belong to parts that are not run."""
@@ -56,18 +67,18 @@ class Bench:
         self.launch(self.launcher(rate), [*command, "--report", report], environment)
         return json.loads(report.read_text(encoding="utf-8"))
 
-    def launch(self, launcher, command, environment=None, attempts=ATTEMPTS):
+    def launch(self, launcher, command, environment=None):
         """Until it has ended well. A link that fails its probe on a busy machine is tried again later."""
         words = [str(word) for word in [*launcher, *command]]
-        for attempt in range(attempts):
-            time.sleep(PAUSE_S * attempt)
+        for _ in attempts():
             done = subprocess.run(words, env=dict(os.environ, GRADTUNE_QUIET="1", **(environment or {})), check=False,
                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if done.returncode == 0:
                 return
             if done.returncode != REFUSED:
                 break
-        raise RuntimeError(f"{' '.join(words)} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
+        error = LinkRefused if done.returncode == REFUSED else RuntimeError
+        raise error(f"{' '.join(words)} ended with code {done.returncode}:\n{done.stderr[-2000:]}")
 
     def gradtune(self, rate, flags, steps, pinned=None, evaluate=False):
         command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
@@ -88,8 +99,7 @@ class LiveJob:
         self.set_rate(rate)
         command = [*bench.launcher(rate, ["--rate-file", self.rate_file]), bench.program, "--steps", steps, "--no-eval",
                    "--journal", self.journal, "--report", self.report, *flags]
-        for attempt in range(ATTEMPTS):
-            time.sleep(PAUSE_S * attempt)
+        for _ in attempts():
             self._start([str(word) for word in command], dict(os.environ, **(environment or {})))
             while self.process.poll() is None and not any(" nodes x " in line for _, line in self.said):
                 time.sleep(0.1)
@@ -106,6 +116,10 @@ class LiveJob:
     def _read(self):
         for line in self.process.stderr:
             self.said.append((time.monotonic(), line.rstrip()))
+
+    def failed(self, what):
+        """The error to raise, with what it said last."""
+        return RuntimeError("\n".join([what + ":", *(line for _, line in self.said[-20:])]))
 
     def set_rate(self, rate):
         """In force within a twentieth of a second. Returns when that was asked for."""
