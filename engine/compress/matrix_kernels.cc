@@ -25,18 +25,14 @@ HWY_INLINE double sum_lanes(const float* lanes) {
 }
 
 // Adds the products of four rows and two columns of q to `sums`, of which those of a row are `stride` apart. Element i
-// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes. `ahead` are the next rows.
-HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, const MatrixProduct& ahead,
-                         double* sums_a, double* sums_b) {
+// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes.
+HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, double* sums_a,
+                         double* sums_b) {
   const hn::CappedTag<float, kLanes> d;
   HWY_ALIGN float lanes[2 * kRows][kLanes];
   for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (size_t i = lane; i < n; i += kLanes) {
-      for (size_t row = 0; row < kRows; ++row) {
-        const auto at = static_cast<int64_t>(row * ahead.columns);
-        prefetch_p(d, ahead.gradient + at, offset(ahead.residual, at), i);
-      }
       const auto a = hn::LoadU(d, qa + i), b = hn::LoadU(d, qb + i);
       const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kTile + i);
       const auto m2 = hn::LoadU(d, rows + 2 * kTile + i), m3 = hn::LoadU(d, rows + 3 * kTile + i);
@@ -75,6 +71,7 @@ uint32_t multiply_rows(const MatrixProduct& job) {
     for (size_t begin = 0; begin < job.columns; begin += kTile) {
       const size_t count = std::min(kTile, job.columns - begin);
       const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+      const size_t ahead = begin + kTile < job.columns ? kTile : kRows * job.columns - begin;
       for (size_t row = 0; row < rows; ++row) {
         const size_t at = (first + row) * job.columns + begin;
         const float* gradient = job.gradient + at;
@@ -82,6 +79,7 @@ uint32_t multiply_rows(const MatrixProduct& job) {
         float* const sum = offset(job.sum, static_cast<int64_t>(at));
         float* const to = tile + row * kTile;
         const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
+          prefetch_p(d, gradient, residual, i + ahead);
           const auto p = load_p(d, gradient, residual, i);
           hn::StoreU(p, d, to + i);
           if (sum != nullptr && !job.stream) hn::StoreU(p, d, sum + i);
@@ -91,14 +89,9 @@ uint32_t multiply_rows(const MatrixProduct& job) {
         largest = std::max(largest, seen);
         std::fill(to + count, to + padded, 0.0F);
       }
-      MatrixProduct ahead = job;
-      const size_t next =
-          begin + kTile < job.columns ? first * job.columns + begin + kTile : (first + kRows) * job.columns;
-      ahead.gradient += next;
-      ahead.residual = offset(job.residual, static_cast<int64_t>(next));
       for (size_t j = 0; j < job.rank; j += 2) {
         const float* const q = job.q + j * job.q_stride + begin;
-        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, ahead, sums[j], sums[j + 1]);
+        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, sums[j], sums[j + 1]);
       }
     }
     for (size_t j = 0; j < job.rank; ++j) {

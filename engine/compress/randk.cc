@@ -35,47 +35,66 @@ class Strata {
     begin_ = static_cast<int64_t>(draw % static_cast<uint64_t>(n));
   }
 
-  // Calls visit(stratum, element) for the elements that are sent of [begin, end).
+  static constexpr int64_t kWords = 4;             // strata of a block of random bits
+  static constexpr int64_t kAtOnce = 64 * kWords;  // strata that are drawn at once
+
+  // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked for.
+  struct Run {
+    int64_t stratum;
+    std::span<const int64_t> elements;
+  };
+
+  // Calls visit(run) for the elements that are sent of [begin, end), which are no more than a block.
   template <class Visit>
   void for_sent(int64_t begin, int64_t end, const Visit& visit) const {
     const int64_t middle = std::clamp(begin_, begin, end);  // the strata go on at the front when they come to the end
-    if (begin < middle) for_sent_from(begin_ - n_, begin, middle, visit);
-    if (middle < end) for_sent_from(begin_, middle, end, visit);
+    if (begin < middle) for_sent_from(begin_ - n_, begin, begin, middle, visit);
+    if (middle < end) for_sent_from(begin_, begin, middle, end, visit);
   }
 
  private:
-  static constexpr int64_t kWords = 4;    // strata of a block of random bits
-  static constexpr int64_t kBlocks = 64;  // that are drawn at once
-
   int64_t begin_of(int64_t stratum) const { return stratum * size_ + std::min(stratum, larger_); }
   int64_t stratum_of(int64_t position) const {
     const int64_t of_larger = larger_ * (size_ + 1);
     return position < of_larger ? position / (size_ + 1) : larger_ + (position - of_larger) / size_;
   }
 
-  // Where strata begin at that element. Random bits are those of the second element of each kWords strata, since the
-  // first one of all has said where they begin.
+  // Where strata begin at the element `origin`.
   template <class Visit>
-  void for_sent_from(int64_t origin, int64_t begin, int64_t end, const Visit& visit) const {
+  void for_sent_from(int64_t origin, int64_t zero, int64_t begin, int64_t end, const Visit& visit) const {
     const int64_t behind = stratum_of(end - 1 - origin) + 1;
     int64_t stratum = stratum_of(begin - origin) / kWords * kWords;
-    int64_t from = origin + begin_of(stratum);
     while (stratum < behind) {
-      const int64_t next = std::min(behind, stratum + kBlocks * kWords);
-      const int64_t blocks = (next - stratum + kWords - 1) / kWords;
-      int64_t positions[kBlocks];
-      std::array<uint32_t, kWords> words[kBlocks];
-      for (int64_t i = 0; i < blocks; ++i) {
-        positions[i] = work_.first_element + begin_of(stratum + i * kWords) + 1;
-      }
-      shared_random_of(work_.random, positions, static_cast<size_t>(blocks), words);
-      for (int64_t i = 0; stratum < next; ++stratum, ++i) {
-        const int64_t size = size_ + (stratum < larger_ ? 1 : 0);
-        const int64_t element =
-            from + static_cast<int64_t>(uint64_t{words[i / kWords][i % kWords]} * static_cast<uint64_t>(size) >> 32);
-        if (begin <= element && element < end) visit(stratum, element);
-        from += size;
-      }
+      const int64_t next = std::min(behind, stratum + kAtOnce);
+      uint32_t words[kAtOnce];
+      draw(stratum, next, words);
+      int64_t elements[kAtOnce];
+      const int64_t larger = std::clamp(larger_, stratum, next) - stratum;
+      const int64_t from = origin + begin_of(stratum) - zero;
+      place(words, larger, from, size_ + 1, elements);
+      place(words + larger, next - stratum - larger, from + larger * (size_ + 1), size_, elements + larger);
+      // Strata at both ends may be partly outside, and what they send.
+      int64_t first = 0, last = next - stratum;
+      while (first < last && elements[first] < begin - zero) ++first;
+      while (first < last && elements[last - 1] >= end - zero) --last;
+      if (first < last) visit(Run{stratum + first, {elements + first, elements + last}});
+      stratum = next;
+    }
+  }
+
+  // Random bits are those of the second element of each kWords strata, since the first one of all has said where they begin.
+  void draw(int64_t stratum, int64_t next, uint32_t* words) const {
+    int64_t positions[kAtOnce / kWords];
+    size_t blocks = 0;
+    for (; stratum < next; stratum += kWords) positions[blocks++] = work_.first_element + begin_of(stratum) + 1;
+    shared_random_of(work_.random, positions, blocks, reinterpret_cast<std::array<uint32_t, kWords>*>(words));
+  }
+
+  // Of `count` strata of that size, of which the first begins at `from`.
+  static void place(const uint32_t* words, int64_t count, int64_t from, int64_t size, int64_t* elements) {
+    const auto width = static_cast<uint32_t>(size);
+    for (int64_t i = 0; i < count; ++i) {
+      elements[i] = from + i * size + static_cast<int64_t>(uint64_t{words[i]} * width >> 32);
     }
   }
 
@@ -114,10 +133,15 @@ class RandK final : public Compressor {
                                .n = count,
                                .stream = false}));
       // What is sent has no error: the next residual stays what it was, or is zero.
-      strata.for_sent(begin, end, [&](int64_t stratum, int64_t element) {
-        const float gradient = job.gradient[static_cast<size_t>(element)];
-        values[stratum] = job.scale * (job.residual == nullptr ? gradient : gradient + job.residual[element]);
-        tile[element - begin] = next != nullptr && job.add_to_residual_next ? next[element - begin] : 0;
+      strata.for_sent(begin, end, [&](const Strata::Run& run) {
+        const float* const gradient = job.gradient.data() + begin;
+        const float* const residual = offset(job.residual, begin);
+        float* value = values + run.stratum;
+        for (int64_t i : run.elements) {
+          *value++ = job.scale * (residual == nullptr ? gradient[i] : gradient[i] + residual[i]);
+        }
+        if (next == nullptr) return;
+        for (int64_t i : run.elements) tile[i] = job.add_to_residual_next ? next[i] : 0;
       });
       if (next == nullptr) return;
       write_floats(tile, next, count, /*past_caches=*/n * 4 >= kStreamBytes);
@@ -130,12 +154,15 @@ class RandK final : public Compressor {
     if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes || n == 0) return sizes;
     const Strata strata(job.work, n, share_of(spec_.parameter, n));
     add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums) {
-      strata.for_sent(begin, end, [&](int64_t stratum, int64_t element) {
-        float sum = sums[element - begin];
+      strata.for_sent(begin, end, [&](const Strata::Run& run) {
+        float sent[Strata::kAtOnce];
+        const size_t count = run.elements.size();
+        for (size_t i = 0; i < count; ++i) sent[i] = sums[run.elements[i]];
         for (const std::span<const std::byte>& payload : job.payloads) {
-          sum += reinterpret_cast<const float*>(payload.data())[stratum];
+          const float* const values = reinterpret_cast<const float*>(payload.data()) + run.stratum;
+          for (size_t i = 0; i < count; ++i) sent[i] += values[i];
         }
-        sums[element - begin] = sum;
+        for (size_t i = 0; i < count; ++i) sums[run.elements[i]] = sent[i];
       });
     });
     return {};

@@ -20,17 +20,11 @@ void draw_all(const Random& random, const int64_t* elements, size_t n, std::arra
 #if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<uint64_t, 8> d;
   const PhiloxKeys keys(random.seed);
-  HWY_ALIGN uint64_t pairs[2][8];
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
     auto x0 = hn::LoadU(d, reinterpret_cast<const uint64_t*>(elements + i));
     auto x1 = hn::Set(d, uint64_t{random.step}), x2 = hn::ShiftRight<32>(x0), x3 = hn::Set(d, uint64_t{random.use});
     for (int round = 0; round < core::kPhiloxRounds; ++round) philox_round(d, keys, round, x0, x1, x2, x3);
-    hn::Store(philox_pair(d, x0, x1), d, pairs[0]);
-    hn::Store(philox_pair(d, x2, x3), d, pairs[1]);
-    for (size_t lane = 0; lane < hn::Lanes(d); ++lane) {
-      std::memcpy(words[i + lane].data(), &pairs[0][lane], sizeof(uint64_t));
-      std::memcpy(words[i + lane].data() + 2, &pairs[1][lane], sizeof(uint64_t));
-    }
+    hn::StoreInterleaved2(philox_pair(d, x0, x1), philox_pair(d, x2, x3), d, reinterpret_cast<uint64_t*>(words + i));
   }
 #endif
   for (; i < n; ++i) words[i] = shared_random(random, elements[i]);

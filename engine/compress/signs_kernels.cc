@@ -196,30 +196,6 @@ struct Parts {
   const uint8_t* bits[kAtOnce];
 };
 
-// Where the bits from that byte on are set, of 8 lanes or more.
-template <class D>
-HWY_INLINE hn::Mask<D> mask_of(D d, const uint8_t* bits) {
-  uint8_t enough[8] = {};  // what is loaded is whole bytes, but perhaps more of them than there are lanes
-  std::memcpy(enough, bits, (hn::MaxLanes(d) + 7) / 8);
-  return hn::LoadMaskBits(d, enough);
-}
-
-// What the signs of elements from i on stand for.
-template <class D>
-HWY_INLINE hn::Vec<D> values_of(D d, const Levels& levels, const uint8_t* bits, size_t i) {
-  const auto negative = hn::Set(d, levels.negative), positive = hn::Set(d, levels.positive);
-  if constexpr (hn::MaxLanes(D()) >= 8) {
-    return hn::IfThenElse(mask_of(d, bits + i / 8), negative, positive);
-  } else if constexpr (hn::MaxLanes(D()) == 1) {
-    return (bits[i / 8] >> i % 8 & 1) != 0 ? negative : positive;
-  } else {
-    // Moves bit l to where the number of lane l has its sign.
-    const hn::RebindToUnsigned<D> du;
-    const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(i % 8)), hn::Iota(du, 0));
-    return by_sign(d, hn::BitCast(d, hn::Shl(hn::Set(du, uint32_t{bits[i / 8]}), place)), negative, positive);
-  }
-}
-
 // sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
 template <size_t kCount>
 HWY_INLINE void add_tile(const SignDecode run, const Parts parts, size_t begin, size_t end, const float* old,
@@ -231,9 +207,13 @@ HWY_INLINE void add_tile(const SignDecode run, const Parts parts, size_t begin, 
     Levels levels[kCount];
     for (size_t p = 0; p < kCount; ++p) levels[p] = Levels(run.kind, parts.scales[p], block);
     for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
-      auto sum = values_of(d, levels[0], parts.bits[0] + at / 8, i);
+      const auto value = [&](size_t p) HWY_ATTR {
+        const auto is_negative = mask_at(d, parts.bits[p], at + i);
+        return hn::IfThenElse(is_negative, hn::Set(d, levels[p].negative), hn::Set(d, levels[p].positive));
+      };
+      auto sum = value(0);
       if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
-      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, values_of(d, levels[p], parts.bits[p] + at / 8, i));
+      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
       hn::StoreU(sum, d, out + i);
     });
   });

@@ -41,15 +41,32 @@ HWY_INLINE void for_vectors(size_t n, const Body& body) {
   for (; i < n; ++i) body(lane, i);
 }
 
-// Calls body(d, i) -> one bit per lane in the same way, and takes 64 of them at a time to use(first element, bits).
+// Elements whose bits make a word, and whose bytes a cache line.
+inline constexpr size_t kWord = 64;
+
+// The same, with start(i) before each word: what has to be done now and then only stays out of the loop.
+template <class Start, class Body>
+HWY_INLINE void for_by_words(size_t n, const Start& start, const Body& body) {
+  const hn::CappedTag<float, kWord> d;
+  size_t i = 0;
+  for (; i + kWord <= n; i += kWord) {
+    start(i);
+    for (size_t j = 0; j < kWord; j += hn::Lanes(d)) body(d, i + j);
+  }
+  if (i == n) return;
+  start(i);
+  for_vectors(n - i, [&](auto some, size_t j) HWY_ATTR { body(some, i + j); });
+}
+
+// Calls body(d, i) -> one bit per lane in the same way, and takes a word of them at a time to use(first element, bits).
 template <class Body, class Use>
 HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {
-  const hn::CappedTag<float, 64> d;
+  const hn::CappedTag<float, kWord> d;
   const hn::CappedTag<float, 1> lane;
   size_t i = 0;
-  for (; i + 64 <= n; i += 64) {
+  for (; i + kWord <= n; i += kWord) {
     uint64_t bits = 0;
-    for (size_t j = 0; j < 64; j += hn::Lanes(d)) bits |= body(d, i + j) << j;
+    for (size_t j = 0; j < kWord; j += hn::Lanes(d)) bits |= body(d, i + j) << j;
     use(i, bits);
   }
   if (i == n) return;
@@ -120,6 +137,26 @@ HWY_INLINE auto abs_bits(D /*d*/, V v) {
   return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
 }
 
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Mask<D> is_finite(D d, V v) {
+  const hn::RebindToSigned<D> di;
+  return hn::RebindMask(d, hn::Lt(abs_bits(d, v), hn::Set(di, static_cast<int32_t>(kInfinityBits))));
+}
+
+// Where the bits from bit i on are set; i is a multiple of the number of lanes, or of 8.
+template <class D>
+HWY_INLINE hn::Mask<D> mask_at(D d, const uint8_t* bits, size_t i) {
+  if constexpr (hn::MaxLanes(D()) >= 8) {
+    uint8_t enough[8] = {};  // what is loaded is whole bytes, but perhaps more of them than there are lanes
+    std::memcpy(enough, bits + i / 8, hn::MaxLanes(d) / 8);
+    return hn::LoadMaskBits(d, enough);
+  } else {
+    const hn::RebindToUnsigned<D> du;
+    const auto of_lane = hn::Shl(hn::Set(du, 1), hn::Iota(du, 0));
+    return hn::RebindMask(d, hn::TestBit(hn::Set(du, uint32_t{bits[i / 8]} >> i % 8), of_lane));
+  }
+}
+
 // The largest of the abs_bits that body(d, i) returns for vectors that cover [0, n).
 template <class Body>
 HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
@@ -134,20 +171,27 @@ HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
   return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
 }
 
-// The Euclidean norm of p, for every size of vectors the same. Squares in fp64: none overflows or vanishes. Element i
-// goes to partial sum i % 8.
+// The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes, and
+// it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so that few
+// additions have to wait for the one before.
 HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
   HWY_ALIGN double sums[8];
-  const size_t whole = n / 8 * 8;
+  const size_t whole = n / 32 * 32;
   for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
-    auto sum = hn::Zero(d);
-    for (size_t i = lane; i < whole; i += 8) {
+    const auto added = [&](size_t i, auto sum) HWY_ATTR {
       const auto p = hn::PromoteTo(d, load_p(df, gradient, residual, i));
-      sum = hn::Add(sum, hn::Mul(p, p));
+      return hn::MulAdd(p, p, sum);
+    };
+    auto first = hn::Zero(d), second = first, third = first, fourth = first;
+    for (size_t i = lane; i < whole; i += 32) {
+      first = added(i, first);
+      second = added(i + 8, second);
+      third = added(i + 16, third);
+      fourth = added(i + 24, fourth);
     }
-    hn::StoreU(sum, d, sums + lane);
+    hn::Store(hn::Add(hn::Add(first, second), hn::Add(third, fourth)), d, sums + lane);
   }
   for (size_t i = whole; i < n; ++i) {
     const double p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];

@@ -14,6 +14,8 @@
 // Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last block.
 // Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode 5. Two
 // rotations by encode, one by decode: 10 additions an element each. Accuracy was not measured yet.
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -119,6 +121,7 @@ class Thc final : public Compressor {
                     .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
                     .stream = n * 4 >= kStreamBytes});
       }
+      hwy::FlushStream();
     });
     return true;  // the first round has seen all elements
   }
@@ -139,6 +142,7 @@ class Thc final : public Compressor {
                                          .stream = n * 4 >= kStreamBytes});
         if (!decoded) good.store(false, std::memory_order_relaxed);
       }
+      hwy::FlushStream();
     });
     if (good.load(std::memory_order_relaxed)) return {};
     return bad_sum(job);

@@ -11,7 +11,6 @@
 
 #include "engine/compress/random-inl.h"
 #include "engine/compress/simd-inl.h"
-#include "engine/compress/write_floats.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
@@ -24,15 +23,16 @@ HWY_INLINE hn::Vec<D> butterfly(D d, hn::Vec<D> v) {
   constexpr int kLog = std::countr_zero(kStride);
   const hn::RebindToUnsigned<D> du;
   auto swapped = v;
-  if constexpr (kStride == 1) swapped = hn::Reverse2(d, v);
-  if constexpr (kStride == 2) swapped = hn::Reverse2(d, hn::Reverse4(d, v));
-  if constexpr (kStride == 4) swapped = hn::Reverse4(d, hn::Reverse8(d, v));
 #if HWY_TARGET != HWY_SCALAR
+  if constexpr (kStride == 1) swapped = hn::Reverse2(d, v);
+  if constexpr (kStride == 2) swapped = hn::Shuffle1032(v);
+  if constexpr (kStride == 4) swapped = hn::SwapAdjacentBlocks(v);
   if constexpr (kStride == 8) swapped = hn::ConcatLowerUpper(d, v, v);  // of 16 lanes
 #endif
-  // Where the bit of the stride is set it is what stands before minus this: this with the other sign, added.
-  const auto is_second = hn::ShiftLeft<31>(hn::And(hn::ShiftRight<kLog>(hn::Iota(du, 0)), hn::Set(du, 1)));
-  return hn::Add(swapped, hn::BitCast(d, hn::Xor(hn::BitCast(du, v), is_second)));
+  // Where the bit of the stride is set it is what stands before minus this. A product by 1 or -1 is exact.
+  const auto is_second = hn::ShiftLeft<31>(hn::ShiftRight<kLog>(hn::Iota(du, 0)));
+  const auto factor = hn::BitCast(d, hn::Xor(hn::BitCast(du, hn::Set(d, 1.0F)), is_second));
+  return hn::MulAdd(v, factor, swapped);
 }
 
 // The butterflies of the strides that are smaller than a vector.
@@ -88,21 +88,19 @@ HWY_INLINE void transform(const From& from, float* x) {
 // D v, for the elements from i on.
 template <class D>
 HWY_INLINE hn::Vec<D> change_signs(D d, const RotationSigns& signs, size_t i, hn::Vec<D> v) {
-  const hn::RebindToUnsigned<D> du;
-  const auto place = hn::Sub(hn::Set(du, 31 - static_cast<uint32_t>(i % 32)), hn::Iota(du, 0));
-  const auto sign = hn::And(hn::Shl(hn::Set(du, signs[i / 32]), place), hn::Set(du, 0x80000000U));
-  return hn::BitCast(d, hn::Xor(hn::BitCast(du, v), sign));
+  const auto changes = mask_at(d, reinterpret_cast<const uint8_t*>(signs.data()), i);
+  return hn::IfThenElse(changes, hn::Neg(v), v);
 }
 
 // Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
 constexpr float kNorm = 1.0F / 32;
 
-// x = D H y / 32, where from(d, i) is y from element i on.
-template <class From>
-HWY_INLINE void rotate_back(const From& from, const RotationSigns& signs, float* x) {
-  transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(from(d, i), hn::Set(d, kNorm)); }, x);
-  const hn::CappedTag<float, 16> d;
-  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) hn::Store(change_signs(d, signs, i, hn::Load(d, x + i)), d, x + i);
+HWY_INLINE void write(const float* from, float* to, size_t n, bool past_caches) {
+  if (past_caches) {
+    stream(from, to, n * sizeof(float));
+  } else {
+    std::copy_n(from, n, to);
+  }
 }
 
 // The codes of a tile of y, and in its place what they stand for.
@@ -128,38 +126,46 @@ HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, 
 }
 
 void encode_block(const EncodeRun& block, const ThcTarget& to) {
-  const EncodeRun of = block;  // what the compiler keeps in registers no store can change
+  EncodeRun of = block;  // what the compiler keeps in registers no store can change
+  HWY_ALIGN float padded[kOrder];
+  if (of.n < kOrder) {
+    for_vectors(of.n,
+                [&](auto d, size_t i) HWY_ATTR { hn::StoreU(load_p(d, of.gradient, of.residual, i), d, padded + i); });
+    std::fill(padded + of.n, padded + kOrder, 0.0F);
+    of.gradient = padded;
+    of.residual = nullptr;
+  }
   HWY_ALIGN float x[kOrder];
-  for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
+  const RotationSigns& signs = *to.signs;
+  const auto rotated = [&](auto d, size_t i) HWY_ATTR {
     prefetch_p(d, of.gradient, of.residual, i + kOrder);
-    hn::StoreU(hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale)), d, x + i);
-  });
-  std::fill(x + of.n, x + kOrder, 0.0F);
-  transform([&](auto d, size_t i)
-                HWY_ATTR { return change_signs(d, *to.signs, i, hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm))); },
-            x);
+    const auto sent = hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale));
+    return change_signs(d, signs, i, hn::Mul(sent, hn::Set(d, kNorm)));
+  };
+  transform(rotated, x);
   RandomTile random(to.random);
   for (size_t begin = 0; begin < kOrder; begin += kTile) {
     const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element) + begin, kTile);
     quantise(to.levels, draws, x + begin, to.codes + begin);
   }
   if (of.residual_next == nullptr) return;
-  rotate_back([&](auto d, size_t i) HWY_ATTR { return hn::Load(d, x + i); }, *to.signs, x);
+  transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)); }, x);
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     const auto p = load_p(d, of.gradient, of.residual, i);
-    const auto sent = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, of.error_scale));
+    const auto sent = hn::Mul(change_signs(d, signs, i, hn::LoadU(d, x + i)), hn::Set(d, of.error_scale));
     auto missed = hn::Sub(hn::Mul(p, hn::Set(d, of.unsent_factor)), sent);
     if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, of.residual_next + i), missed);
     hn::StoreU(missed, d, x + i);
   });
-  write_floats(x, of.residual_next, of.n, to.stream);
+  write(x, of.residual_next, of.n, to.stream);
 }
 
 // The sums of so many payloads fit 16 bits.
 constexpr size_t kFitting = 256;
 
-// Adds the codes of as many payloads to `sums` and returns the largest of them.
-HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloads, size_t codes_at, float* sums) {
+// The sums of the codes of as many payloads, added to `sums` unless they are the first; returns the largest code.
+HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloads, size_t codes_at, bool are_first,
+                              float* sums) {
   const hn::CappedTag<uint16_t, 32> d16;
   const hn::Rebind<uint8_t, decltype(d16)> d8;
   const hn::CappedTag<float, 16> d;
@@ -170,8 +176,9 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
   for (size_t i = 0; i < kOrder; i += hn::Lanes(d16)) {
     auto sum = hn::Zero(d16), most = hn::Zero(d16);
     for (const std::span<const std::byte>& payload : payloads) {
-      const auto codes = hn::LoadU(d8, reinterpret_cast<const uint8_t*>(payload.data()) + codes_at + i);
-      const auto wide = hn::PromoteTo(d16, codes);
+      const auto* const codes = reinterpret_cast<const uint8_t*>(payload.data()) + codes_at + i;
+      if (i % 64 == 0) hwy::Prefetch(codes + kOrder);
+      const auto wide = hn::PromoteTo(d16, hn::LoadU(d8, codes));
       sum = hn::Add(sum, wide);
       most = hn::Max(most, wide);
     }
@@ -180,7 +187,7 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
   }
   for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
     const auto sum = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d16_of_float, tile + i)));
-    hn::Store(hn::Add(hn::Load(d, sums + i), sum), d, sums + i);
+    hn::Store(are_first ? sum : hn::Add(hn::Load(d, sums + i), sum), d, sums + i);
   }
   HWY_ALIGN uint16_t lanes[32];
   hn::Store(largest, d16, lanes);
@@ -188,26 +195,29 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
 }
 
 bool decode_block(const ThcDecode& block) {
-  HWY_ALIGN float x[kOrder] = {};
+  HWY_ALIGN float x[kOrder];
   const size_t payloads = block.payloads.size();
+  if (payloads == 0) std::fill_n(x, kOrder, 0.0F);
   uint32_t largest = 0;
   for (size_t first = 0; first < payloads; first += kFitting) {
     const auto some = block.payloads.subspan(first, std::min(kFitting, payloads - first));
-    largest = std::max(largest, add_codes(some, block.codes_at, x));
+    largest = std::max(largest, add_codes(some, block.codes_at, first == 0, x));
   }
   if (largest > static_cast<uint32_t>(block.levels.levels * block.summed)) return false;
   const float unit = block.levels.unit;
   const float low = static_cast<float>(payloads * static_cast<size_t>(block.summed)) * block.levels.low;
-  if (unit == 0) std::fill_n(x, kOrder, 0.0F);
-  rotate_back([&](auto d, size_t i)
-                  HWY_ATTR { return hn::Add(hn::Mul(hn::Load(d, x + i), hn::Set(d, unit)), hn::Set(d, low)); },
-              *block.signs, x);
-  if (block.accumulate) {
-    for_vectors(block.n, [&](auto d, size_t i) HWY_ATTR {
-      hn::StoreU(hn::Add(hn::LoadU(d, block.out + i), hn::LoadU(d, x + i)), d, x + i);
-    });
-  }
-  write_floats(x, block.out, block.n, block.stream);
+  const auto values = [&](auto d, size_t i) HWY_ATTR {
+    const auto value = hn::Add(hn::Mul(hn::Load(d, x + i), hn::Set(d, unit)), hn::Set(d, low));
+    return hn::Mul(value, hn::Set(d, kNorm));
+  };
+  transform(values, x);
+  const RotationSigns& signs = *block.signs;
+  for_vectors(block.n, [&](auto d, size_t i) HWY_ATTR {
+    auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
+    if (block.accumulate) value = hn::Add(hn::LoadU(d, block.out + i), value);
+    hn::StoreU(value, d, x + i);
+  });
+  write(x, block.out, block.n, block.stream);
   return true;
 }
 

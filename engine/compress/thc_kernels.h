@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `thc`, over one block. Internal to engine/compress.
+// Kernels of `thc`, over one block. Internal to engine/compress. Streaming stores are not ordered with what follows: the
+// caller has to flush them (hwy::FlushStream) behind its last block.
 //
 // The rotation of a block x: y = H D x / 32, where D changes signs and H is the Hadamard matrix of order 1024, whose
 // entries are 1 and -1. It is orthonormal, and its inverse is D H / 32. A shorter block is rotated with zeros behind it.

@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How numbers become codes of 8 bits or fewer, and codes numbers: the formats of block_codes_kernels.h.
+#if defined(GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
+#undef GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
+#else
+#define GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
+#endif
+
+#include <cmath>
+
+#include "engine/compress/random-inl.h"
+#include "engine/compress/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+// Each of the following says how numbers become codes: `unit` of a block by what its norm is sent as, `encode` of x =
+// element / unit with 16 random bits, `value` of a code, the code of 0, and the largest code there is, sign apart. No x is
+// larger than the largest value but for rounding. `decoded` are elements by codes as they are in a payload, and step(unit).
+
+// Codes count from the lowest integer; `zero` is the code of 0. With one bit there is none, 0 lies between both.
+template <bool kIsRandom>
+class Integers {
+ public:
+  static constexpr bool kRandom = kIsRandom;
+
+  explicit Integers(int bits)
+      : high_(bits == 1 ? 1 : (1 << (bits - 1)) - 1),
+        low_(bits == 1 ? 0 : -high_),
+        shift_(bits == 1 ? 0.5F : 0.0F),
+        zero_(shift_ - static_cast<float>(low_)) {}
+
+  float largest_value() const { return static_cast<float>(high_) - shift_; }
+  int32_t code_mask() const { return 0xff; }
+  int32_t zero_code() const { return -low_; }
+  int32_t largest_code() const { return high_ - low_; }
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+    const hn::RebindToSigned<D> di;
+    if constexpr (kRandom) {
+      const auto code = hn::Sub(round_at_random(d, x, random, shift_), hn::Set(di, low_));
+      return hn::Min(hn::Max(code, hn::Zero(di)), hn::Set(di, high_ - low_));
+    } else {
+      constexpr int32_t kBits = 0x4b400000;  // of 1.5 * 2^23, whose last place is that of integers
+      const auto sum = hn::BitCast(di, hn::Add(x, hn::Set(d, 0x1.8p23F)));
+      return hn::Sub(sum, hn::Set(di, kBits + low_));
+    }
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    return hn::Sub(hn::ConvertTo(d, code), hn::Set(d, zero_));
+  }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
+    return hn::Div(norm, hn::Set(d, largest_value()));
+  }
+  float step(float unit) const { return unit; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
+    const hn::Rebind<uint8_t, D> d8;
+    return hn::Mul(value(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d8, codes + i))), step);
+  }
+
+ private:
+  int32_t high_, low_;
+  float shift_, zero_;
+};
+
+// |x| with the sign of the number whose bits are moved up to there.
+template <class D, class V, class C>
+HWY_INLINE hn::Vec<D> with_sign(D d, V magnitude, C bits) {
+  const hn::RebindToSigned<D> di;
+  const auto sign = hn::Set(di, INT32_MIN);
+  return hn::BitCast(d, hn::OrAnd(hn::BitCast(di, magnitude), bits, sign));
+}
+
+// Sign, exponent, and this many bits of mantissa; the largest code is that of the largest value.
+template <int kMantissa, int32_t kLargestCode>
+class Floats {
+ public:
+  static constexpr bool kRandom = false;
+  explicit Floats(int /*bits*/) {}
+
+  float largest_value() const {
+    const int exponent = (kLargestCode >> kMantissa) - kBias;
+    return std::ldexp(1 + static_cast<float>(kLargestCode & (kOne - 1)) / kOne, exponent);
+  }
+  int32_t code_mask() const { return 0x7f; }
+  int32_t zero_code() const { return 0; }
+  int32_t largest_code() const { return kLargestCode; }
+
+  // By adding a power of two whose last place is that of the code: 2^(23 - kMantissa) times that of |x|, or of the
+  // smallest normal number. So many last places are the mantissa with its first bit, if it has one.
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R /*random*/) const {
+    const hn::RebindToSigned<D> di;
+    const auto bits = abs_bits(d, x);
+    const auto power = hn::Max(hn::And(bits, hn::Set(di, 0x7f800000)), hn::Set(di, kSmallest));
+    const auto added = hn::Add(power, hn::Set(di, kShift << 23));
+    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, bits), hn::BitCast(d, added)));
+    const auto exponent = hn::ShiftRight<kShift>(hn::Sub(power, hn::Set(di, kSmallest)));
+    const auto code = hn::Add(hn::Sub(sum, added), exponent);
+    return hn::OrAnd(code, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    const hn::RebindToSigned<D> di;
+    const auto bits = hn::ShiftLeft<kShift>(hn::And(code, hn::Set(di, 0x7f)));
+    const auto smallest = hn::Set(di, kSmallest);
+    const auto normal = hn::BitCast(d, hn::Add(bits, hn::Set(di, kRebias << kShift)));
+    // Right for subnormal numbers, and not below the right one for others.
+    const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
+    return with_sign(d, hn::Min(normal, subnormal), hn::ShiftLeft<24>(code));
+  }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
+    return hn::Div(norm, hn::Set(d, largest_value()));
+  }
+
+  // As fp16, which has room for the exponents, and in other places the bias.
+  float step(float unit) const { return unit * static_cast<float>(1 << (15 - kBias)); }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::Rebind<int16_t, D> d16;
+    const hn::Rebind<hwy::float16_t, D> df16;
+    const auto wide =
+        hn::ShiftLeft<10 - kMantissa>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes) + i)));
+    // What the sign has filled between itself and the exponent.
+    const auto bits = hn::And(wide, hn::Set(d16, static_cast<int16_t>(0x8000 | (0x7f << (10 - kMantissa)))));
+    return hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), step);
+  }
+
+ private:
+  static constexpr int kOne = 1 << kMantissa;
+  static constexpr int kBias = (1 << (6 - kMantissa)) - 1;
+  static constexpr int kShift = 23 - kMantissa;
+  static constexpr int32_t kRebias = (127 - kBias) << kMantissa;
+  static constexpr int32_t kSmallest = (127 - kBias + 1) << 23;  // bits of the smallest normal number
+};
+
+// The exponent of fp32 itself, since x < 1 has only half of them. Random bits are added to the mantissa, whose carry then
+// is the larger power; numbers below the smallest power work in the same way.
+class Powers {
+ public:
+  static constexpr bool kRandom = true;
+  explicit Powers(int /*bits*/) {}
+
+  float largest_value() const { return 1; }
+  int32_t code_mask() const { return 0x7f; }
+  int32_t zero_code() const { return 0; }
+  int32_t largest_code() const { return 0x7f; }
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+    const hn::RebindToSigned<D> di;
+    const auto draw = hn::Add(hn::ShiftLeft<7>(random), hn::Set(di, 64));
+    const auto magnitude = hn::ShiftRight<23>(hn::Add(abs_bits(d, x), draw));
+    return hn::OrAnd(magnitude, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+  }
+
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C code) const {
+    const hn::RebindToSigned<D> di;
+    const auto magnitude = hn::ShiftLeft<23>(hn::And(code, hn::Set(di, 0x7f)));
+    return with_sign(d, hn::BitCast(d, magnitude), hn::ShiftLeft<24>(code));
+  }
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
+    const hn::RebindToSigned<D> di;
+    const auto power = hn::And(hn::BitCast(di, norm), hn::Set(di, static_cast<int32_t>(kInfinityBits)));
+    return hn::IfThenZeroElse(hn::Eq(norm, hn::Zero(d)), hn::BitCast(d, hn::Add(power, hn::Set(di, 1 << 23))));
+  }
+  float step(float unit) const { return unit; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
+    const hn::Rebind<uint8_t, D> d8;
+    return hn::Mul(value(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d8, codes + i))), step);
+  }
+};
+
+// Of a block whose unit is zero: what is sent is the code of 0.
+class Zeros {
+ public:
+  static constexpr bool kRandom = false;
+  explicit Zeros(int32_t zero_code) : zero_code_(zero_code) {}
+
+  template <class D, class V, class R>
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D /*d*/, V /*x*/, R /*random*/) const {
+    return hn::Set(hn::RebindToSigned<D>(), zero_code_);
+  }
+  template <class D, class C>
+  HWY_INLINE hn::Vec<D> value(D d, C /*code*/) const {
+    return hn::Zero(d);
+  }
+
+ private:
+  int32_t zero_code_;
+};
+
+// Integers of two bits, -1, 0 and 1, where they are still planes: their codes are 0, 1 and 2.
+class Ternary {
+ public:
+  float step(float unit) const { return unit; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* planes, size_t i, hn::Vec<D> step) const {
+    const uint8_t* const of_word = planes + i / kWord * (2 * kWord / 8);
+    const auto is_zero = mask_at(d, of_word, i % kWord), is_one = mask_at(d, of_word + kWord / 8, i % kWord);
+    return hn::IfThenElse(is_one, step, hn::IfThenZeroElse(is_zero, hn::Neg(step)));
+  }
+};
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
