@@ -82,10 +82,11 @@ void Bucket::encode(bool feedback, compress::Queue& queue) const {
   }
 }
 
-// Two steps, behind which a state is settled.
+// So many steps that a state is settled: momentum of what was sent is zero and takes a while to grow again.
 void Bucket::prepare(bool feedback, compress::Queue& queue) {
-  std::fill_n(state_.data(), compressor_.state_bytes(extent()), std::byte{0});
-  for (int step = 0; step < 2; ++step) {
+  const int64_t state_bytes = compressor_.state_bytes(extent());
+  std::fill_n(state_.data(), state_bytes, std::byte{0});
+  for (int step = 0; step < (state_bytes > 0 ? 50 : 1); ++step) {
     encode(feedback, queue);
     for (int i = 0; i < kMostPayloads; ++i) std::copy_n(sent().data(), payload_bytes_, payloads_[i].data());
     decode(1, last(), queue);
