@@ -177,14 +177,11 @@ HWY_INLINE void add_tile(const Codes codes, int bits, size_t block_size, const P
     float* const out = sums + at;
     float steps[kCount];
     for (size_t p = 0; p < kCount; ++p) steps[p] = codes.step(parts.units[p][block]);
-    // Always inline: the compiler takes a call that only asks for memory for one that does nothing.
-    const auto ahead = [&](size_t i) HWY_ATTR __attribute__((always_inline)) {
-      const int64_t byte = code_bytes(static_cast<int64_t>(at + i + kAhead), bits);
-      for (size_t p = 0; p < kCount; ++p) hwy::Prefetch(parts.codes[p] + byte);
-    };
-    for_by_words(to - from, ahead, [&](auto d, size_t i) HWY_ATTR {
-      const auto value = [&](size_t p)
-                             HWY_ATTR { return codes.decoded(d, parts.codes[p], at + i, hn::Set(d, steps[p])); };
+    for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
+      const auto value = [&](size_t p) HWY_ATTR {
+        if (i % kWord == 0) hwy::Prefetch(parts.codes[p] + code_bytes(static_cast<int64_t>(at + i + kAhead), bits));
+        return codes.decoded(d, parts.codes[p], at + i, hn::Set(d, steps[p]));
+      };
       auto sum = value(0);
       if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
       for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));

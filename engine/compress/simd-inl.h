@@ -44,20 +44,6 @@ HWY_INLINE void for_vectors(size_t n, const Body& body) {
 // Elements whose bits make a word, and whose bytes a cache line.
 inline constexpr size_t kWord = 64;
 
-// The same, with start(i) before each word: what has to be done now and then only stays out of the loop.
-template <class Start, class Body>
-HWY_INLINE void for_by_words(size_t n, const Start& start, const Body& body) {
-  const hn::CappedTag<float, kWord> d;
-  size_t i = 0;
-  for (; i + kWord <= n; i += kWord) {
-    start(i);
-    for (size_t j = 0; j < kWord; j += hn::Lanes(d)) body(d, i + j);
-  }
-  if (i == n) return;
-  start(i);
-  for_vectors(n - i, [&](auto some, size_t j) HWY_ATTR { body(some, i + j); });
-}
-
 // Calls body(d, i) -> one bit per lane in the same way, and takes a word of them at a time to use(first element, bits).
 template <class Body, class Use>
 HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {

@@ -103,8 +103,8 @@ HWY_INLINE void write(const float* from, float* to, size_t n, bool past_caches) 
   }
 }
 
-// The codes of a tile of y, and in its place what they stand for.
-HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, uint8_t* codes) {
+// The codes of a tile of y, and in its place, where that is wanted, what they stand for.
+HWY_INLINE void quantise(const ThcLevels of, const uint16_t* random, bool wanted, float* y, uint8_t* codes) {
   if (of.unit == 0) {
     std::fill_n(y, kTile, 0.0F);
     std::fill_n(codes, kTile, uint8_t{0});
@@ -120,7 +120,8 @@ HWY_INLINE void quantise(const ThcLevels& of, const uint16_t* random, float* y, 
     const auto above = hn::Mul(hn::Sub(hn::LoadU(d, y + i), hn::Set(d, of.low)), hn::Set(d, per_unit));
     const auto inside = hn::Max(hn::Min(above, most), hn::Zero(d));
     const auto code = round_at_random(d, inside, hn::PromoteTo(di, hn::LoadU(d16, random + i)));
-    hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
+    hn::StoreU(hn::U8FromU32(hn::BitCast(hn::RebindToUnsigned<decltype(d)>(), code)), d8, codes + i);
+    if (!wanted) continue;
     hn::StoreU(hn::Add(hn::Mul(hn::ConvertTo(d, code), hn::Set(d, of.unit)), hn::Set(d, of.low)), d, y + i);
   }
 }
@@ -146,7 +147,7 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
   RandomTile random(to.random);
   for (size_t begin = 0; begin < kOrder; begin += kTile) {
     const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element) + begin, kTile);
-    quantise(to.levels, draws, x + begin, to.codes + begin);
+    quantise(to.levels, draws, of.residual_next != nullptr, x + begin, to.codes + begin);
   }
   if (of.residual_next == nullptr) return;
   transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)); }, x);

@@ -28,7 +28,7 @@ uint32_t key_of(float value) { return std::bit_cast<uint32_t>(value) & kAbsBits;
 
 int64_t pool_capacity(int64_t n, int64_t k) { return std::min(n, 4 * k + 4096); }
 
-// How far ahead of scattered loads and stores their cache lines are asked for.
+// How far ahead of scattered loads their cache lines are asked for.
 constexpr int64_t kPrefetch = 32;
 
 }  // namespace
@@ -76,7 +76,7 @@ bool TopkSelection::run(const Sent& sent) {
   divide(threshold_);
   for_blocks(queue_, blocks(), [&](int64_t block) {
     send(block, threshold_, sent);
-    if (job_.residual_next != nullptr && job_.add_to_residual_next) add_unsent(block, sent.positions);
+    if (adds()) add_unsent(block, sent.positions);
   });
   return true;
 }
@@ -298,30 +298,34 @@ void TopkSelection::divide(uint32_t threshold) {
   }
 }
 
+// Candidates that are not sent are too many for branches to be predicted.
 void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) const {
   const Block& block = blocks_[index];
   sent.starts[index] = block.sent_at;
   Buffer buffer;
   const std::span<const Candidate> list = candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
-  const auto begin = static_cast<uint32_t>(index * kBlockElements);
-  const bool adds = job_.residual_next != nullptr && job_.add_to_residual_next;
   const auto is_kept_as_sent = [&](uint32_t key) { return key >= bound_; };
-  uint32_t ties = block.ties;
-  uint32_t at = block.sent_at;
+  std::array<uint16_t, kBlockElements + 1> taken, mistaken;  // places in the list; one more, that is not counted
+  uint32_t takes = 0, mistakes = 0, ties = block.ties;
   for (size_t i = 0; i < list.size(); ++i) {
-    const Candidate& ahead = list[std::min(i + kPrefetch, list.size() - 1)];
-    if (banks() && (key_of(ahead.value) > threshold) != is_kept_as_sent(key_of(ahead.value))) {
-      hwy::Prefetch(job_.residual_next + ahead.index);
-    }
     const uint32_t key = key_of(list[i].value);
-    const bool is_sent = key > threshold || (key == threshold && ties > 0);
-    if (is_sent != is_kept_as_sent(key)) keep(list[i], is_sent);
-    if (!is_sent) continue;
-    if (adds) job_.residual_next[list[i].index] += errors_.of_sent(list[i].value);
-    ties -= key == threshold;
-    sent.positions[at] = static_cast<uint16_t>(list[i].index - begin);
-    sent.values[at] = core::narrow_bf16(job_.scale * list[i].value);
-    ++at;
+    const bool is_tie = key == threshold && ties > 0, is_sent = key > threshold || is_tie;
+    ties -= is_tie;
+    taken[takes] = mistaken[mistakes] = static_cast<uint16_t>(i);
+    takes += is_sent;
+    mistakes += is_sent != is_kept_as_sent(key);
+  }
+  const auto begin = static_cast<uint32_t>(index * kBlockElements);
+  for (uint32_t i = 0; i < takes; ++i) {
+    const Candidate& candidate = list[taken[i]];
+    sent.positions[block.sent_at + i] = static_cast<uint16_t>(candidate.index - begin);
+    sent.values[block.sent_at + i] = core::narrow_bf16(job_.scale * candidate.value);
+    if (adds()) job_.residual_next[candidate.index] += errors_.of_sent(candidate.value);
+  }
+  for (uint32_t i = 0; banks() && i < mistakes; ++i) hwy::Prefetch(job_.residual_next + list[mistaken[i]].index);
+  for (uint32_t i = 0; i < mistakes; ++i) {
+    const Candidate& candidate = list[mistaken[i]];
+    keep(candidate, !is_kept_as_sent(key_of(candidate.value)));
   }
 }
 

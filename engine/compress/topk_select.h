@@ -64,6 +64,7 @@ class TopkSelection {
 
   int64_t blocks() const { return (n_ + kBlockElements - 1) / kBlockElements; }
   bool banks() const { return job_.residual_next != nullptr && !job_.add_to_residual_next; }
+  bool adds() const { return job_.residual_next != nullptr && job_.add_to_residual_next; }
   float momentum_of(int64_t element) const;
   TopkScan scan_of(int64_t block, uint32_t bound, Tile& momentum) const;
   bool pooled(uint32_t bound) const;
