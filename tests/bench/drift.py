@@ -10,7 +10,8 @@ link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted
              two best that a job found which began at that rate, are timed, pinned, each in runs of its own: what was
              chosen beside the best.
 removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
-             until a strategy is in force that loses nothing.
+             until a strategy is in force that loses nothing. Whether that is what should happen is told by a row
+             without a goal: the same strategy beside the baseline, pinned, on the link that is not shaped.
 oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
 slow-rank    A rank computes more slowly after tuning: it has to be named, and what is in force in the end must not be
              slower than what was before, both timed, pinned, once nothing is slow any more.
@@ -36,6 +37,8 @@ PATIENCE_STEPS = 700  # for what follows a change
 ROUNDS = 3
 PINNED_STEPS = 30
 FRESH_STEPS = 330  # longer than tuning takes
+SMALL_MODEL, SMALL_STEPS = ("--model", "mlp-small"), 600
+REMOVED_COMPRESSOR = "topk:0.1"
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
 TOLD = (*ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
@@ -77,19 +80,19 @@ def change(job, rate):
     return entries, changed, alarms[0] if alarms else None
 
 
-def baseline(bench, rate):
+def baseline(bench, rate, model=()):
     """The faster baseline there, as a file."""
     file = bench.folder / f"baseline-{rate}.json"
-    bench.gradtune(rate, ["--fidelity", "half", "--policy", "fixed", "--export", file], 30)
+    bench.gradtune(rate, [*model, "--fidelity", "half", "--policy", "fixed", "--export", file], 30)
     return file
 
 
-def pinned(bench, rate, files, rounds=ROUNDS):
+def pinned(bench, rate, files, rounds=ROUNDS, model=(), steps=PINNED_STEPS):
     """Median steps of strategies that run by themselves, one for each round."""
     times = {label: [] for label in files}
     for _ in range(rounds):
         for label, file in files.items():
-            report = bench.gradtune(rate, ["--fidelity", "lossy"], PINNED_STEPS, pinned=file)
+            report = bench.gradtune(rate, [*model, "--fidelity", "lossy"], steps, pinned=file)
             times[label].append(median_step(report, 12))
     return times
 
@@ -146,20 +149,27 @@ def link(bench, runs, rows):
 
 def removed(bench, runs, rows):
     for run in range(runs):
-        flags = ["--model", "mlp-small", "--fidelity", "lossy", "--compressors", "topk:0.1", "--seed", run]
-        job = LiveJob(bench, "50mbit", flags, 20000)
+        flags = ["--fidelity", "lossy", "--compressors", REMOVED_COMPRESSOR, "--seed", run]
+        job = LiveJob(bench, "50mbit", [*SMALL_MODEL, *flags], 20000)
         if not job.wait(is_settled, 300) or label_at_the_end(job.entries()) is None:
             raise job.failed("nothing was committed at 50 Mbit/s")
         before = label_at_the_end(job.entries())
         entries, changed, alarm = change(job, "none")
         lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "commit")
-                    if entry["step"] >= changed and (entry["what"] == "drop committed" or "topk" not in entry["label"])]
+                    if entry["step"] >= changed
+                    and (entry["what"] == "drop committed" or REMOVED_COMPRESSOR not in entry["label"])]
         steps = lossless[0] if lossless else PATIENCE_STEPS
         print(f"run {run}: {before}; alarm after {alarm and alarm - changed}; "
               f"then {label_at_the_end(entries) or 'the baseline'}", flush=True)
         row(rows, f"removed: run {run}: steps until nothing is lost", steps, 200, [steps / 200], 1.0, "steps")
         job.process.terminate()
         job.end()
+        files = write_plans(entries, [before], bench.folder, f"removed{run}")
+        files["baseline"] = baseline(bench, "none", SMALL_MODEL)
+        times = pinned(bench, "none", files, ROUNDS, SMALL_MODEL, SMALL_STEPS)
+        lossy, kept = times[before], times["baseline"]
+        row(rows, f"removed: run {run}: {before}, not shaped / baseline", statistics.median(lossy),
+            statistics.median(kept), [a / b for a, b in zip(lossy, kept)], None)
         yield
 
 
