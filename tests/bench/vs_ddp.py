@@ -15,9 +15,10 @@ a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each go
                processes each, one after the other; and each exported strategy's first ten steps when it is imported.
                The value of a row is the median over rounds of the median step; ratios are taken inside a round; their
                spread is their range.
-            The row `limit` is the baseline's step of fp32 if its payload, with the headers of full packets and nothing
-            else, went at the link's rate from the first collective on: what is left are the computation before the
-            first bucket and the optimizer, which nothing hides that averages gradients before backward returns.
+            Rows `limit` are a baseline's step, of fp32 and of 16 bits, if its payload, with the headers of full packets
+            and nothing else, went at the link's rate from the first collective on: what is left are the computation
+            before the first bucket and the optimizer, which nothing hides that averages gradients before backward
+            returns.
 mlp-small   Nothing to gain: unshaped, exact.
 
 Rows of parts that are not run are kept as OUT.json has them. The anchor of `lossy` is the fastest DDP row that
@@ -45,6 +46,7 @@ POINTS = 0.5  # of accuracy that a lossy row may lose against fp32
 NEAR_BEST = 1.08
 BITS = {"1gbit": 1e9, "200mbit": 200e6}  # a second
 FRAME, SEGMENT = 1514, 1448  # bytes of a full Ethernet frame, and of those TCP's payload
+BASELINES = {"exact": (0, 32), "half": (1, 16)}  # slot in the journal, bits of an element
 GOALS = {"1gbit": {"exact": 0.96, "half": 0.97, "lossy": 0.90}, "200mbit": {"exact": 0.99, "half": 0.99, "lossy": 0.90}}
 
 
@@ -94,17 +96,18 @@ def tune(bench, rate, fidelity):
     print(f"{rate}: gradtune {fidelity}, pinned: {({label: round(ms, 1) for label, ms in alone.items()})}", flush=True)
     near = [label for label in alone if alone[label] <= NEAR_BEST * min(alone.values())]
     return {"exported": exported, "arms": {label: arms[label] for label in near},
-            "limits": limits_ms(entries, rate) if fidelity == "exact" else []}
+            "limits": limits_ms(entries, rate, *BASELINES[fidelity]) if fidelity in BASELINES else []}
 
 
-def limits_ms(entries, rate):
-    """Of the steps under the baseline in which collectives were timed."""
+def limits_ms(entries, rate, slot, bits):
+    """Of the steps under that baseline in which collectives were timed."""
     steps = {entry["step"]: entry["step_ms"] for entry in entries if entry.get("kind") == "step"}
     table = next(entry for entry in entries if entry.get("kind") == "table")
-    wire_ms = 32e3 * sum(math.prod(tensor["shape"]) for tensor in table["tensors"]) * FRAME / SEGMENT / BITS[rate]
+    elements = sum(math.prod(tensor["shape"]) for tensor in table["tensors"])
+    wire_ms = 1e3 * bits * elements * FRAME / SEGMENT / BITS[rate]
     limits = []
     for entry in entries:
-        if entry.get("kind") == "timing" and entry["slot"] == 0 and entry["step"] in steps:
+        if entry.get("kind") == "timing" and entry["slot"] == slot and entry["step"] in steps:
             collectives = [op for op in entry["ops"] if op[1] >= 0]  # bucket, step of its option, begin and end in us
             span_ms = (max(op[3] for op in collectives) - min(op[2] for op in collectives)) / 1e3
             limits.append(steps[entry["step"]] - span_ms + wire_ms)
@@ -165,10 +168,11 @@ def time_rate(bench, rate, rounds, rows):
     for key in times:
         if key[0] == "ddp":
             compare(f"DDP {key[1]}", key, fp32, None)
-    limits = tuned["exact"]["limits"]
-    row(rows, f"{rate}: limit of fp32 / DDP fp32", statistics.median(limits), medians[fp32],
-        [limit / medians[fp32] for limit in limits], None)
     half = min((("ddp", name) for name in ("fp16", "bf16")), key=medians.get)
+    for fidelity, what, anchor in (("exact", "fp32", fp32), ("half", "16 bits", half)):
+        limits = tuned[fidelity]["limits"]
+        row(rows, f"{rate}: limit of {what} / DDP {anchor[1]}", statistics.median(limits), medians[anchor],
+            [limit / medians[anchor] for limit in limits], None)
     fastest = min((("ddp", name) for name in HOOKS if is_sound(name, rows)), key=medians.get)
     for fidelity, anchor in (("exact", fp32), ("half", half), ("lossy", fastest)):
         goal = GOALS[rate][fidelity]
