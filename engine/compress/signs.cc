@@ -18,7 +18,10 @@
 // Payload: header (count = blocks), the fp32 scales, one bit for each element. A block is small enough to be read twice
 // from the cache, so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
 // writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the payloads.
-// Of onebit, signsgd and signum accuracy has not been measured. None is in the default list.
+//
+// Accuracy (`./run bench accuracy`, 2026-11-23: Fashion-MNIST, one epoch, 2 ranks, 3 seeds, alone from the first step on;
+// fp32 85.2 %, single runs within a point and a half): efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8. The text
+// model was not measured. None is in the default list.
 #include "engine/compress/blocks.h"
 #include "engine/compress/momentum_kernels.h"
 #include "engine/compress/rows.h"

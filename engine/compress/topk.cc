@@ -22,7 +22,11 @@
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
 // else): 4 bytes per sent element. Encode with error feedback reads gradient and residual and writes the next residual:
 // 12 bytes per element (dgc: 20, with the momentum), and one cache line for each candidate that is not sent. Decode writes
-// 4 bytes per element and reads the payloads. Of threshk and dgc accuracy has not been measured.
+// 4 bytes per element and reads the payloads.
+//
+// Accuracy (`./run bench accuracy`, 2026-11-23: Fashion-MNIST, one epoch, 2 ranks, 3 seeds, alone from the first step on;
+// fp32 85.2 %, single runs within a point and a half): topk 86.1, threshk 86.3, dgc 83.2. Both of the former take 1.9 times
+// as many steps as fp32 to the loss that it has at three quarters of the way.
 #include <fmt/format.h>
 #include <hwy/cache_control.h>
 
