@@ -163,7 +163,9 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
   const auto add = [&](const Option& option) {
     std::vector<Work> works;
     for (size_t k = 0; k < sizes; ++k) {
-      const auto work = program_work(table, option, int64_t{1} << k, known);
+      // Nearly all gradients are weights of layers: one matrix, a square as far as that goes.
+      const core::Matrix square{0, int64_t{1} << k / 2, int64_t{1} << (k - k / 2)};
+      const auto work = program_work(table, option, {int64_t{1} << k, {&square, 1}}, known);
       if (!work) return false;
       works.push_back(*work);
       for (size_t lane = 0; k > 0 && lane < kLanes; ++lane) {  // padding may make a smaller bucket send more

@@ -19,7 +19,7 @@ namespace gradtune::policies {
 // `most_elements`: an option is left out where another one, which loses no more, is as good in every lane and at every
 // size. An error where the table has no all_reduce over all ranks, which option 0 is made of.
 //
-// Work is tabulated at sizes a factor of two apart, and interpolated between them.
+// Work is tabulated at sizes a factor of two apart, as if each were a square matrix, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
                                                            const std::vector<core::Option>& options,
                                                            const std::vector<core::CompressorTraits>& known,

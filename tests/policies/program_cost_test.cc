@@ -107,6 +107,24 @@ TEST(ProgramCost, OptionsWithoutRatesAndThoseThatAreNeverBetterAreLeftOut) {
               ::testing::HasSubstr("no rate of all_reduce"));
 }
 
+// Without a matrix such a compressor sends fp32, and no plan would ever have it.
+TEST(ProgramCost, CompressorsOfMatricesAreTabulatedForMatrices) {
+  std::vector<core::CompressorTraits> known = testing::known_traits();
+  core::CompressorTraits narrow = known[0];
+  narrow.name = "narrow";
+  narrow.needs_matrices = true;
+  narrow.payload_bytes = [](const core::CompressorSpec&, const core::Extent& of, int) {
+    return of.matrices.empty() ? 4 * of.numel : 4 * (of.matrices[0].rows + of.matrices[0].columns);
+  };
+  known.push_back(narrow);
+  CostTable table = table_of({.size = 4});
+  table.codecs.push_back({{"narrow"}, Place::device, 5, 1e-4, 3, 1e-4, 5e-4});
+  const Option option = core::parse_option("narrow: encode@device all_reduce decode@device", known).value();
+  const auto model = make_program_cost(table, {option}, known, 1 << 20).value();
+  ASSERT_EQ(model->options().size(), 2U);
+  EXPECT_LT(model->work(1, 1 << 20)[kLink], 0.1 * model->work(0, 1 << 20)[kLink]);
+}
+
 TEST(ProgramCost, TabulatedWorkIsThatOfThePrograms) {
   const CostTable table = table_of({.size = 8, .local_size = 2});
   TreeJob job{.ranks = table.ranks,
