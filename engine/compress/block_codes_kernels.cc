@@ -86,7 +86,7 @@ bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run
   for_vectors(blocks, [&](auto d, size_t i) HWY_ATTR {
     const auto sent = hn::LoadU(d, units + i), unit = codes.unit(d, sent);
     const auto largest = hn::Mul(unit, hn::Set(d, codes.largest_value()));
-    const auto good = hn::And(is_finite(d, sent), is_finite(d, largest));
+    const auto good = hn::And(hn::IsFinite(sent), hn::IsFinite(largest));
     finite &= hn::AllTrue(d, good);
     const auto written = hn::IfThenElseZero(hn::And(good, hn::Ge(unit, hn::Set(d, FLT_MIN))), unit);
     hn::StoreU(written, d, units + i);
@@ -111,7 +111,7 @@ HWY_INLINE void write_codes(const Codes codes, const EncodeRun run, float unit, 
     const auto chosen = codes.encode(d, hn::Mul(sent, hn::Set(d, inverse)), bits);
     hn::StoreU(hn::U8FromU32(hn::BitCast(hn::RebindToUnsigned<decltype(d)>(), chosen)), d8, code + i);
     if (error != nullptr) {
-      const auto decoded = hn::Mul(codes.value(d, chosen), hn::Set(d, unit));
+      const auto decoded = codes.decoded(d, code, i, hn::Set(d, codes.step(unit)));
       auto missed = hn::Mul(hn::Sub(sent, decoded), hn::Set(d, run.error_scale));
       if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error + i), missed);
       hn::StoreU(missed, d, error + i);
@@ -169,7 +169,7 @@ struct Parts {
 
 // sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
 template <size_t kCount, class Codes>
-HWY_INLINE void add_tile(const Codes codes, int bits, size_t block_size, const Parts parts, size_t begin, size_t end,
+HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
                          const float* old, float* sums) {
   for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
     const size_t at = from - begin;
@@ -179,7 +179,9 @@ HWY_INLINE void add_tile(const Codes codes, int bits, size_t block_size, const P
     for (size_t p = 0; p < kCount; ++p) steps[p] = codes.step(parts.units[p][block]);
     for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
       const auto value = [&](size_t p) HWY_ATTR {
-        if (i % kWord == 0) hwy::Prefetch(parts.codes[p] + code_bytes(static_cast<int64_t>(at + i + kAhead), bits));
+        if (i % kPlaneElements == 0) {
+          hwy::Prefetch(parts.codes[p] + code_bytes(static_cast<int64_t>(at + i + kAhead), Codes::kBits));
+        }
         return codes.decoded(d, parts.codes[p], at + i, hn::Set(d, steps[p]));
       };
       auto sum = value(0);
@@ -207,24 +209,28 @@ HWY_INLINE uint32_t largest_of_codes(const uint8_t* codes, size_t n, int32_t mas
   return last;
 }
 
-// Whether a code of two bits is 3, among those of n elements.
-HWY_INLINE bool has_three(const uint8_t* planes, size_t n) {
+// Whether an encoder may have sent all of these codes.
+template <class Codes>
+HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
+  const int32_t mask = codes.code_mask(), most = codes.largest_code();
+  return most == mask || largest_of_codes(from, n, mask) <= static_cast<uint32_t>(most);
+}
+
+HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t n) {
   uint64_t both = 0;
   for (size_t i = 0; i < n; i += kPlaneElements, planes += 16) {
     uint64_t words[2];
     std::memcpy(words, planes, sizeof words);
     both |= words[0] & words[1];
   }
-  return both != 0;
+  return both == 0;
 }
 
 template <class Codes>
 size_t decode_run(const CodeFormat format, const CodeDecode run) {
   const Codes codes(format.bits);
-  const bool is_ternary = std::is_same_v<Codes, Integers<true>> && format.bits == 2;
   Output<float> out(run.out, run.stream);
   HWY_ALIGN uint8_t unpacked[kAtOnce][kTile];
-  const bool all_are_sent = codes.largest_code() == codes.code_mask();
   size_t bad = run.payloads.size();
   for (size_t begin = 0; begin < run.n; begin += kTile) {
     const size_t count = std::min(kTile, run.n - begin);
@@ -237,26 +243,14 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         const std::byte* const payload = payloads[p].data();
         parts.units[p] = reinterpret_cast<const float*>(payload + run.units_at);
         parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
-        if (is_ternary) {
-          if (has_three(parts.codes[p], count)) bad = std::min(bad, first + p);
-          continue;
-        }
-        if (format.bits < 8) {
+        if (format.bits < Codes::kBits) {
           unpack(parts.codes[p], count, format.bits, unpacked[p]);
           parts.codes[p] = unpacked[p];
         }
-        if (all_are_sent) continue;
-        const uint32_t largest = largest_of_codes(parts.codes[p], count, codes.code_mask());
-        if (largest > static_cast<uint32_t>(codes.largest_code())) bad = std::min(bad, first + p);
+        if (!are_sent(codes, parts.codes[p], count)) bad = std::min(bad, first + p);
       }
-      with_count(payloads.size(), [&](auto of) HWY_ATTR {
-        const size_t end = begin + count;
-        if (is_ternary) {
-          add_tile<of()>(Ternary(), format.bits, run.block, parts, begin, end, old, tile);
-        } else {
-          add_tile<of()>(codes, /*bits=*/8, run.block, parts, begin, end, old, tile);
-        }
-      });
+      with_count(payloads.size(),
+                 [&](auto of) HWY_ATTR { add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile); });
       old = tile;
     }
     out.finish_tile(begin, count);
@@ -284,7 +278,8 @@ bool encode_any(const CodeFormat& format, const EncodeRun& run, const CodeTarget
 size_t decode_any(const CodeFormat& format, const CodeDecode& run) {
   switch (format.codes) {
     case CodeFormat::Codes::nearest: return decode_run<Nearest>(format, run);
-    case CodeFormat::Codes::stochastic: return decode_run<Stochastic>(format, run);
+    case CodeFormat::Codes::stochastic:
+      return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Stochastic>(format, run);
     case CodeFormat::Codes::e4m3: return decode_run<E4M3>(format, run);
     case CodeFormat::Codes::e5m2: return decode_run<E5M2>(format, run);
     case CodeFormat::Codes::power: return decode_run<Powers>(format, run);

@@ -11,6 +11,7 @@
 
 #include <cmath>
 
+#include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/random-inl.h"
 #include "engine/compress/simd-inl.h"
 
@@ -18,12 +19,34 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 // Each of the following says how numbers become codes: `unit` of a block by what its norm is sent as, `encode` of x =
-// element / unit with 16 random bits, `value` of a code, the code of 0, and the largest code there is, sign apart. No x is
-// larger than the largest value but for rounding. `decoded` are elements by codes as they are in a payload, and step(unit).
+// element / unit with 16 random bits, the code of 0, and the largest code there is, sign apart. No x is larger than the
+// largest value but for rounding. `decoded` are elements by codes of so many bits each, and by step(unit).
+
+// What most of them have in common; they have `value` of a code.
+template <class Codes>
+class Bytes {
+ public:
+  static constexpr int kBits = 8;
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
+    return hn::Div(norm, hn::Set(d, codes().largest_value()));
+  }
+  float step(float unit) const { return unit; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* from, size_t i, hn::Vec<D> step) const {
+    const hn::Rebind<uint8_t, D> d8;
+    const auto code = hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d8, from + i));
+    return hn::Mul(codes().value(d, code), step);
+  }
+
+ private:
+  const Codes& codes() const { return static_cast<const Codes&>(*this); }
+};
 
 // Codes count from the lowest integer; `zero` is the code of 0. With one bit there is none, 0 lies between both.
 template <bool kIsRandom>
-class Integers {
+class Integers : public Bytes<Integers<kIsRandom>> {
  public:
   static constexpr bool kRandom = kIsRandom;
 
@@ -45,9 +68,9 @@ class Integers {
       const auto code = hn::Sub(round_at_random(d, x, random, shift_), hn::Set(di, low_));
       return hn::Min(hn::Max(code, hn::Zero(di)), hn::Set(di, high_ - low_));
     } else {
-      constexpr int32_t kBits = 0x4b400000;  // of 1.5 * 2^23, whose last place is that of integers
+      constexpr int32_t kPlace = 0x4b400000;  // of 1.5 * 2^23, whose last place is that of integers
       const auto sum = hn::BitCast(di, hn::Add(x, hn::Set(d, 0x1.8p23F)));
-      return hn::Sub(sum, hn::Set(di, kBits + low_));
+      return hn::Sub(sum, hn::Set(di, kPlace + low_));
     }
   }
 
@@ -56,33 +79,14 @@ class Integers {
     return hn::Sub(hn::ConvertTo(d, code), hn::Set(d, zero_));
   }
 
-  template <class D>
-  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
-    return hn::Div(norm, hn::Set(d, largest_value()));
-  }
-  float step(float unit) const { return unit; }
-  template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
-    const hn::Rebind<uint8_t, D> d8;
-    return hn::Mul(value(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d8, codes + i))), step);
-  }
-
  private:
   int32_t high_, low_;
   float shift_, zero_;
 };
 
-// |x| with the sign of the number whose bits are moved up to there.
-template <class D, class V, class C>
-HWY_INLINE hn::Vec<D> with_sign(D d, V magnitude, C bits) {
-  const hn::RebindToSigned<D> di;
-  const auto sign = hn::Set(di, INT32_MIN);
-  return hn::BitCast(d, hn::OrAnd(hn::BitCast(di, magnitude), bits, sign));
-}
-
 // Sign, exponent, and this many bits of mantissa; the largest code is that of the largest value.
 template <int kMantissa, int32_t kLargestCode>
-class Floats {
+class Floats : public Bytes<Floats<kMantissa, kLargestCode>> {
  public:
   static constexpr bool kRandom = false;
   explicit Floats(int /*bits*/) {}
@@ -109,31 +113,15 @@ class Floats {
     return hn::OrAnd(code, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
   }
 
-  template <class D, class C>
-  HWY_INLINE hn::Vec<D> value(D d, C code) const {
-    const hn::RebindToSigned<D> di;
-    const auto bits = hn::ShiftLeft<kShift>(hn::And(code, hn::Set(di, 0x7f)));
-    const auto smallest = hn::Set(di, kSmallest);
-    const auto normal = hn::BitCast(d, hn::Add(bits, hn::Set(di, kRebias << kShift)));
-    // Right for subnormal numbers, and not below the right one for others.
-    const auto subnormal = hn::Sub(hn::BitCast(d, hn::Add(bits, smallest)), hn::BitCast(d, smallest));
-    return with_sign(d, hn::Min(normal, subnormal), hn::ShiftLeft<24>(code));
-  }
-
-  template <class D>
-  HWY_INLINE hn::Vec<D> unit(D d, hn::Vec<D> norm) const {
-    return hn::Div(norm, hn::Set(d, largest_value()));
-  }
-
-  // As fp16, which has room for the exponents, and in other places the bias.
+  // As fp16, which has room for the exponents and another bias.
   float step(float unit) const { return unit * static_cast<float>(1 << (15 - kBias)); }
   template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* from, size_t i, hn::Vec<D> step) const {
     const hn::Rebind<int8_t, D> d8;
     const hn::Rebind<int16_t, D> d16;
     const hn::Rebind<hwy::float16_t, D> df16;
     const auto wide =
-        hn::ShiftLeft<10 - kMantissa>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(codes) + i)));
+        hn::ShiftLeft<10 - kMantissa>(hn::PromoteTo(d16, hn::LoadU(d8, reinterpret_cast<const int8_t*>(from) + i)));
     // What the sign has filled between itself and the exponent.
     const auto bits = hn::And(wide, hn::Set(d16, static_cast<int16_t>(0x8000 | (0x7f << (10 - kMantissa)))));
     return hn::Mul(hn::PromoteTo(d, hn::BitCast(df16, bits)), step);
@@ -143,13 +131,12 @@ class Floats {
   static constexpr int kOne = 1 << kMantissa;
   static constexpr int kBias = (1 << (6 - kMantissa)) - 1;
   static constexpr int kShift = 23 - kMantissa;
-  static constexpr int32_t kRebias = (127 - kBias) << kMantissa;
   static constexpr int32_t kSmallest = (127 - kBias + 1) << 23;  // bits of the smallest normal number
 };
 
 // The exponent of fp32 itself, since x < 1 has only half of them. Random bits are added to the mantissa, whose carry then
 // is the larger power; numbers below the smallest power work in the same way.
-class Powers {
+class Powers : public Bytes<Powers> {
  public:
   static constexpr bool kRandom = true;
   explicit Powers(int /*bits*/) {}
@@ -171,7 +158,7 @@ class Powers {
   HWY_INLINE hn::Vec<D> value(D d, C code) const {
     const hn::RebindToSigned<D> di;
     const auto magnitude = hn::ShiftLeft<23>(hn::And(code, hn::Set(di, 0x7f)));
-    return with_sign(d, hn::BitCast(d, magnitude), hn::ShiftLeft<24>(code));
+    return hn::BitCast(d, hn::OrAnd(magnitude, hn::ShiftLeft<24>(code), hn::Set(di, INT32_MIN)));
   }
 
   template <class D>
@@ -179,12 +166,6 @@ class Powers {
     const hn::RebindToSigned<D> di;
     const auto power = hn::And(hn::BitCast(di, norm), hn::Set(di, static_cast<int32_t>(kInfinityBits)));
     return hn::IfThenZeroElse(hn::Eq(norm, hn::Zero(d)), hn::BitCast(d, hn::Add(power, hn::Set(di, 1 << 23))));
-  }
-  float step(float unit) const { return unit; }
-  template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* codes, size_t i, hn::Vec<D> step) const {
-    const hn::Rebind<uint8_t, D> d8;
-    return hn::Mul(value(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(d8, codes + i))), step);
   }
 };
 
@@ -198,8 +179,9 @@ class Zeros {
   HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D /*d*/, V /*x*/, R /*random*/) const {
     return hn::Set(hn::RebindToSigned<D>(), zero_code_);
   }
-  template <class D, class C>
-  HWY_INLINE hn::Vec<D> value(D d, C /*code*/) const {
+  float step(float /*unit*/) const { return 0; }
+  template <class D>
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* /*from*/, size_t /*i*/, hn::Vec<D> /*step*/) const {
     return hn::Zero(d);
   }
 
@@ -207,14 +189,18 @@ class Zeros {
   int32_t zero_code_;
 };
 
-// Integers of two bits, -1, 0 and 1, where they are still planes: their codes are 0, 1 and 2.
+// To read integers of two bits, -1, 0 and 1, from their planes: codes are 0, 1 and 2.
 class Ternary {
  public:
+  static constexpr int kBits = 2;
+  explicit Ternary(int /*bits*/) {}
+
   float step(float unit) const { return unit; }
   template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* planes, size_t i, hn::Vec<D> step) const {
-    const uint8_t* const of_word = planes + i / kWord * (2 * kWord / 8);
-    const auto is_zero = mask_at(d, of_word, i % kWord), is_one = mask_at(d, of_word + kWord / 8, i % kWord);
+  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* from, size_t i, hn::Vec<D> step) const {
+    constexpr size_t kElements = kPlaneElements, kPlane = kElements / 8;
+    const uint8_t* const planes = from + i / kElements * (kBits * kPlane);
+    const auto is_zero = mask_at(d, planes, i % kElements), is_one = mask_at(d, planes + kPlane, i % kElements);
     return hn::IfThenElse(is_one, step, hn::IfThenZeroElse(is_zero, hn::Neg(step)));
   }
 };

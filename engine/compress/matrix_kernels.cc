@@ -71,6 +71,7 @@ uint32_t multiply_rows(const MatrixProduct& job) {
     for (size_t begin = 0; begin < job.columns; begin += kTile) {
       const size_t count = std::min(kTile, job.columns - begin);
       const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
+      // From an element to the one that takes its place in the tile: further right, or in the next rows.
       const size_t ahead = begin + kTile < job.columns ? kTile : kRows * job.columns - begin;
       for (size_t row = 0; row < rows; ++row) {
         const size_t at = (first + row) * job.columns + begin;

@@ -35,7 +35,7 @@ class Strata {
     begin_ = static_cast<int64_t>(draw % static_cast<uint64_t>(n));
   }
 
-  static constexpr int64_t kWords = 4;             // strata of a block of random bits
+  static constexpr int64_t kWords = kSharedWords;  // strata that one element's random bits are for
   static constexpr int64_t kAtOnce = 64 * kWords;  // strata that are drawn at once
 
   // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked for.
@@ -59,7 +59,7 @@ class Strata {
     return position < of_larger ? position / (size_ + 1) : larger_ + (position - of_larger) / size_;
   }
 
-  // Where strata begin at the element `origin`.
+  // Where strata begin at the element `origin`; elements are counted from `zero`.
   template <class Visit>
   void for_sent_from(int64_t origin, int64_t zero, int64_t begin, int64_t end, const Visit& visit) const {
     const int64_t behind = stratum_of(end - 1 - origin) + 1;
@@ -87,7 +87,7 @@ class Strata {
     int64_t positions[kAtOnce / kWords];
     size_t blocks = 0;
     for (; stratum < next; stratum += kWords) positions[blocks++] = work_.first_element + begin_of(stratum) + 1;
-    shared_random_of(work_.random, positions, blocks, reinterpret_cast<std::array<uint32_t, kWords>*>(words));
+    shared_random_of(work_.random, positions, blocks, words);
   }
 
   // Of `count` strata of that size, of which the first begins at `from`.

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-void draw_all(const Random& random, const int64_t* elements, size_t n, std::array<uint32_t, 4>* words) {
+void draw_all(const Random& random, const int64_t* elements, size_t n, uint32_t* words) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<uint64_t, 8> d;
@@ -24,10 +24,11 @@ void draw_all(const Random& random, const int64_t* elements, size_t n, std::arra
     auto x0 = hn::LoadU(d, reinterpret_cast<const uint64_t*>(elements + i));
     auto x1 = hn::Set(d, uint64_t{random.step}), x2 = hn::ShiftRight<32>(x0), x3 = hn::Set(d, uint64_t{random.use});
     for (int round = 0; round < core::kPhiloxRounds; ++round) philox_round(d, keys, round, x0, x1, x2, x3);
-    hn::StoreInterleaved2(philox_pair(d, x0, x1), philox_pair(d, x2, x3), d, reinterpret_cast<uint64_t*>(words + i));
+    hn::StoreInterleaved2(philox_pair(d, x0, x1), philox_pair(d, x2, x3), d,
+                          reinterpret_cast<uint64_t*>(words + kSharedWords * i));
   }
 #endif
-  for (; i < n; ++i) words[i] = shared_random(random, elements[i]);
+  for (; i < n; ++i) std::ranges::copy(shared_random(random, elements[i]), words + kSharedWords * i);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -39,7 +40,7 @@ namespace gradtune::compress {
 
 HWY_EXPORT(draw_all);
 
-void shared_random_of(const Random& random, const int64_t* elements, size_t n, std::array<uint32_t, 4>* words) {
+void shared_random_of(const Random& random, const int64_t* elements, size_t n, uint32_t* words) {
   HWY_DYNAMIC_DISPATCH(draw_all)(random, elements, n, words);
 }
 

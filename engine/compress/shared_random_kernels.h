@@ -4,7 +4,6 @@
 // Random bits that all ranks have alike, of many elements at once. Internal to engine/compress.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +11,8 @@
 
 namespace gradtune::compress {
 
-// words[i] = shared_random(random, elements[i]).
-void shared_random_of(const Random& random, const int64_t* elements, size_t n, std::array<uint32_t, 4>* words);
+// Of each of n elements the kSharedWords words of shared_random, one element's behind the other's.
+inline constexpr size_t kSharedWords = 4;
+void shared_random_of(const Random& random, const int64_t* elements, size_t n, uint32_t* words);
 
 }  // namespace gradtune::compress

@@ -41,18 +41,15 @@ HWY_INLINE void for_vectors(size_t n, const Body& body) {
   for (; i < n; ++i) body(lane, i);
 }
 
-// Elements whose bits make a word, and whose bytes a cache line.
-inline constexpr size_t kWord = 64;
-
-// Calls body(d, i) -> one bit per lane in the same way, and takes a word of them at a time to use(first element, bits).
+// Calls body(d, i) -> one bit per lane in the same way, and takes 64 of them at a time to use(first element, bits).
 template <class Body, class Use>
 HWY_INLINE void for_words(size_t n, const Body& body, const Use& use) {
-  const hn::CappedTag<float, kWord> d;
+  const hn::CappedTag<float, 64> d;
   const hn::CappedTag<float, 1> lane;
   size_t i = 0;
-  for (; i + kWord <= n; i += kWord) {
+  for (; i + 64 <= n; i += 64) {
     uint64_t bits = 0;
-    for (size_t j = 0; j < kWord; j += hn::Lanes(d)) bits |= body(d, i + j) << j;
+    for (size_t j = 0; j < 64; j += hn::Lanes(d)) bits |= body(d, i + j) << j;
     use(i, bits);
   }
   if (i == n) return;
@@ -121,12 +118,6 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE auto abs_bits(D /*d*/, V v) {
   const hn::RebindToSigned<D> di;
   return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
-}
-
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE hn::Mask<D> is_finite(D d, V v) {
-  const hn::RebindToSigned<D> di;
-  return hn::RebindMask(d, hn::Lt(abs_bits(d, v), hn::Set(di, static_cast<int32_t>(kInfinityBits))));
 }
 
 // Where the bits from bit i on are set; i is a multiple of the number of lanes, or of 8.

@@ -38,13 +38,10 @@ int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * blocks_of(n) : 
 
 // Of the elements from that position on.
 RotationSigns signs_of(const Random& random, int64_t element) {
-  constexpr size_t kWords = 4;
-  std::array<int64_t, kRotated / 32 / kWords> elements;
-  std::array<std::array<uint32_t, kWords>, elements.size()> drawn;
-  for (size_t i = 0; i < elements.size(); ++i) elements[i] = element + static_cast<int64_t>(kWords * i);
-  shared_random_of(random, elements.data(), elements.size(), drawn.data());
   RotationSigns signs;
-  for (size_t i = 0; i < signs.size(); ++i) signs[i] = drawn[i / kWords][i % kWords];
+  std::array<int64_t, signs.size() / kSharedWords> elements;
+  for (size_t i = 0; i < elements.size(); ++i) elements[i] = element + static_cast<int64_t>(kSharedWords * i);
+  shared_random_of(random, elements.data(), elements.size(), signs.data());
   return signs;
 }
 

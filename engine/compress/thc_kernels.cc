@@ -16,6 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 constexpr size_t kOrder = kRotated;
+static_assert(kOrder == kTile);  // so that an Output holds a block
 
 // Sums and differences of elements that are `kStride` apart, kStride smaller than a vector.
 template <size_t kStride, class D>
@@ -95,14 +96,6 @@ HWY_INLINE hn::Vec<D> change_signs(D d, const RotationSigns& signs, size_t i, hn
 // Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
 constexpr float kNorm = 1.0F / 32;
 
-HWY_INLINE void write(const float* from, float* to, size_t n, bool past_caches) {
-  if (past_caches) {
-    stream(from, to, n * sizeof(float));
-  } else {
-    std::copy_n(from, n, to);
-  }
-}
-
 // The codes of a tile of y, and in its place, where that is wanted, what they stand for.
 HWY_INLINE void quantise(const ThcLevels of, const uint16_t* random, bool wanted, float* y, uint8_t* codes) {
   if (of.unit == 0) {
@@ -145,20 +138,20 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
   };
   transform(rotated, x);
   RandomTile random(to.random);
-  for (size_t begin = 0; begin < kOrder; begin += kTile) {
-    const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element) + begin, kTile);
-    quantise(to.levels, draws, of.residual_next != nullptr, x + begin, to.codes + begin);
-  }
+  const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element), kOrder);
+  quantise(to.levels, draws, of.residual_next != nullptr, x, to.codes);
   if (of.residual_next == nullptr) return;
   transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)); }, x);
+  Output<float> errors(of.residual_next, to.stream && !of.add_to_residual_next);
+  float* const error = errors.tile(0);
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     const auto p = load_p(d, of.gradient, of.residual, i);
     const auto sent = hn::Mul(change_signs(d, signs, i, hn::LoadU(d, x + i)), hn::Set(d, of.error_scale));
     auto missed = hn::Sub(hn::Mul(p, hn::Set(d, of.unsent_factor)), sent);
-    if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, of.residual_next + i), missed);
-    hn::StoreU(missed, d, x + i);
+    if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error + i), missed);
+    hn::StoreU(missed, d, error + i);
   });
-  write(x, of.residual_next, of.n, to.stream);
+  errors.finish_tile(0, of.n);
 }
 
 // The sums of so many payloads fit 16 bits.
@@ -213,12 +206,14 @@ bool decode_block(const ThcDecode& block) {
   };
   transform(values, x);
   const RotationSigns& signs = *block.signs;
+  Output<float> out(block.out, block.stream);
+  float* const sums = out.tile(0);
   for_vectors(block.n, [&](auto d, size_t i) HWY_ATTR {
     auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
     if (block.accumulate) value = hn::Add(hn::LoadU(d, block.out + i), value);
-    hn::StoreU(value, d, x + i);
+    hn::StoreU(value, d, sums + i);
   });
-  write(x, block.out, block.n, block.stream);
+  out.finish_tile(0, block.n);
   return true;
 }
 
