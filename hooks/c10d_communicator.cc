@@ -15,6 +15,8 @@
 #include <memory>
 #include <mutex>
 
+#include "hooks/within.h"
+
 namespace gradtune {
 namespace {
 
@@ -274,8 +276,17 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
   options->threads = threads;
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
-                                                     options);
+  // It has a time limit of its own for peers, not for the store's answers.
+  auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
+                                                       size, options);
+  });
+  if (!backend) {
+    throw core::Exception({core::Error::Code::lost, "gradtune: rank " + std::to_string(rank) + ": group \"" + prefix +
+                                                        "\" was not connected within " +
+                                                        std::to_string(2 * timeout_ms) + " ms"});
+  }
+  return *backend;
 }
 
 }  // namespace gradtune

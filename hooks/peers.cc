@@ -12,7 +12,7 @@
 #include "engine/core/hash.h"
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
-#include "hooks/roll_call.h"
+#include "hooks/within.h"
 #include "tuner/agreement.h"
 #include "tuner/files.h"
 
@@ -21,11 +21,17 @@ namespace {
 
 using comm::Collective;
 
-c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  auto store = group->getStore();
+c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms) {
+  const auto store = group->getStore();
   // The n-th wrap of this rank is the n-th of all: each has its own keys.
-  const int64_t wraps = store->add("gradtune/wraps/" + std::to_string(group->getRank()), 1);
-  return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(wraps), store);
+  const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
+    return store->add("gradtune/wraps/" + std::to_string(rank), 1);
+  });
+  if (!wraps) {
+    throw core::Exception({core::Error::Code::lost, "gradtune: wrap: the group's store does not answer within " +
+                                                        std::to_string(timeout_ms) + " ms"});
+  }
+  return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(*wraps), store);
 }
 
 double mbit_per_second(const std::string& text) {
@@ -46,13 +52,17 @@ void must(core::Status status, const std::string& what) {
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
              const core::Clock& clock)
-    : rank_(group->getRank()), size_(group->getSize()), timeout_ms_(timeout_ms), store_(own_store(group)) {
+    : rank_(group->getRank()),
+      size_(group->getSize()),
+      timeout_ms_(timeout_ms),
+      store_(own_store(group, timeout_ms)),
+      roll_call_(store_, rank_, size_, timeout_ms) {
   network_ = environment_variable("GRADTUNE_NETWORK").value_or("none");
   if (const auto rate = environment_variable("GRADTUNE_PACING_MBIT")) {
     link_ = comm::make_paced_link({.bytes_per_second = mbit_per_second(*rate) * 125e3}, clock);
     network_ = "pacing,rate=" + *rate + "mbit";
   }
-  await_all(store_, "wrap", rank_, size_, timeout_ms).value();
+  roll_call_.await_all("wrap").value();
   data_ = make(options, "data", rank_, size_, /*threads=*/4);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
@@ -193,23 +203,23 @@ void Peers::must_agree(const std::string& what, const std::string& text) {
 
 std::string Peers::explain(const core::Error& error, int64_t step) {
   const std::string at = " at step " + std::to_string(step);
-  sign_off(store_, rank_, "failed" + at);
-  raise_alarm(store_, "rank " + std::to_string(rank_) + at);
+  roll_call_.sign_off("failed" + at);
+  roll_call_.raise_alarm("rank " + std::to_string(rank_) + at);
   std::string message = "gradtune: rank " + std::to_string(rank_) + at + ": " + error.message;
   if (error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout) {
-    message += "; " + suspects(store_, rank_, size_, std::min<int64_t>(timeout_ms_ / 2, 3000));
+    message += "; " + roll_call_.suspects(std::min<int64_t>(timeout_ms_ / 2, 3000));
   }
   return message;
 }
 
 core::Status Peers::alarm() {
-  const std::string why = first_failure(store_);
+  const std::string why = roll_call_.first_failure();
   if (why.empty()) return {};
   return core::Error{core::Error::Code::lost,
                      "waited for a collective when another rank told that it had failed (" + why + ")"};
 }
 
-void Peers::leave(int64_t step) { sign_off(store_, rank_, "left after step " + std::to_string(step)); }
+void Peers::leave(int64_t step) { roll_call_.sign_off("left after step " + std::to_string(step)); }
 
 void Peers::close(bool failed) {
   for (auto* group : {&data_, &control_, &intra_, &inter_}) {

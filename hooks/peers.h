@@ -15,6 +15,7 @@
 #include "engine/comm/pacing.h"
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
+#include "hooks/roll_call.h"
 
 namespace gradtune {
 
@@ -67,6 +68,7 @@ class Peers {
   const int rank_, size_;
   const int64_t timeout_ms_;
   c10::intrusive_ptr<c10d::Store> store_;  // with a prefix of this wrap
+  RollCall roll_call_;
   std::string network_;
   std::shared_ptr<comm::PacedLink> link_;  // where GRADTUNE_PACING_MBIT asks for one
   std::unique_ptr<comm::Communicator> data_, control_;

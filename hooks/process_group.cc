@@ -4,28 +4,52 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
 #include <chrono>
 
 #include "gradtune/gradtune.h"
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
 #include "hooks/roll_call.h"
+#include "hooks/within.h"
 
 namespace gradtune {
 namespace {
 
-c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, std::chrono::milliseconds timeout) {
-  if (info.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
+using std::chrono::milliseconds;
+
+// A client asks again on a new connection when one got lost on the way. Only rank 0 can be the server, and it would not
+// get its own port twice.
+c10::intrusive_ptr<c10d::Store> connect(const LaunchInfo& info, milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(info.master_port);
   options.isServer = info.rank == 0 && !info.agent_store;
   options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
-  options.timeout = timeout;
+  constexpr milliseconds kLeast(1000);
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  for (std::string reason = "it does not answer";;) {
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) throw std::runtime_error(reason);
+    options.timeout = options.isServer ? left : std::clamp(timeout / 5, std::min(kLeast, left), left);
+    try {
+      auto store = within(options.timeout, [address = info.master_address, options] {
+        return c10::make_intrusive<c10d::TCPStore>(address, options);
+      });
+      if (store) return *store;
+      if (options.isServer) throw std::runtime_error(reason);
+    } catch (const std::exception& caught) {
+      if (options.isServer) throw;
+      reason = caught.what();
+    }
+  }
+}
+
+c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, milliseconds timeout) {
+  if (info.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(info.master_address, options);
     // Restarts under one agent's store must not read what the attempt before left there.
     const std::string attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
-    return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, store);
+    return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, connect(info, timeout));
   } catch (const std::exception& caught) {
     const std::string reason(caught.what());
     throw core::Exception({core::Error::Code::lost, "gradtune: rank " + std::to_string(info.rank) + ": no store at " +
@@ -40,9 +64,9 @@ c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, std::chrono::
 
 c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
   const LaunchInfo info = launch_info(environment_variable).value();
-  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  const auto timeout = milliseconds(static_cast<int64_t>(timeout_s * 1000));
   const c10::intrusive_ptr<c10d::Store> store = make_store(info, timeout);
-  await_all(store, "join", info.rank, info.world_size, timeout.count()).value();
+  RollCall(store, info.rank, info.world_size, timeout.count()).await_all("join").value();
   auto gloo = make_gloo_backend("group", store, info.rank, info.world_size, timeout.count(), /*threads=*/2);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, info.rank, info.world_size);
   group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);

@@ -6,14 +6,22 @@
 #include <chrono>
 #include <thread>
 
+#include "hooks/within.h"
+
 namespace gradtune {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Store = c10::intrusive_ptr<c10d::Store>;
 
 std::string key(const std::string& name, int rank) { return name + "/" + std::to_string(rank); }
 
 std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string text_of(const Store& store, const std::string& key) {
+  const std::vector<uint8_t> value = store->get(key);
+  return {value.begin(), value.end()};
+}
 
 std::string list(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -21,31 +29,70 @@ std::string list(const std::vector<int>& ranks) {
   return text;
 }
 
-// The ranks whose key is not there, after waiting until all are or the time is up. Throws when the store does not
-// answer.
-std::vector<int> missing(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int size,
-                         Clock::time_point deadline) {
-  std::vector<int> open;
-  for (int r = 0; r < size; ++r) open.push_back(r);
+// Waits until all of these keys are there or the time is up; returns the ranks whose key is not.
+std::vector<int> missing(const Store& store, const std::string& name, std::vector<int> ranks, int64_t limit_ms) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
   for (;;) {
-    std::erase_if(open, [&](int r) { return store->check({key(name, r)}); });
-    if (open.empty() || Clock::now() >= deadline) return open;
+    std::erase_if(ranks, [&](int r) { return store->check({key(name, r)}); });
+    if (ranks.empty() || Clock::now() >= deadline) return ranks;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 }
 
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks;
+  for (int r = 0; r < size; ++r) ranks.push_back(r);
+  return ranks;
+}
+
+std::string find_suspects(const Store& store, int rank, int size, int64_t grace_ms) {
+  const std::vector<int> silent = missing(store, "end", all_ranks(size), grace_ms);
+  std::string left;
+  std::vector<int> asking;  // the others that fail too, and ask the same question
+  for (int r = 0; r < size; ++r) {
+    if (r == rank || std::find(silent.begin(), silent.end(), r) != silent.end()) continue;
+    const std::string why = text_of(store, key("end", r));
+    if (why.starts_with("left")) {
+      left += (left.empty() ? "" : "; ") + ("rank " + std::to_string(r) + " " + why);
+    } else {
+      asking.push_back(r);
+    }
+  }
+  store->set(key("answered", rank), bytes("yes"));
+  // Rank 0 may hold the store: it stays until the others have their answer.
+  if (rank == 0) missing(store, "answered", asking, grace_ms);
+  if (!left.empty()) return "suspected: " + left;
+  if (!silent.empty()) return "suspected: " + list(silent) + ", silent";
+  return "suspected: none, every rank reports a failure of its own";
+}
+
 }  // namespace
 
-core::Status await_all(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
-                       int64_t timeout_ms) {
-  const std::string who = "gradtune: rank " + std::to_string(rank) + ": ";
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms)
+    : store_(std::move(store)), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
+
+template <typename Call>
+auto RollCall::ask(int64_t waits_ms, Call call) {
+  const core::Error silent{core::Error::Code::lost, "no answer within " + std::to_string(timeout_ms_) + " ms"};
+  if (is_silent_) throw core::Exception(silent);
+  auto answer = within(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(call));
+  is_silent_ = !answer;
+  if (is_silent_) throw core::Exception(silent);
+  return *std::move(answer);
+}
+
+core::Status RollCall::await_all(const std::string& name) {
+  const std::string who = "gradtune: rank " + std::to_string(rank_) + ": ";
   try {
-    store->set(key(name, rank), bytes("here"));
-    const std::vector<int> absent = missing(store, name, size, Clock::now() + std::chrono::milliseconds(timeout_ms));
+    const std::vector<int> absent =
+        ask(timeout_ms_, [store = store_, name, rank = rank_, size = size_, limit = timeout_ms_] {
+          store->set(key(name, rank), bytes("here"));
+          return missing(store, name, all_ranks(size), limit);
+        });
     if (absent.empty()) return {};
-    return core::Error{core::Error::Code::timeout, who + list(absent) + " of " + std::to_string(size) +
+    return core::Error{core::Error::Code::timeout, who + list(absent) + " of " + std::to_string(size_) +
                                                        " did not come to \"" + name + "\" within " +
-                                                       std::to_string(timeout_ms) + " ms"};
+                                                       std::to_string(timeout_ms_) + " ms"};
   } catch (const std::exception& caught) {
     const std::string reason(caught.what());
     return core::Error{core::Error::Code::lost,
@@ -53,58 +100,35 @@ core::Status await_all(const c10::intrusive_ptr<c10d::Store>& store, const std::
   }
 }
 
-void sign_off(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::string& why) noexcept {
+void RollCall::sign_off(const std::string& why) noexcept {
   try {
-    store->set(key("end", rank), bytes(why));
+    ask(0, [store = store_, rank = rank_, why] { return store->set(key("end", rank), bytes(why)), true; });
   } catch (const std::exception&) {
     // The store is gone: the others will suspect its host, rightly.
   }
 }
 
-void raise_alarm(const c10::intrusive_ptr<c10d::Store>& store, const std::string& who) noexcept {
+void RollCall::raise_alarm(const std::string& who) noexcept {
   try {
-    store->set("alarm", bytes(who));
+    ask(0, [store = store_, who] { return store->set("alarm", bytes(who)), true; });
   } catch (const std::exception&) {
     // As in sign_off.
   }
 }
 
-std::string first_failure(const c10::intrusive_ptr<c10d::Store>& store) noexcept {
+std::string RollCall::first_failure() noexcept {
   try {
-    if (!store->check({"alarm"})) return "";
-    const std::vector<uint8_t> who = store->get("alarm");
-    return {who.begin(), who.end()};
+    return ask(0, [store = store_] { return store->check({"alarm"}) ? text_of(store, "alarm") : std::string(); });
   } catch (const std::exception&) {
     return "";  // its host may have finished well, with its last bytes still on the way to us
   }
 }
 
-std::string suspects(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t grace_ms) noexcept {
+std::string RollCall::suspects(int64_t grace_ms) noexcept {
   try {
-    const std::chrono::milliseconds grace(grace_ms);
-    const std::vector<int> silent = missing(store, "end", size, Clock::now() + grace);
-    std::string left;
-    std::vector<int> asking;  // the others that fail too, and ask the same question
-    for (int r = 0; r < size; ++r) {
-      if (r == rank || std::find(silent.begin(), silent.end(), r) != silent.end()) continue;
-      const std::vector<uint8_t> why = store->get(key("end", r));
-      const std::string text(why.begin(), why.end());
-      if (text.starts_with("left")) {
-        left += (left.empty() ? "" : "; ") + ("rank " + std::to_string(r) + " " + text);
-      } else {
-        asking.push_back(r);
-      }
-    }
-    store->set(key("answered", rank), bytes("yes"));
-    // Rank 0 may hold the store: it stays until the others have their answer.
-    const auto deadline = Clock::now() + grace;
-    while (rank == 0 && !asking.empty() && Clock::now() < deadline) {
-      std::erase_if(asking, [&](int r) { return store->check({key("answered", r)}); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-    if (!left.empty()) return "suspected: " + left;
-    if (!silent.empty()) return "suspected: " + list(silent) + ", silent";
-    return "suspected: none, every rank reports a failure of its own";
+    return ask(2 * grace_ms, [store = store_, rank = rank_, size = size_, grace_ms] {
+      return find_suspects(store, rank, size, grace_ms);
+    });
   } catch (const std::exception&) {
     return "suspected: rank 0 or whoever holds the store, which does not answer";
   }

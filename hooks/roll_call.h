@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who is there, asked through the group's store rather than through collectives, so that it works when a rank is
-// missing or dead and communication has failed. Every call ends by its deadline.
+// missing or dead and communication has failed. Every call ends by its deadline, also when the store's host is frozen or
+// gone; what did not answer once is not asked again.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -16,22 +17,36 @@
 
 namespace gradtune {
 
-// Tells that this rank has come to the point `name` and waits for all others. The error names the ranks that did not
-// come.
-core::Status await_all(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name, int rank, int size,
-                       int64_t timeout_ms);
+class RollCall {
+ public:
+  // `timeout_ms` is the time that an answer of the store may take, besides what a call waits for others.
+  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms);
 
-// Tells why this rank ends ("failed at step 12", "left after step 468").
-void sign_off(const c10::intrusive_ptr<c10d::Store>& store, int rank, const std::string& why) noexcept;
+  // Tells that this rank has come to the point `name` and waits for all others, for the time limit. The error names the
+  // ranks that did not come.
+  core::Status await_all(const std::string& name);
 
-// Tells all ranks that one failed, and asks for it; empty while none did.
-void raise_alarm(const c10::intrusive_ptr<c10d::Store>& store, const std::string& who) noexcept;
-std::string first_failure(const c10::intrusive_ptr<c10d::Store>& store) noexcept;
+  // Tells why this rank ends ("failed at step 12", "left after step 468").
+  void sign_off(const std::string& why) noexcept;
 
-// After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a
-// short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people,
-// such as "suspected: rank 1, which tells nothing". When the store does not answer, the rank that holds it is
-// suspected.
-std::string suspects(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, int64_t grace_ms) noexcept;
+  // Tells all ranks that one failed, and asks for it; empty while none did.
+  void raise_alarm(const std::string& who) noexcept;
+  std::string first_failure() noexcept;
+
+  // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a
+  // short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people,
+  // such as "suspected: rank 1, silent". When the store does not answer, the rank that holds it is suspected.
+  std::string suspects(int64_t grace_ms) noexcept;
+
+ private:
+  // What `call` returns; throws core::Exception (lost) when the store does not answer, and at once from then on.
+  template <typename Call>
+  auto ask(int64_t waits_ms, Call call);
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_, size_;
+  const int64_t timeout_ms_;
+  bool is_silent_ = false;
+};
 
 }  // namespace gradtune

@@ -4,8 +4,15 @@
 // A rank that dies, never comes, or leaves early: every other rank ends within twice the time limit, with an error that
 // names the rank that reports, the one suspected, and the step.
 #include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <thread>
 
 #include "engine/core/rng.h"
 #include "tests/hooks/jobs.h"
@@ -51,6 +58,28 @@ void train_until_killed(const Rank& rank) {
   }
 }
 
+// The victim is gone; every other rank ended in time, and named it.
+void expect_named_errors(const std::vector<RankEnd>& ends, int victim, const std::string& when) {
+  for (int rank = 0; rank < static_cast<int>(ends.size()); ++rank) {
+    const RankEnd& end = ends[static_cast<size_t>(rank)];
+    const std::string what = when + ", rank " + std::to_string(rank) + " of " + std::to_string(ends.size()) +
+                             ", killed " + std::to_string(victim) + ":\n" +
+                             end.output.substr(end.output.size() > 1500 ? end.output.size() - 1500 : 0);
+    if (rank == victim) {
+      EXPECT_EQ(end.exit_code, 128 + 9) << what;
+      continue;
+    }
+    EXPECT_TRUE(end.in_time) << what;
+    EXPECT_EQ(end.exit_code, 7) << what;
+    EXPECT_LE(end.seconds, 2 * kTimeoutS) << what;
+    const size_t at = end.output.find("ERROR ");
+    ASSERT_NE(at, std::string::npos) << what;
+    const std::string message = end.output.substr(at);
+    EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " at step ")) << what;
+    EXPECT_THAT(message, HasSubstr("suspected: rank " + std::to_string(victim))) << what;
+  }
+}
+
 // Kills a random rank a random short time after its output held `line`.
 void kill_and_expect_named_errors(const char* line, double most_delay_s,
                                   const std::map<std::string, std::string>& environment = {}) {
@@ -65,26 +94,30 @@ void kill_and_expect_named_errors(const char* line, double most_delay_s,
                                    .kill_after_s = rng.uniform() * most_delay_s,
                                    .kill_after_line = line});
     if (!ends) return;  // a copy; it does not come back from the body in fact
-    for (int rank = 0; rank < size; ++rank) {
-      const RankEnd& end = (*ends)[static_cast<size_t>(rank)];
-      const std::string what = std::string(line) + ", trial " + std::to_string(trial) + ", rank " +
-                               std::to_string(rank) + " of " + std::to_string(size) + ", killed " +
-                               std::to_string(victim) + ":\n" +
-                               end.output.substr(end.output.size() > 1500 ? end.output.size() - 1500 : 0);
-      if (rank == victim) {
-        EXPECT_EQ(end.exit_code, 128 + 9) << what;
-        continue;
-      }
-      EXPECT_TRUE(end.in_time) << what;
-      EXPECT_EQ(end.exit_code, 7) << what;
-      EXPECT_LE(end.seconds, 2 * kTimeoutS) << what;
-      const size_t at = end.output.find("ERROR ");
-      ASSERT_NE(at, std::string::npos) << what;
-      const std::string message = end.output.substr(at);
-      EXPECT_THAT(message, HasSubstr("rank " + std::to_string(rank) + " at step ")) << what;
-      EXPECT_THAT(message, HasSubstr("suspected: rank " + std::to_string(victim))) << what;
-    }
+    expect_named_errors(*ends, victim, std::string(line) + ", trial " + std::to_string(trial));
   }
+}
+
+// A process that stops to run, and whose connections stay: of a debugger, a full swap, a host that is gone.
+void freeze_and_expect_named_errors(int victim) {
+  const auto ends =
+      start_ranks(3, train_until_killed,
+                  {.time_limit_s = 60, .kill_rank = victim, .kill_signal = SIGSTOP, .kill_after_line = "training"});
+  if (ends) expect_named_errors(*ends, victim, "frozen");
+}
+
+// A socket that listens at MASTER_PORT, which TCPStore's server may take over when only its connections are left.
+int listen_at_master_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))));
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  EXPECT_EQ(listen(fd, 5), 0);
+  return fd;
 }
 
 TEST(Failure, RankKilledWhileTraining) { kill_and_expect_named_errors("training", 0.2); }
@@ -104,6 +137,48 @@ TEST(Failure, RankThatNeverComesIsNamed) {
   });
   if (!ends) return;
   EXPECT_EQ((*ends)[0].exit_code, 0) << (*ends)[0].output;
+}
+
+TEST(Failure, RankFrozenWhileTraining) { freeze_and_expect_named_errors(1); }
+TEST(Failure, RankWithTheStoreFrozenWhileTraining) { freeze_and_expect_named_errors(0); }
+
+TEST(Failure, StoreThatNeverAnswersIsNamed) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    if (rank.rank == 0) {
+      const int listener = listen_at_master_port();
+      std::this_thread::sleep_for(std::chrono::seconds(8));
+      close(listener);
+      return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      init_process_group(/*timeout_s=*/2);
+      FAIL() << "nobody answered";
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("rank 1: no store at 127.0.0.1:"),
+                                               HasSubstr("rank 0 should answer: it does not answer")));
+    }
+    EXPECT_LE(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+  });
+  if (!ends) return;
+  for (const RankEnd& end : *ends) EXPECT_EQ(end.exit_code, 0) << end.output;
+}
+
+// A client's connection may be accepted in the moment in which a server begins to listen, and served by nobody.
+TEST(Failure, ConnectionToTheStoreThatGotLostIsMadeAgain) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    int lost = -1;
+    if (rank.rank == 0) {
+      const int listener = listen_at_master_port();
+      lost = accept(listener, nullptr, nullptr);
+      EXPECT_GE(lost, 0);
+      close(listener);
+    }
+    EXPECT_EQ(init_process_group(/*timeout_s=*/20)->getSize(), 2);
+    close(lost);
+  });
+  if (!ends) return;
+  for (const RankEnd& end : *ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }
 
 TEST(Failure, UnevenInputsAreNamed) {

@@ -159,18 +159,19 @@ std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<vo
         kill(child.pid, SIGKILL);
       }
     }
-    if (options.kill_rank && !killed) {
+    if (options.kill_rank) {
       Child& victim = children[static_cast<size_t>(*options.kill_rank)];
       for (const Child& child : children) {
         if (kill_armed || child.end.output.find(options.kill_after_line) == std::string::npos) continue;
         kill_armed = true;
         kill_clock = Clock::now();
       }
-      if (kill_armed && !victim.ended && seconds_since(kill_clock) >= options.kill_after_s) {
-        kill(victim.pid, SIGKILL);
+      if (kill_armed && !killed && !victim.ended && seconds_since(kill_clock) >= options.kill_after_s) {
+        kill(victim.pid, options.kill_signal);
         killed = true;
         kill_clock = Clock::now();
       }
+      if (killed && open == 1 && !victim.ended) kill(victim.pid, SIGKILL);  // what is frozen does not end otherwise
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -40,8 +41,10 @@ struct RankEnd {
 struct RankOptions {
   double time_limit_s = 100;
   std::map<std::string, std::string> environment = {};
-  // Kills this rank (SIGKILL) this long after any rank printed `kill_after_line` (or after the start).
+  // Kills this rank this long after any rank printed `kill_after_line` (or after the start): SIGKILL ends it, SIGSTOP
+  // freezes it until all others have ended.
   std::optional<int> kill_rank = {};
+  int kill_signal = SIGKILL;
   double kill_after_s = 0;
   std::string kill_after_line = {};
 };
