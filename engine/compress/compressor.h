@@ -82,7 +82,7 @@ struct Encode {
 };
 
 struct Decode {
-  std::span<const std::span<const std::byte>> payloads;  // aligned as in encode
+  std::span<const std::span<const std::byte>> payloads;  // at least one; aligned as in encode
   int summed = 1;                                        // how many payloads a collective made each of these of
   std::span<float> out;                                  // n elements, left alone before the last round
   bool accumulate = false;

@@ -29,6 +29,7 @@ core::Error bad_payload(size_t position, size_t payloads, std::string_view what)
 }
 
 core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes) {
+  core::check(!payloads.empty(), "a decode has at least one payload");
   for (size_t i = 0; i < payloads.size(); ++i) {
     if (payloads[i].size() != static_cast<size_t>(bytes)) {
       return bad_payload(i, payloads.size(), fmt::format("size is {} bytes, not {}", payloads[i].size(), bytes));

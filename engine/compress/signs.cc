@@ -20,8 +20,8 @@
 // writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the payloads.
 //
 // Accuracy (`./run bench accuracy`, 2026-11-23: Fashion-MNIST, one epoch, 2 ranks, 3 seeds, alone from the first step on;
-// fp32 85.2 %, single runs within a point and a half): efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8. The text
-// model was not measured. None is in the default list.
+// fp32 85.2 %, its runs 84.5 to 85.9): efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8 (82.7 to 85.0). The text model
+// was not measured. None is in the default list.
 #include "engine/compress/blocks.h"
 #include "engine/compress/momentum_kernels.h"
 #include "engine/compress/rows.h"

@@ -191,7 +191,6 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
 bool decode_block(const ThcDecode& block) {
   HWY_ALIGN float x[kOrder];
   const size_t payloads = block.payloads.size();
-  if (payloads == 0) std::fill_n(x, kOrder, 0.0F);
   uint32_t largest = 0;
   for (size_t first = 0; first < payloads; first += kFitting) {
     const auto some = block.payloads.subspan(first, std::min(kFitting, payloads - first));
