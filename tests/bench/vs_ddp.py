@@ -6,7 +6,8 @@
 usage: vs_ddp.py [--parts accuracy,1gbit,200mbit,mlp-small] [--rounds 3] [--seeds 3] BUILD_FOLDER OUT.json
 
 accuracy    After one epoch (468 steps of 2 x 64), the mean of the same seeds: DDP in fp32 and with PowerSGD, and
-            gradtune at `lossy`, which tunes while it trains. This part does not mind a busy machine; the others do.
+            gradtune at `lossy`, which tunes while it trains; `error` is the standard error of a mean. This part does not
+            mind a busy machine; the others do.
 a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each goes on with its best ("tuned DDP").
             2. gradtune tunes once at each fidelity and exports its strategy; the journal holds every strategy that it
                raced. Those that were not far behind when they were measured are timed once, pinned, in runs of their
@@ -193,7 +194,7 @@ def is_sound(name, rows):
     return fp32 is None or accuracy.get(f"accuracy: DDP {name}", fp32) >= fp32 - POINTS
 
 
-def accuracies(bench, rates, seeds, rows):
+def accuracies(bench, rates, seeds, rows, out):
     found = {}
     for seed in range(seeds):
         for name, cap in (("fp32", 25), ("powersgd1", 100), ("powersgd4", 100)):
@@ -203,14 +204,21 @@ def accuracies(bench, rates, seeds, rows):
             report = bench.gradtune(rate, ["--fidelity", "lossy", "--seed", seed], EPOCH, evaluate=True)
             found.setdefault(f"gradtune lossy at {rate}", []).append(report["accuracy"])
             print(f"seed {seed}: {report['strategy']['label']}", flush=True)
+        rows[:] = [row for row in rows if not row["name"].startswith("accuracy:")] + list(accuracy_rows(found))
+        save(out, rows)  # a seed takes minutes
+    for name, values in found.items():
+        print(f"accuracy: {name:28} {statistics.mean(values):.2f} % of {values}", flush=True)
+
+
+def accuracy_rows(found):
     fp32 = statistics.mean(found["DDP fp32"])
     for name, values in found.items():
         value = statistics.mean(values)
         met = value >= fp32 - POINTS if name.startswith("gradtune") else None
-        rows.append({"name": f"accuracy: {name}", "value": round(value, 2), "unit": "%", "anchor": round(fp32, 2),
-                     "ratio": round(value / fp32, 4), "spread": [min(values), max(values)],
-                     "goal": None if met is None else round((fp32 - POINTS) / fp32, 4), "met": met})
-        print(f"accuracy: {name:28} {value:.2f} % of {values}", flush=True)
+        yield {"name": f"accuracy: {name}", "value": round(value, 2), "unit": "%", "anchor": round(fp32, 2),
+               "ratio": round(value / fp32, 4), "spread": [min(values), max(values)],
+               "goal": None if met is None else round((fp32 - POINTS) / fp32, 4), "met": met, "seeds": len(values),
+               "error": round(statistics.stdev(values) / math.sqrt(len(values)), 2) if len(values) > 1 else None}
 
 
 def nothing_to_gain(bench, rounds, rows):
@@ -231,7 +239,7 @@ def main():
         bench = DdpBench(flags.build, folder)
         for part in flags.parts:
             if part == "accuracy":
-                accuracies(bench, GOALS, flags.seeds, flags.rows)
+                accuracies(bench, GOALS, flags.seeds, flags.rows, flags.out)
             elif part == "mlp-small":
                 nothing_to_gain(bench, flags.rounds, flags.rows)
             else:
