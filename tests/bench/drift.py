@@ -9,7 +9,7 @@ link         `lossy` at 1000, then 100, then 1000 Mbit/s while training. Counted
              alarm. Afterwards, at each rate, the strategy that was in force at the end, the best of its search, and the
              two best that a job found which began at that rate, are timed, pinned, each in runs of its own: what was
              chosen beside the best.
-removed      The small model at 50 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
+removed      The model at 200 Mbit/s commits a lossy strategy; then the link is not shaped any more. Counted: steps
              until a strategy is in force that loses nothing. Whether that is what should happen is told by a row
              without a goal: the same strategy beside the baseline, pinned, on the link that is not shaped.
 oscillating  1000 and 300 Mbit/s in turns of eight seconds, at `half`: a whole run beside one that keeps the baseline.
@@ -37,8 +37,7 @@ PATIENCE_STEPS = 700  # for what follows a change
 ROUNDS = 3
 PINNED_STEPS = 30
 FRESH_STEPS = 330  # longer than tuning takes
-SMALL_MODEL, SMALL_STEPS = ("--model", "mlp-small"), 600
-REMOVED_COMPRESSOR = "topk:0.1"
+REMOVED_COMPRESSOR = "powersgd:64"  # takes longer than what it saves where the link is not shaped
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
 TOLD = (*ALARMS, "audit", "drop committed", "look again", "ranking holds", "ranking changed", *DECIDED)
@@ -56,6 +55,11 @@ def is_settled(entries):
     """Decided, and watched for a while since that and all that came of it."""
     told = decisions(entries, *TOLD)
     return bool(decisions(entries, *DECIDED)) and last_step(entries) >= told[-1]["step"] + QUIET_STEPS
+
+
+def told_since(entries, changed):
+    return "; ".join(f"{entry['step'] - changed}: {entry['what']} {entry['label']}"
+                     for entry in decisions(entries, *TOLD) if entry["step"] >= changed)
 
 
 def label_at_the_end(entries):
@@ -129,9 +133,7 @@ def link(bench, runs, rows):
             delay = alarm - changed if alarm is not None else PATIENCE_STEPS
             row(rows, f"link: run {run}, to {rate}: steps to the alarm", delay, 50, [delay / 50], 1.0, "steps")
             chosen = label_at_the_end(entries)
-            told = [f"{entry['step'] - changed}: {entry['what']} {entry['label']}"
-                    for entry in decisions(entries, *TOLD) if entry["step"] >= changed]
-            print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; " + "; ".join(told), flush=True)
+            print(f"run {run}, {rate}: in force {chosen or 'the baseline'}; {told_since(entries, changed)}", flush=True)
             held[rate] = (candidates(bench, entries, f"{rate}-{run}", changed if rate == slow else 0, chosen), chosen)
         job.process.terminate()
         job.end()
@@ -150,23 +152,23 @@ def link(bench, runs, rows):
 def removed(bench, runs, rows):
     for run in range(runs):
         flags = ["--fidelity", "lossy", "--compressors", REMOVED_COMPRESSOR, "--seed", run]
-        job = LiveJob(bench, "50mbit", [*SMALL_MODEL, *flags], 20000)
+        job = LiveJob(bench, "200mbit", flags, 5000)
         if not job.wait(is_settled, 300) or label_at_the_end(job.entries()) is None:
-            raise job.failed("nothing was committed at 50 Mbit/s")
+            raise job.failed("nothing was committed at 200 Mbit/s")
         before = label_at_the_end(job.entries())
         entries, changed, alarm = change(job, "none")
-        lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "commit")
+        lossless = [entry["step"] - changed for entry in decisions(entries, "drop committed", "keep baseline", "commit")
                     if entry["step"] >= changed
-                    and (entry["what"] == "drop committed" or REMOVED_COMPRESSOR not in entry["label"])]
+                    and (entry["what"] != "commit" or REMOVED_COMPRESSOR not in entry["label"])]
         steps = lossless[0] if lossless else PATIENCE_STEPS
-        print(f"run {run}: {before}; alarm after {alarm and alarm - changed}; "
-              f"then {label_at_the_end(entries) or 'the baseline'}", flush=True)
+        print(f"run {run}: {before}; then {label_at_the_end(entries) or 'the baseline'}; {told_since(entries, changed)}",
+              flush=True)
         row(rows, f"removed: run {run}: steps until nothing is lost", steps, 200, [steps / 200], 1.0, "steps")
         job.process.terminate()
         job.end()
         files = write_plans(entries, [before], bench.folder, f"removed{run}")
-        files["baseline"] = baseline(bench, "none", SMALL_MODEL)
-        times = pinned(bench, "none", files, ROUNDS, SMALL_MODEL, SMALL_STEPS)
+        files["baseline"] = baseline(bench, "none")
+        times = pinned(bench, "none", files)
         lossy, kept = times[before], times["baseline"]
         row(rows, f"removed: run {run}: {before}, not shaped / baseline", statistics.median(lossy),
             statistics.median(kept), [a / b for a, b in zip(lossy, kept)], None)
