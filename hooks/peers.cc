@@ -12,6 +12,7 @@
 #include "engine/core/hash.h"
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
+#include "hooks/link_probe.h"
 #include "hooks/within.h"
 #include "tuner/agreement.h"
 #include "tuner/files.h"
@@ -66,6 +67,10 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
   data_ = make(options, "data", rank_, size_, /*threads=*/4);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
+  const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
+    return communicator ? probe_latency(*communicator, clock, timeout_ms) : policies::Latency();
+  };
+  latencies_ = {.flat = probe(data_), .inter = probe(inter_), .intra = probe(intra_)};
 }
 
 Peers::~Peers() { close(/*failed=*/true); }

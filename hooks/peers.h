@@ -16,6 +16,7 @@
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
 #include "hooks/roll_call.h"
+#include "policies/cost_table.h"
 
 namespace gradtune {
 
@@ -27,6 +28,7 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
+  const policies::Latencies& latencies() const { return latencies_; }
   comm::Groups groups() const { return {seat_, *data_, *control_, intra_.get(), inter_.get()}; }
 
   // Over the control communicator, by all ranks; throws core::Exception.
@@ -74,6 +76,7 @@ class Peers {
   std::unique_ptr<comm::Communicator> data_, control_;
   core::Seat seat_;
   std::unique_ptr<comm::Communicator> intra_, inter_;  // where there are levels
+  policies::Latencies latencies_;
 };
 
 }  // namespace gradtune

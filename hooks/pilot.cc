@@ -25,8 +25,9 @@ bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe ||
 
 }  // namespace
 
-Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const core::Clock& clock)
-    : settings_(settings), seat_(seat), network_(network) {
+Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
+             const policies::Latencies& latencies, const core::Clock& clock)
+    : settings_(settings), seat_(seat), network_(network), latencies_(latencies) {
   if (settings.quiet) return;
   progress_.emplace(tuner::Progress::on_standard_error(clock));
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
@@ -39,6 +40,7 @@ tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policie
           .fidelity = settings_.fidelity,
           .codecs = settings_.codecs,
           .host_threads = static_cast<int>(settings_.host_threads),
+          .latencies = latencies_,
           .policy = settings_.policy,
           .tuning = tuner_options(settings_),
           .imported = std::move(imported)};
@@ -69,12 +71,15 @@ tuner::SavedTuner Pilot::saved() const {
 }
 
 core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
-  if (core::Status same = tuner::same_job(saved.job, job_of(saved.job.table, {})); !same) return same;
+  tuner::Job mine = job_of(saved.job.table, {});
+  mine.latencies = saved.job.latencies;  // it decides with what was measured then
+  if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
   if (told.is_whole) return {};
   return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
 }
 
 core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
+  latencies_ = saved.job.latencies;
   start(saved.job.table, saved.job.imported);
   resuming_ = true;
   auto action = tuner::tell_again(

@@ -25,7 +25,8 @@ namespace gradtune {
 
 class Pilot {
  public:
-  Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const core::Clock& clock);
+  Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
+        const policies::Latencies& latencies, const core::Clock& clock);
 
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
@@ -67,6 +68,7 @@ class Pilot {
   const Settings settings_;
   const core::Seat seat_;
   const std::string network_;
+  policies::Latencies latencies_;
   tuner::Job job_;
   std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
   std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told

@@ -54,7 +54,8 @@ Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
   check_momentum(optimizer_, settings_.codecs);
   peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
   broadcast_module();
-  if (peers_.rank() == 0) pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), *clock_);
+  if (peers_.rank() == 0)
+    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.latencies(), *clock_);
   take_imported();
   start_tuning();
   gradients_.on_ready([this](int32_t position) { on_ready(position); });

@@ -101,7 +101,8 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
   return fitted;
 }
 
-std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs) {
+std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
+                                    const Latencies& latencies) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;     // 16 GB/s
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
@@ -109,15 +110,25 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   if (summed == nullptr) return {};
   const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
+  const auto add = [&](Kind kind, core::Level level, double byte_us) {
+    const Latency& latency = latencies.of(level);
+    CollectiveRate rate{kind, level, message_us, byte_us};
+    if (latency.message_us > 0) {
+      const bool at_once = kind == Kind::all_to_all || kind == Kind::reduce_scatter;
+      rate.wait_us = latency.wait_us / (at_once ? std::max(seen.ranks.of(level) - 1, 1) : 1);
+      rate.message_us = latency.message_us - latency.wait_us + rate.wait_us;
+    }
+    prior.collectives.push_back(rate);
+  };
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-    prior.collectives.push_back({kind, core::Level::flat, message_us, summed->byte_us});
+    add(kind, core::Level::flat, summed->byte_us);
   }
   if (seen.ranks.has_levels()) {
     for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-      prior.collectives.push_back({kind, core::Level::inter, message_us, summed->byte_us});
+      add(kind, core::Level::inter, summed->byte_us);
     }
     for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
-      prior.collectives.push_back({kind, core::Level::intra, message_us, std::min(summed->byte_us, kInsideByteUs)});
+      add(kind, core::Level::intra, std::min(summed->byte_us, kInsideByteUs));
     }
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;

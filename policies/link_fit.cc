@@ -243,6 +243,8 @@ Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& 
   Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
     links.lines[{rate.kind, rate.level}] = line_of({}, &rate, steps_of({rate.kind, rate.level}, ranks), 0, 0);
+    double& travel_us = links.travel_us[link_of(rate.level)];
+    travel_us = std::max(travel_us, rate.wait_us);
   }
   const Line by_bytes{.fixed = 0, .unit = prior.collectives.empty() ? 1 : prior.collectives[0].byte_us};
   for (const Message& message : traffic.messages) links.lines.try_emplace(message.collective, by_bytes);
@@ -297,7 +299,8 @@ std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& 
   return shortest_us;
 }
 
-// Taken for busy all the time, a link is only believed to be free where that explains clearly more.
+// A link is free while messages travel as long as the prior says, or, of one that says nothing, never; otherwise only
+// where that explains clearly more.
 Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
   constexpr int kPasses = 6, kMorePasses = 3;
   constexpr double kClearly = 0.9;

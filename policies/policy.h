@@ -19,6 +19,7 @@
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
 #include "engine/core/strategy.h"
+#include "policies/cost_table.h"
 
 namespace gradtune::policies {
 
@@ -44,6 +45,7 @@ struct Knowledge {
   std::vector<core::CompressorSpec> codecs = {};    // those that fidelity and allow-list admit, "none" first
   std::vector<core::CompressorTraits> traits = {};  // of all known compressors
   int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
+  Latencies latencies = {};                         // of idle links
   double baseline_ms = 0;                           // step time of the baseline
   double compute_ms = 0;                            // forward and backward of the slowest rank
   // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a cost

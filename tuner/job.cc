@@ -20,7 +20,8 @@ core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
                                 .fidelity = job.fidelity,
                                 .codecs = job.codecs,
                                 .traits = compress::known_traits(),
-                                .host_threads = job.host_threads};
+                                .host_threads = job.host_threads,
+                                .latencies = job.latencies};
   return std::make_unique<Tuner>(job.tuning, make, std::move(knowledge), policies::baselines(job.table, job.fidelity),
                                  job.imported);
 }

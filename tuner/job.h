@@ -26,6 +26,7 @@ struct Job {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
+  policies::Latencies latencies = {};  // measured before the first step
   std::string policy = "mergecomp";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};

@@ -29,21 +29,27 @@ core::Error failed(std::string_view what, const std::string& path) {
 std::string journal_header(const Job& job, std::string_view network) {
   ordered_json codecs = ordered_json::array();
   for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
-  return dump({{"schema", kJournalSchema},
-               {"world_size", job.world_size},
-               {"ranks_per_node", job.ranks_per_node},
-               {"fidelity", core::to_string(job.fidelity)},
-               {"compressors", std::move(codecs)},
-               {"host_threads", job.host_threads},
-               {"policy", job.policy},
-               {"model", fmt::format("{:016x}", job.table.fingerprint())},
-               {"network", network},
-               {"tuning",
-                {{"seed", job.tuning.seed},
-                 {"budget_steps", job.tuning.budget_steps},
-                 {"budget_share", job.tuning.budget_share},
-                 {"lossy_after", job.tuning.lossy_after},
-                 {"retune", job.tuning.retune}}}});
+  ordered_json header = {{"schema", kJournalSchema},
+                         {"world_size", job.world_size},
+                         {"ranks_per_node", job.ranks_per_node},
+                         {"fidelity", core::to_string(job.fidelity)},
+                         {"compressors", std::move(codecs)},
+                         {"host_threads", job.host_threads},
+                         {"policy", job.policy},
+                         {"model", fmt::format("{:016x}", job.table.fingerprint())},
+                         {"network", network},
+                         {"tuning",
+                          {{"seed", job.tuning.seed},
+                           {"budget_steps", job.tuning.budget_steps},
+                           {"budget_share", job.tuning.budget_share},
+                           {"lossy_after", job.tuning.lossy_after},
+                           {"retune", job.tuning.retune}}}};
+  if (job.latencies == policies::Latencies()) return dump(header);
+  for (const auto& [name, latency] : {std::pair("flat", job.latencies.flat), std::pair("inter", job.latencies.inter),
+                                      std::pair("intra", job.latencies.intra)}) {
+    header["latencies"][name] = {latency.message_us, latency.wait_us};
+  }
+  return dump(header);
 }
 
 std::string journal_line(const core::GradientTable& table) {

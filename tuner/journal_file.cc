@@ -76,7 +76,7 @@ class Parser {
     const JsonObject& header = in_.object(
         value, where_,
         {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
-        {"ranks_per_node"});
+        {"ranks_per_node", "latencies"});
     if (!in_.ok()) return;
     if (const std::string schema = text(header, "schema"); schema != kJournalSchema) {
       return in_.fail(at("schema"), fmt::format("\"{}\" is needed, found \"{}\"", kJournalSchema, schema));
@@ -92,6 +92,7 @@ class Parser {
           known(core::parse_compressor(in_.text(entry, at("compressors"), kMostText), traits_), "compressors"));
     }
     job.host_threads = static_cast<int>(integer(header, "host_threads", 0, 1 << 16));
+    if (has(header, "latencies")) job.latencies = read_latencies(get(header, "latencies"));
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
@@ -103,6 +104,19 @@ class Parser {
     job.tuning.budget_share = number(tuning, "budget_share");
     job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
     job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
+  }
+
+  policies::Latencies read_latencies(const JsonValue& value) {
+    const JsonObject& levels = in_.object(value, at("latencies"), {"flat", "inter", "intra"});
+    const auto read = [&](std::string_view name) {
+      const std::string where = fmt::format("{}.{}", at("latencies"), name);
+      const auto& pair = in_.array(get(levels, name), where);
+      if (!in_.ok()) return policies::Latency();
+      if (pair.size() != 2) return in_.fail(where, "two times are needed, message and wait"), policies::Latency();
+      const double message_us = in_.number(pair[0], where, 0, kMostMs);
+      return policies::Latency{message_us, in_.number(pair[1], where, 0, message_us)};
+    };
+    return {read("flat"), read("inter"), read("intra")};
   }
 
   template <class Value>

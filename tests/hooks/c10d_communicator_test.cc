@@ -6,6 +6,7 @@
 
 #include <csignal>
 
+#include "hooks/link_probe.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/suites/communicator_conformance.h"
@@ -24,6 +25,19 @@ void conform(int size) {
 
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+
+// What is measured is another thing on every machine.
+TEST(C10dCommunicator, TheProbeOfItsLatencyIsSane) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
+    const policies::Latency latency = probe_latency(*communicator, core::SteadyClock(), 20'000);
+    EXPECT_GT(latency.message_us, 0);
+    EXPECT_GE(latency.wait_us, 0);
+    EXPECT_LE(latency.wait_us, latency.message_us);
+  });
+}
 
 // A write to a rank that was killed ended the process by a signal now and then.
 TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {

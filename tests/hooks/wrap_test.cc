@@ -267,7 +267,7 @@ TEST(Wrap, NonFiniteStepIsSeenByAllAndCounted) {
 // I1 and I3 on real ranks: the epoch is the same in every step (else an error ends the run), through all stages of
 // tuning.
 TEST(Wrap, TunesToTheEndOnFourRanks) {
-  run_ranks(4, [](const Rank& rank) {
+  const auto train = [](const Rank& rank) {
     auto group = make_group();
     auto model = make_mlp(1, 256);
     torch::optim::SGD sgd(model->parameters(), 0.05);
@@ -286,7 +286,8 @@ TEST(Wrap, TunesToTheEndOnFourRanks) {
       EXPECT_TRUE(optimizer.result().decided);  // on a busy machine an alarm may have made it look again since
     }
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
-  });
+  };
+  run_ranks(4, train, {.environment = {{"GRADTUNE_PACING_MBIT", "100"}}});  // on a slow link there is something to gain
 }
 
 TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {

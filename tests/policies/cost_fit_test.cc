@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "policies/program_cost.h"
 #include "tests/policies/jobs.h"
 
@@ -139,6 +141,44 @@ TEST(FitCost, WhatWasNotSeenIsThePriors) {
   // Without a prior half of a compressor is none.
   EXPECT_EQ(find_rate(fit_cost(timed, kOneTensor, seen.ranks, testing::known_traits()).table, {"bf16"}, Place::device),
             nullptr);
+}
+
+TEST(FitCost, MessagesThatWereNotSeenTakeWhatTheyDidOverIdleLinks) {
+  const CostTable seen{.ranks = {.size = 8, .local_size = 2},
+                       .collectives = {{Kind::all_reduce, Level::flat, 0, 0.008}}};
+  const Latencies latencies{.flat = {500, 350}, .inter = {400, 300}, .intra = {50, 10}};
+  const auto prior = prior_cost(seen, {}, latencies);
+  ASSERT_TRUE(prior);
+  for (const auto& [level, latency, others] :
+       {std::tuple(Level::flat, latencies.flat, 7), std::tuple(Level::inter, latencies.inter, 3)}) {
+    for (const Kind kind : {Kind::all_reduce, Kind::all_gather}) {
+      EXPECT_EQ(find_rate(*prior, kind, level)->message_us, latency.message_us);
+      EXPECT_EQ(find_rate(*prior, kind, level)->wait_us, latency.wait_us);
+    }
+    // Those of an all-to-all travel at the same time.
+    for (const Kind kind : {Kind::all_to_all, Kind::reduce_scatter}) {
+      const CollectiveRate& rate = *find_rate(*prior, kind, level);
+      EXPECT_NEAR(others * rate.wait_us, latency.wait_us, 1e-9);
+      EXPECT_NEAR(rate.message_us - rate.wait_us, latency.message_us - latency.wait_us, 1e-9);
+    }
+  }
+  EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->message_us, 50);
+}
+
+// Large messages, one at a time, do not tell what a short one takes, nor what several short ones do together.
+TEST(FitCost, WhereOnlyLargeMessagesWereSeenIdleLinksTell) {
+  const CostTable truth{.ranks = {.size = 4}, .collectives = {{Kind::all_reduce, Level::flat, 10'000, 0.04, 9000}}};
+  const core::Strategy plain = strategy_of("all_reduce", {2'000'000, 1'900'000});
+  const std::vector<TimedStrategy> timed(4, timed_by(truth, plain));
+  const auto fit = [&](const Latencies& latencies) {
+    const auto without = fit_cost(timed, kOneTensor, truth.ranks, testing::known_traits());
+    const auto prior = prior_cost(without.table, {}, latencies);
+    return fit_cost(timed, kOneTensor, truth.ranks, testing::known_traits(), *prior).table;
+  };
+  const CostTable known = fit({.flat = {10'000, 9000}}), unknown = fit({});
+  EXPECT_NEAR(find_rate(known, Kind::all_gather, Level::flat)->message_us, 10'000, 100);
+  EXPECT_NEAR(find_rate(known, Kind::all_gather, Level::flat)->wait_us, 9000, 100);
+  EXPECT_LT(find_rate(unknown, Kind::all_gather, Level::flat)->message_us, 100);
 }
 
 TEST(FitCost, WithoutAnythingSeenThereIsNoPrior) { EXPECT_FALSE(prior_cost({.ranks = {.size = 2}}, {{"bf16"}})); }

@@ -54,6 +54,23 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
 }
 
+TEST(JournalFile, GivesBackWhatMessagesTookOverIdleLinks) {
+  Job measured = job();
+  measured.latencies = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}};
+  const std::string text = journal_header(measured, "") + "\n" + journal_line(job().table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.latencies, measured.latencies);
+  const auto with = [&](std::string what, std::string other) {
+    std::string changed = text;
+    const auto file = parse_journal(changed.replace(changed.find(what), what.size(), other));
+    return file ? "" : file.error().message;
+  };
+  EXPECT_THAT(with("[100.0,80.25]", "[100.0]"), HasSubstr("latencies.inter: two times are needed, message and wait"));
+  EXPECT_THAT(with("[100.0,80.25]", "[80.0,80.25]"), HasSubstr("latencies.inter"));
+  EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("latencies"));
+}
+
 TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   std::string text = journal();
   for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {

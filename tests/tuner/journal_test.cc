@@ -33,6 +33,13 @@ TEST(JournalLine, OfTheHeader) {
                 R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true}})");
 }
 
+TEST(JournalLine, TheHeaderHasWhatMessagesTookOverIdleLinks) {
+  Job measured = job();
+  measured.latencies = {.flat = {105.5, 90}, .inter = {100, 80.25}, .intra = {12, 0}};
+  EXPECT_THAT(journal_header(measured, ""),
+              HasSubstr(R"("latencies":{"flat":[105.5,90.0],"inter":[100.0,80.25],"intra":[12.0,0.0]})"));
+}
+
 TEST(JournalLine, OfTheTable) {
   EXPECT_EQ(journal_line(job().table),
             R"({"kind":"table","tensors":[{"name":"a","shape":[20,5],"dtype":"float32","ready_us":0.1}]})");

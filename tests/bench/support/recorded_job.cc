@@ -50,7 +50,8 @@ class Pilot {
                   .fidelity = core::Fidelity::lossy,
                   .codecs = {{"none"}},
                   .traits = known,
-                  .host_threads = flags.host_threads};
+                  .host_threads = flags.host_threads,
+                  .latencies = rank.latencies()};
     for (const std::string& text : flags.compressors) {
       knowledge_.codecs.push_back(core::parse_compressor(text, known).value());
     }

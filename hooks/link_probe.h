@@ -1,0 +1,21 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a message takes on a link that is idle: a job's first steps have few collectives, and large ones, which tell little
+// of it.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/comm/communicator.h"
+#include "engine/core/clock.h"
+#include "policies/cost_table.h"
+
+namespace gradtune {
+
+// Over all ranks of the communicator, which has nothing else under way. All-gathers of a few bytes, one by one and several
+// at once: what several take more than one is what the link, or a core, is busy with. Some milliseconds, where nothing is
+// far away; all ranks run equally many. Throws core::Exception.
+policies::Latency probe_latency(comm::Communicator& communicator, const core::Clock& clock, int64_t timeout_ms);
+
+}  // namespace gradtune
