@@ -75,7 +75,8 @@ class C10dCommunicator final : public comm::Communicator {
     if (collective.kind == Collective::Kind::all_gather && size() == 2) return exchange_halves(collective, sink, token);
     try {
       ++pending_;
-      at::Tensor parts;  // of a reduce-scatter, which Gloo only has as an all-reduce and a slice
+      // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them, to be added up.
+      at::Tensor parts;
       if (collective.kind == Collective::Kind::reduce_scatter) parts = take_scratch(collective);
       const c10::intrusive_ptr<c10d::Work> work = launch(collective, parts);
       work->getFuture()->addCallback([this, &sink, token, collective, parts](c10::ivalue::Future& future) {
@@ -276,17 +277,19 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
   options->threads = threads;
-  // It has a time limit of its own for peers, not for the store's answers.
-  auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
-                                                       size, options);
-  });
-  if (!backend) {
-    throw core::Exception({core::Error::Code::lost, "gradtune: rank " + std::to_string(rank) + ": group \"" + prefix +
-                                                        "\" was not connected within " +
-                                                        std::to_string(2 * timeout_ms) + " ms"});
+  std::string reason = "no answer within " + std::to_string(2 * timeout_ms) + " ms";
+  try {
+    // It has a time limit of its own for peers, not for the store's answers.
+    auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
+                                                         size, options);
+    });
+    if (backend) return *backend;
+  } catch (const std::exception& caught) {
+    reason = caught.what();
   }
-  return *backend;
+  throw core::Exception({core::Error::Code::lost,
+                         "connecting the group \"" + prefix + "\" failed: " + reason.substr(0, reason.find('\n'))});
 }
 
 }  // namespace gradtune

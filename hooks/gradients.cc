@@ -32,7 +32,6 @@ core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
 }
 
 void check_parameter(const torch::Tensor& parameter, const std::string& name) {
-  if (!parameter.defined()) refuse("parameter " + name + " is not defined yet; wrap after the model is built");
   if (!parameter.device().is_cpu()) {
     refuse("parameter " + name + " is on " + parameter.device().str() + "; this build serves gradients on the CPU");
   }
@@ -63,7 +62,6 @@ Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimiz
   std::unordered_set<const void*> storages;
   for (const auto& item : module.named_parameters()) {
     const torch::Tensor& parameter = item.value();
-    ++module_parameters_;
     if (!parameter.defined() || !parameter.requires_grad()) continue;
     check_parameter(parameter, item.key());
     bool seen = false;  // a shared parameter is listed under each of its names
@@ -73,6 +71,7 @@ Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimiz
       refuse("parameter " + item.key() + " shares memory with another one, but is not the same tensor");
     }
     optimized.erase(parameter.unsafeGetTensorImpl());
+    known_.insert(parameter.unsafeGetTensorImpl());
     table_.tensors.push_back({.name = item.key(),
                               .shape = parameter.sizes().vec(),
                               .numel = parameter.numel(),
@@ -99,10 +98,6 @@ Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimiz
 Gradients::~Gradients() {
   for (Parameter& parameter : parameters_) {
     if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
-    // The arena goes; a gradient that lies in it must not outlive it.
-    if (parameter.tensor.grad().defined() && parameter.tensor.grad().data_ptr() == parameter.slot.data_ptr()) {
-      parameter.tensor.mutable_grad() = parameter.slot.clone();
-    }
   }
 }
 
@@ -110,33 +105,38 @@ void Gradients::allocate() {
   arena_numel_ = {};
   for (const core::TensorInfo& tensor : table_.tensors) arena_numel_[static_cast<size_t>(tensor.dtype)] += tensor.numel;
   for (size_t d = 0; d < arenas_.size(); ++d) {
-    arenas_[d] = exec::AlignedBytes(arena_numel_[d] * bytes_per_element(static_cast<core::DType>(d)));
-    if (arenas_[d].bytes() > 0) std::memset(arenas_[d].data(), 0, static_cast<size_t>(arenas_[d].bytes()));
+    arenas_[d] = std::make_shared<exec::AlignedBytes>(arena_numel_[d] * bytes_per_element(static_cast<core::DType>(d)));
+    if (arenas_[d]->bytes() > 0) std::memset(arenas_[d]->data(), 0, static_cast<size_t>(arenas_[d]->bytes()));
   }
   std::array<int64_t, 3> next{};
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const auto d = static_cast<size_t>(table_.tensors[p].dtype);
     const torch::Tensor& parameter = parameters_[p].tensor;
     // from_blob and not a view of one tensor, so that optimizers may detach_() it.
-    parameters_[p].slot =
-        torch::from_blob(arenas_[d].data() + next[d] * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
-                         strides_of(parameter), torch::TensorOptions(parameter.scalar_type()));
+    parameters_[p].slot = torch::from_blob(
+        arenas_[d]->data() + next[d] * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
+        strides_of(parameter), [arena = arenas_[d]](void*) {}, torch::TensorOptions(parameter.scalar_type()));
     next[d] += parameter.numel();
   }
 }
 
 exec::Arenas Gradients::arenas() const {
   exec::Arenas arenas;
-  for (size_t d = 0; d < arenas.size(); ++d) arenas[d] = {arenas_[d].data(), arena_numel_[d]};
+  for (size_t d = 0; d < arenas.size(); ++d) arenas[d] = {arenas_[d]->data(), arena_numel_[d]};
   return arenas;
 }
 
 void Gradients::lay(const std::vector<int32_t>& order) {
-  core::check(order.size() == parameters_.size(), "an order names every parameter once");
+  std::vector<bool> named(parameters_.size());
+  for (const int32_t old : order) {
+    const bool is_one = old >= 0 && static_cast<size_t>(old) < named.size() && !named[static_cast<size_t>(old)];
+    core::check(is_one, "an order names parameters, and none twice");
+    named[static_cast<size_t>(old)] = true;
+  }
+  core::check(order.size() == parameters_.size(), "an order names every parameter");
   const torch::NoGradGuard no_grad;
   std::vector<Parameter> old_parameters = std::move(parameters_);
   const core::GradientTable old_table = std::move(table_);
-  const std::array<exec::AlignedBytes, 3> old_arenas = std::move(arenas_);
   std::vector<int32_t> new_position(order.size());
   parameters_.clear();
   table_ = {};
@@ -226,9 +226,12 @@ void Gradients::check_unchanged() const {
              " was moved, converted or replaced since wrap; wrap the optimizer after the model is where it is trained");
     }
   }
-  if (module_.parameters().size() != module_parameters_) {
-    refuse("the module has " + std::to_string(module_.parameters().size()) + " parameters, at wrap it had " +
-           std::to_string(module_parameters_) + "; wrap again after parameters were added");
+  for (const auto& item : module_.named_parameters()) {
+    const torch::Tensor& parameter = item.value();
+    if (parameter.defined() && parameter.requires_grad() && !known_.contains(parameter.unsafeGetTensorImpl())) {
+      refuse("parameter " + item.key() +
+             " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after that");
+    }
   }
 }
 

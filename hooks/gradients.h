@@ -10,10 +10,12 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
@@ -56,8 +58,8 @@ class Gradients {
   // Drops all gradients, as the optimizers' zero_grad does.
   void drop_all();
 
-  // Throws, with the parameter's name, when parameters were added to the module, or moved or converted, since wrap:
-  // hooks and arenas then are not theirs.
+  // Throws, with the parameter's name, when parameters were added, unfrozen or replaced, or moved or converted, since
+  // wrap: hooks and arenas then are not theirs.
   void check_unchanged() const;
 
  private:
@@ -71,11 +73,11 @@ class Gradients {
   void allocate();
 
   torch::nn::Module& module_;
-  size_t module_parameters_ = 0;
+  std::unordered_set<const void*> known_;  // the implementations of parameters_
   core::GradientTable table_;
-  std::vector<Parameter> parameters_;  // by position
-  std::vector<int32_t> position_of_;   // by order of registration, which hooks know
-  std::array<exec::AlignedBytes, 3> arenas_;
+  std::vector<Parameter> parameters_;                          // by position
+  std::vector<int32_t> position_of_;                           // by order of registration, which hooks know
+  std::array<std::shared_ptr<exec::AlignedBytes>, 3> arenas_;  // also of the tensors over them, which users may keep
   std::array<int64_t, 3> arena_numel_{};
   std::function<void(int32_t)> ready_;
 };

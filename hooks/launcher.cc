@@ -17,10 +17,11 @@ struct Launcher {
   const char* rank;
   const char* size;
 };
+constexpr std::string_view kPmiRank = "PMI_RANK";
 constexpr Launcher kLaunchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-    {"mpirun", "PMI_RANK", "PMI_SIZE"},
+    {"mpirun", kPmiRank.data(), "PMI_SIZE"},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
 };
 
@@ -106,6 +107,10 @@ core::Result<LaunchInfo> launch_info(const Environment& environment) {
     auto own = number(launcher.rank, *rank, 0, world_size.value() - 1);
     if (!own) return own.error();
     info.launcher = launcher.name;
+    // `srun --mpi=pmi2` sets PMI's variables too. Those of Slurm are of its own tasks, not of an mpirun's daemons.
+    if (launcher.rank == kPmiRank && environment("SLURM_PROCID") == rank && environment("SLURM_NTASKS") == size) {
+      info.launcher = "Slurm";
+    }
     info.rank = own.value();
     info.world_size = world_size.value();
     if (info.world_size == 1 && !environment("MASTER_ADDR")) return info;

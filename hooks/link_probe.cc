@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <future>
 #include <vector>
 
 namespace gradtune {
@@ -15,28 +14,12 @@ using comm::Collective;
 
 constexpr size_t kAtOnce = 4;
 
-// All of them begin together.
-class Together final : public comm::CompletionSink {
- public:
-  void complete(uint64_t token, core::Status status) override { ends_[token].set_value(std::move(status)); }
-  core::Status wait(size_t count) {
-    core::Status first;
-    for (size_t i = 0; i < count; ++i) {
-      core::Status status = ends_[i].get_future().get();
-      if (first && !status) first = std::move(status);
-    }
-    return first;
-  }
-
- private:
-  std::array<std::promise<core::Status>, kAtOnce> ends_;
-};
-
+// So many that begin together.
 double us_of(comm::Communicator& communicator, const core::Clock& clock, int64_t timeout_ms, size_t count) {
   constexpr int64_t kBytes = 8;
   const auto size = static_cast<size_t>(communicator.size());
   std::vector<std::byte> in(kBytes), out(kAtOnce * kBytes * size);
-  Together together;
+  std::array<comm::Waiter, kAtOnce> waiters;
   const int64_t begin_ns = clock.now_ns();
   for (size_t i = 0; i < count; ++i) {
     communicator.start({.kind = Collective::Kind::all_gather,
@@ -44,10 +27,15 @@ double us_of(comm::Communicator& communicator, const core::Clock& clock, int64_t
                         .out = out.data() + i * kBytes * size,
                         .count = kBytes,
                         .timeout_ms = timeout_ms},
-                       together, i);
+                       waiters[i], 0);
   }
-  if (core::Status status = together.wait(count); !status) {
-    throw core::Exception({status.error().code, "gradtune: probe of the link: " + status.error().message});
+  core::Status first_error;
+  for (size_t i = 0; i < count; ++i) {
+    core::Status status = waiters[i].result().get();
+    if (first_error && !status) first_error = std::move(status);
+  }
+  if (!first_error) {
+    throw core::Exception({first_error.error().code, "probe of the link: " + first_error.error().message});
   }
   return static_cast<double>(clock.now_ns() - begin_ns) * 1e-3;
 }

@@ -24,15 +24,19 @@ using comm::Collective;
 
 c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms) {
   const auto store = group->getStore();
-  // The n-th wrap of this rank is the n-th of all: each has its own keys.
-  const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
-    return store->add("gradtune/wraps/" + std::to_string(rank), 1);
-  });
-  if (!wraps) {
-    throw core::Exception({core::Error::Code::lost, "gradtune: wrap: the group's store does not answer within " +
-                                                        std::to_string(timeout_ms) + " ms"});
+  std::string reason = "no answer within " + std::to_string(timeout_ms) + " ms";
+  try {
+    // The n-th wrap of this rank is the n-th of all: each has its own keys.
+    const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
+      return store->add("gradtune/wraps/" + std::to_string(rank), 1);
+    });
+    if (wraps) return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(*wraps), store);
+  } catch (const std::exception& caught) {
+    reason = caught.what();
   }
-  return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(*wraps), store);
+  throw core::Exception(
+      {core::Error::Code::lost, "gradtune: rank " + std::to_string(group->getRank()) +
+                                    ": the store does not answer at \"wrap\": " + reason.substr(0, reason.find('\n'))});
 }
 
 double mbit_per_second(const std::string& text) {
@@ -64,11 +68,19 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
     network_ = "pacing,rate=" + *rate + "mbit";
   }
   roll_call_.await_all("wrap").value();
+  try {
+    connect(options, clock);
+  } catch (const core::Exception& error) {
+    throw core::Exception({error.code(), explain({error.code(), error.what()}, /*step=*/0)});
+  }
+}
+
+void Peers::connect(const Options& options, const core::Clock& clock) {
   data_ = make(options, "data", rank_, size_, /*threads=*/4);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
-    return communicator ? probe_latency(*communicator, clock, timeout_ms) : policies::Latency();
+    return communicator ? probe_latency(*communicator, clock, timeout_ms_) : policies::Latency();
   };
   latencies_ = {.flat = probe(data_), .inter = probe(inter_), .intra = probe(intra_)};
 }

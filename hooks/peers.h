@@ -62,6 +62,7 @@ class Peers {
  private:
   core::Status run(const comm::Collective& collective);  // over the control communicator; ends when the alarm is raised
 
+  void connect(const Options& options, const core::Clock& clock);
   // Over `size` ranks, of which this one is number `rank`.
   std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int rank, int size,
                                            int threads);

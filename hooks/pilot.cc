@@ -33,30 +33,42 @@ Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
-tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported) const {
+tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
+                         const policies::Latencies& latencies) const {
   return {.table = table,
           .world_size = seat_.size,
           .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
           .fidelity = settings_.fidelity,
           .codecs = settings_.codecs,
           .host_threads = static_cast<int>(settings_.host_threads),
-          .latencies = latencies_,
+          .memory_bytes = settings_.memory_budget,
+          .latencies = latencies,
           .policy = settings_.policy,
           .tuning = tuner_options(settings_),
           .imported = std::move(imported)};
 }
 
+core::Status Pilot::can_write_journal() const {
+  return settings_.journal.empty() ? core::Status() : tuner::Journal::can_open(settings_.journal);
+}
+
 void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
-  job_ = job_of(table, std::move(imported));
-  ready_count_.assign(table.tensors.size(), 0);
+  begin(job_of(table, std::move(imported), latencies_));
+}
+
+void Pilot::begin(tuner::Job job) {
+  job_ = std::move(job);
+  ready_count_.assign(job_.table.tensors.size(), 0);
   history_ = tuner::History();
   timed_.clear();
   timed_in_observation_ = true;
   decided_ = false;
   tuner_ = tuner::make_tuner(job_).value();
-  baseline_label_ = policies::baselines(table, settings_.fidelity).front().label;
+  baseline_label_ = policies::baselines(job_.table, settings_.fidelity).front().label;
   if (settings_.journal.empty()) return;
-  journal_ = tuner::Journal::open(settings_.journal, tuner::journal_header(job_, network_)).value();
+  auto journal = tuner::Journal::open(settings_.journal, tuner::journal_header(job_, network_));
+  if (!journal) return end_journal(journal.error());
+  journal_ = std::move(journal.value());
   write(tuner::journal_line(job_.table));
   if (job_.imported) planned(-1, tuner::kImportedSlot, *job_.imported);
 }
@@ -71,16 +83,14 @@ tuner::SavedTuner Pilot::saved() const {
 }
 
 core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
-  tuner::Job mine = job_of(saved.job.table, {});
-  mine.latencies = saved.job.latencies;  // it decides with what was measured then
+  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.latencies);
   if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
   if (told.is_whole) return {};
   return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
 }
 
 core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
-  latencies_ = saved.job.latencies;
-  start(saved.job.table, saved.job.imported);
+  begin(job_of(saved.job.table, saved.job.imported, saved.job.latencies));
   resuming_ = true;
   auto action = tuner::tell_again(
       told,
@@ -157,10 +167,12 @@ void Pilot::note(const tuner::Decision& decision) {
 
 // A full disk must not end a training job: the journal ends, and says so once.
 void Pilot::write(const std::string& journal_line) {
-  if (const core::Status status = journal_->write(journal_line); !status) {
-    std::fprintf(stderr, "gradtune: the journal ends here: %s\n", status.error().message.c_str());
-    journal_.reset();
-  }
+  if (const core::Status status = journal_->write(journal_line); !status) end_journal(status.error());
+}
+
+void Pilot::end_journal(const core::Error& why) {
+  std::fprintf(stderr, "gradtune: the journal ends here: %s\n", why.message.c_str());
+  journal_.reset();
 }
 
 void Pilot::finish() {

@@ -28,6 +28,9 @@ class Pilot {
   Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
         const policies::Latencies& latencies, const core::Clock& clock);
 
+  // Whether it can be written, as far as can be known before there is something to write.
+  core::Status can_write_journal() const;
+
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
 
@@ -60,15 +63,19 @@ class Pilot {
   Optimizer::Result result() const;
 
  private:
-  tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported) const;
+  // `latencies`: this run's, or those that a saved tuner decided with.
+  tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
+                    const policies::Latencies& latencies) const;
+  void begin(tuner::Job job);
   void write(const std::string& journal_line);
+  void end_journal(const core::Error& why);
   void note(const tuner::Decision& decision);
   void learn_timing(int32_t slot, const std::vector<policies::TimedStep>& ops);
 
   const Settings settings_;
   const core::Seat seat_;
   const std::string network_;
-  policies::Latencies latencies_;
+  const policies::Latencies latencies_;
   tuner::Job job_;
   std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
   std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told

@@ -18,28 +18,32 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// Throws after the timeout, or earlier where c10d gives up.
+c10::intrusive_ptr<c10d::Store> connect_once(const LaunchInfo& info, bool is_server, milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(info.master_port);
+  options.isServer = is_server;
+  options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
+  options.timeout = timeout;
+  auto store = within(timeout, [address = info.master_address, options] {
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
+  });
+  if (!store) throw std::runtime_error("it does not answer");
+  return *store;
+}
+
 // A client asks again on a new connection when one got lost on the way. Only rank 0 can be the server, and it would not
 // get its own port twice.
 c10::intrusive_ptr<c10d::Store> connect(const LaunchInfo& info, milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(info.master_port);
-  options.isServer = info.rank == 0 && !info.agent_store;
-  options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
-  constexpr milliseconds kLeast(1000);
+  if (info.rank == 0 && !info.agent_store) return connect_once(info, /*is_server=*/true, timeout);
+  const milliseconds share = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (std::string reason = "it does not answer";;) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) throw std::runtime_error(reason);
-    options.timeout = options.isServer ? left : std::clamp(timeout / 5, std::min(kLeast, left), left);
+  for (milliseconds left = timeout;;) {
     try {
-      auto store = within(options.timeout, [address = info.master_address, options] {
-        return c10::make_intrusive<c10d::TCPStore>(address, options);
-      });
-      if (store) return *store;
-      if (options.isServer) throw std::runtime_error(reason);
-    } catch (const std::exception& caught) {
-      if (options.isServer) throw;
-      reason = caught.what();
+      return connect_once(info, /*is_server=*/false, std::min(share, left));
+    } catch (const std::exception&) {
+      left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+      if (left.count() <= 0) throw;
     }
   }
 }
@@ -67,9 +71,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
   const auto timeout = milliseconds(static_cast<int64_t>(timeout_s * 1000));
   const c10::intrusive_ptr<c10d::Store> store = make_store(info, timeout);
   RollCall(store, info.rank, info.world_size, timeout.count()).await_all("join").value();
-  auto gloo = make_gloo_backend("group", store, info.rank, info.world_size, timeout.count(), /*threads=*/2);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, info.rank, info.world_size);
-  group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+  try {
+    auto gloo = make_gloo_backend("group", store, info.rank, info.world_size, timeout.count(), /*threads=*/2);
+    group->setBackend(at::kCPU, c10d::ProcessGroup::BackendType::GLOO, gloo);
+  } catch (const core::Exception& error) {
+    throw core::Exception({error.code(), "gradtune: rank " + std::to_string(info.rank) + ": " + error.what()});
+  }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return group;
 }

@@ -32,17 +32,26 @@ std::string list(const std::vector<int>& ranks) {
 // Waits until all of these keys are there or the time is up; returns the ranks whose key is not.
 std::vector<int> missing(const Store& store, const std::string& name, std::vector<int> ranks, int64_t limit_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
-  for (;;) {
-    std::erase_if(ranks, [&](int r) { return store->check({key(name, r)}); });
-    if (ranks.empty() || Clock::now() >= deadline) return ranks;
+  std::vector<std::string> keys;
+  for (const int r : ranks) keys.push_back(key(name, r));
+  while (!store->check(keys)) {  // one question for all of them: every rank asks
+    if (Clock::now() >= deadline) {
+      std::erase_if(ranks, [&](int r) { return store->check({key(name, r)}); });
+      return ranks;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  return {};
 }
 
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks;
   for (int r = 0; r < size; ++r) ranks.push_back(r);
   return ranks;
+}
+
+std::string first_of(const Store& store) {
+  return store->check({"alarm"}) ? ", the first one " + text_of(store, "alarm") : std::string();
 }
 
 std::string find_suspects(const Store& store, int rank, int size, int64_t grace_ms) {
@@ -63,7 +72,7 @@ std::string find_suspects(const Store& store, int rank, int size, int64_t grace_
   if (rank == 0) missing(store, "answered", asking, grace_ms);
   if (!left.empty()) return "suspected: " + left;
   if (!silent.empty()) return "suspected: " + list(silent) + ", silent";
-  return "suspected: none, every rank reports a failure of its own";
+  return "suspected: none, every rank reports a failure of its own" + first_of(store);
 }
 
 }  // namespace
@@ -100,21 +109,20 @@ core::Status RollCall::await_all(const std::string& name) {
   }
 }
 
-void RollCall::sign_off(const std::string& why) noexcept {
+void RollCall::tell(const std::string& key, const std::string& text) noexcept {
   try {
-    ask(0, [store = store_, rank = rank_, why] { return store->set(key("end", rank), bytes(why)), true; });
+    ask(0, [store = store_, key, text] {
+      if (!store->check({key})) store->set(key, bytes(text));  // of two at once either is right
+      return true;
+    });
   } catch (const std::exception&) {
     // The store is gone: the others will suspect its host, rightly.
   }
 }
 
-void RollCall::raise_alarm(const std::string& who) noexcept {
-  try {
-    ask(0, [store = store_, who] { return store->set("alarm", bytes(who)), true; });
-  } catch (const std::exception&) {
-    // As in sign_off.
-  }
-}
+void RollCall::sign_off(const std::string& why) noexcept { tell(key("end", rank_), why); }
+
+void RollCall::raise_alarm(const std::string& who) noexcept { tell("alarm", who); }
 
 std::string RollCall::first_failure() noexcept {
   try {

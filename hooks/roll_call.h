@@ -39,6 +39,9 @@ class RollCall {
   std::string suspects(int64_t grace_ms) noexcept;
 
  private:
+  // What was told first stays.
+  void tell(const std::string& key, const std::string& text) noexcept;
+
   // What `call` returns; throws core::Exception (lost) when the store does not answer, and at once from then on.
   template <typename Call>
   auto ask(int64_t waits_ms, Call call);

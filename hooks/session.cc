@@ -27,6 +27,11 @@ exec::ExecutorOptions executor_options(const Settings& settings, Peers& peers) {
 std::string agreed_text(const core::GradientTable& table, const Settings& settings) {
   std::string text = "fidelity " + std::string(core::to_string(settings.fidelity)) + ", compressors";
   for (const core::CompressorSpec& codec : settings.codecs) text += " " + core::to_string(codec);
+  text += ", seed " + std::to_string(settings.seed);  // of random numbers that ranks share
+  // What is in force at first.
+  text += settings.strategy.empty() ? ", no strategy file" : ", a strategy file";
+  text += settings.tuning_budget == 0 ? ", no tuning" : ", tuning";
+  text += ", lossy after step " + std::to_string(settings.lossy_after);
   for (const core::TensorInfo& tensor : table.tensors) {
     text += "\n" + tensor.name + " " + c10::str(tensor.shape) + " " + std::string(core::to_string(tensor.dtype));
   }
@@ -48,16 +53,12 @@ Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
       clock_(std::move(clock)),
       gradients_(module, optimizer),
       peers_(group, options, settings_.timeout_ms, *clock_),
+      module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }),
       error_budget_(settings_.error_budget) {
   check_momentum(optimizer_, settings_.codecs);
-  peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
-  broadcast_module();
-  if (peers_.rank() == 0)
-    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.latencies(), *clock_);
-  take_imported();
-  start_tuning();
+  explained([this] { set_up(); });
   gradients_.on_ready([this](int32_t position) { on_ready(position); });
   step_began_ns_ = clock_->now_ns();
 }
@@ -69,16 +70,18 @@ Session::~Session() {
   peers_.close(failure_.has_value());
 }
 
-void Session::broadcast_module() {
-  const torch::NoGradGuard no_grad;
-  const auto broadcast = [&](const torch::Tensor& tensor) {
-    if (tensor.numel() == 0) return;
-    torch::Tensor flat = tensor.detach().contiguous();
-    peers_.broadcast(static_cast<std::byte*>(flat.data_ptr()), static_cast<int64_t>(flat.nbytes()));
-    if (peers_.rank() != 0 && !flat.is_same(tensor)) tensor.detach().copy_(flat);
-  };
-  for (const torch::Tensor& parameter : module_.parameters()) broadcast(parameter);
-  for (const torch::Tensor& buffer : module_.buffers()) broadcast(buffer);
+void Session::set_up() {
+  peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
+  module_broadcast_.broadcast(module_.parameters());
+  module_broadcast_.broadcast(module_.buffers());
+  core::Status can_write;
+  if (peers_.rank() == 0) {
+    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.latencies(), *clock_);
+    can_write = pilot_->can_write_journal();
+  }
+  peers_.must_succeed("write the journal", can_write);
+  take_imported();
+  start_tuning();
 }
 
 // A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
@@ -177,8 +180,8 @@ void Session::on_ready(int32_t position) {
   if (ready_[p]) {
     fail({core::Error::Code::invalid,
           "the gradient of " + gradients_.table().tensors[p].name +
-              " was accumulated twice in one backward pass (checkpointing that runs backward "
-              "inside backward?); each parameter may be reached once"});
+              " was accumulated twice in one backward pass (checkpointing that runs backward inside backward?), or the "
+              "pass before ended with an exception; each parameter may be reached once"});
   }
   const int64_t now_ns = clock_->now_ns();
   if (ready_order_.empty()) first_ready_ns_ = now_ns;
@@ -229,10 +232,16 @@ void Session::finish_backward() {
     }
     fail({verdict.error().code, verdict.error().message + " (differs from rank 0: " + who + ")"});
   }
-  if (core::Status status = executor_.settle(verdict.value().finite); !status) fail(status.error());
-  if (!verdict.value().finite) ++nonfinite_steps_;
+  local_.excluded = true;  // its times are told: a second pass before step() has no others
+  local_.excess = {};
+  const core::Result<bool> settled = executor_.settle(verdict.value().finite);
+  if (!settled) fail(settled.error());
+  if (!settled.value()) {
+    ++nonfinite_steps_;
+    excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
+  }
   excess_ = {};
-  if (verdict.value().finite) judge_losses();
+  if (settled.value()) judge_losses();
   if (word_.back() != 0) forget_unused();
   carry_out(verdict.value().command);
   if (pilot_ && order_learned_) {
@@ -315,32 +324,36 @@ void Session::prepare_received(int32_t slot, int64_t bytes) {
 // --- between backward passes -----------------------------------------------------------------------------------------
 
 void Session::zero_grad() {
-  check_usable();
+  check_between_passes();
   gradients_.drop_all();
 }
 
 torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
-  check_usable();
+  check_between_passes();
   torch::Tensor loss;
   if (closure) {
     const torch::AutoGradMode enable(true);
     loss = closure();
+    check_between_passes();
   }
   gradients_.check_unchanged();
   optimizer_.step();
   if (!synchronised_) excluded_ = true;  // an update without a backward pass that communicated
+  const int64_t updated_ns = clock_->now_ns();
   if (synchronised_) {
     explained([this] {
-      broadcast_buffers();
+      module_broadcast_.broadcast(module_.buffers());  // running statistics: rank 0's hold everywhere, as with DDP
       if (!order_learned_) learn_order();
     });
   }
   const int64_t now_ns = clock_->now_ns();
+  const double others_ms =
+      last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms + ms_between(updated_ns, now_ns);
   last_step_ms_ = ms_between(step_began_ns_, now_ns);
   step_began_ns_ = now_ns;
   local_ = {.step = step_,
             .step_ms = last_step_ms_,
-            .compute_ms = last_step_ms_ - last_times_.encode_ms - last_times_.decode_ms - last_times_.wait_ms,
+            .compute_ms = last_step_ms_ - others_ms,
             .comm_ms = last_times_.comm_ms,
             .rank = peers_.rank(),
             .excess = excess_,
@@ -358,19 +371,18 @@ void Session::load(torch::serialize::InputArchive& archive) {
   excluded_ = true;
 }
 
-// Running statistics and the like: rank 0's hold everywhere, as with DDP.
-void Session::broadcast_buffers() {
-  const torch::NoGradGuard no_grad;
-  for (const torch::Tensor& buffer : module_.buffers()) {
-    if (buffer.numel() == 0) continue;
-    torch::Tensor flat = buffer.detach().contiguous();
-    peers_.broadcast(static_cast<std::byte*>(flat.data_ptr()), static_cast<int64_t>(flat.nbytes()));
-    if (!flat.is_same(buffer)) buffer.detach().copy_(flat);
-  }
-}
-
 void Session::check_usable() const {
   if (failure_) throw core::Exception(*failure_);
+}
+
+// A pass that does not come to its end has sent some of its gradients, and other ranks wait for the rest.
+void Session::check_between_passes() {
+  check_usable();
+  if (!in_backward_) return;
+  fail({core::Error::Code::invalid,
+        "a backward pass ended with an exception, or this was called inside of one; averages of its gradients can not "
+        "be "
+        "completed any more"});
 }
 
 void Session::fail(const core::Error& error) {

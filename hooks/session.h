@@ -8,7 +8,6 @@
 //   step            the user's optimizer; buffers from rank 0; the clock of the step
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/checkpoint.h"
 #include "hooks/gradients.h"
+#include "hooks/module_broadcast.h"
 #include "hooks/options.h"
 #include "hooks/peers.h"
 #include "hooks/pilot.h"
@@ -53,8 +53,8 @@ class Session {
 
  private:
   // Set-up.
+  void set_up();
   void take_imported();
-  void broadcast_module();
   void start_tuning();
   void learn_order();
   void lay(const core::GradientTable& ordered);
@@ -84,10 +84,10 @@ class Session {
   void prepare_received(int32_t slot, int64_t bytes);
   core::Status prepare_text(int32_t slot, const std::string& text);
 
-  void broadcast_buffers();
   void explained(const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
   void check_usable() const;
+  void check_between_passes();
   std::string file_text(const policies::Candidate& candidate, bool evidence) const;
 
   torch::optim::Optimizer& optimizer_;
@@ -97,6 +97,7 @@ class Session {
 
   Gradients gradients_;
   Peers peers_;
+  ModuleBroadcast module_broadcast_;
   exec::Executor executor_;
   std::optional<tuner::Agreement> agreement_;
   std::optional<tuner::StrategyFile> imported_;

@@ -34,6 +34,12 @@ std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelit
   return candidates;
 }
 
+bool is_baseline(const core::Option& option, bool loses) {
+  if (option == core::plain_all_reduce()) return true;
+  return !loses && option.codecs.size() == 1 &&
+         option == core::encoded_all_reduce(option.codecs[0], core::Place::device);
+}
+
 core::Strategy without_compression(core::Strategy strategy, int32_t bucket) {
   strategy.buckets[static_cast<size_t>(bucket)].option = core::plain_all_reduce();
   bool is_first = true;

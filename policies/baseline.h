@@ -15,6 +15,10 @@ namespace gradtune::policies {
 // One or two candidates, the plain form first, labels "all_reduce baseline" and "bf16 all_reduce baseline".
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity);
 
+// Whether a user may have that option without gradtune: the sum itself, or with a codec that does not lose, as DDP's
+// communication hooks have it. `loses`: beyond rounding.
+bool is_baseline(const core::Option& option, bool loses);
+
 // The strategy with that bucket sent as the plain baseline sends its own: no codec, one all-reduce, in the place in the
 // order of the first collective that the bucket had. Partition and all else stay.
 core::Strategy without_compression(core::Strategy strategy, int32_t bucket);

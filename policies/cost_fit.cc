@@ -50,8 +50,7 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
     const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
     const StepSize& size = sizes[static_cast<size_t>(each.bucket)][static_cast<size_t>(each.step)];
     if (core::is_collective(step.kind)) {
-      const int64_t bytes = size.sharers * core::link_bytes(step.kind, size.bytes, ranks.of(step.level));
-      messages.push_back({step.kind, step.level, static_cast<double>(bytes), each.begin_us, each.end_us});
+      messages.push_back({step.kind, step.level, static_cast<double>(size.link_bytes), each.begin_us, each.end_us});
       continue;
     }
     Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
@@ -114,9 +113,8 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
     const Latency& latency = latencies.of(level);
     CollectiveRate rate{kind, level, message_us, byte_us};
     if (latency.message_us > 0) {
-      const bool at_once = kind == Kind::all_to_all || kind == Kind::reduce_scatter;
-      rate.wait_us = latency.wait_us / (at_once ? std::max(seen.ranks.of(level) - 1, 1) : 1);
-      rate.message_us = latency.message_us - latency.wait_us + rate.wait_us;
+      rate.message_us = latency.message_us;
+      rate.wait_us = latency.wait_us;
     }
     prior.collectives.push_back(rate);
   };

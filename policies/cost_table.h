@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What collectives and compressors cost on a job's ranks and links, as plain data: fitted from a run, or written down.
-// Terms grow with the number of ranks as the usual algorithms do (core::messages, core::link_bytes), so one table also
-// answers for other numbers of ranks.
+// Terms grow with the number of ranks as the usual algorithms do (core::messages, core::travels, core::link_bytes), so
+// one table also answers for other numbers of ranks.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +15,20 @@
 
 namespace gradtune::policies {
 
-// Over a group of g ranks: messages(kind, g) * message_us + sharers * link_bytes(kind, bytes, g) * byte_us, where the
-// ranks of a node share its link to other nodes (StepSize::sharers). While a message only travels, or a thread is woken
-// for it, the link is free for other collectives.
+// Over a group of g ranks: messages(kind, g) * (message_us - wait_us) + travels(kind, g) * wait_us + link_bytes *
+// byte_us, where the ranks of a node share its link to other nodes (StepSize::link_bytes). While a message only
+// travels, or a thread is woken for it, the link is free for other collectives, and for other messages of an exchange
+// of pairs.
 struct CollectiveRate {
   core::Step::Kind kind = core::Step::Kind::all_reduce;
   core::Level level = core::Level::flat;
   double message_us = 0;
   double byte_us = 0;
   double wait_us = 0;  // of message_us, while others may use the link
+
+  // Without bytes: while the link is busy, and while it is free.
+  double busy_us(int group) const { return core::messages(kind, group) * (message_us - wait_us); }
+  double travel_us(int group) const { return core::travels(kind, group) * wait_us; }
 
   bool operator==(const CollectiveRate&) const = default;
 };

@@ -3,7 +3,6 @@
 #include "policies/espresso.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -74,6 +73,78 @@ Plan as_plan(const std::vector<int32_t>& options, double end_us) {
   return plan;
 }
 
+// Tensors that are alike, in the order of backward, and the option that they have on the host.
+struct Group {
+  std::vector<size_t> members = {};
+  int32_t host = 0;
+};
+
+// Of each group how many members are on the host, which are the first ones; and what is the best of those tried.
+class Offload {
+ public:
+  Offload(const CostModel& model, std::span<const Atom> tensors, const Plan& plan, std::vector<Group> groups)
+      : model_(model),
+        tensors_(tensors),
+        start_(plan),
+        best_(plan),
+        groups_(std::move(groups)),
+        moved_(groups_.size()) {}
+
+  // Combinations.
+  bool has_more_than(int64_t most) const {
+    for (const Group& group : groups_) most /= static_cast<int64_t>(group.members.size()) + 1;
+    return most < 1;
+  }
+
+  void try_all() {
+    for (size_t g = 0; g < groups_.size();) {
+      try_it();
+      for (g = 0; g < groups_.size() && ++moved_[g] > groups_[g].members.size(); ++g) moved_[g] = 0;
+    }
+  }
+
+  // All counts of a group, those of the others being as they are, until nothing helps.
+  void try_group_by_group(int64_t most_replays) {
+    for (bool helped = true; helped;) {
+      helped = false;
+      for (size_t g = 0; g < groups_.size(); ++g) {
+        const size_t before = moved_[g];
+        size_t best = before;
+        for (size_t count = 0; count <= groups_[g].members.size() && replays_ < most_replays; ++count) {
+          if (count == before) continue;
+          moved_[g] = count;
+          if (try_it()) best = count;
+        }
+        moved_[g] = best;
+        helped = helped || best != before;
+      }
+    }
+  }
+
+  const Plan& best() const { return best_; }
+
+ private:
+  bool try_it() {
+    ++replays_;
+    Plan candidate = start_;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      for (size_t m = 0; m < moved_[g]; ++m) candidate.messages[groups_[g].members[m]].option = groups_[g].host;
+    }
+    candidate.end_us = replay_us(model_, tensors_, candidate.messages);
+    if (!(candidate.end_us < best_.end_us)) return false;
+    best_ = std::move(candidate);
+    return true;
+  }
+
+  const CostModel& model_;
+  const std::span<const Atom> tensors_;
+  const Plan& start_;
+  Plan best_;
+  const std::vector<Group> groups_;
+  std::vector<size_t> moved_;  // of each group
+  int64_t replays_ = 0;
+};
+
 }  // namespace
 
 Plan choose_options(const CostModel& model, std::span<const Atom> tensors) {
@@ -94,7 +165,9 @@ Plan choose_options(const CostModel& model, std::span<const Atom> tensors) {
     int32_t best = 0;
     double best_us = replay.end_us();
     for (int32_t option = 1; option < static_cast<int32_t>(model.options().size()); ++option) {
-      if (tensors[tensor].is_small && model.loses(static_cast<size_t>(option))) continue;
+      const auto number = static_cast<size_t>(option);
+      if (core::uses_host(model.options()[number])) continue;
+      if (tensors[tensor].is_small && model.loses(number)) continue;
       const double end_us = replay.end_us_with(tensor, option);
       if (end_us < best_us) std::tie(best, best_us) = std::pair(option, end_us);
     }
@@ -108,47 +181,26 @@ Plan choose_options(const CostModel& model, std::span<const Atom> tensors) {
 }
 
 Plan offload(const CostModel& model, std::span<const Atom> tensors, const Plan& plan, int64_t most_replays) {
-  // The members of each group, in the order of backward.
-  std::map<std::pair<int64_t, int32_t>, std::vector<size_t>> groups;
-  std::vector<int32_t> options;
-  for (const Message& message : plan.messages) {
+  std::map<std::pair<int64_t, int32_t>, Group> alike;
+  for (size_t m = 0; m < plan.messages.size(); ++m) {
+    const Message& message = plan.messages[m];
     core::check(message.first == message.last, "Espresso's offload moves tensors that are not merged");
-    const auto tensor = static_cast<size_t>(message.first);
-    options.push_back(message.option);
-    if (model.on_host(static_cast<size_t>(message.option))) {
-      groups[{tensors[tensor].numel, message.option}].push_back(tensor);
-    }
+    const auto host = model.on_host(static_cast<size_t>(message.option));
+    if (!host) continue;
+    Group& group = alike[{tensors[static_cast<size_t>(message.first)].numel, message.option}];
+    group.members.push_back(m);
+    group.host = static_cast<int32_t>(*host);
   }
-  if (groups.empty()) return plan;
-
-  const double per_group = std::pow(static_cast<double>(most_replays), 1.0 / static_cast<double>(groups.size()));
-  struct Group {
-    std::vector<size_t> members;
-    int32_t host;
-    std::vector<size_t> counts;  // that are tried
-  };
-  std::vector<Group> choices;
-  for (auto& [key, members] : groups) {
-    Group group{std::move(members), static_cast<int32_t>(*model.on_host(static_cast<size_t>(key.second))), {}};
-    const size_t all = group.members.size() + 1;
-    const size_t tried = std::min(all, std::max<size_t>(2, static_cast<size_t>(per_group)));
-    for (size_t i = 0; i < tried; ++i) group.counts.push_back(i * (all - 1) / (tried - 1));
-    choices.push_back(std::move(group));
+  if (alike.empty()) return plan;
+  std::vector<Group> groups;
+  for (auto& [key, group] : alike) groups.push_back(std::move(group));
+  Offload search(model, tensors, plan, std::move(groups));
+  if (search.has_more_than(most_replays)) {
+    search.try_group_by_group(most_replays);
+  } else {
+    search.try_all();
   }
-
-  std::vector<size_t> at(choices.size(), 0);
-  Plan best = plan;
-  for (size_t g = 0; g < choices.size();) {
-    std::vector<int32_t> moved = options;
-    for (size_t i = 0; i < choices.size(); ++i) {
-      for (size_t m = 0; m < choices[i].counts[at[i]]; ++m) moved[choices[i].members[m]] = choices[i].host;
-    }
-    Plan candidate = as_plan(moved, 0);
-    candidate.end_us = replay_us(model, tensors, candidate.messages);
-    if (candidate.end_us < best.end_us) best = std::move(candidate);
-    for (g = 0; g < choices.size() && ++at[g] == choices[g].counts.size(); ++g) at[g] = 0;
-  }
-  return best;
+  return search.best();
 }
 
 }  // namespace gradtune::policies

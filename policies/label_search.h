@@ -8,7 +8,9 @@
 // bounds the error of the answer. The number kept doubles until the bound is small enough or the limit of work is
 // reached.
 //
-// Messages leave in the order of readiness, which is optimal where all of them are due at the end of backward.
+// Messages are of whole atoms and leave in the order of readiness; so what is called the best, and bounded, is the best
+// of these. Another order may end earlier: of two messages that are ready at once, the one that takes longer to unpack
+// had better leave first.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +53,7 @@ struct SearchOptions {
 
 struct SearchResult {
   std::vector<Plan> plans;  // best first; empty where none is better than what is known
-  double least_us = 0;      // no plan ends earlier
+  double least_us = 0;      // no plan of this order ends earlier
 };
 
 SearchResult search_labels(const CostModel& model, std::span<const Atom> atoms, const SearchOptions& options = {});

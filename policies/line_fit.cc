@@ -33,6 +33,24 @@ std::vector<Heap> heaps_of(std::vector<Point> points, double quantile) {
   return heaps;
 }
 
+// Lines are drawn through pairs of heaps, and each is held against all of them: of many only some that stand for their
+// neighbours, or the work would grow with the cube of their number.
+std::vector<Heap> typical(const std::vector<Heap>& heaps) {
+  constexpr size_t kMost = 32;
+  if (heaps.size() <= kMost) return heaps;
+  std::vector<Heap> chosen;
+  for (size_t i = 0; i < kMost; ++i) {
+    const auto at = [&](size_t part) {
+      return heaps.begin() + static_cast<std::ptrdiff_t>(part * heaps.size() / kMost);
+    };
+    std::vector<Heap> neighbours(at(i), at(i + 1));
+    const auto middle = neighbours.begin() + static_cast<std::ptrdiff_t>(neighbours.size() / 2);
+    std::ranges::nth_element(neighbours, middle, {}, &Heap::y);
+    chosen.push_back(*middle);
+  }
+  return chosen;
+}
+
 double relative_error(const Line& line, const std::vector<Heap>& heaps) {
   double sum = 0;
   for (const Heap& heap : heaps) sum += heap.weight * std::abs(line.at(heap.x) - heap.y) / heap.y;
@@ -46,7 +64,12 @@ Line fit_line(std::vector<Point> points, const LineFit& how) {
   const double expected_fixed = how.expected_fixed;
   if (points.empty()) return {};
   std::vector<Heap> heaps = heaps_of(std::move(points), how.quantile);
-  if (how.expected_far) heaps.push_back({how.expected_far->x, how.expected_far->y, kFarWeight});
+  std::vector<Heap> ends = typical(heaps);
+  if (how.expected_far) {
+    const Heap far{how.expected_far->x, how.expected_far->y, kFarWeight};
+    heaps.push_back(far);
+    ends.push_back(far);
+  }
   if (heaps.size() == 1) {
     const auto& [x, y, weight] = heaps[0];
     const double fixed = std::min(expected_fixed, y / 2);
@@ -63,15 +86,15 @@ Line fit_line(std::vector<Point> points, const LineFit& how) {
       best = line;
     }
   };
-  for (size_t a = 0; a < heaps.size(); ++a) {
-    consider({std::max(heaps[a].y - how.least_unit * heaps[a].x, 0.0), how.least_unit});
-    if (heaps[a].x > 0) {
-      consider({0, heaps[a].y / heaps[a].x});
-      consider({expected_fixed, (heaps[a].y - expected_fixed) / heaps[a].x});
+  for (size_t a = 0; a < ends.size(); ++a) {
+    consider({std::max(ends[a].y - how.least_unit * ends[a].x, 0.0), how.least_unit});
+    if (ends[a].x > 0) {
+      consider({0, ends[a].y / ends[a].x});
+      consider({expected_fixed, (ends[a].y - expected_fixed) / ends[a].x});
     }
-    for (size_t b = a + 1; b < heaps.size(); ++b) {
-      const double unit = (heaps[b].y - heaps[a].y) / (heaps[b].x - heaps[a].x);
-      consider({heaps[a].y - unit * heaps[a].x, unit});
+    for (size_t b = a + 1; b < ends.size(); ++b) {
+      const double unit = (ends[b].y - ends[a].y) / (ends[b].x - ends[a].x);
+      consider({ends[a].y - unit * ends[a].x, unit});
     }
   }
   return best;

@@ -72,8 +72,10 @@ void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
   }
 }
 
-int steps_of(const Collective& collective, const Ranks& ranks) {
-  return std::max(core::messages(collective.first, ranks.of(collective.second)), 1);
+// Of its messages, those that travel one after the other: so often it takes what a message does, if the link is not
+// busy with the others. In a group of one there are none.
+int travels_of(const Collective& collective, const Ranks& ranks) {
+  return std::max(core::travels(collective.first, ranks.of(collective.second)), 1);
 }
 
 // As far as they are known.
@@ -83,7 +85,7 @@ struct Links {
   std::array<double, 2> travel_us = {};   // of each link: of one message, while others may use it
 
   double wait_us(const Collective& collective) const {
-    return std::min(steps_of(collective, ranks) * travel_us[link_of(collective.second)], lines.at(collective).fixed);
+    return std::min(travels_of(collective, ranks) * travel_us[link_of(collective.second)], lines.at(collective).fixed);
   }
 };
 
@@ -177,21 +179,20 @@ double mean_stall_us(const Links& links, const Traffic& traffic) {
 
 // A byte is expected to cost what it does in the largest message of any kind: where those of one kind are much smaller,
 // they do not tell what large ones would take.
-Line line_of(const std::vector<Point>& points, const CollectiveRate* expected, int steps, double most_bytes,
+Line line_of(const std::vector<Point>& points, const std::optional<Line>& expected, double most_bytes,
              double least_byte_us) {
-  if (expected == nullptr) return fit_line(points, {.least_unit = least_byte_us, .quantile = kUsual});
-  const double fixed_us = steps * expected->message_us;
-  if (points.empty()) return {fixed_us, std::max(expected->byte_us, least_byte_us)};
+  if (!expected) return fit_line(points, {.least_unit = least_byte_us, .quantile = kUsual});
+  if (points.empty()) return {expected->fixed, std::max(expected->unit, least_byte_us)};
   const double seen_bytes = std::ranges::max_element(points, {}, &Point::x)->x;
-  const Point far{most_bytes, fixed_us + expected->byte_us * most_bytes};
-  return fit_line(points, {.expected_fixed = fixed_us,
+  const Point far{most_bytes, expected->at(most_bytes)};
+  return fit_line(points, {.expected_fixed = expected->fixed,
                            .least_unit = least_byte_us,
                            .expected_far = seen_bytes < most_bytes / 2 ? std::optional(far) : std::nullopt,
                            .quantile = kUsual});
 }
 
-// The least that one message takes on the network and inside a node, of the collectives of which enough short ones were
-// seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
+// The least that one message takes to arrive on the network and inside a node, of the collectives of which enough short
+// ones were seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
 std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   constexpr std::ptrdiff_t kEnough = 6;
   std::array<double, 2> least_us{};
@@ -199,7 +200,7 @@ std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
     const auto is_such = [&](const Message& message) { return is_short(line, message); };
     if (std::ranges::count_if(telling(collective, traffic), is_such) < kEnough) continue;
     double& us = least_us[link_of(collective.second)];
-    const double one_us = line.fixed / steps_of(collective, links.ranks);
+    const double one_us = line.fixed / travels_of(collective, links.ranks);
     us = us > 0 ? std::min(us, one_us) : one_us;
   }
   return least_us;
@@ -238,11 +239,16 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
   return rates_us;
 }
 
+Line line_of(const CollectiveRate& rate, const Ranks& ranks) {
+  const int group = ranks.of(rate.level);
+  return {rate.busy_us(group) + rate.travel_us(group), rate.byte_us};
+}
+
 // What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
 Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& traffic) {
   Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
-    links.lines[{rate.kind, rate.level}] = line_of({}, &rate, steps_of({rate.kind, rate.level}, ranks), 0, 0);
+    links.lines[{rate.kind, rate.level}] = line_of(rate, ranks);
     double& travel_us = links.travel_us[link_of(rate.level)];
     travel_us = std::max(travel_us, rate.wait_us);
   }
@@ -264,11 +270,12 @@ void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& link
     divide(links, traffic);
     for (auto& [collective, line] : links.lines) {
       const size_t link = link_of(collective.second);
-      std::optional<CollectiveRate> expected;
-      if (const CollectiveRate* rate = find_rate(prior, collective.first, collective.second)) expected = *rate;
-      if (expected) expected->message_us = std::max(expected->message_us, latency_us[link]);
-      line = line_of(points_of(telling(collective, traffic)), expected ? &*expected : nullptr,
-                     steps_of(collective, links.ranks), most_bytes[link], least_us[link]);
+      std::optional<Line> expected;
+      if (const CollectiveRate* rate = find_rate(prior, collective.first, collective.second)) {
+        expected = line_of(*rate, links.ranks);
+        expected->fixed = std::max(expected->fixed, travels_of(collective, links.ranks) * latency_us[link]);
+      }
+      line = line_of(points_of(telling(collective, traffic)), expected, most_bytes[link], least_us[link]);
     }
     latency_us = latencies_us(links, traffic);
   }
@@ -294,7 +301,7 @@ std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& 
   shortest_us.fill(std::numeric_limits<double>::infinity());
   for (const Message& message : traffic.messages) {
     double& least_us = shortest_us[link_of(message.collective.second)];
-    least_us = std::min(least_us, message.us / steps_of(message.collective, ranks));
+    least_us = std::min(least_us, message.us / travels_of(message.collective, ranks));
   }
   return shortest_us;
 }
@@ -337,12 +344,13 @@ std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessa
     const std::vector<Message> messages = telling(collective, traffic);
     const auto& [kind, level] = collective;
     if (messages.empty() && find_rate(prior, kind, level) == nullptr) continue;
-    const int times = steps_of(collective, ranks);
+    const double all_wait_us = links.wait_us(collective), wait_us = all_wait_us / travels_of(collective, ranks);
+    const int times = std::max(core::messages(kind, ranks.of(level)), 1);
     fitted.push_back({.rate = {.kind = kind,
                                .level = level,
-                               .message_us = (line.fixed + stall_us) / times,
+                               .message_us = (line.fixed + stall_us - all_wait_us) / times + wait_us,
                                .byte_us = line.unit,
-                               .wait_us = links.wait_us(collective) / times},
+                               .wait_us = wait_us},
                       .quality = messages.empty() ? RateQuality() : quality_of(line, points_of(messages))});
   }
   return fitted;

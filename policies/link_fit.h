@@ -5,10 +5,10 @@
 // in proportion to what they take alone; those that are so mostly beside much larger ones do not count, as they wait in
 // the queue of these. For how long a message travels, which leaves the link free for others, is the same for all kinds
 // on a link, no longer than the shortest one took, and what explains periods of several messages best, unless what the
-// prior says does so nearly as well. A byte costs
-// about what the prior says where messages of a kind are too small to tell: a link is what it is, whatever travels, and
-// nothing is faster than it ever was over a long period; and so does a message, until enough short ones were seen.
-// Stalls, which are not usual, are spread over all messages.
+// prior says, which may be longer, does so nearly as well. A byte costs about what the prior says where messages of a
+// kind are too small to tell: a link is what it is, whatever travels, and nothing is faster than it ever was over a long
+// period; and so does a message, until enough short ones were seen. Stalls, which are not usual, are spread over all
+// messages.
 #pragma once
 
 #include <vector>

@@ -26,11 +26,7 @@ bool fits_topology(const Option& option, const TreeJob& job) {
   return job.ranks.has_levels() || !core::uses_levels(option);
 }
 
-bool fits_places(const Option& option, const TreeJob& job) {
-  return job.host_threads > 0 || std::none_of(option.steps.begin(), option.steps.end(), [](const Step& step) {
-           return !core::is_collective(step.kind) && step.place == Place::host;
-         });
-}
+bool fits_places(const Option& option, const TreeJob& job) { return job.host_threads > 0 || !core::uses_host(option); }
 
 // A collective adds up summable payloads only, of no more ranks than they allow, and compressors of several rounds have
 // programs of their own.
@@ -61,10 +57,15 @@ bool fits_allow_list(const Option& option, const TreeJob& job) {
   });
 }
 
+// Residuals are kept for all elements as soon as one bucket has some: those of this step and of the one before.
 bool fits_memory(const Option& option, const TreeJob& job) {
+  constexpr int64_t kResidualBytes = 8;
   if (!fits_topology(option, job)) return true;  // a group that there is not has no size
   const std::vector<StepSize> sizes = step_sizes(option, job.numel, job.ranks, job.traits);
-  return payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
+  const bool feeds_back =
+      !every_codec(option, job, [](const core::CompressorTraits& traits) { return !traits.error_feedback; });
+  const int64_t residual_bytes = feeds_back ? kResidualBytes * job.numel : 0;
+  return residual_bytes + payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
 }
 
 // Between an encode and its decode nothing goes round in a node, and all of them are at one place.
@@ -158,6 +159,7 @@ std::vector<Option> admitted_options(const Knowledge& knowledge) {
                        .codecs = knowledge.codecs,
                        .traits = knowledge.traits,
                        .numel = knowledge.table.numel(),
+                       .memory_bytes = knowledge.memory_bytes,
                        .plain_inside = true});
 }
 

@@ -3,7 +3,8 @@
 #include "policies/partition.h"
 
 #include <algorithm>
-#include <cmath>
+
+#include "policies/cost_model.h"
 
 namespace gradtune::policies {
 namespace {
@@ -29,14 +30,7 @@ struct Group {
 
 class Cutter {
  public:
-  explicit Cutter(const core::GradientTable& table) : table_(table) {
-    // Medians over steps need not be monotonic, though the events were.
-    double latest = 0;
-    for (const core::TensorInfo& tensor : table.tensors) {
-      if (std::isfinite(tensor.ready_us)) latest = std::max(latest, tensor.ready_us);
-      ready_us_.push_back(latest);
-    }
-  }
+  explicit Cutter(const core::GradientTable& table) : table_(table), ready_us_(ready_times_us(table)) {}
 
   std::vector<Group> whole() const {
     std::vector<Group> groups;
@@ -103,7 +97,7 @@ class Cutter {
   }
 
   const core::GradientTable& table_;
-  std::vector<double> ready_us_;
+  const std::vector<double> ready_us_;
 };
 
 Partition in_order_of_readiness(const std::vector<Group>& groups) {

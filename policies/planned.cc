@@ -55,12 +55,6 @@ struct PlannedPart {
 };
 using Plans = std::vector<PlannedPart>;
 
-bool uses_host(const core::Option& option) {
-  return std::ranges::any_of(option.steps, [](const core::Step& step) {
-    return !core::is_collective(step.kind) && step.place == core::Place::host;
-  });
-}
-
 // That strategy, or what small changes make of the best fusion, if it is expected to take less.
 core::Strategy or_refined_fusion(core::Strategy strategy, const RefineJob& refining, const Knowledge& knowledge,
                                  const Forecast& forecast) {
@@ -94,7 +88,7 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
       const bool is_admitted = std::ranges::all_of(option.codecs, [&](const core::CompressorSpec& codec) {
         return std::ranges::find(codecs, codec) != codecs.end();
       });
-      if (is_admitted && (host_threads > 0 || !uses_host(option))) options.push_back(option);
+      if (is_admitted && (host_threads > 0 || !core::uses_host(option))) options.push_back(option);
     }
     add_plan("auto", options, part, cost, kPieces, plans);
   };
@@ -213,7 +207,7 @@ class PlannedPolicy final : public Policy {
       std::string part = bucket.option.codecs.empty() ? "none" : "";
       for (const core::CompressorSpec& codec : bucket.option.codecs)
         part += (part.empty() ? "" : ",") + to_string(codec);
-      parts.insert(part + (uses_host(bucket.option) ? " host" : ""));
+      parts.insert(part + (core::uses_host(bucket.option) ? " host" : ""));
     }
     const size_t buckets = strategy.buckets.size();
     return fmt::format("{} {}: {}, {} bucket{}", name_, number, fmt::join(parts, " + "), buckets,

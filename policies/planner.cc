@@ -74,11 +74,6 @@ core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel
 
 constexpr int64_t kQuickWork = 10'000;  // labels of a search from pieces, about a millisecond
 
-bool sends_the_sum(const core::Option& option) {
-  return std::any_of(option.steps.begin(), option.steps.end(),
-                     [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
-}
-
 bool has_all(const CostModel& model, const core::Strategy& strategy) {
   return std::all_of(strategy.buckets.begin(), strategy.buckets.end(),
                      [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
@@ -89,12 +84,13 @@ void improve(Planned& best, core::Strategy strategy, const PlannedJob& job) {
   if (end_us < best.end_us) best = {std::move(strategy), end_us, {}};
 }
 
-// What a user has without gradtune: DDP's buckets, the faster of those options that are summed by an all-reduce.
+// What a user has without gradtune: DDP's buckets, under the faster one of the options that such a user has.
 Planned plan_baseline(const PlannedJob& job) {
   Planned best{.strategy = {}, .end_us = std::numeric_limits<double>::infinity()};
   core::Strategy strategy = baselines(job.knowledge.table, core::Fidelity::exact)[0].strategy;
-  for (const core::Option& option : job.model.options()) {
-    if (!sends_the_sum(option)) continue;
+  for (size_t o = 0; o < job.model.options().size(); ++o) {
+    const core::Option& option = job.model.options()[o];
+    if (!is_baseline(option, job.model.loses(o))) continue;
     for (core::Bucket& bucket : strategy.buckets) bucket.option = option;
     strategy.order = core::staggered_order(strategy.buckets);
     improve(best, strategy, job);
@@ -130,7 +126,8 @@ Planned plan_espresso(const PlannedJob& job) {
 
 // The better one of the joint search's answer and of what is known already.
 Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
-  const Atoms atoms(job.knowledge.table, job.pieces);
+  const bool is_large = job.knowledge.table.tensors.size() > kMostTensors;
+  const Atoms atoms(job.knowledge.table, job.pieces == 0 && is_large ? static_cast<int>(kMostTensors / 2) : job.pieces);
   options.known_us = best.end_us;
   const SearchResult found = search_labels(job.model, atoms.atoms, options);
   if (!found.plans.empty()) best = {strategy_of(found.plans[0], atoms, job.model), found.plans[0].end_us, {}};
@@ -154,7 +151,9 @@ Planned plan_exhaustive(const PlannedJob& job) {
 
 std::span<const PlannerRow> planner_table() {
   static constexpr PlannerRow kTable[] = {
-      {"auto", "the joint optimum of partition and options within a stated bound, and never worse than the others",
+      {"auto",
+       "the joint optimum of partition and options, in the order of readiness, within a stated bound, and never worse "
+       "than the others",
        plan_auto},
       {"espresso", "an option for each tensor, then offload to the host; nothing is merged", plan_espresso},
       {"mergecomp", "one option for the whole model, in as few buckets as pay", plan_mergecomp},
@@ -174,7 +173,14 @@ core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
                                                        "; planners know fp32 ones"};
   }
   for (const PlannerRow& row : planner_table()) {
-    if (row.name == planner) return row.plan(job);
+    if (row.name != planner) continue;
+    if (const size_t tensors = job.knowledge.table.tensors.size();
+        row.plan == plan_exhaustive && tensors > kMostTensors) {
+      return core::Error{core::Error::Code::invalid, "policy \"exhaustive\" plans for at most " +
+                                                         std::to_string(kMostTensors) + " tensors, the job has " +
+                                                         std::to_string(tensors)};
+    }
+    return row.plan(job);
   }
   return core::Error{core::Error::Code::invalid,
                      "policy \"" + std::string(planner) + "\" is unknown; known are " + known};

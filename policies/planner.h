@@ -18,9 +18,14 @@ namespace gradtune::policies {
 struct Planned {
   core::Strategy strategy;
   double end_us = 0;  // from the first ready gradient to the end of communication and backward
-  // No strategy of the joint space ends before end_us / (1 + error_bound); nothing where the planner does not know.
+  // No strategy that is searched, of whole atoms in the order of readiness (label_search.h), ends before
+  // end_us / (1 + error_bound); nothing where the planner does not know.
   std::optional<double> error_bound = {};
 };
+
+// The joint search holds what every message of neighbouring tensors costs, in memory that grows with the square of
+// their number. Of more tensors `auto` searches about half as many pieces, and `exhaustive` is not to be had.
+constexpr size_t kMostTensors = 500;
 
 // What a planner works on. All gradients are fp32.
 struct PlannedJob {
@@ -28,7 +33,7 @@ struct PlannedJob {
   // The table, and for planners that walk programs as a policy does the compressors of the model's options.
   Knowledge knowledge = {};
   // Of the joint search: about as many pieces are what buckets are made of, large tensors cut and small neighbours
-  // merged, for a plan in about a millisecond whatever the model. 0: the tensors as they are.
+  // merged, for a plan in about a millisecond whatever the model. 0: the tensors as they are, as far as kMostTensors.
   int pieces = 0;
   int64_t most_replays = 1'000'000;  // of a step, by Espresso's offload
 };
@@ -41,7 +46,8 @@ struct PlannerRow {
 };
 std::span<const PlannerRow> planner_table();
 
-// An unknown name, or a table that has other gradients than fp32 ones, is an error that says what is allowed.
+// An unknown name, a table that has other gradients than fp32 ones, or more tensors than the planner can do, is an
+// error that says what is allowed.
 core::Result<Planned> plan(std::string_view planner, const PlannedJob& job);
 
 }  // namespace gradtune::policies

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cmath>
 
+#include "policies/baseline.h"
+
 namespace gradtune::policies {
 namespace {
 
@@ -19,10 +21,8 @@ std::optional<StepTime> step_time(const Step& step, const StepSize& size, const 
     const CollectiveRate* rate = find_rate(table, step.kind, step.level);
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
-    const double messages = core::messages(step.kind, group);
-    const auto bytes = static_cast<double>(size.sharers * core::link_bytes(step.kind, size.bytes, group));
-    return StepTime{.busy_us = messages * (rate->message_us - rate->wait_us) + bytes * rate->byte_us,
-                    .wait_us = messages * rate->wait_us};
+    const auto bytes = static_cast<double>(size.link_bytes);
+    return StepTime{.busy_us = rate->busy_us(group) + bytes * rate->byte_us, .wait_us = rate->travel_us(group)};
   }
   const CodecRate* rate = find_rate(table, option.codecs[step.codec], step.place);
   if (rate == nullptr) return {};
@@ -41,6 +41,15 @@ bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
   return true;
 }
 
+// Whether the device has something to do after the first collective. Backward waits for that in a later hook, however
+// short it is; lanes do not say so.
+bool works_late_on_device(const Option& option) {
+  const auto first =
+      std::ranges::find_if(option.steps, [](const Step& step) { return core::is_collective(step.kind); });
+  return std::any_of(first, option.steps.end(),
+                     [](const Step& step) { return !core::is_collective(step.kind) && step.place == Place::device; });
+}
+
 // Work at 1, 2, 4, ... elements.
 class TabulatedCost final : public CostModel {
  public:
@@ -50,13 +59,19 @@ class TabulatedCost final : public CostModel {
     works_.push_back(std::move(works));
   }
 
-  // Leaves out what another option, that loses no more, is as good as; the first one stays.
+  // Leaves out what another option is as good as, but not the baseline for what is none, and not what is on the device
+  // for what is not: some planners begin with that.
   void drop_dominated() {
-    std::vector<bool> dropped(options_.size());
+    std::vector<bool> dropped(options_.size()), late;
+    for (const Option& option : options_) late.push_back(works_late_on_device(option));
+    const auto is_as_good = [&](size_t other, size_t o) {
+      if (is_baseline(options_[o], loses_[o]) && !is_baseline(options_[other], loses_[other])) return false;
+      if (core::uses_host(options_[other]) && !core::uses_host(options_[o])) return false;
+      return loses_[other] <= loses_[o] && late[other] <= late[o] && is_never_more(works_[other], works_[o]);
+    };
     for (size_t o = 1; o < options_.size(); ++o) {
       for (size_t other = 0; other < options_.size() && !dropped[o]; ++other) {
-        dropped[o] =
-            other != o && !dropped[other] && loses_[other] <= loses_[o] && is_never_more(works_[other], works_[o]);
+        dropped[o] = other != o && !dropped[other] && is_as_good(other, o);
       }
     }
     size_t kept = 0;
@@ -133,8 +148,8 @@ core::Result<std::vector<StepTime>> program_step_times(const CostTable& table, c
 
 std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
                                  const std::vector<core::CompressorTraits>& known) {
-  if (core::uses_levels(option) && !table.ranks.has_levels()) return {};
-  const std::vector<StepSize> sizes = step_sizes(option, bucket, table.ranks, known);
+  const auto times = program_step_times(table, option, bucket, known);
+  if (!times) return {};
   const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
   const auto first = std::find_if(option.steps.begin(), option.steps.end(), is_collective) - option.steps.begin();
   const auto last = option.steps.rend() - std::find_if(option.steps.rbegin(), option.steps.rend(), is_collective) - 1;
@@ -143,13 +158,11 @@ std::optional<Work> program_work(const CostTable& table, const Option& option, c
     work[kBackward] = table.scale_us + static_cast<double>(bucket.numel) * table.scale_element_us;
   }
   for (size_t i = 0; i < option.steps.size(); ++i) {
-    const auto time = step_time(option.steps[i], sizes[i], option, table);
-    if (!time) return {};
     const auto position = static_cast<std::ptrdiff_t>(i);
     const Lane lane = position > last    ? kUnpack
                       : position < first ? (option.steps[i].place == Place::host ? kHost : kBackward)
                                          : kLink;
-    work[lane] += time->us();
+    work[lane] += times.value()[i].us();
   }
   return work;
 }

@@ -17,7 +17,9 @@ namespace gradtune::policies {
 
 // Of those options for which the table has all rates, the ones that are worth planning with for buckets of up to
 // `most_elements`: an option is left out where another one, which loses no more, is as good in every lane and at every
-// size. An error where the table has no all_reduce over all ranks, which option 0 is made of.
+// size, unless that one leaves the device work after its first collective and this one does not, or that one uses the
+// host and this one does not, or this one is of a baseline (baseline.h) and that one is not. An error where the table
+// has no all_reduce over all ranks, which option 0 is made of.
 //
 // Work is tabulated at sizes a factor of two apart, as if each were a square matrix, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,

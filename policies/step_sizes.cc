@@ -14,10 +14,6 @@ using core::Level;
 using core::Step;
 using Kind = Step::Kind;
 
-constexpr int64_t kShardAlignment = 16;  // elements, and bytes of a payload
-
-int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
-
 // What the steps so far left on a rank that has something.
 class Walk {
  public:
@@ -26,7 +22,7 @@ class Walk {
       : option_(option), bucket_(bucket), numel_(bucket.numel), ranks_(ranks), known_(known) {
     const bool levels = core::uses_levels(option);
     const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
-    padded_ = rounded_up(numel_, kShardAlignment * shards);
+    padded_ = core::padded_to_shards(numel_, shards);
     held_ = padded_;
   }
 
@@ -55,7 +51,7 @@ class Walk {
     const int64_t part = std::min(held_ / parts_, numel_);
     const std::vector<core::Matrix> matrices = core::matrices_within(bucket_.matrices, 0, part);
     part_bytes_ = traits_of(step).payload_bytes(codec, {part, matrices}, step.round);
-    if (!to_sum) part_bytes_ = rounded_up(part_bytes_, kShardAlignment);
+    if (!to_sum) part_bytes_ = core::aligned_payload(part_bytes_);
     added_ = 1;
     encoded_ = true;
     return {.elements = elements, .bytes = parts_ * part_bytes_};
@@ -76,7 +72,12 @@ class Walk {
   StepSize collective(const Step& step) {
     const bool is_cut = split_[static_cast<size_t>(Level::intra)];  // otherwise a node's root has all of it
     StepSize size = encoded_ ? exchange(step) : sum(step);
-    if (step.level == Level::inter && is_cut) size.sharers = ranks_.of(Level::intra);
+    size.link_bytes = core::link_bytes(step.kind, size.bytes, ranks_.of(step.level));
+    if (step.level == Level::inter && is_cut) size.link_bytes *= ranks_.of(Level::intra);
+    const bool is_of_pairs = step.kind == Kind::all_to_all || step.kind == Kind::reduce_scatter;
+    if (step.level == Level::flat && is_of_pairs && ranks_.has_levels()) {
+      size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
+    }
     return size;
   }
 

@@ -32,8 +32,10 @@ struct StepSize {
   int64_t payloads = 1;  // decode: that are added up in each element
   int64_t bytes = 0;     // encode: of its payloads; decode: of all payloads that it reads; collective: that one rank
                          // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
-  int64_t sharers = 1;   // collective between nodes: how many there are at once on a node's link, one for each rank of
-                         // the node that has something to give
+  // Collective: what the busiest link carries of it in one direction. The ranks of a node share its link to other
+  // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
+  // a part to each rank of the other nodes.
+  int64_t link_bytes = 0;
 };
 
 // One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for

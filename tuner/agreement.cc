@@ -37,7 +37,7 @@ static_assert(kUsed <= kControlWords);
 constexpr double kAbsent = -0x1p33;
 constexpr double kMostMs = 1e12;
 constexpr double kNoMs = -2 * kMostMs;
-constexpr double kMostBytes = 0x1p53;
+constexpr double kMostBytes = 0x1p30;  // of a strategy: no more are waited for, nor memory made ready
 constexpr double kMostRanks = 0x1p20, kMostSlowUs = 0x1p32;
 
 using core::Error;

@@ -15,14 +15,30 @@ constexpr double kShortestJob = 200;
 void Budget::count(const core::StepReport& report, bool is_ours) {
   ++steps_;
   if (report.excluded && !is_ours) return;
-  steps_ms_.push_back(report.step_ms);
-  elapsed_ms_ += report.step_ms;
-  if (baseline_ms_ > 0) lost_ms_ += report.step_ms - baseline_ms_;
+  counted_.push_back({report.step_ms, report.excluded});
+  if (baseline_ms_ > 0) add(counted_.size() - 1);
+}
+
+// Of a long step the part beyond a stall is only counted where the one before or after it was as long.
+double Budget::counted_ms(size_t step, double baseline_ms) const {
+  const auto is_long = [&](size_t i) {
+    return i < counted_.size() && !counted_[i].is_preparation && counted_[i].ms > kStall * baseline_ms;
+  };
+  const bool is_stall = is_long(step) && !is_long(step + 1) && !(step > 0 && is_long(step - 1));
+  return is_stall ? kStall * baseline_ms : counted_[step].ms;
+}
+
+void Budget::add(size_t step) {
+  const double late_ms = step > 0 ? counted_ms(step - 1, baseline_ms_) - last_ms_ : 0;  // what is known of it by now
+  last_ms_ = counted_ms(step, baseline_ms_);
+  elapsed_ms_ += late_ms + last_ms_;
+  lost_ms_ += late_ms + last_ms_ - baseline_ms_;
 }
 
 void Budget::learn_baseline(double baseline_ms) {
-  if (baseline_ms_ == 0) lost_ms_ = elapsed_ms_ - static_cast<double>(steps_ms_.size()) * baseline_ms;
+  const bool is_first = baseline_ms_ == 0;
   baseline_ms_ = baseline_ms;
+  for (size_t step = 0; is_first && step < counted_.size(); ++step) add(step);
 }
 
 bool Budget::allows(int more_steps) const {
@@ -34,7 +50,9 @@ double Budget::most_cost_ms(double most_share, double baseline_ms) { return most
 
 double Budget::cost_ms(double baseline_ms) const {
   double cost_ms = 0;
-  for (double step_ms : steps_ms_) cost_ms += std::max(0.0, step_ms - baseline_ms);
+  for (size_t step = 0; step < counted_.size(); ++step) {
+    cost_ms += std::max(0.0, counted_ms(step, baseline_ms) - baseline_ms);
+  }
   return cost_ms;
 }
 

@@ -4,11 +4,16 @@
 // What tuning cost so far, and whether it may cost more. Leaves open what happens when it may not.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "engine/core/measurement.h"
 
 namespace gradtune::tuner {
+
+// A single step that takes longer than so many of the usual ones is an evaluation that nobody told of, or a machine that
+// stood still, whatever strategy was in force; it counts as so many.
+constexpr double kStall = 10;
 
 class Budget {
  public:
@@ -16,7 +21,7 @@ class Budget {
   Budget(int most_steps, double most_share) : most_steps_(most_steps), most_share_(most_share) {}
 
   // A step of tuning. `is_ours`: if it is excluded, then because something was prepared; others are not held against
-  // tuning.
+  // tuning, and of a stall (as against a strategy that takes that long: two steps in a row) only a part.
   void count(const core::StepReport& report, bool is_ours);
 
   // How fast the baseline is at present. Nothing is lost until that is known.
@@ -30,10 +35,18 @@ class Budget {
   static double most_cost_ms(double most_share, double baseline_ms);
 
  private:
+  struct Step {
+    double ms;
+    bool is_preparation;
+  };
+  double counted_ms(size_t step, double baseline_ms) const;
+  void add(size_t step);
+
   int most_steps_;
   double most_share_;
   int steps_ = 0;
-  std::vector<double> steps_ms_;
+  std::vector<Step> counted_;
+  double last_ms_ = 0;  // what the last of them counted
   double elapsed_ms_ = 0, lost_ms_ = 0, baseline_ms_ = 0;
 };
 

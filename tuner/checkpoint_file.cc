@@ -23,8 +23,6 @@ constexpr size_t kMostSections = 32, kMostNameBytes = 100, kMostHeaderBytes = 1 
 core::Error corrupt(std::string message) { return {core::Error::Code::corrupt, std::move(message)}; }
 core::Error mismatch(std::string message) { return {core::Error::Code::mismatch, std::move(message)}; }
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
 // With the name, so that a section is not taken for another one.
 uint64_t checksum(std::string_view name, std::string_view bytes) {
   core::Hasher hasher;
@@ -40,25 +38,14 @@ class Parser {
     auto value = parse_json(text, {});
     if (!value) return value.error();
     root_ = std::move(value).value();
-    // A file of another schema has other keys, so this is looked at before they are.
-    if (const auto* object = std::get_if<JsonObject>(&root_.value)) {
-      const std::string schema = in.text(JsonReader::member(*object, "schema"), "schema", kMostNameBytes);
-      if (in.ok() && schema != kCheckpointSchema) {
-        in.fail("schema", fmt::format("\"{}\" is needed, found \"{}\"", kCheckpointSchema, schema));
-      }
-      if (!in.ok()) return *in.error();
-    }
+    in.schema(root_, "schema", kCheckpointSchema);
     const JsonObject& object = in.object(root_, "file", members);
     if (!in.ok()) return *in.error();
     return &object;
   }
 
   uint64_t hash(const JsonObject& object, std::string_view name) {
-    const std::string text = in.text(JsonReader::member(object, name), name, 16);
-    uint64_t value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value, 16);
-    if (hex(value) != text) in.fail(name, fmt::format("16 digits 0-9a-f are needed, found \"{}\"", text));
-    return value;
+    return in.hash(JsonReader::member(object, name), name);
   }
 
   Manifest manifest(const JsonObject& object) {

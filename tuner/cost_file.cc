@@ -17,7 +17,7 @@ using policies::CodecRate;
 using policies::CollectiveRate;
 using policies::CostTable;
 
-constexpr std::string_view kSchema = "gradtune.cost/2";
+constexpr std::string_view kSchema = "gradtune.cost/3";
 constexpr size_t kMostText = 64;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMostUs = 1e12;
@@ -38,12 +38,9 @@ class Parser {
   explicit Parser(const std::vector<core::CompressorTraits>& known) : known_(known) {}
 
   core::Result<CostTable> parse(const JsonValue& root) {
+    reader_.schema(root, "cost.schema", kSchema);
     const JsonObject& file =
         reader_.object(root, "cost", {"schema", "world_size", "ranks_per_node", "scale", "collectives", "codecs"});
-    const std::string schema = reader_.text(JsonReader::member(file, "schema"), "cost.schema", kMostText);
-    if (schema != kSchema) {
-      reader_.fail("cost.schema", fmt::format("\"{}\"; allowed is \"{}\"", schema, kSchema));
-    }
     table_.ranks.size =
         static_cast<int>(reader_.integer(JsonReader::member(file, "world_size"), "cost.world_size", 1, kMostRanks));
     table_.ranks.local_size = static_cast<int>(

@@ -42,7 +42,6 @@ std::optional<Drift::Alarm> Drift::record(double step_ms) {
     if (is_full) learn(level_of(std::exchange(window_ms_, {})));
     return {};
   }
-  ++steps_;
   if (is_full) {
     const Level later = level_of(std::exchange(window_ms_, {}));
     if (later.log_change <= level_->log_change / 2) {
@@ -58,7 +57,7 @@ std::optional<Drift::Alarm> Drift::record(double step_ms) {
   if (!is_slower && !is_faster) return {};
   const Side& side = is_slower ? slower_ : faster_;
   const double mean = side.shift / side.blocks;
-  const Alarm alarm{.log_shift = is_slower ? mean : -mean, .steps = steps_};
+  const Alarm alarm{.log_shift = is_slower ? mean : -mean};
   *this = Drift(options_);
   return alarm;
 }
@@ -67,7 +66,6 @@ void Drift::learn(const Level& level) {
   level_ = level;
   block_ms_.clear();
   slower_ = faster_ = {};
-  steps_ = 0;
 }
 
 Drift::Level Drift::level_of(const std::vector<double>& steps_ms) const {

@@ -6,7 +6,6 @@
 // noise is correlated, skewed or has spikes). Leaves open what a change means and what to do about it.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -23,7 +22,6 @@ class Drift {
  public:
   struct Alarm {
     double log_shift = 0;  // logarithm of the new level over the old one, as seen since it began to move; > 0: slower
-    int64_t steps = 0;     // recorded since the reference was learned
   };
 
   explicit Drift(const DriftOptions& options = {});
@@ -58,7 +56,6 @@ class Drift {
   std::optional<Level> level_;     // none while it is learned
   std::vector<double> window_ms_;  // as many steps as a level is learned from, again and again
   std::vector<double> block_ms_;
-  int64_t steps_ = 0;  // since the level was learned
   Side slower_, faster_;
 };
 

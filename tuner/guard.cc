@@ -45,7 +45,7 @@ std::string repaired_label(const std::string& label, int32_t bucket) {
 
 }  // namespace
 
-// Of what is committed the bucket is replaced. Anything else is out of what it runs in, with its blocks.
+// Of what is committed the bucket is replaced. Anything else is out of what it runs in, at once.
 void Tuner::Core::guard(const core::StepReport& report) {
   const core::Excess& excess = report.excess;
   if (excess.kind == core::Excess::Kind::none || !roster_.contains(report.slot) || is_over(report.slot)) return;
@@ -53,6 +53,12 @@ void Tuner::Core::guard(const core::StepReport& report) {
   const std::vector<std::string> codecs = lossy_codecs(candidate->strategy, excess.bucket, knowledge_.traits);
   if (codecs.empty()) return;  // no rank can mean that
   over_.insert(roster_.at(report.slot).hash);
+  // However fast it was: it does not run on, neither to be scored nor where nothing is, and wins no race.
+  schedule_.give_up(report.slot);
+  roster_.forget_time(report.slot);
+  for (Score& score : scores_) {
+    if (score.slot == report.slot) score.step_ms.reset();
+  }
   const bool is_pinned = options_.budget_steps == 0;
   const bool is_repaired = is_repairing_ && report.slot == winner_;
   if (is_pinned || is_repaired || report.slot == confirmed_) {
@@ -78,8 +84,10 @@ void Tuner::Core::guard(const core::StepReport& report) {
     at_once_ = {.kind = Command::Kind::commit, .slot = baseline_, .bytes = 0};
   } else if (is_repaired || report.slot == confirmed_) {
     repair(*candidate, excess.bucket, what);
-  } else if (stage_ == Stage::confirm && report.slot == winner_ && !importing_) {
-    settle(what);
+  } else if (stage_ == Stage::confirm && report.slot == winner_) {
+    schedule_.stop(baseline_);
+    at_once_ = {.kind = Command::Kind::run, .slot = baseline_, .bytes = 0};
+    fall_back(what);
   }
 }
 
@@ -106,7 +114,7 @@ void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, c
   outcome_.label = roster_.at(baseline_).candidate->label;
   if (winner_ < baselines_ || is_over(winner_)) return settle(why);
   decide("repair", repaired.label, bucket);
-  if (!roster_.at(winner_).is_ready) roster_.prepare(winner_);
+  roster_.prepare(winner_);
 }
 
 void Tuner::Core::confirm_repaired() {

@@ -21,6 +21,7 @@ core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
                                 .codecs = job.codecs,
                                 .traits = compress::known_traits(),
                                 .host_threads = job.host_threads,
+                                .memory_bytes = job.memory_bytes,
                                 .latencies = job.latencies};
   return std::make_unique<Tuner>(job.tuning, make, std::move(knowledge), policies::baselines(job.table, job.fidelity),
                                  job.imported);

@@ -26,6 +26,7 @@ struct Job {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
+  int64_t memory_bytes = INT64_MAX;    // for residuals and payloads
   policies::Latencies latencies = {};  // measured before the first step
   std::string policy = "mergecomp";
   TunerOptions tuning = {};

@@ -44,6 +44,7 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"budget_share", job.tuning.budget_share},
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
+  if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
   if (job.latencies == policies::Latencies()) return dump(header);
   for (const auto& [name, latency] : {std::pair("flat", job.latencies.flat), std::pair("inter", job.latencies.inter),
                                       std::pair("intra", job.latencies.intra)}) {
@@ -112,6 +113,13 @@ std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const 
   // In JSON a line's end is never part of a text, so a blank means the same.
   for (char c : to_json(file)) line += c == '\n' ? ' ' : c;
   return line + "}";
+}
+
+core::Status Journal::can_open(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "ae");
+  if (file == nullptr) return failed("open", path);
+  std::fclose(file);
+  return {};
 }
 
 core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const std::string& header,

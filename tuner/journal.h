@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal (JSON lines, schema "gradtune.journal/2"): what the tuner was told, saw and decided, so that a run can be
-// explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header (with "latencies" where links were
-// probed: of messages over all ranks, between nodes and inside one, [us, of these the link is free for others]); every
-// other one has a "kind": "table" (the gradients, with ready times once they were observed), "step" (a report; with
-// "excess" where a bucket was beyond its error budget), "decision", "plan" (a strategy that was put into a slot, as a
-// strategy file in "strategy"; before the first step: the imported one), or "timing" (when the operations of a step ran
-// on rank 0: [bucket, step of its program, begin, end]).
+// The journal (JSON lines, schema "gradtune.journal/2"): what the tuner was told, saw and decided, so that a run can
+// be explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header
+// (with "memory_budget" where there is one, in bytes; with "latencies" where links were probed: of messages over all
+// ranks, between nodes and inside one, [us, of these the link is free for others]); every other one has a "kind":
+// "table" (the gradients, with ready times once they were observed), "step" (a report; with "excess" where a bucket
+// was beyond its error budget), "decision", "plan" (a strategy that was put into a slot, as a strategy file in
+// "strategy"; before the first step: the imported one), or "timing" (when the operations of a step ran on rank 0:
+// [bucket, step of its program, begin, end]).
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,8 @@ std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const 
 // again, nothing more is written; training goes on without a journal.
 class Journal {
  public:
+  // Whether `open` would work; the file stays as it is.
+  static core::Status can_open(const std::string& path);
   // Replaces what is in the file.
   static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& header,
                                                      int flush_lines = 64);

@@ -52,11 +52,7 @@ class Parser {
   double number(const JsonObject& object, std::string_view name) {
     return in_.number(get(object, name), at(name), 0, kMostMs);
   }
-  bool flag(const JsonObject& object, std::string_view name) {
-    const auto* value = std::get_if<bool>(&get(object, name).value);
-    if (value == nullptr) in_.fail(at(name), "true or false is needed");
-    return value != nullptr && *value;
-  }
+  bool flag(const JsonObject& object, std::string_view name) { return in_.flag(get(object, name), at(name)); }
 
   void read(std::string_view line, bool is_first) {
     const auto value = parse_json(line, {});
@@ -73,14 +69,12 @@ class Parser {
   }
 
   void read_header(const JsonValue& value) {
+    in_.schema(value, at("schema"), kJournalSchema);
     const JsonObject& header = in_.object(
         value, where_,
         {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
-        {"ranks_per_node", "latencies"});
+        {"ranks_per_node", "memory_budget", "latencies"});
     if (!in_.ok()) return;
-    if (const std::string schema = text(header, "schema"); schema != kJournalSchema) {
-      return in_.fail(at("schema"), fmt::format("\"{}\" is needed, found \"{}\"", kJournalSchema, schema));
-    }
     Job& job = file_.job;
     job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
     if (has(header, "ranks_per_node")) {
@@ -92,6 +86,9 @@ class Parser {
           known(core::parse_compressor(in_.text(entry, at("compressors"), kMostText), traits_), "compressors"));
     }
     job.host_threads = static_cast<int>(integer(header, "host_threads", 0, 1 << 16));
+    if (has(header, "memory_budget")) {
+      job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());
+    }
     if (has(header, "latencies")) job.latencies = read_latencies(get(header, "latencies"));
     job.policy = text(header, "policy");
     model_ = text(header, "model");

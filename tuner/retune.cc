@@ -23,11 +23,12 @@ constexpr size_t kMostKinds = 5;  // of compression
 
 void Tuner::Core::conclude(int32_t slot) {
   const double level_ms = roster_.at(slot).step_ms.value_or(outcome_.baseline_ms);
+  const bool is_watched_on = stage_ == Stage::audit && slot == confirmed_;  // what moved meanwhile is to be noticed yet
   if (stage_ == Stage::audit || (is_repairing_ && !confirmed_)) {
     audit_price_ms_ = budget_.cost_ms(level_ms);
   } else {
     cooldown_.begin(budget_.cost_ms(level_ms), level_ms, knowledge_.baseline_ms - level_ms);
-    audit_price_ms_ = kFirstLook * options_.block_steps * knowledge_.baseline_ms;
+    audit_price_ms_ = kFirstLook * kBlockSteps * knowledge_.baseline_ms;
     has_decided_ = true;
   }
   outcome_.steps += budget_.steps();
@@ -40,7 +41,7 @@ void Tuner::Core::conclude(int32_t slot) {
   schedule_.stop(slot);
   roster_.release_all_but({slot});
   at_once_ = {.kind = Command::Kind::commit, .slot = slot, .bytes = 0};
-  watch_ = Watch();
+  if (!is_watched_on) watch_ = Watch();
   audit_allowance_ms_ = 0;
 }
 
@@ -62,6 +63,7 @@ void Tuner::Core::watch(const core::StepReport& report) {
   if (!is_audit_due && !cooldown_.is_over()) return;
   scores_.clear();
   budget_ = Budget(options_.budget_steps, options_.budget_share);
+  has_cause_ = is_alarm || cooldown_.is_over();
   confirmed_ ? start_audit(kFirstLook) : look_again();
 }
 
@@ -77,13 +79,19 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
   const Claim claim = confirmation_->claim();
   const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.winner_ms);
-  if (claim.pairs == kFirstLook && slower_ms < kFarBehind * faster_ms) return start_audit(kAuditPairs);
+  const bool is_far_behind = slower_ms >= kFarBehind * faster_ms;
+  if (claim.pairs == kFirstLook && !is_far_behind) return start_audit(kAuditPairs);
+  // By the clock audits come again and again, and in some of them what gains a few percent looks as if it did not: that
+  // has to be proven, where it is in doubt by as many fresh pairs as a confirmation takes.
+  const bool has_to_prove = !has_cause_ && !is_far_behind;
+  const bool is_in_doubt = has_to_prove && claim.pairs == kAuditPairs && !is_worth(*confirmed_, claim.gain);
+  if (is_in_doubt && budget_.allows(kMostPairs * kBlockSteps)) return start_audit(kMostPairs);
+  audited_ = baseline_;
   knowledge_.baseline_ms = claim.baseline_ms;
   cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms),
                     claim.baseline_ms - claim.winner_ms);
   decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
-  const bool is_lossier = roster_.at(*confirmed_).fidelity > roster_.at(baseline_).fidelity;
-  if (claim.gain <= (is_lossier ? kTie : 0)) drop_committed(claim.gain);
+  if (!is_worth(*confirmed_, has_to_prove ? claim.gain_high : claim.gain)) drop_committed(claim.gain);
   look_again();
 }
 
@@ -155,8 +163,10 @@ void Tuner::Core::race_kinds_again() {
 
 void Tuner::Core::judge_ranking() {
   const auto winner = race_->winner();
-  const int32_t best = winner ? winner->slot : baseline_;
-  const bool holds = best == confirmed_.value_or(baseline_);
+  const int32_t now = confirmed_.value_or(baseline_);
+  const int32_t otherwise = baseline_ == audited_ ? now : baseline_;  // it just held against the same baseline
+  const int32_t best = winner ? winner->slot : otherwise;
+  const bool holds = best == now;
   decide(holds ? "ranking holds" : "ranking changed", roster_.at(best).candidate->label, 0);
   if (holds) return settle("the ranking holds");
   if (!winner) drop_committed(0);

@@ -34,7 +34,10 @@ int32_t Roster::slot_of(const policies::Candidate& candidate) {
   return slot;
 }
 
-void Roster::prepare(int32_t slot) { queue_.push_back(slot); }
+void Roster::prepare(int32_t slot) {
+  const bool is_asked_for = preparing_ == slot || std::ranges::find(queue_, slot) != queue_.end();
+  if (!at(slot).is_ready && !is_asked_for) queue_.push_back(slot);
+}
 
 void Roster::release(int32_t slot) {
   if (at(slot).is_permanent) return;

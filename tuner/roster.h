@@ -36,7 +36,8 @@ class Roster {
   // Prepared on all ranks already.
   void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
 
-  // The slot of that strategy, a new one if it has none. It is not prepared before that is asked for.
+  // The slot of that strategy, a new one if it has none. It is not prepared before that is asked for, and then once: what
+  // is ready, or on its way, is left as it is.
   int32_t slot_of(const policies::Candidate& candidate);
   void prepare(int32_t slot);
 
@@ -50,6 +51,7 @@ class Roster {
   void measured(int32_t slot, double step_ms);
   void set_permanent(int32_t slot, bool is_permanent) { entries_.at(slot).is_permanent = is_permanent; }
   void forget_times();  // which do not hold any more
+  void forget_time(int32_t slot) { entries_.at(slot).step_ms.reset(); }
 
   // The ready strategy whose last block was fastest; nothing while none was measured.
   std::optional<int32_t> fastest() const;

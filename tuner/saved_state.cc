@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -24,8 +23,6 @@ constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
 constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
 // Of large models, with a strategy in each of several slots.
 constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .depth = 16, .entries = 20'000'000, .members = 64};
-
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 ordered_json json_of(const StrategyFile& file) { return ordered_json::parse(to_json(file)); }
 
@@ -160,16 +157,7 @@ class Parser {
     return in_.number(JsonReader::member(object, name), name, -kMostMs, kMostMs);
   }
   bool flag(const JsonObject& object, std::string_view name) {
-    const auto* value = std::get_if<bool>(&JsonReader::member(object, name).value);
-    if (value == nullptr) in_.fail(name, "true or false is needed");
-    return value != nullptr && *value;
-  }
-  uint64_t hash(const JsonValue& value, std::string_view where) {
-    const std::string text = in_.text(value, where, 16);
-    uint64_t hash = 0;
-    std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-    if (hex(hash) != text) in_.fail(where, fmt::format("16 digits 0-9a-f are needed, found \"{}\"", text));
-    return hash;
+    return in_.flag(JsonReader::member(object, name), name);
   }
   StrategyFile strategy(const JsonValue& value) {
     auto file = parse_strategy(value, known_);
@@ -209,13 +197,13 @@ class Parser {
       const JsonArray& pair = in_.array(entry, "slots");
       if (pair.size() != 2) in_.fail("slots", "[slot, hash] is needed");
       if (!in_.ok()) break;
-      state.slots[static_cast<int32_t>(in_.integer(pair[0], "slots", 0, kMostSlot))] = hash(pair[1], "slots");
+      state.slots[static_cast<int32_t>(in_.integer(pair[0], "slots", 0, kMostSlot))] = in_.hash(pair[1], "slots");
     }
     if (const JsonValue& pending = JsonReader::member(object, "pending"); !pending.is_null()) {
       const JsonObject& of = in_.object(pending, "pending", {"slot", "answered", "hash"});
       state.pending = Agreement::Pending{.slot = slot(of, "slot"), .answered = flag(of, "answered")};
       const JsonValue& prepared = JsonReader::member(of, "hash");
-      if (!prepared.is_null()) state.pending->hash = hash(prepared, "pending.hash");
+      if (!prepared.is_null()) state.pending->hash = in_.hash(prepared, "pending.hash");
     }
     if (!JsonReader::member(object, "failed_slot").is_null()) state.failed_slot = slot(object, "failed_slot");
     state.begun = flag(object, "begun");
@@ -249,7 +237,8 @@ class Parser {
     }
     for (const JsonValue& entry : in_.array(JsonReader::member(object, "committed"), "errors.committed")) {
       const JsonObject& bucket = in_.object(entry, "errors.committed", {"bucket", "allowed"});
-      ErrorBudget::Committed committed{.bucket = hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket")};
+      ErrorBudget::Committed committed{.bucket =
+                                           in_.hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket")};
       const JsonValue& allowed = JsonReader::member(bucket, "allowed");
       if (!allowed.is_null()) committed.allowed = in_.number(allowed, "errors.committed.allowed", 0, kMostLoss);
       state.committed.push_back(committed);
@@ -366,6 +355,7 @@ core::Status same_job(const Job& saved, const Job& now) {
   compare("fidelity", core::to_string(saved.fidelity), core::to_string(now.fidelity));
   compare("compressors", names(saved.codecs), names(now.codecs));
   compare("host_threads", saved.host_threads, now.host_threads);
+  compare("memory_budget", saved.memory_bytes, now.memory_bytes);
   compare("policy", saved.policy, now.policy);
   compare("seed", saved.tuning.seed, now.tuning.seed);
   compare("tuning_budget", saved.tuning.budget_steps, now.tuning.budget_steps);

@@ -31,6 +31,13 @@ bool Schedule::take_back(int32_t slot) {
   return true;
 }
 
+void Schedule::give_up(int32_t slot) {
+  std::erase_if(waiting_, [&](const Block& block) { return block.slot == slot; });
+  if (running_.empty() || running_.back().block.slot != slot) return;
+  Running& last = running_.back();
+  last.length = std::min(last.length, static_cast<int>(std::max<int64_t>(0, step_ + lead_ - last.begin)));
+}
+
 void Schedule::stop(int32_t slot) {
   waiting_.clear();
   running_.clear();

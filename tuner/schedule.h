@@ -43,6 +43,9 @@ class Schedule {
   // Forgets the block that was added last, if it is of that slot and has not begun. Returns whether it had been put in
   // force already, which then did not take place.
   bool take_back(int32_t slot);
+  // Forgets the blocks of that slot that were not put in force, and cuts short one that was: it takes no more steps than
+  // it takes to put something else in force.
+  void give_up(int32_t slot);
   // Forgets all blocks; `slot` is put in force by other means.
   void stop(int32_t slot);
 

@@ -13,6 +13,7 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr size_t kMostOfAKind = 3;  // that may race again later
+constexpr int kMostAsked = 64;      // one proposal after the other of which nothing may run
 constexpr double kBehind = 1.25;    // times the fastest finalist, as measured before: not worth a place in the race
 
 }  // namespace
@@ -77,6 +78,7 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   decide("compute slowest", "", observation_.compute_max_ms());
   decide("compute fastest", "", observation_.compute_min_ms());
   decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
+  if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
   if (importing_) return start_race({kImportedSlot});
   if (has_decided_ && !kinds_.empty()) return race_kinds_again();
   start_search();
@@ -90,15 +92,12 @@ void Tuner::Core::start_search() {
 }
 
 void Tuner::Core::partition() {
-  const policies::Proposal proposal = policy_->propose(knowledge_);
+  policies::Proposal proposal;
   std::vector<int32_t> slots;
-  for (const policies::Candidate& proposed : proposal.candidates) {
-    const auto candidate = admitted(proposed);
-    if (!candidate) continue;
-    const int32_t slot = roster_.slot_of(*candidate);
-    proposed_[slot] = core::hash(proposed.strategy);
-    const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
-    if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
+  // Of a proposal of which nothing may run nothing is told, and the policy goes on with what it knows.
+  for (int asked = 0; slots.empty() && !proposal.final && asked < kMostAsked; ++asked) {
+    proposal = policy_->propose(knowledge_);
+    slots = slots_of(proposal);
   }
   if (proposal.final || slots.empty()) return start_race(std::move(slots));
   for (int32_t slot : slots) {
@@ -110,6 +109,20 @@ void Tuner::Core::partition() {
   }
 }
 
+// Those that may run.
+std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
+  std::vector<int32_t> slots;
+  for (const policies::Candidate& proposed : proposal.candidates) {
+    const auto candidate = admitted(proposed);
+    if (!candidate) continue;
+    const int32_t slot = roster_.slot_of(*candidate);
+    proposed_[slot] = core::hash(proposed.strategy);
+    const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
+    if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
+  }
+  return slots;
+}
+
 void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   double best_ms = std::numeric_limits<double>::infinity();
   for (int32_t slot : finalists) best_ms = std::min(best_ms, roster_.at(slot).step_ms.value_or(best_ms));
@@ -119,12 +132,13 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
     decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
     return true;
   });
-  if (confirmed_ && std::ranges::find(finalists, *confirmed_) == finalists.end()) finalists.push_back(*confirmed_);
+  if (confirmed_ && std::ranges::find(finalists, *confirmed_) == finalists.end()) {
+    if (finalists.size() == kMostFinalists) finalists.pop_back();  // the least of them
+    finalists.push_back(*confirmed_);
+  }
   roster_.release_all_but(finalists);
   stage_ = Stage::race;
-  for (int32_t slot : finalists) {
-    if (!roster_.at(slot).is_ready) roster_.prepare(slot);
-  }
+  for (int32_t slot : finalists) roster_.prepare(slot);
   finalists_ = std::move(finalists);
   if (roster_.is_idle()) race({});
 }
@@ -146,7 +160,8 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
   } else {
     std::vector<Race::Arm> arms;
     for (int32_t slot : finalists_) {
-      if (roster_.contains(slot)) arms.push_back(arm(slot));  // those that could be prepared
+      const bool may_run = roster_.contains(slot) && !is_over(slot);  // it could be prepared
+      if (may_run) arms.push_back(arm(slot));
     }
     race_.emplace(arm(baseline_), arms, rng_.fork("race"));
   }
@@ -167,7 +182,7 @@ void Tuner::Core::start_confirming() {
 }
 
 void Tuner::Core::confirm_winner(int pairs, double error) {
-  const int steps_of_a_pair = options_.block_steps + 1 + paired_block(baseline_).scored;
+  const int steps_of_a_pair = kBlockSteps + 1 + paired_block(baseline_).scored;
   if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
   decide("confirm", roster_.at(winner_).candidate->label, pairs);
   ++confirmations_;
@@ -177,17 +192,16 @@ void Tuner::Core::confirm_winner(int pairs, double error) {
 
 void Tuner::Core::confirm(const std::vector<Score>& scores) {
   if (!confirmation_) return confirm_repaired();  // it was prepared
-  if (is_over(winner_)) return fall_back("it is over its error budget");
   confirmation_->score(scores);
   if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
   const Claim claim = confirmation_->claim();
-  if (!claim.confirmed) {
+  if (!claim.confirmed || !is_worth(winner_, claim.gain)) {
     if (!confirmed_) {
       outcome_.baseline_ms = claim.baseline_ms;
       outcome_.pairs = claim.pairs;
     }
     decide("not confirmed", roster_.at(winner_).candidate->label, claim.gain_low);
-    return fall_back("no gain was confirmed");
+    return fall_back(claim.confirmed ? "its gain is too small for what it loses" : "no gain was confirmed");
   }
   outcome_.baseline_ms = claim.baseline_ms;
   outcome_.pairs = claim.pairs;
@@ -203,6 +217,12 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   confirmed_ = winner_;
   roster_.set_permanent(winner_, true);
   conclude(winner_);
+}
+
+// What is lossier than the baseline has to be faster by more than a tie.
+bool Tuner::Core::is_worth(int32_t slot, double gain) const {
+  const bool is_lossier = roster_.at(slot).fidelity > roster_.at(baseline_).fidelity;
+  return gain > (is_lossier ? kTie : 0);
 }
 
 // An imported strategy that does not hold is dropped, and tuning begins.

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -28,8 +27,6 @@ constexpr int64_t kMostSteps = int64_t{1} << 50;
 constexpr double kMostMs = 1e12;
 constexpr size_t kMostNameBytes = 1000;
 constexpr size_t kMostOptionBytes = 4000;
-
-std::string hex(uint64_t model) { return fmt::format("{:016x}", model); }
 
 // A name may hold bytes that are not UTF-8, which JSON can not; such a file will not fit, but it is a file.
 std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
@@ -60,13 +57,12 @@ class Parser {
 
   core::Result<StrategyFile> parse(const JsonValue& root) {
     StrategyFile file;
-    // A file of another schema has other keys, so this is looked at before they are.
-    if (const auto* object = std::get_if<JsonObject>(&root.value)) check_schema(JsonReader::member(*object, "schema"));
+    in_.schema(root, "schema", kSchema);
     const JsonObject& top = in_.object(
         root, "file",
         {"schema", "model", "world_size", "fidelity", "label", "tensors", "buckets", "order", "in_flight", "evidence"});
     if (!in_.ok()) return *in_.error();
-    file.model = model(JsonReader::member(top, "model"));
+    file.model = in_.hash(JsonReader::member(top, "model"), "model");
     file.world_size = static_cast<int>(in_.integer(JsonReader::member(top, "world_size"), "world_size", 1, kMostRanks));
     file.fidelity = fidelity(JsonReader::member(top, "fidelity"));
     file.label = in_.text(JsonReader::member(top, "label"), "label", kMostNameBytes);
@@ -81,19 +77,6 @@ class Parser {
   }
 
  private:
-  void check_schema(const JsonValue& value) {
-    const std::string schema = in_.text(value, "schema", kMostNameBytes);
-    if (schema != kSchema) in_.fail("schema", fmt::format("\"{}\" is needed, found \"{}\"", kSchema, schema));
-  }
-
-  uint64_t model(const JsonValue& value) {
-    const std::string text = in_.text(value, "model", 16);
-    uint64_t model = 0;
-    std::from_chars(text.data(), text.data() + text.size(), model, 16);
-    if (hex(model) != text) in_.fail("model", fmt::format("16 digits 0-9a-f are needed, found \"{}\"", text));
-    return model;
-  }
-
   core::Fidelity fidelity(const JsonValue& value) {
     const auto fidelity = core::parse_fidelity(in_.text(value, "fidelity", kMostNameBytes));
     if (fidelity) return fidelity.value();

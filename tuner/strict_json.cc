@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -133,6 +134,8 @@ core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limi
   return builder.take();
 }
 
+std::string hex(uint64_t hash) { return fmt::format("{:016x}", hash); }
+
 void JsonReader::fail(std::string_view where, const std::string& what) {
   if (!error_) error_ = {core::Error::Code::corrupt, fmt::format("{}: {}", where, what)};
 }
@@ -197,6 +200,29 @@ double JsonReader::number(const JsonValue& value, std::string_view where, double
   if (number >= least && number <= most) return number;
   fail(where, fmt::format("a number from {} to {} is needed, found {}", least, most, found(value)));
   return least;
+}
+
+bool JsonReader::flag(const JsonValue& value, std::string_view where) {
+  const auto* flag = std::get_if<bool>(&value.value);
+  if (flag == nullptr) fail(where, "true or false is needed, found " + found(value));
+  return flag != nullptr && *flag;
+}
+
+uint64_t JsonReader::hash(const JsonValue& value, std::string_view where) {
+  const std::string digits = text(value, where, 16);
+  uint64_t hash = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), hash, 16);
+  if (hex(hash) != digits) fail(where, fmt::format("16 digits 0-9a-f are needed, found \"{}\"", digits));
+  return hash;
+}
+
+// Without one, what is said of keys says more.
+void JsonReader::schema(const JsonValue& file, std::string_view where, std::string_view wanted) {
+  constexpr size_t kMostBytes = 100;
+  const auto* object = std::get_if<JsonObject>(&file.value);
+  if (object == nullptr || find(*object, "schema") == nullptr) return;
+  const std::string schema = text(member(*object, "schema"), where, kMostBytes);
+  if (schema != wanted) fail(where, fmt::format("\"{}\" is needed, found \"{}\"", wanted, schema));
 }
 
 }  // namespace gradtune::tuner

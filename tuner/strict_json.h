@@ -37,6 +37,9 @@ struct JsonLimits {
 
 core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits);
 
+// As files hold hashes: 16 digits 0-9a-f.
+std::string hex(uint64_t hash);
+
 // Reads values with range checks. After the first error, which it keeps, it returns defaults; so a caller reads a whole
 // file in a straight line and asks for the error once.
 class JsonReader {
@@ -57,6 +60,11 @@ class JsonReader {
   std::string text(const JsonValue& value, std::string_view where, size_t most_bytes);
   int64_t integer(const JsonValue& value, std::string_view where, int64_t least, int64_t most);
   double number(const JsonValue& value, std::string_view where, double least, double most);
+  bool flag(const JsonValue& value, std::string_view where);
+  uint64_t hash(const JsonValue& value, std::string_view where);  // as hex() writes it
+
+  // That a file which is an object is of that schema. To be looked at before its keys, which are others in another one.
+  void schema(const JsonValue& file, std::string_view where, std::string_view wanted);
 
  private:
   std::optional<core::Error> error_;

@@ -17,9 +17,9 @@ constexpr int kImported = 20;     // steps of an imported strategy before it is 
 constexpr double kAborted = 2.0;  // times the fastest strategy known: its blocks are cut short
 
 // A much slower baseline is given shorter blocks: the gap is plain with less, and its steps are what tuning waits for.
-int baseline_block_steps(int block_steps, double times_slower) {
-  if (times_slower > 3) return std::min(block_steps, 3);
-  return times_slower > 1.5 ? std::min(block_steps, 4) : block_steps;
+int baseline_block_steps(double times_slower) {
+  if (times_slower > 3) return 3;
+  return times_slower > 1.5 ? 4 : kBlockSteps;
 }
 
 }  // namespace
@@ -63,7 +63,6 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
       observation_(baselines_) {
   core::check(policy_ != nullptr, "a tuner needs a policy");
   core::check(baselines_ == 1 || baselines_ == 2, "there are one or two baselines");
-  core::check(options.block_steps >= 3, "a block of a race has three steps at least");
   for (int32_t slot = 0; slot < baselines_; ++slot) {
     roster_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
   }
@@ -79,6 +78,7 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
 Action Tuner::Core::on_step(const core::StepReport& report) {
   step_ = report.step;
   if (options_.budget_steps == 0) {
+    pin_imported();
     guard(report);
     return at_once_ ? next_action() : Action{};
   }
@@ -97,6 +97,14 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   }
   guard(report);
   return next_action();
+}
+
+// Pinned is the imported strategy, from the step on from which it may run.
+void Tuner::Core::pin_imported() {
+  if (!importing_ || schedule_.slot() == kImportedSlot || is_held()) return;
+  schedule_.stop(kImportedSlot);
+  outcome_.label = roster_.at(kImportedSlot).candidate->label;
+  at_once_ = {.kind = Command::Kind::commit, .slot = kImportedSlot, .bytes = 0};
 }
 
 // --- what runs next --------------------------------------------------------------------------------------------------
@@ -156,7 +164,7 @@ bool Tuner::Core::is_held() const {
 int32_t Tuner::Core::resting_slot() const {
   const int32_t safe = confirmed_.value_or(baseline_);
   if (is_held()) return safe;
-  return importing_ ? kImportedSlot : roster_.fastest().value_or(safe);
+  return importing_ && !is_over(kImportedSlot) ? kImportedSlot : roster_.fastest().value_or(safe);
 }
 
 double Tuner::Core::fastest_ms() const {
@@ -172,16 +180,22 @@ Block Tuner::Core::trial_block(int32_t slot) const {
 Block Tuner::Core::paired_block(int32_t slot) const {
   if (slot == baseline_) {
     const double times_slower = roster_.at(slot).step_ms.value_or(0) / fastest_ms();
-    return {.slot = slot, .scored = baseline_block_steps(options_.block_steps, times_slower) - 1};
+    return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1};
   }
   return {.slot = slot,
-          .scored = options_.block_steps - 1,
+          .scored = kBlockSteps - 1,
           .limit_ms = stage_ == Stage::race ? kAborted * fastest_ms() : std::numeric_limits<double>::infinity(),
           .patience = kPatience};
 }
 
 void Tuner::Core::run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const) {
   for (int32_t slot : slots) schedule_.add((this->*block)(slot));
+}
+
+const policies::Candidate& Tuner::Core::chosen() const {
+  const int32_t otherwise = importing_ && !is_held() && !is_over(kImportedSlot) ? kImportedSlot : baseline_;
+  const bool is_pinned = options_.budget_steps == 0;
+  return is_pinned ? *in_force_ : *roster_.at(confirmed_.value_or(otherwise)).candidate;
 }
 
 double Tuner::Core::progress() const {

@@ -21,10 +21,13 @@
 // bucket sent without compression.
 //
 // While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
-// against the baseline, to which it falls back when it is not faster any more. After an alarm, once looking again is
-// worth its price, the baselines are observed and the best of each kind of compression that the last search measured
-// race again, with the next best of the kind in force; only where another one wins than that in force is there a new search. What was confirmed before and held
-// in the audit stays unless another strategy beats it in the race and is confirmed against the baseline.
+// against the baseline, to which it falls back when it is not faster any more; what is lossier has to be faster by more
+// than a tie, as it had to be when it was committed. After an alarm it is enough that it looks so; by the clock, where
+// the test comes again and again, it has to be proven. After an alarm, once looking again is worth its price, the
+// baselines are observed and the best of each kind of compression that the last search measured race again, with the
+// next best of the kind in force; only where another one wins than that in force is there a new search. What was
+// confirmed before and held in the audit stays unless another strategy beats it in the race and is confirmed against the
+// baseline, or another baseline is the faster one by now and it does not look faster than that.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +55,6 @@ struct TunerOptions {
   int budget_steps = 400;      // tuning ends after that many steps; 0: what is in force first is pinned
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
   int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
-  int block_steps = 5;         // of a race; the first is dropped (see tuning reference, section 4)
   bool retune = true;          // after an alarm; otherwise what was decided stays, and alarms are only told
 };
 
@@ -85,7 +87,7 @@ double cost_share(const Outcome& outcome);
 //   race won                  its gain as the race saw it, log-ratio
 //   confirm                   pairs
 //   commit                    confirmed gain
-//   not confirmed             lower bound of the gain
+//   not confirmed             lower bound of the gain; above 0 where the gain is too small for what it loses
 //   drop imported             0; the label says why
 //   keep baseline             its step time, ms; the label says why
 // And while watching and after it:
@@ -145,8 +147,10 @@ class Tuner {
   Stage stage() const;
   const Outcome& outcome() const;
   const policies::Candidate& in_force() const;  // what the last command put, or left, in force
-  const policies::Candidate& chosen() const;    // the one committed, also while others are tried; else that in force
-  double progress() const;                      // of the current stage, 0 to 1, for the live line
+  // What is committed, also while others are tried; before that what the job began with, the imported strategy until it
+  // is dropped or else the baseline. Pinned: what is in force.
+  const policies::Candidate& chosen() const;
+  double progress() const;  // of the current stage, 0 to 1, for the live line
 
   // What was decided since the last call, oldest first.
   std::vector<Decision> take_decisions();

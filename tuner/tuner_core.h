@@ -26,7 +26,8 @@
 
 namespace gradtune::tuner {
 
-constexpr size_t kMostFinalists = 7;  // of a race: with the baseline 8 arms
+constexpr int kBlockSteps = 5;        // of a race; the first is dropped (tuning reference, section 4)
+constexpr size_t kMostFinalists = 7;  // of a race, what is committed included: with the baseline 8 arms
 
 // What a search told about a kind of compression: its best strategies, the fastest first.
 using Kind = std::set<std::string>;
@@ -51,7 +52,7 @@ class Tuner::Core {
   Stage stage() const { return importing_ && stage_ < Stage::confirm ? Stage::imported : stage_; }
   const Outcome& outcome() const { return outcome_; }
   const policies::Candidate& in_force() const { return *in_force_; }
-  const policies::Candidate& chosen() const { return confirmed_ ? *roster_.at(*confirmed_).candidate : *in_force_; }
+  const policies::Candidate& chosen() const;
   double progress() const;
   std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
@@ -67,6 +68,7 @@ class Tuner::Core {
   void audit(const std::vector<Score>& scores);
 
   void start_search();
+  std::vector<int32_t> slots_of(const policies::Proposal& proposal);
   void start_race(std::vector<int32_t> finalists);
   void start_confirming();
   void confirm_winner(int pairs, double error);
@@ -75,6 +77,7 @@ class Tuner::Core {
   std::vector<policies::Candidate> foreseen() const;
   void race_kinds_again();
   void judge_ranking();
+  bool is_worth(int32_t slot, double gain) const;
   void drop_committed(double gain);
   void forget_committed();
   bool is_over(int32_t slot) const { return roster_.contains(slot) && over_.contains(roster_.at(slot).hash); }
@@ -86,6 +89,7 @@ class Tuner::Core {
   void settle(const std::string& why);
   void conclude(int32_t slot);
 
+  void pin_imported();
   void note(const Score& score);
   void follow_preparation(const core::StepReport& report);
   bool is_tuning(const core::StepReport& report) const;
@@ -137,6 +141,8 @@ class Tuner::Core {
   Watch watch_;
   Cooldown cooldown_;
   double audit_allowance_ms_ = 0, audit_price_ms_ = 0;
+  bool has_cause_ = false;  // the audit: something moved
+  int32_t audited_ = 0;     // the baseline of the last audit
 
   int64_t step_ = -1;
   std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;

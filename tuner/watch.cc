@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "tuner/budget.h"
 #include "tuner/statistics.h"
 
 namespace gradtune::tuner {
@@ -90,7 +91,8 @@ void Cooldown::dropped(double most_price_ms) {
   ++searches_;
 }
 
-void Cooldown::count(double step_ms) {
+void Cooldown::count(double took_ms) {
+  const double step_ms = level_ms_ > 0 ? std::min(took_ms, kStall * level_ms_) : took_ms;
   credit_ms_ += is_alarmed_ ? std::abs(step_ms - level_ms_) : kEarned * step_ms;
   if (!is_alarmed_ && ++quiet_steps_ >= kQuietSteps) searches_ = 0;
 }

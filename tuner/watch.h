@@ -50,7 +50,8 @@ class Cooldown {
   void reprice(double most_price_ms, double behind_ms);
   // What was decided on did not last.
   void dropped(double most_price_ms);
-  void count(double step_ms);
+  // A step; of a stall (budget.h) only a part.
+  void count(double took_ms);
 
   // Something moved, and it is time to look what that means.
   bool is_over() const;

@@ -3,8 +3,6 @@
 #include "engine/comm/communicator.h"
 
 #include <chrono>
-#include <future>
-#include <utility>
 
 namespace gradtune::comm {
 
@@ -13,14 +11,7 @@ int64_t link_bytes(const Collective& collective, int size) {
 }
 
 core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm) {
-  class Waiter final : public CompletionSink {
-   public:
-    void complete(uint64_t, core::Status status) override { promise_.set_value(std::move(status)); }
-    std::future<core::Status> result() { return promise_.get_future(); }
-
-   private:
-    std::promise<core::Status> promise_;
-  } waiter;
+  Waiter waiter;
   std::future<core::Status> result = waiter.result();
   communicator.start(collective, waiter, 0);
   while (alarm && result.wait_for(std::chrono::milliseconds(kAlarmPeriodMs)) != std::future_status::ready) {

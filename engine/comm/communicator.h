@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
+#include <utility>
 
 #include "engine/core/option.h"
 #include "engine/core/result.h"
@@ -66,6 +68,16 @@ class Communicator {
 
   // Makes everything under way and everything later complete with an error. From any thread.
   virtual void abort() = 0;
+};
+
+// Of one collective. Outlives it.
+class Waiter final : public CompletionSink {
+ public:
+  void complete(uint64_t, core::Status status) override { promise_.set_value(std::move(status)); }
+  std::future<core::Status> result() { return promise_.get_future(); }  // once
+
+ private:
+  std::promise<core::Status> promise_;
 };
 
 // Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts). The alarm is asked

@@ -54,7 +54,7 @@ struct Random {
   uint64_t seed = 0;  // of the job
   uint32_t step = 0;
   uint32_t rank = 0;
-  uint32_t use = 0;  // another number for each use of the same position in one step
+  uint32_t use = 0;  // another number for each use of the same position in one step, below 2^31
 };
 
 // What encode and decode of the same elements are told alike.
@@ -76,6 +76,7 @@ struct Encode {
   bool add_to_residual_next = false;  // add the error instead of storing it; then there is no residual either
   float scale = 1;
   float error_scale = 1;
+  int summed = 1;  // of how many payloads like this one collectives will make one
   Work work = {};
   std::span<std::byte> payload;  // payload_bytes of the round; summable ones are aligned to their elements
   std::span<std::byte> scratch;  // at least scratch_bytes
@@ -110,9 +111,9 @@ class Compressor {
   virtual int64_t round_bytes(const core::Extent& /*extent*/) const { return 0; }
   virtual int64_t state_bytes(const core::Extent& /*extent*/) const { return 0; }
 
-  // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504; a mean
-  // may overflow). Decoders accept the payload all the same, so that no rank fails before all have learned of it; the
-  // next residual is garbage that the caller must not use.
+  // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504, a mean may
+  // overflow), or a sum of `summed` as large ones may have one. Decoders accept the payload all the same, so that no rank
+  // fails before all have learned of it; the next residual is garbage that the caller must not use.
   [[nodiscard]] virtual bool encode(const Encode& job, Queue& queue) const = 0;
 
   // out = (accumulate ? out : 0) + the sum of the decoded payloads, added in the order given, in one pass over `out`.

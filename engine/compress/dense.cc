@@ -7,6 +7,7 @@
 // Bytes moved per element: encode reads 4 and writes the code (2 or 4), with error feedback 4 more are read and 4
 // written; decode reads the codes of all payloads and writes 4.
 #include <bit>
+#include <cmath>
 
 #include "engine/compress/dense_kernels.h"
 #include "engine/compress/rows.h"
@@ -15,14 +16,25 @@
 namespace gradtune::compress {
 namespace {
 
-// The smallest |x| that does not round to a finite number of the type, as bits.
-constexpr uint32_t overflow_bits(core::DType wire) {
+// The smallest |x| that does not round to a finite number of the type, and the largest relative error of rounding.
+struct Limits {
+  double overflow, roundoff;
+};
+constexpr Limits limits_of(core::DType wire) {
   switch (wire) {
-    case core::DType::f32: return kInfinityBits;
-    case core::DType::bf16: return 0x7f7f8000;                        // halfway between the largest and infinity
-    case core::DType::f16: return std::bit_cast<uint32_t>(65520.0F);  // likewise
+    case core::DType::f32: return {0x1.ffffffp127, 0x1p-24};  // halfway between the largest and infinity, as in all
+    case core::DType::bf16: return {0x1.ffp127, 0x1p-8};
+    case core::DType::f16: return {65520, 0x1p-11};
   }
-  return 0;
+  return {};
+}
+
+// Whether so many numbers, of which that has the largest magnitude, add up to a finite one. Each of them, and each sum,
+// may be rounded up. Of a number that is not finite: no.
+bool sum_is_finite(core::DType wire, float largest, int summed) {
+  const auto& [overflow, roundoff] = limits_of(wire);
+  if (summed == 1) return largest < overflow;
+  return double{largest} * summed * std::pow(1 + roundoff, summed) < overflow;
 }
 
 class Dense final : public Compressor {
@@ -44,7 +56,7 @@ class Dense final : public Compressor {
       largest.add(encode_dense(wire_, run_of(job, begin, end), job.payload.data() + begin * width,
                                /*stream=*/n * width >= kStreamBytes));
     });
-    return largest.get() < overflow_bits(wire_);
+    return sum_is_finite(wire_, std::bit_cast<float>(largest.get()), job.summed);
   }
 
   core::Status decode(const Decode& job, Queue& queue) const override {
@@ -99,7 +111,7 @@ TableRow bf16() {
   return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision", core::Fidelity::half, true);
 }
 
-// Eight times as precise, but gradients above 65504 overflow (which is seen, and skips the step): to be asked for.
+// Eight times as precise, but gradients above 65504 may overflow (which is seen, and skips the step): to be asked for.
 TableRow fp16() {
   return row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half, false);
 }

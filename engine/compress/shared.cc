@@ -73,6 +73,7 @@ void check_encode(const Compressor& compressor, const Encode& job) {
   core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(extent),
               "scratch has scratch_bytes");
   core::check(job.scale > 0, "the scale is positive");
+  core::check(job.summed > 0, "a sum has at least one payload");
   core::check(job.residual_next == nullptr || job.residual_next != job.residual,
               "residual and next residual are different memory");
   core::check(job.residual == nullptr || (job.residual_next != nullptr && !job.add_to_residual_next),
@@ -106,7 +107,7 @@ int64_t share_of(double share, int64_t n) {
 std::array<uint32_t, 4> shared_random(const Random& random, int64_t element) {
   const auto position = static_cast<uint64_t>(element);
   return core::philox4x32(
-      {static_cast<uint32_t>(position), random.step, static_cast<uint32_t>(position >> 32), random.use},
+      {static_cast<uint32_t>(position), random.step, static_cast<uint32_t>(position >> 32), random.use | kSharedUse},
       {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
 }
 

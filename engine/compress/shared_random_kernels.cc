@@ -22,7 +22,8 @@ void draw_all(const Random& random, const int64_t* elements, size_t n, uint32_t*
   const PhiloxKeys keys(random.seed);
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
     auto x0 = hn::LoadU(d, reinterpret_cast<const uint64_t*>(elements + i));
-    auto x1 = hn::Set(d, uint64_t{random.step}), x2 = hn::ShiftRight<32>(x0), x3 = hn::Set(d, uint64_t{random.use});
+    auto x1 = hn::Set(d, uint64_t{random.step}), x2 = hn::ShiftRight<32>(x0);
+    auto x3 = hn::Set(d, uint64_t{random.use | kSharedUse});
     for (int round = 0; round < core::kPhiloxRounds; ++round) philox_round(d, keys, round, x0, x1, x2, x3);
     hn::StoreInterleaved2(philox_pair(d, x0, x1), philox_pair(d, x2, x3), d,
                           reinterpret_cast<uint64_t*>(words + kSharedWords * i));

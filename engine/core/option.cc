@@ -132,7 +132,7 @@ int64_t link_bytes(Kind collective, int64_t bytes, int group) {
     case Kind::reduce_scatter:
     case Kind::all_gather:
     case Kind::all_to_all:
-    case Kind::gather: return bytes * (group - 1);  // ring, ring, pairwise, into the root
+    case Kind::gather: return bytes * (group - 1);  // pairwise, ring, pairwise, into the root
     case Kind::reduce:
     case Kind::broadcast: return group > 1 ? bytes : 0;  // pipelines
     case Kind::encode:
@@ -143,6 +143,11 @@ int64_t link_bytes(Kind collective, int64_t bytes, int group) {
 
 int messages(Kind collective, int group) { return (collective == Kind::all_reduce ? 2 : 1) * (group - 1); }
 
+int travels(Kind collective, int group) {
+  const bool is_pairwise = collective == Kind::all_to_all || collective == Kind::reduce_scatter;
+  return std::min(messages(collective, group), is_pairwise ? 1 : messages(collective, group));
+}
+
 int collectives_of(const Option& option) {
   return static_cast<int>(std::count_if(option.steps.begin(), option.steps.end(),
                                         [](const Step& step) { return is_collective(step.kind); }));
@@ -151,6 +156,11 @@ int collectives_of(const Option& option) {
 bool uses_levels(const Option& option) {
   return std::any_of(option.steps.begin(), option.steps.end(),
                      [](const Step& step) { return is_collective(step.kind) && step.level != Level::flat; });
+}
+
+bool uses_host(const Option& option) {
+  return std::any_of(option.steps.begin(), option.steps.end(),
+                     [](const Step& step) { return !is_collective(step.kind) && step.place == Place::host; });
 }
 
 std::string to_string(const Option& option) {

@@ -68,6 +68,17 @@ constexpr bool is_collective(Step::Kind kind) { return kind != Step::Kind::encod
 int64_t link_bytes(Step::Kind collective, int64_t bytes, int group);
 int messages(Step::Kind collective, int group);
 
+// Over how many of these messages' travel times one has to wait: pairwise exchanges send all at once.
+int travels(Step::Kind collective, int group);
+
+// How programs lay data out. A bucket is padded so that its shards are equally long and multiples of 16 elements; a
+// payload, unless it is summed, so that those behind it begin at multiples of 16 bytes.
+constexpr int64_t padded_to_shards(int64_t numel, int shards) {
+  const int64_t unit = int64_t{16} * shards;
+  return (numel + unit - 1) / unit * unit;
+}
+constexpr int64_t aligned_payload(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+
 std::string_view to_string(Place place);
 std::string_view to_string(Level level);
 std::string_view to_string(Step::Kind kind);
@@ -81,6 +92,7 @@ struct Option {
 
 int collectives_of(const Option& option);
 bool uses_levels(const Option& option);
+bool uses_host(const Option& option);  // for any encode or decode
 
 std::string to_string(const Option& option);
 

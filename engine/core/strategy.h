@@ -18,7 +18,7 @@ namespace gradtune::core {
 struct Slice {
   int32_t tensor;  // position in the gradient table
   int64_t offset;  // elements
-  int64_t length;  // elements, > 0 unless the tensor is empty
+  int64_t length;  // elements, > 0
 
   bool operator==(const Slice&) const = default;
 };

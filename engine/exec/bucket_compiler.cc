@@ -3,6 +3,7 @@
 #include "engine/exec/bucket_compiler.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace gradtune::exec {
@@ -12,8 +13,6 @@ using core::DType;
 using core::Level;
 using core::Step;
 using Kind = Op::Kind;
-
-constexpr int64_t kShardAlignment = 16;  // elements
 
 size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
 const char* name_of(size_t d) { return d == 1 ? "nodes" : "ranks"; }
@@ -74,8 +73,7 @@ core::Status BucketCompiler::find_dimensions() {
     dimensions_[0] = {.size = seat_.size, .index = seat_.rank, .root = bucket_ % seat_.size};
     dimensions_[1] = {.summed = true};
   }
-  const int64_t shards = kShardAlignment * dimensions_[0].size * dimensions_[1].size;
-  padded_ = (program_->numel + shards - 1) / shards * shards;
+  padded_ = core::padded_to_shards(program_->numel, dimensions_[0].size * dimensions_[1].size);
   return {};
 }
 
@@ -133,7 +131,7 @@ core::Status BucketCompiler::encode(const Step& step) {
   part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
   const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
   const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
-  if (next.kind != Step::Kind::all_reduce) part_bytes_ = (part_bytes_ + 15) / 16 * 16;  // payloads are aligned
+  if (next.kind != Step::Kind::all_reduce) part_bytes_ = core::aligned_payload(part_bytes_);
   const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
   if (next.kind == Step::Kind::all_gather || next.kind == Step::Kind::gather) {
     // Encoded where the collective gathers: it works in place and nothing is copied.
@@ -144,8 +142,9 @@ core::Status BucketCompiler::encode(const Step& step) {
   }
   encoded_ = is_share_ = true;
   exchanged_ = false;
-  summed_ = 1;
+  summed_ = sums_ahead();
   op.payloads = payloads();
+  op.summed = summed_;
   if (is_active()) add(std::move(op));
   return {};
 }
@@ -184,6 +183,9 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
     parts_ = std::move(finer);
   }
   const Range longest = longest_part();
+  if (!codec_->traits().summable && longest.length > std::numeric_limits<uint32_t>::max()) {
+    return refuse("payloads of " + std::string(codec_->traits().name) + " count elements in 32 bits");
+  }
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   const core::Extent extent{longest.length, matrices};
   op.scratch_bytes = codec_->scratch_bytes(extent);
@@ -238,7 +240,6 @@ core::Status BucketCompiler::reduce(const Step& step) {
   if (encoded_) {
     if (!codec_->traits().summable) return refuse(std::string(codec_->traits().name) + " payloads can not be summed");
     if (step.kind != Step::Kind::all_reduce || parts_.size() != 1) return refuse("only all_reduce adds payloads up");
-    summed_ *= dimension.size;
     const int most = core::most_ranks(codec_->traits(), codec_->spec());
     if (summed_ > most) {
       return refuse("payloads of " + core::to_string(codec_->spec()) + " can be summed over " + std::to_string(most) +
@@ -378,6 +379,17 @@ std::vector<size_t> BucketCompiler::cuts_ahead() const {
     if (step.kind == Step::Kind::all_to_all && std::find(cuts.begin(), cuts.end(), d) == cuts.end()) cuts.push_back(d);
   }
   return cuts;
+}
+
+// Of how many payloads collectives make one until the next decode.
+int BucketCompiler::sums_ahead() const {
+  int summed = 1;
+  for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
+    const Step& step = option_.steps[i];
+    if (!core::is_collective(step.kind)) break;
+    if (step.kind == Step::Kind::all_reduce) summed *= dimensions_[dimension_of(step.level)].size;
+  }
+  return summed;
 }
 
 // Whether a collective moves shards of the gradient itself.

@@ -57,6 +57,7 @@ class BucketCompiler {
   core::Status broadcast(const core::Step& step);
 
   std::vector<size_t> cuts_ahead() const;
+  int sums_ahead() const;
   bool needs_equal_shards() const;
   Part own_part() const;
   Range range_of(const Part& part) const;         // without what lies behind the bucket's end
@@ -100,7 +101,7 @@ class BucketCompiler {
 
   // Payloads, while encoded: equally large, one after the other.
   bool encoded_ = false, exchanged_ = false;
-  int summed_ = 1;  // how many payloads each of these was made of
+  int summed_ = 1;  // how many payloads each of these is made of at its decode
   const compress::Compressor* codec_ = nullptr;
   std::vector<Part> parts_;
   int64_t buffer_ = 0, part_bytes_ = 0;

@@ -7,21 +7,12 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
-
-#include "engine/core/float16.h"
+#include <span>
 
 namespace gradtune::exec {
 namespace {
 
 using core::DType;
-
-// 16-bit gradients go through these few loops only, so plain code that compilers vectorise is enough.
-float widen(uint16_t bits, DType dtype) {
-  return dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits);
-}
-uint16_t narrow(float value, DType dtype) {
-  return dtype == DType::bf16 ? core::narrow_bf16(value) : core::narrow_f16(value);
-}
 
 constexpr int64_t kBlock = 16384;
 
@@ -34,6 +25,13 @@ bool all_blocks_finite(int64_t n, compress::Queue& queue, Body body) {
     if (!body(begin, std::min(n, begin + kBlock))) finite.store(false, std::memory_order_relaxed);
   });
   return finite;
+}
+
+// Gradients are payloads of the codec of their type, which can be decoded whatever they are.
+void read_plain(const BucketProgram& bucket, std::span<const std::byte> numbers, std::span<float> out,
+                compress::Queue& queue) {
+  const core::Status status = bucket.plain->decode({.payloads = {&numbers, 1}, .out = out}, queue);
+  core::check(status.ok(), "numbers have the size of their type");
 }
 
 // With the residual, of which nothing is left then.
@@ -58,44 +56,38 @@ bool scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory
       return worst != 0x7f800000U;
     });
   }
-  auto* values = reinterpret_cast<uint16_t*>(memory.gradient);
-  const uint32_t exponent = bucket.dtype == DType::bf16 ? 0x7f80U : 0x7c00U;
-  return all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-    uint32_t worst = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      values[i] = narrow(widen(values[i], bucket.dtype) * factor, bucket.dtype);
-      worst = std::max(worst, values[i] & exponent);
-    }
-    return worst != exponent;
-  });
+  // 16-bit numbers in their place, which all ranks' are added to: as the codec of that type reads and writes them.
+  constexpr int64_t kTile = 4096;
+  std::array<float, kTile> tile;
+  bool finite = true;
+  for (int64_t begin = 0; begin < bucket.numel; begin += kTile) {
+    const std::span<float> values(tile.data(), static_cast<size_t>(std::min(kTile, bucket.numel - begin)));
+    const std::span<std::byte> numbers(memory.gradient + begin * 2, values.size() * 2);
+    read_plain(bucket, numbers, values, queue);
+    const compress::Encode job{
+        .gradient = values, .scale = factor, .summed = memory.size, .payload = numbers, .scratch = {}};
+    finite = bucket.plain->encode(job, queue) && finite;
+  }
+  return finite;
+}
+
+std::span<std::byte> gradient_of(const BucketProgram& bucket, const BucketMemory& memory) {
+  return {memory.gradient, static_cast<size_t>(bucket.numel * core::bytes_per_element(bucket.dtype))};
 }
 
 // Behind the bucket's elements stand zeros.
 void load(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
-  auto* to = reinterpret_cast<float*>(memory.pool + bucket.staging);
-  all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-    if (bucket.dtype == DType::f32) {
-      std::memcpy(to + begin, memory.gradient + begin * 4, static_cast<size_t>(end - begin) * 4);
-    } else {
-      const auto* from = reinterpret_cast<const uint16_t*>(memory.gradient);
-      for (int64_t i = begin; i < end; ++i) to[i] = widen(from[i], bucket.dtype);
-    }
-    return true;
-  });
+  auto* const to = reinterpret_cast<float*>(memory.pool + bucket.staging);
+  read_plain(bucket, gradient_of(bucket, memory), {to, static_cast<size_t>(bucket.numel)}, queue);
   std::fill(to + bucket.numel, to + bucket.staged, 0.0F);
 }
 
-void store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
-  const auto* from = reinterpret_cast<const float*>(memory.pool + bucket.staging);
-  all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-    if (bucket.dtype == DType::f32) {
-      std::memcpy(memory.gradient + begin * 4, from + begin, static_cast<size_t>(end - begin) * 4);
-    } else {
-      auto* to = reinterpret_cast<uint16_t*>(memory.gradient);
-      for (int64_t i = begin; i < end; ++i) to[i] = narrow(from[i], bucket.dtype);
-    }
-    return true;
-  });
+// A 16-bit type may not hold what fp32 does.
+bool store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+  const auto* const from = reinterpret_cast<const float*>(memory.pool + bucket.staging);
+  return bucket.plain->encode(
+      {.gradient = {from, static_cast<size_t>(bucket.numel)}, .payload = gradient_of(bucket, memory), .scratch = {}},
+      queue);
 }
 
 void pack(const Op& op, const BucketMemory& memory) {
@@ -132,6 +124,7 @@ bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memor
         .add_to_residual_next = op.share,
         .scale = op.share ? 1.0F : 1.0F / size,
         .error_scale = size,
+        .summed = op.summed,
         .work = work_on(payload, bucket, op, memory),
         .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
         .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
@@ -180,7 +173,7 @@ ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemo
     case Op::Kind::scale: return {.finite = scale(bucket, op, memory, queue), .status = {}};
     case Op::Kind::pack: pack(op, memory); return {};
     case Op::Kind::load: load(bucket, memory, queue); return {};
-    case Op::Kind::store: store(bucket, memory, queue); return {};
+    case Op::Kind::store: return {.finite = store(bucket, memory, queue), .status = {}};
     case Op::Kind::encode: return {.finite = encode(bucket, op, memory, queue), .status = {}};
     case Op::Kind::decode: return {.finite = true, .status = decode(bucket, op, memory, queue)};
     case Op::Kind::collective: break;

@@ -27,7 +27,7 @@ struct BucketMemory {
 // What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs it.
 float* dense(const BucketProgram& bucket, const BucketMemory& memory);
 
-// Finite is false when the bucket's gradient, or what became of it, holds a NaN or Inf.
+// Finite is false when the bucket's gradient, or what became of it or will of sums like it, may hold a NaN or Inf.
 struct ComputeResult {
   bool finite = true;
   core::Status status;

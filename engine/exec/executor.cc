@@ -196,6 +196,7 @@ core::Status Executor::finish_step() {
     // The alarm asks over the link that the step waits for, which takes as long as what is queued there.
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
   }
+  if (failed_) return failure();  // other threads may still write when operations began and ended
   for (size_t b = 0; b < first_op_.size(); ++b) {
     const std::vector<Op>& ops = workspace_.bucket(static_cast<int32_t>(b)).ops;
     for (size_t op = 0; op < ops.size(); ++op) {
@@ -204,13 +205,15 @@ core::Status Executor::finish_step() {
       times_.comm_ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
     }
   }
-  return failed_ ? failure() : core::Status();
+  return {};
 }
 
-core::Status Executor::settle(bool finite) {
-  if (failed_) return failure();
-  if (core::Status status = workspace_.settle(finite); !status) fail(status.error());
-  return failed_ ? failure() : core::Status();
+core::Result<bool> Executor::settle(bool finite) {
+  if (failed_) return failure().error();
+  const core::Result<bool> settled = workspace_.settle(finite);
+  if (!settled) fail(settled.error());
+  if (failed_) return failure().error();
+  return settled;
 }
 
 bool Executor::drain_device_ops() {

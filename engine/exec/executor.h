@@ -80,7 +80,8 @@ class Executor final : private comm::CompletionSink {
   void commit(int32_t slot);  // for good: residuals parked for other strategies drain (Workspace::commit)
 
   // A step: begin, each tensor ready once, finish. After finish the gradients are averages; what became of residuals is
-  // decided by settle, once the reduced word told whether all ranks were finite (Workspace::settle).
+  // decided by settle, once the reduced word told whether all ranks were finite. It tells whether the step was
+  // (Workspace::settle).
   void begin_step();
   //
   // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is
@@ -88,7 +89,7 @@ class Executor final : private comm::CompletionSink {
   // for all of it.
   void tensor_ready(int32_t tensor, const std::byte* values = nullptr);
   core::Status finish_step();
-  core::Status settle(bool finite);
+  core::Result<bool> settle(bool finite);
 
   const StepTimes& times() const { return times_; }
   // Of the last step, bucket after bucket, as many as the program has operations. After finish_step.

@@ -10,12 +10,6 @@
 namespace gradtune::exec {
 namespace {
 
-AlignedBytes zeros(int64_t floats) {
-  AlignedBytes bytes(floats * 4);
-  if (bytes.bytes() > 0) std::memset(bytes.data(), 0, static_cast<size_t>(bytes.bytes()));
-  return bytes;
-}
-
 void move(std::span<float> from, std::span<float> to, int64_t begin, int64_t end) {
   for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
     to[i] += from[i];
@@ -33,29 +27,30 @@ AlignedBytes::AlignedBytes(int64_t bytes) : bytes_(bytes) {
   if (data_ == nullptr) throw std::bad_alloc();
 }
 
-void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
-
-void Residuals::allocate(const Arenas& arenas) {
-  if (allocated_) return;
-  std::array<Copies, 3> all;
-  for (size_t d = 0; d < arenas.size(); ++d) {
-    all[d].numel = arenas[d].numel;
-    for (AlignedBytes& copy : all[d].copies) copy = zeros(arenas[d].numel);
-  }
-  for (size_t d = 0; d < arenas.size(); ++d) all[d].parked = std::move(arenas_[d].parked);
-  arenas_ = std::move(all);
-  allocated_ = true;
+AlignedBytes AlignedBytes::zeros(int64_t bytes) {
+  AlignedBytes all(bytes);
+  if (bytes > 0) std::memset(all.data(), 0, static_cast<size_t>(bytes));
+  return all;
 }
 
-void Residuals::allocate_parked(const Arenas& arenas) {
-  if (has_parked_) return;
-  std::array<AlignedBytes, 3> all;
-  for (size_t d = 0; d < arenas.size(); ++d) all[d] = zeros(arenas[d].numel);
+void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
+
+void Residuals::allocate(const Arenas& arenas, const Parts& parts) {
+  const bool own = parts.own && !allocated_, parked = parts.parked && !has_parked_;
+  if (!own && !parked) return;
+  std::array<Copies, 3> fresh;
   for (size_t d = 0; d < arenas.size(); ++d) {
-    arenas_[d].parked = std::move(all[d]);
+    const int64_t bytes = arenas[d].numel * 4;
+    if (own) fresh[d].copies = {AlignedBytes::zeros(bytes), AlignedBytes::zeros(bytes)};
+    if (parked) fresh[d].parked = AlignedBytes::zeros(bytes);
+  }
+  for (size_t d = 0; d < arenas.size(); ++d) {
+    if (own) arenas_[d].copies = std::move(fresh[d].copies);
+    if (parked) arenas_[d].parked = std::move(fresh[d].parked);
     arenas_[d].numel = arenas[d].numel;
   }
-  has_parked_ = true;
+  allocated_ |= own;
+  has_parked_ |= parked;
 }
 
 void Residuals::free_parked() {
@@ -90,7 +85,7 @@ void Residuals::leave(const Program& program) {
 
 std::span<float> Residuals::all(core::DType dtype) {
   const Copies& arena = arenas_[static_cast<size_t>(dtype)];
-  return {reinterpret_cast<float*>(arena.copies[0].data()), static_cast<size_t>(arena.numel)};
+  return {reinterpret_cast<float*>(arena.copies[0].data()), allocated_ ? static_cast<size_t>(arena.numel) : 0};
 }
 
 std::span<float> Residuals::all_parked(core::DType dtype) {
@@ -104,14 +99,16 @@ void Residuals::unpark(core::DType dtype, int64_t begin, int64_t end) {
   move(all_parked(dtype), all(dtype), begin, end);
 }
 
-void States::reserve(int64_t bytes) {
-  if (bytes <= copies_[0].bytes()) return;
-  for (AlignedBytes& copy : copies_) {
-    AlignedBytes larger(bytes);
-    std::memset(larger.data(), 0, static_cast<size_t>(bytes));
-    if (copy.bytes() > 0) std::memcpy(larger.data(), copy.data(), static_cast<size_t>(copy.bytes()));
-    copy = std::move(larger);
+std::optional<States> States::larger(int64_t bytes) const {
+  if (bytes <= copies_[0].bytes()) return std::nullopt;
+  States states;
+  states.copies_ = {AlignedBytes::zeros(bytes), AlignedBytes::zeros(bytes)};
+  states.current_ = current_;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const AlignedBytes& copy = copies_[i];
+    if (copy.bytes() > 0) std::memcpy(states.copies_[i].data(), copy.data(), static_cast<size_t>(copy.bytes()));
   }
+  return states;
 }
 
 void States::clear() {

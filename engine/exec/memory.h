@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,6 +21,7 @@ namespace gradtune::exec {
 // Bytes aligned for SIMD and not touched before use.
 class AlignedBytes {
  public:
+  static AlignedBytes zeros(int64_t bytes);
   explicit AlignedBytes(int64_t bytes = 0);
   std::byte* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }
@@ -48,9 +50,11 @@ using Arenas = std::array<Arena, 3>;  // indexed by DType
 // by keeping the number. What an element is owed is the sum of both.
 class Residuals {
  public:
-  // Allocate (zeros) on first use.
-  void allocate(const Arenas& arenas);
-  void allocate_parked(const Arenas& arenas);
+  // Allocates (zeros) what is asked for and not there yet: all of that or, when it throws, nothing.
+  struct Parts {
+    bool own = false, parked = false;
+  };
+  void allocate(const Arenas& arenas, const Parts& parts);
   bool allocated() const { return allocated_; }
   bool has_parked() const { return has_parked_; }
   void free_parked();
@@ -84,7 +88,8 @@ class Residuals {
   float* at(const BucketProgram& bucket, bool second) const;
 
   struct Copies {
-    AlignedBytes copies[2], parked;
+    std::array<AlignedBytes, 2> copies;
+    AlignedBytes parked;
     int64_t numel = 0;
   };
   std::array<Copies, 3> arenas_;
@@ -96,7 +101,8 @@ class Residuals {
 // What compressors keep of buckets from step to step, twice as residuals are. All zeros when a program is put in force.
 class States {
  public:
-  void reserve(int64_t bytes);  // what is there stays
+  // What is there, with room for so many bytes; none where there is room.
+  std::optional<States> larger(int64_t bytes) const;
   void clear();
   int64_t bytes() const { return copies_[0].bytes() + copies_[1].bytes(); }
 

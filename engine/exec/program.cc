@@ -18,26 +18,34 @@ int32_t op_of_step(const BucketProgram& bucket, int32_t step) {
   return found == bucket.ops.end() ? -1 : static_cast<int32_t>(found - bucket.ops.begin());
 }
 
+const char* plain_codec(core::DType dtype) {
+  return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
+}
+
 }  // namespace
 
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
                                                const core::Seat& seat) {
   auto program = std::make_unique<Program>();
   program->strategy = strategy;
-  program->hash = core::hash(strategy);
   program->pieces_of_tensor.resize(table.tensors.size());
   std::array<int64_t, 3> arena_end{};
+  const auto add_codec = [&](const core::CompressorSpec& spec) -> core::Result<const compress::Compressor*> {
+    auto codec = compress::make_compressor(spec);
+    if (!codec) return codec.error();
+    return program->codecs.emplace_back(std::move(codec.value())).get();
+  };
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     std::vector<const compress::Compressor*> codecs;
     for (const core::CompressorSpec& spec : bucket.option.codecs) {
-      auto codec = compress::make_compressor(spec);
+      const auto codec = add_codec(spec);
       if (!codec) return codec.error();
-      codecs.push_back(codec.value().get());
-      program->codecs.push_back(std::move(codec.value()));
+      codecs.push_back(codec.value());
     }
     BucketProgram& compiled = program->buckets.emplace_back();
     compiled.dtype = table.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
+    compiled.plain = add_codec({plain_codec(compiled.dtype)}).value();
     compiled.numel = core::numel(bucket);
     int64_t& end = arena_end[static_cast<size_t>(compiled.dtype)];
     compiled.arena_begin = end;

@@ -55,7 +55,7 @@ struct Op {
   bool banks = false;            // encode: this rank keeps the error. Where ranks encode the same sum, one of them does
   compress::Random random = {};  // encode, decode: rank (that of the one who keeps the error) and use
   int round = 0;                 // encode, decode
-  int summed = 1;                // decode: how many payloads collectives made each of these of
+  int summed = 1;                // encode, decode: of how many payloads collectives make, made, each of these
   int64_t round_memory = 0;      // offset of what the codec's rounds leave each other, in the pool
   int64_t scratch = 0;           // offset of the codec's scratch memory in the pool
   int64_t scratch_bytes = 0;
@@ -72,7 +72,8 @@ struct Op {
 
 struct BucketProgram {
   core::DType dtype = core::DType::f32;
-  int64_t arena_begin = 0;  // first element in the arena of its dtype
+  const compress::Compressor* plain = nullptr;  // whose payloads are numbers of that dtype
+  int64_t arena_begin = 0;                      // first element in the arena of its dtype
   int64_t numel = 0;
   int64_t staging = -1;  // offset of fp32 staging in the pool; -1: what is at hand is the gradient itself
   int64_t staged = 0;    // elements of it: the bucket's, and zeros up to a whole number of shards
@@ -99,7 +100,6 @@ struct Issue {
 
 struct Program {
   core::Strategy strategy;
-  uint64_t hash = 0;
   std::vector<Issue> order;  // the strategy's, of the collectives that this rank takes part in
   std::vector<BucketProgram> buckets;
   std::vector<std::vector<Piece>> pieces_of_tensor;

@@ -66,14 +66,12 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
                        needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
   }
   try {
-    if (pool_bytes > pool_.bytes()) {
-      pool_ = AlignedBytes(pool_bytes);
-      std::memset(pool_.data(), 0,
-                  static_cast<size_t>(pool_bytes));  // page faults belong here, not into a measured step
-    }
-    if (program.keeps_residual) residuals_.allocate(arenas_);
-    if (has_others) residuals_.allocate_parked(arenas_);
-    states_.reserve(program.state_bytes);
+    // Zeros: page faults belong here, not into a measured step. Nothing is kept before all is there.
+    AlignedBytes pool = AlignedBytes::zeros(pool_bytes > pool_.bytes() ? pool_bytes : 0);
+    std::optional<States> states = states_.larger(program.state_bytes);
+    residuals_.allocate(arenas_, {.own = program.keeps_residual, .parked = has_others});
+    if (pool.bytes() > 0) pool_ = std::move(pool);
+    if (states) states_ = std::move(*states);
   } catch (const std::bad_alloc&) {
     return core::Error{core::Error::Code::io, needs + "the system has not that much"};
   }
@@ -146,7 +144,7 @@ void Workspace::take_residuals() {
     const std::string codecs = codecs_of(program_->strategy.buckets[b].option);
     for (const Held& other : take(holders_[static_cast<size_t>(bucket.dtype)], bucket.arena_begin,
                                   bucket.arena_begin + bucket.numel, codecs)) {
-      residuals_.allocate_parked(arenas_);  // it is, since it was prepared
+      residuals_.allocate(arenas_, {.parked = true});  // it is, since it was prepared
       residuals_.park(bucket.dtype, other.begin, other.end);
     }
   }
@@ -171,8 +169,7 @@ void Workspace::free_idle_residuals() {
 
 Carried Workspace::carried(bool residuals, bool parked) {
   core::check(program_ != nullptr, "what is carried depends on the strategy in force");
-  if (residuals) residuals_.allocate(arenas_);
-  if (parked) residuals_.allocate_parked(arenas_);
+  residuals_.allocate(arenas_, {.own = residuals, .parked = parked});
   residuals_.leave(*program_);
   for (size_t b = 0; b < drains_.size() && parked && is_committed_; ++b) {
     drains_[b].is_parked_due = program_->buckets[b].keeps_residual;
@@ -271,14 +268,14 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           .timeout_ms = timeout_ms};
 }
 
-core::Status Workspace::settle(bool finite) {
+core::Result<bool> Workspace::settle(bool finite) {
   const std::optional<core::Error> undecodable = std::exchange(undecodable_, std::nullopt);
-  if (finite) {
-    if (undecodable) return *undecodable;
+  if (finite && undecodable) return *undecodable;
+  if (finite && finite_) {
     settle_residuals();
     states_.swap();
     ++step_;
-    return {};
+    return true;
   }
   for (size_t d = 0; d < arenas_.size(); ++d) {
     const auto& [data, numel] = arenas_[d];
@@ -286,7 +283,7 @@ core::Status Workspace::settle(bool finite) {
     if (numel > 0)
       std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
   }
-  return {};
+  return false;
 }
 
 void Workspace::settle_residuals() {

@@ -84,10 +84,12 @@ class Workspace {
   // Whether residuals were added to the gradients of that bucket in the step, on this rank.
   bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
 
-  // After the step: where all ranks were `finite`, what became of residuals and of codecs' state holds; otherwise every
-  // gradient becomes NaN, so that all ranks and every scaler see it, and both stay as before the step. A payload that can not be
-  // decoded is what becomes of values that are not finite; it is an error when all ranks were.
-  core::Status settle(bool finite);
+  // After the step, with whether all ranks were `finite` before the last collective; tells whether the step was. Averages
+  // may still be too large for the gradients' type, which all ranks find alike as they have the same bits. Of a finite
+  // step, what became of residuals and of codecs' state holds; of another, every gradient becomes NaN, so that all ranks
+  // and every scaler see it, and both stay as before the step. A payload that can not be decoded is what becomes of
+  // values that are not finite; it is an error when all ranks were.
+  core::Result<bool> settle(bool finite);
 
   // Between steps, with a strategy in force. `residuals`, `parked`: allocates them if need be.
   Carried carried(bool residuals = false, bool parked = false);

@@ -7,8 +7,8 @@
 // published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
 // of the second kind say how far the plan's step is from the exact optimum of partition and options; those of the third
 // how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those of
-// the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from pieces,
-// as a running job does.
+// the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from pieces;
+// those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -19,11 +19,14 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
+#include "engine/core/hash.h"
+#include "engine/core/rng.h"
 #include "policies/narrowing.h"
 #include "policies/planner.h"
 #include "policies/program_cost.h"
 #include "policies/published_cost.h"
 #include "policies/timeline.h"
+#include "tests/policies/timeline_job.h"
 #include "tuner/files.h"
 #include "tuner/trace_file.h"
 
@@ -176,6 +179,46 @@ void measure_replanning(const tuner::TraceFile& trace, nlohmann::json& rows) {
   std::printf("%-70s %8.2f ms (goal %.0f)\n", name.c_str(), median, kGoalReplanMs);
 }
 
+// What all ranks wait for at the end of a round of a live `auto`: the model is fitted, plans are made and refined. 8
+// ranks with two workers on the host, a link on which messages travel, top-k.
+void measure_rounds(const tuner::TraceFile& trace, nlohmann::json& rows) {
+  const std::vector<core::CompressorSpec> codecs = {{"none"}, {"bf16"}, {"topk", 0.01}};
+  policies::testing::TimelineJob job{.knowledge = {.table = trace.table,
+                                                   .world_size = 8,
+                                                   .fidelity = core::Fidelity::lossy,
+                                                   .codecs = codecs,
+                                                   .traits = compress::known_traits(),
+                                                   .host_threads = 2},
+                                     .truth = policies::testing::made_up_cost(8, 125, codecs)};
+  for (policies::CollectiveRate& rate : job.truth.collectives) rate.wait_us = rate.message_us / 2;
+  core::Rng rng(1);
+  policies::Knowledge knowledge = job.observed(0.03, rng);
+  const auto policy = std::move(policies::make_policy("auto", {})).value();
+  const core::SteadyClock clock;
+  Times times;
+  for (;;) {
+    const int64_t start_ns = clock.now_ns();
+    const policies::Proposal proposal = policy->propose(knowledge);
+    times.ms.push_back(static_cast<double>(clock.now_ns() - start_ns) * 1e-6);
+    if (proposal.final) break;
+    for (const policies::Candidate& candidate : proposal.candidates) {
+      for (int step = 0; step < 3; ++step) knowledge.timed.push_back(job.timed(candidate.strategy, 0.03, rng));
+      policy->learn({core::hash(candidate.strategy), job.step_ms(candidate.strategy), 3});
+    }
+  }
+  const std::string name = "a round of auto, the longest of " + std::to_string(times.ms.size()) + ", " + trace.model;
+  const double longest = times.quantile(1), step_ms = job.baseline_ms();
+  rows.push_back({{"name", name},
+                  {"value", longest},
+                  {"unit", "ms"},
+                  {"anchor", step_ms},  // a step of the baseline
+                  {"ratio", longest / step_ms},
+                  {"spread", {times.quantile(0) / step_ms, longest / step_ms}},
+                  {"goal", nullptr},
+                  {"met", nullptr}});
+  std::printf("%-70s %8.2f ms (a step of the baseline: %.0f)\n", name.c_str(), longest, step_ms);
+}
+
 // One behind the other, as a model that is as deep as all of them.
 void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
   all.model += (all.model.empty() ? "" : "+") + trace.model;
@@ -208,9 +251,11 @@ int main(int argc, char** argv) {
     for (const auto& cost : bench::kCosts) bench::measure(trace.value(), cost, rows);
     bench::measure_timeline(trace.value(), rows);
     bench::measure_replanning(trace.value(), rows);
+    bench::measure_rounds(trace.value(), rows);
     bench::append(trace.value(), all);
   }
   for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);
   bench::measure_replanning(all, rows);
+  bench::measure_rounds(all, rows);
   std::ofstream(argv[argc - 1]) << nlohmann::json{{"rows", rows}}.dump(1) << "\n";
 }

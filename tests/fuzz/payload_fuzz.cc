@@ -2,18 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value
-// or with an error that names the payload. Input: the row of the table, 2 bytes of the number of elements, the payload.
-// The function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
+// or with an error that names the payload. Input: the row of the table, plus the number of rows for the least parameter
+// or twice that for the largest one; 2 bytes of the number of elements; the payload. The function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <vector>
 
 #include "engine/compress/compressor.h"
+#include "tests/suites/compressor_harness.h"
 
 namespace {
 
@@ -44,17 +46,18 @@ class Payload {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+core::Status decode_input(const uint8_t* data, size_t size) {
   constexpr size_t kHead = 3;
-  if (size < kHead) return 0;
+  if (size < kHead) return {};
   const auto rows = compress::table();
   const core::CompressorTraits& traits = rows[data[0] % rows.size()].traits;
+  const double parameters[] = {traits.parameter_default, traits.parameter_min, traits.parameter_max};
+  const double parameter = parameters[data[0] / rows.size() % std::size(parameters)];
   const size_t n = data[1] | static_cast<size_t>(data[2]) << 8;
-  const auto compressor =
-      std::move(compress::make_compressor({std::string(traits.name), traits.parameter_default})).value();
+  const auto compressor = std::move(compress::make_compressor({std::string(traits.name), parameter})).value();
   // Of several rounds the first payload is a little of all, and the last the rest.
-  const core::Matrix matrix{0, static_cast<int64_t>(n / 64), 48};
-  const core::Extent extent{static_cast<int64_t>(n), {&matrix, 1}};
+  const std::vector<core::Matrix> matrices = suites::matrices_among(*compressor, n);
+  const core::Extent extent{static_cast<int64_t>(n), matrices};
   std::vector<std::byte> between(static_cast<size_t>(compressor->round_bytes(extent)));
   const auto queue = compress::make_serial_queue();
   std::vector<float> out(n);
@@ -68,6 +71,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
     status = compressor->decode({.payloads = payloads, .out = out, .work = work}, *queue);
   }
+  return status;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const core::Status status = decode_input(data, size);
   if (status) return 0;
   require(status.error().code == core::Error::Code::corrupt, "an error of another kind");
   require(status.error().message.starts_with("payload 0 of 1: "), "an error that names no payload");

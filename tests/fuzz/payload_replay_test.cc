@@ -11,7 +11,9 @@
 #include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
 
+// payload_fuzz.cc
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+gradtune::core::Status decode_input(const uint8_t* data, size_t size);
 
 namespace gradtune::suites {
 namespace {
@@ -20,13 +22,18 @@ using Bytes = std::vector<uint8_t>;
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
-  for (size_t row = 0; row < compress::table().size(); ++row) {
-    for (size_t n : {0, 1, 65, 700, 5000}) {
-      const std::string name(compress::table()[row].traits.name);
-      const Payload payload = encode(*make(name), {.gradient = make_data(Data::layered, n)}).payload;
-      Bytes bytes = {static_cast<uint8_t>(row), static_cast<uint8_t>(n), static_cast<uint8_t>(n >> 8)};
-      bytes.insert(bytes.end(), payload.begin(), payload.end());
-      all.push_back(bytes);
+  const size_t rows = compress::table().size();
+  for (size_t row = 0; row < rows; ++row) {
+    const core::CompressorTraits& traits = compress::table()[row].traits;
+    const double parameters[] = {traits.parameter_default, traits.parameter_min, traits.parameter_max};
+    for (size_t p = 0; p < std::size(parameters); ++p) {
+      const auto compressor = std::move(compress::make_compressor({std::string(traits.name), parameters[p]})).value();
+      for (size_t n : {0, 1, 65, 700, 5000}) {
+        const Payload payload = encode(*compressor, {.gradient = make_data(Data::layered, n)}).payload;
+        Bytes bytes = {static_cast<uint8_t>(row + p * rows), static_cast<uint8_t>(n), static_cast<uint8_t>(n >> 8)};
+        bytes.insert(bytes.end(), payload.begin(), payload.end());
+        all.push_back(bytes);
+      }
     }
   }
   return all;
@@ -54,9 +61,12 @@ void mutate(Bytes& bytes, const std::vector<Bytes>& others, core::Rng& rng) {
 
 TEST(PayloadFuzz, WhatCompressorsSendAndMutationsOfItDoNoHarm) {
   const std::vector<Bytes> all = seeds();
-  for (const Bytes& seed : all) LLVMFuzzerTestOneInput(seed.data(), seed.size());
+  for (const Bytes& seed : all) {
+    const core::Status status = decode_input(seed.data(), seed.size());
+    EXPECT_TRUE(status.ok()) << "byte " << int{seed[0]} << ": " << status.error().message;
+  }
   core::Rng rng(2026);
-  for (int round = 0; round < 30000; ++round) {
+  for (int round = 0; round < 90000; ++round) {
     Bytes bytes = all[rng.below(all.size())];
     mutate(bytes, all, rng);
     LLVMFuzzerTestOneInput(bytes.data(), bytes.size());

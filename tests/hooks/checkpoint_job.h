@@ -139,15 +139,6 @@ class Training {
   std::string log_;  // of every step: epoch and strategy
 };
 
-inline std::string message_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 inline core::GradientTable table_of_model() {
   auto model = make_mlp(1);
   torch::optim::SGD sgd(model->parameters(), 0.1);

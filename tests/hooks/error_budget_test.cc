@@ -111,7 +111,8 @@ TEST(ErrorBudget, APinnedStrategyOverItsBudgetGivesWayOnAllRanksInTheSameStep) {
 }
 
 TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
-  run_ranks(2, [](const Rank& rank) {
+  const std::string journal = std::filesystem::temp_directory_path() / "gradtune_error_budget_test_trials.jsonl";
+  const auto train = [&](const Rank& rank) {
     auto group = make_group();
     auto model = make_mlp(1, /*width=*/256);
     torch::optim::SGD sgd(model->parameters(), 0.01);
@@ -120,7 +121,8 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
                           quiet({.fidelity = "lossy",
                                  .compressors = std::vector<std::string>{"none", "topk:0.01"},
                                  .error_budget = 0.1,
-                                 .tuning_budget = 150}));
+                                 .tuning_budget = 150,
+                                 .journal = journal}));
     for (int step = 0; step < 200; ++step) {
       optimizer.zero_grad();
       loss_of(model, make_data(rank.rank, step)).backward();
@@ -128,7 +130,13 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
     }
     EXPECT_EQ(optimizer.progress().strategy.find("topk"), std::string::npos) << optimizer.progress().strategy;
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
-  });
+  };
+  // On a slow link top-k would be far the fastest.
+  run_ranks(2, train, {.environment = {{"GRADTUNE_PACING_MBIT", "25"}}});
+  const auto read = tuner::read_journal(journal);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_THAT(read.value().decided, Contains(HasSubstr("over error budget")));
+  std::filesystem::remove(journal);
 }
 
 // Two parameters, each in a bucket of its own.

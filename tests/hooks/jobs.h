@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "gradtune/gradtune.h"
@@ -43,6 +44,15 @@ inline Options quiet(Options options = {}) {
   options.quiet = true;
   if (!options.timeout) options.timeout = 20;
   return options;
+}
+
+inline std::string message_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 // Largest absolute difference between this rank's tensor and rank 0's.

@@ -39,6 +39,16 @@ TEST(Launcher, SlurmFindsHostAndPort) {
   EXPECT_EQ(info.value(), (LaunchInfo{1, 2, "Slurm", "node03", 24711, false}));
 }
 
+TEST(Launcher, SlurmWithPmi2IsSlurmAndAnMpirunInsideItIsNot) {
+  std::map<std::string, std::string> variables = {{"SLURM_PROCID", "1"},    {"SLURM_NTASKS", "2"},
+                                                  {"PMI_RANK", "1"},        {"PMI_SIZE", "2"},
+                                                  {"SLURM_JOB_ID", "4711"}, {"SLURM_STEP_NODELIST", "node[03-07]"}};
+  EXPECT_EQ(info_of(variables).value(), (LaunchInfo{1, 2, "Slurm", "node03", 24711, false}));
+  variables["PMI_SIZE"] = "8";  // two daemons with four ranks each
+  variables["PMI_RANK"] = "5";
+  EXPECT_THAT(info_of(variables).error().message, HasSubstr("MASTER_ADDR is not set"));
+}
+
 TEST(Launcher, MpirunOnOneMachineNeedsNoAddress) {
   const auto info = info_of({{"OMPI_COMM_WORLD_RANK", "0"},
                              {"OMPI_COMM_WORLD_SIZE", "2"},

@@ -8,7 +8,7 @@
 //   }
 //
 // In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and
-// waits for them; in a copy it runs the body. A copy whose expectations fail exits with 1 and its output becomes part
+// waits for them; a copy runs the body and exits, with 1 if expectations failed, and then its output becomes part
 // of the message.
 #pragma once
 
@@ -52,9 +52,8 @@ struct RankOptions {
 // Every copy must end well.
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
 
-// For tests of failures: how each copy ended, for the parent to judge; std::nullopt inside a copy, which has then run
-// the body.
-std::optional<std::vector<RankEnd>> start_ranks(int size, const std::function<void(const Rank&)>& body,
-                                                const RankOptions& options = {});
+// For tests of failures: how each copy ended, for the parent to judge.
+std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)>& body,
+                                 const RankOptions& options = {});
 
 }  // namespace gradtune::test

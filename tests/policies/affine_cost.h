@@ -19,7 +19,11 @@ struct AffineCost final : CostModel {
     bool loses = false;
   };
   explicit AffineCost(std::vector<Row> table)
-      : rows(std::move(table)), programs(rows.size(), core::plain_all_reduce()) {}
+      : rows(std::move(table)), programs(rows.size(), core::plain_all_reduce()) {
+    for (const Row& row : rows) {
+      if (row.on_host) programs[*row.on_host] = core::gather_payloads({"topk", 0.01}, core::Place::host);
+    }
+  }
 
   std::span<const core::Option> options() const override { return programs; }
   std::optional<size_t> on_host(size_t option) const override { return rows[option].on_host; }
@@ -33,7 +37,7 @@ struct AffineCost final : CostModel {
   }
 
   const std::vector<Row> rows;
-  const std::vector<core::Option> programs;  // as many as rows; which ones they are does not matter here
+  std::vector<core::Option> programs;  // as many as rows; of which it only matters whether they use the host
 };
 
 // Uncompressed; a compressor on the device; and the same one on the host. Link and decoding grow with the number of

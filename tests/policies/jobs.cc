@@ -22,6 +22,9 @@ std::vector<core::CompressorTraits> known_traits() {
   const auto sign = [](const CompressorSpec&, const core::Extent& of, int) {
     return 16 + of.numel / 8 + of.numel / 64 * 4 + 8;
   };
+  const auto randk = [](const CompressorSpec& spec, const core::Extent& of, int) {
+    return 4 * static_cast<int64_t>(std::ceil(spec.parameter * static_cast<double>(of.numel)));
+  };
   const auto row = [](std::string_view name, Fidelity fidelity, bool summable, auto payload_bytes) {
     return core::CompressorTraits{.name = name,
                                   .summary = name,
@@ -35,7 +38,7 @@ std::vector<core::CompressorTraits> known_traits() {
   std::vector<core::CompressorTraits> traits = {
       row("none", Fidelity::exact, true, none),       row("fp16", Fidelity::half, true, half),
       row("bf16", Fidelity::half, true, half),        row("topk", Fidelity::lossy, false, topk),
-      row("efsignsgd", Fidelity::lossy, false, sign),
+      row("efsignsgd", Fidelity::lossy, false, sign), row("randk", Fidelity::lossy, true, randk),
   };
   core::CompressorTraits& density = traits[3];
   density.parameter_name = "density";
@@ -43,6 +46,10 @@ std::vector<core::CompressorTraits> known_traits() {
   core::CompressorTraits& block = traits[4];
   block.parameter_name = "block";
   block.parameter_default = 64, block.parameter_min = 16, block.parameter_max = 1 << 20;
+  core::CompressorTraits& share = traits[5];
+  share.error_feedback = true;
+  share.parameter_name = "density";
+  share.parameter_default = 0.1, share.parameter_min = 1e-6, share.parameter_max = 1;
   return traits;
 }
 

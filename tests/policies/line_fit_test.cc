@@ -22,6 +22,20 @@ TEST(FitLine, FindsTheLineBehindNoiseAndSpikes) {
   EXPECT_NEAR(line.fixed, 50, 8);
 }
 
+// As when each bucket of each plan has a size of its own. (With lines through all pairs of sizes this takes minutes.)
+TEST(FitLine, ManySizesAreFittedAsWellAsFew) {
+  core::Rng rng(2);
+  std::vector<Point> points;
+  for (int i = 0; i < 10'000; ++i) {
+    const double x = 1000 * (1 + i * 0.01) + rng.uniform();
+    const double spike = rng.below(5) == 0 ? 4 : 1;
+    points.push_back({x, (50 + 0.01 * x) * (1 + 0.05 * (2 * rng.uniform() - 1)) * spike});
+  }
+  const Line line = fit_line(points);
+  EXPECT_NEAR(line.unit, 0.01, 0.0005);
+  EXPECT_NEAR(line.fixed, 50, 5);
+}
+
 TEST(FitLine, NeverFallsNorBeginsBelowZero) {
   const Line falling = fit_line({{1, 10}, {2, 8}, {3, 6}});
   EXPECT_EQ(falling.unit, 0);

@@ -100,5 +100,29 @@ TEST(Narrowing, MemoryGrowsWithTheRanksThatPayloadsAreGatheredFrom) {
   EXPECT_TRUE(admits(core::two_step(kBf16, core::Place::device), job)) << "a shard is gathered, not the whole";
 }
 
+TEST(Narrowing, MemoryHoldsTheResidualsOfAllElements) {
+  TreeJob job = open_job();
+  job.ranks = {.size = 2};
+  job.codecs = {kBf16, kTopk};
+  const core::Option half = core::gather_payloads(kBf16, core::Place::device),
+                     lossy = core::gather_payloads(kTopk, core::Place::device);
+  job.memory_bytes = 3 * 2'000'000;
+  EXPECT_TRUE(admits(half, job));
+  EXPECT_FALSE(admits(lossy, job)) << "payloads are small, but not what they leave behind";
+  job.memory_bytes = 8 * 1'000'000 + 3 * 80'032;
+  EXPECT_TRUE(admits(lossy, job));
+  job.memory_bytes -= 1000;
+  EXPECT_FALSE(admits(lossy, job));
+}
+
+TEST(Narrowing, ARunningJobPlansWithinItsMemory) {
+  Knowledge job = testing::knowledge_of(testing::reference_table(), 2, core::Fidelity::lossy);
+  const core::Option lossy = core::gather_payloads(kTopk, core::Place::device);
+  EXPECT_THAT(admitted_options(job), ::testing::Contains(lossy));
+  job.memory_bytes = 7 * job.table.numel();
+  EXPECT_THAT(admitted_options(job), ::testing::Not(::testing::Contains(lossy)));
+  EXPECT_THAT(admitted_options(job), ::testing::Contains(core::encoded_all_reduce(kBf16, core::Place::device)));
+}
+
 }  // namespace
 }  // namespace gradtune::policies

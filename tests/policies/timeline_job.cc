@@ -72,17 +72,18 @@ Knowledge TimelineJob::observed(double noise, core::Rng& rng) const {
 }
 
 double TimelineJob::best_ms() const {
-  const std::vector<core::Option> tree = tree_options({.ranks = truth.ranks,
-                                                       .host_threads = knowledge.host_threads,
-                                                       .fidelity = knowledge.fidelity,
-                                                       .codecs = knowledge.codecs,
-                                                       .traits = knowledge.traits,
-                                                       .numel = knowledge.table.numel()});
-  const auto model = make_program_cost(truth, tree, knowledge.traits, knowledge.table.numel());
-  const auto options = model.value()->options();
+  std::vector<core::Option> tree = tree_options({.ranks = truth.ranks,
+                                                 .host_threads = knowledge.host_threads,
+                                                 .fidelity = knowledge.fidelity,
+                                                 .codecs = knowledge.codecs,
+                                                 .traits = knowledge.traits,
+                                                 .numel = knowledge.table.numel()});
+  std::erase_if(tree, [&](const core::Option& option) {
+    return !program_step_times(truth, option, knowledge.table.numel(), knowledge.traits).ok();
+  });
   double best_ms = std::numeric_limits<double>::infinity();
   core::Strategy begun;
-  try_all(*this, {options.begin(), options.end()}, 0, begun, best_ms);
+  try_all(*this, tree, 0, begun, best_ms);
   return best_ms;
 }
 

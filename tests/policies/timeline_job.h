@@ -27,7 +27,8 @@ struct TimelineJob {
   // What a policy knows after the first steps: a few of each baseline.
   Knowledge observed(double noise, core::Rng& rng) const;
 
-  // The least step time over all partitions into whole tensors and all options of the decision tree. For few tensors.
+  // The least step time over all partitions into whole tensors and all options of the decision tree for which there are
+  // rates. For few tensors.
   double best_ms() const;
 };
 

@@ -56,7 +56,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   // order. `done` is told when the averages and the control word are there, or of the first error, after which the
   // communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
-  core::Status settle(bool finite) { return workspace_.settle(finite); }
+  core::Result<bool> settle(bool finite) { return workspace_.settle(finite); }
 
   core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }

@@ -82,13 +82,14 @@ void SimulatedRank::finish_backward(const core::Status& status) {
 }
 
 void SimulatedRank::settle(const tuner::Verdict& verdict) {
-  if (core::Status status = executor_.settle(verdict.finite); !status) return fail(status.error());
+  const core::Result<bool> settled = executor_.settle(verdict.finite);
+  if (!settled) return fail(settled.error());
   report_ = verdict.report;
   std::vector<core::BucketLoss> losses;
   for (size_t b = 0; b < record_.strategy.buckets.size(); ++b)
     losses.push_back(executor_.loss(static_cast<int32_t>(b)));
-  excess_ = verdict.finite ? error_budget_.record(losses) : core::Excess();
-  record_.finite = verdict.finite;
+  excess_ = settled.value() ? error_budget_.record(losses) : core::Excess();
+  record_.finite = settled.value();
   record_.command = verdict.command;
   exec::Values average = gradients_.read(), after = executor_.residual();
   record_.digest = digest_of(average, after);

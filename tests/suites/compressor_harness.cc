@@ -92,6 +92,7 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
                                         .add_to_residual_next = !job.add_to.empty(),
                                         .scale = job.scale,
                                         .error_scale = job.error_scale,
+                                        .summed = job.summed,
                                         .work = work,
                                         .payload = writable(payload),
                                         .scratch = writable(scratch)},

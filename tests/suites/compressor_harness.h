@@ -73,6 +73,7 @@ struct EncodeCase {
   std::vector<float> add_to = {};    // not empty: the next residual before, to which the error is added
   bool keep_error = true;
   float scale = 1, error_scale = 1;
+  int summed = 1;
   compress::Random random = {};
   int64_t first_element = 0;
   std::vector<unsigned char> state = {};  // empty: none is given

@@ -5,6 +5,7 @@
 // compile, stay within fidelity and allow-list, decide the same from the same, and come to an end.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <set>
@@ -146,10 +147,25 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
     EXPECT_LE(measured, kMostMeasurements);
   }
 
+  static void expect_same(const std::vector<Proposal>& first, const std::vector<Proposal>& second) {
+    ASSERT_EQ(first.size(), second.size());
+    for (size_t p = 0; p < first.size(); ++p) {
+      ASSERT_EQ(first[p].candidates.size(), second[p].candidates.size());
+      for (size_t c = 0; c < first[p].candidates.size(); ++c) {
+        EXPECT_EQ(first[p].candidates[c].strategy, second[p].candidates[c].strategy);
+        EXPECT_EQ(first[p].candidates[c].label, second[p].candidates[c].label);
+      }
+    }
+  }
+
   static void expect_sound(const Knowledge& job, const Candidate& candidate) {
     const core::Status status = core::validate(candidate.strategy, job.table);
     EXPECT_TRUE(status.ok()) << candidate.label << ": " << status.error().message;
+    const auto first_small = static_cast<int32_t>(job.table.first_small());
     for (const core::Bucket& bucket : candidate.strategy.buckets) {
+      EXPECT_TRUE(core::needed_fidelity(bucket.option, job.traits) < Fidelity::lossy ||
+                  std::ranges::all_of(bucket.slices, [&](const auto& slice) { return slice.tensor < first_small; }))
+          << candidate.label << ": small tensors are sent with loss";
       for (const core::CompressorSpec& codec : bucket.option.codecs) {
         EXPECT_THAT(job.codecs, ::testing::Contains(codec)) << candidate.label;
       }
@@ -183,13 +199,16 @@ TEST_P(PolicyConformance, ProposalsAreSoundForEveryAllowList) {
       {{"none"}},
       {{"bf16"}},
       {{"topk", 0.01}},
+      {{"randk", 0.01}},
       {{"none"}, {"fp16"}, {"bf16"}, {"topk", 0.5}, {"topk", 0.01}, {"efsignsgd", 64}}};
   for (const auto& codecs : lists) {
     for (int world_size : {2, 16}) {
-      Knowledge job = knowledge(testing::reference_table(), world_size, Fidelity::lossy, 1);
-      job.codecs = codecs;
-      const auto policy = std::move(make_policy(GetParam(), {.most_finalists = kMostFinalists})).value();
-      expect_sound(job, run(*policy, job, all_times().at("random")()));
+      for (Timing timing : {Timing::none, Timing::all}) {
+        Knowledge job = knowledge(testing::reference_table(), world_size, Fidelity::lossy, 1);
+        job.codecs = codecs;
+        const auto policy = std::move(make_policy(GetParam(), {.most_finalists = kMostFinalists})).value();
+        expect_sound(job, run(*policy, job, all_times().at("random")(), timing));
+      }
     }
   }
 }
@@ -240,7 +259,7 @@ TEST_P(PolicyConformance, MeasurementsOfOthersAreIgnored) {
     disturbed->learn({12345, 1, 5});
     return known(strategy);
   });
-  ASSERT_EQ(proposals.size(), others.size());
+  expect_same(proposals, others);
 }
 
 TEST_P(PolicyConformance, SameKnowledgeAndTimesGiveTheSameProposals) {
@@ -248,14 +267,8 @@ TEST_P(PolicyConformance, SameKnowledgeAndTimesGiveTheSameProposals) {
     const Knowledge job = knowledge(table, 3, Fidelity::lossy, 1);
     const auto first = run(*make(job), job, all_times().at("random")(), Timing::all),
                second = run(*make(job), job, all_times().at("random")(), Timing::all);
-    ASSERT_EQ(first.size(), second.size()) << name;
-    for (size_t p = 0; p < first.size(); ++p) {
-      ASSERT_EQ(first[p].candidates.size(), second[p].candidates.size());
-      for (size_t c = 0; c < first[p].candidates.size(); ++c) {
-        EXPECT_EQ(first[p].candidates[c].strategy, second[p].candidates[c].strategy) << name;
-        EXPECT_EQ(first[p].candidates[c].label, second[p].candidates[c].label) << name;
-      }
-    }
+    SCOPED_TRACE(name);
+    expect_same(first, second);
   }
 }
 

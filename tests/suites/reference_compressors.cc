@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -33,14 +34,19 @@ Reference largest(std::span<const float> p, float scale, double density) {
   return reference;
 }
 
+// What all ranks draw alike for an element.
+std::array<uint32_t, 4> shared_words(const compress::Random& random, uint64_t element) {
+  return core::philox4x32({static_cast<uint32_t>(element), random.step, static_cast<uint32_t>(element >> 32),
+                           uint32_t{1} << 31 | random.use},
+                          {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
+}
+
 // One of each of k strata, which begin where it is drawn.
 Reference drawn(std::span<const float> p, double density, const EncodeCase& job) {
   Reference reference{.decoded = std::vector<double>(p.size()), .draws = Draws::shared};
   const auto words_of = [&](size_t position) {
     const uint64_t element = static_cast<uint64_t>(job.first_element) + position;
-    return core::philox4x32(
-        {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
-        {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+    return shared_words(job.random, element);
   };
   const size_t n = p.size();
   if (n == 0) return reference;
@@ -209,9 +215,7 @@ Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
     std::vector<double> signs(kRotated);
     for (size_t i = 0; i < kRotated; ++i) {
       const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i / 128 * 4;
-      const auto words = core::philox4x32(
-          {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
-          {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+      const auto words = shared_words(job.random, element);
       signs[i] = (words[i / 32 % 4] >> i % 32 & 1) != 0 ? -1 : 1;
     }
     double squares = 0;
@@ -272,9 +276,7 @@ Columns start_of(const core::Matrix& matrix, size_t rank, size_t q_at, const Enc
     }
     for (size_t c = 0; c < columns && drawn; ++c) {
       const auto element = static_cast<uint64_t>(job.first_element + matrix.begin) + j * columns + c;
-      const auto words = core::philox4x32(
-          {static_cast<uint32_t>(element), job.random.step, static_cast<uint32_t>(element >> 32), job.random.use},
-          {static_cast<uint32_t>(job.random.seed), static_cast<uint32_t>(job.random.seed >> 32)});
+      const auto words = shared_words(job.random, element);
       q[j][c] = std::ldexp(static_cast<double>(static_cast<int32_t>(words[0])), -31);
     }
   }

@@ -51,6 +51,34 @@ TEST(Budget, TheBaselineMayBecomeSlower) {
   EXPECT_TRUE(budget.allows());
 }
 
+// An evaluation that nobody told of, a slow loader.
+TEST(Budget, ASingleLongStepIsNotHeldAgainstTuning) {
+  for (const bool is_early : {true, false}) {
+    Budget budget(100, 0.25);
+    if (!is_early) budget.learn_baseline(100);
+    for (double ms : {100.0, 1e6, 100.0}) budget.count({.step_ms = ms}, false);
+    budget.learn_baseline(100);
+    EXPECT_TRUE(budget.allows()) << is_early;
+    EXPECT_EQ(900, budget.cost_ms(100)) << "ten baseline steps at most";
+    for (int step = 0; step < 9; ++step) budget.count({.step_ms = 500}, false);
+    EXPECT_TRUE(budget.allows()) << 900 + 9 * 400;
+    budget.count({.step_ms = 500}, false);
+    budget.count({.step_ms = 500}, false);
+    EXPECT_FALSE(budget.allows()) << "nor does it earn anything: " << 900 + 11 * 400;
+  }
+}
+
+TEST(Budget, LongStepsInARowAre) {
+  for (const bool is_early : {true, false}) {
+    Budget budget(100, 0.25);
+    if (!is_early) budget.learn_baseline(100);
+    for (double ms : {100.0, 3000.0, 3000.0, 100.0}) budget.count({.step_ms = ms}, false);
+    budget.learn_baseline(100);
+    EXPECT_EQ(2 * 2900, budget.cost_ms(100));
+    EXPECT_FALSE(budget.allows());
+  }
+}
+
 TEST(Budget, WhatTheUserExcludedIsNotHeldAgainstTuning) {
   Budget budget(100, 0.25);
   budget.learn_baseline(100);

@@ -39,8 +39,11 @@ TEST(CostFile, IsReadAsItWasWritten) {
 }
 
 TEST(CostFile, NamesWhatDoesNotFit) {
-  EXPECT_EQ(error_of("gradtune.cost/2", "gradtune.cost/1"),
-            "cost.schema: \"gradtune.cost/1\"; allowed is \"gradtune.cost/2\"");
+  EXPECT_EQ(error_of("gradtune.cost/3", "gradtune.cost/2"),
+            "cost.schema: \"gradtune.cost/3\" is needed, found \"gradtune.cost/2\"");
+  EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/3\"", "\"schema\": \"gradtune.cost/4\", \"more\": 1"),
+              HasSubstr("found \"gradtune.cost/4\""))
+      << "another schema has other keys";
   EXPECT_EQ(error_of("\"ranks_per_node\": 2", "\"ranks_per_node\": 3"),
             "cost.ranks_per_node: 3 does not divide the world size 8");
   EXPECT_THAT(error_of("\"gather\"", "\"scatter\""),

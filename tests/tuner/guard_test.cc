@@ -70,6 +70,14 @@ int64_t last_step_of(const SimulatedJob& job, const std::string& label) {
   return last;
 }
 
+// The first step, from that one on, that was found over its budget; -1: none.
+int64_t first_over(const SimulatedJob& job, int64_t from) {
+  for (const SimulatedJob::Step& step : job.steps) {
+    if (step.step >= from && step.label == "sparse") return step.step;
+  }
+  return -1;
+}
+
 TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
   int64_t from = kNever;
   SimulatedJob job = make_job(over_from(from));
@@ -190,7 +198,7 @@ TEST(Guard, ACandidateOverItsBudgetIsNotCommittedHoweverFast) {
   EXPECT_LE(runs, 12) << "its one trial";
 }
 
-// Wherever it happens in a tuning, it ends well, and the sparse strategy does not come back.
+// Wherever it happens in a tuning, it ends well, and the sparse strategy is out at once and does not come back.
 TEST(Guard, AtAnyStepOfATuningItIsOut) {
   for (int64_t from = 0; from < 150; from += 3) {
     SimulatedJob job = make_job(over_from(from));
@@ -199,14 +207,37 @@ TEST(Guard, AtAnyStepOfATuningItIsOut) {
     job.run(/*more=*/10);  // to the end of a search that this may have started
     EXPECT_NE(job.label_in_force(), "sparse") << from;
     EXPECT_EQ(job.tuner->in_force().label, job.label_in_force()) << from;
-    EXPECT_LE(last_step_of(job, "sparse"), static_cast<int64_t>(job.steps.size()) - 30) << from;
+    EXPECT_LE(last_step_of(job, "sparse"), first_over(job, from) + kLead) << from;
   }
 }
 
+// A policy asks for measurements as if nothing had happened; what is left of its proposals goes on.
+TEST(Guard, AProposalOfWhichNothingMayRunDoesNotEndTheSearch) {
+  for (const int again : {1, 5}) {
+    std::vector<policies::Proposal> script = {{{kSparse}, false}};
+    for (int i = 0; i < again; ++i) script.push_back({{kSparse}, false});
+    script.push_back({{kMerged}, false});
+    script.push_back({{kMerged}, true});
+    const int64_t from = 0;
+    SimulatedJob job(over_from(from), times(), script, {kFull, kHalf});
+    job.run(/*more=*/20);
+    EXPECT_THAT(job.decided("commit"), ElementsAre("merged")) << again;
+  }
+}
+
+TEST(Guard, APolicyThatProposesNothingElseIsNotAskedForEver) {
+  const int64_t from = 0;
+  SimulatedJob job(over_from(from), times(), std::vector<policies::Proposal>(10'000, {{kSparse}, false}),
+                   {kFull, kHalf});
+  job.run(/*more=*/20);
+  EXPECT_THAT(job.decided("keep baseline"), ElementsAre("nothing looks faster"));
+}
+
 TEST(Guard, AnImportedStrategyOverItsBudgetIsDropped) {
-  for (const int64_t from : {0, 15, 40, 60}) {
+  for (int64_t from = 0; from < 64; ++from) {
     SimulatedJob job = make_job(over_from(from), kSparse);
     job.run(/*more=*/40);
+    EXPECT_LE(last_step_of(job, "sparse"), first_over(job, from) + kLead) << from;
     EXPECT_THAT(job.decided("over error budget"), ElementsAre("sparse, bucket 1: 0.75, allowed 0.5")) << from;
     EXPECT_NE(job.label_in_force(), "sparse") << from;
   }

@@ -71,6 +71,15 @@ TEST(JournalFile, GivesBackWhatMessagesTookOverIdleLinks) {
   EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("latencies"));
 }
 
+TEST(JournalFile, GivesBackTheMemoryBudget) {
+  Job little = job();
+  little.memory_bytes = 1'000'000;
+  const std::string text = journal_header(little, "") + "\n" + journal_line(job().table) + "\n";
+  EXPECT_EQ(parse_journal(text).value().job.memory_bytes, little.memory_bytes);
+  little.memory_bytes = INT64_MAX;
+  EXPECT_THAT(journal_header(little, ""), ::testing::Not(HasSubstr("memory_budget"))) << "where there is none";
+}
+
 TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   std::string text = journal();
   for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {

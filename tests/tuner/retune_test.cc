@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -170,6 +172,35 @@ TEST(Retune, WhereTheBaselineStayedASlowerLinkIsSearchedToo) {
   EXPECT_EQ(job->label_in_force(), "topk");
 }
 
+// What is committed races beside what a policy has chosen without it: arms are memory on every rank, and steps.
+TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
+  std::map<std::string, double> ms = kFast;
+  std::vector<Candidate> arms;
+  for (int i = 0; i < 7; ++i) {
+    arms.push_back(candidate("arm" + std::to_string(i), 20 + i, "bf16"));
+    ms[arms.back().label] = 105;
+  }
+  int64_t changed = kNever;
+  int searches = 0;
+  JobOptions options;
+  options.factor = [&](int64_t step, const std::string&) { return step >= changed ? 1.3 : 1.0; };
+  options.make_policy = [&] {
+    const std::vector<Candidate> found = searches++ == 0 ? std::vector<Candidate>{kMerged} : arms;
+    return std::make_unique<ScriptedPolicy>(std::vector<policies::Proposal>{{found, true}});
+  };
+  SimulatedJob job(options, ms, {}, {kFull, kHalf});
+  job.run(/*more=*/300);
+  ASSERT_EQ(job.label_in_force(), "bf16 merged");
+  changed = static_cast<int64_t>(job.steps.size());
+  for (int i = 0; i < 600; ++i) job.one_step();
+  std::set<std::string> raced;
+  for (const SimulatedJob::Step& step : job.steps) {
+    if (step.step > changed && step.stage == Stage::race) raced.insert(step.label);
+  }
+  EXPECT_THAT(raced, SizeIs(8)) << "the baseline is one of them";
+  EXPECT_THAT(raced, Contains("bf16 merged"));
+}
+
 TEST(Retune, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
   // The baseline got faster, and what runs did not change.
   std::map<std::string, double> after = kFast;
@@ -200,6 +231,36 @@ TEST(Retune, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
 }
 
+// At 2 % the first audit would drop it.
+TEST(Retune, WhatIsConfirmedAtATieWithTheBaselineIsNotCommittedWhereItLosesMore) {
+  std::map<std::string, double> tie = kSlow;
+  tie["topk"] = 0.98 * tie["bf16"];
+  ChangingJob job({.before = kSlow, .after = tie}, kQuiet);
+  while (job->tuner->stage() != Stage::confirm) job->one_step();
+  ASSERT_THAT(job->decided("confirm"), ElementsAre("topk"));
+  job.change_now();
+  job.decide();
+  job.steps(10);
+  EXPECT_THAT(job->decided("not confirmed"), ElementsAre("topk"));
+  EXPECT_THAT(job->decided("commit"), IsEmpty());
+  EXPECT_EQ(job->label_in_force(), "bf16");
+}
+
+// The audit after the alarm just held, and nothing else looks faster.
+TEST(Retune, WhatHeldStaysWhereNothingLooksFasterThanTheBaseline) {
+  const std::map<std::string, double> after = {{"fp32", 180}, {"bf16", 140}, {"bf16 merged", 139.3}, {"topk", 180}};
+  ChangingJob job({.before = kFast, .after = after}, kQuiet);
+  job.decide();
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.steps(300);
+  job.change_now();
+  job.steps(1'000);
+  EXPECT_THAT(job->decided("look again"), SizeIs(Ge(1U)));
+  EXPECT_THAT(job->decided("ranking holds"), Contains("bf16 merged"));
+  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
+  EXPECT_EQ(job->tuner->chosen().label, "bf16 merged");
+}
+
 // An audit runs what is in force for 32 scored steps: had tuning to pay for them, nothing would be left for the search.
 TEST(Retune, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
   const std::map<std::string, double> before = {{"fp32", 400}, {"bf16", 250}, {"bf16 merged", 240}, {"topk", 180}};
@@ -212,6 +273,24 @@ TEST(Retune, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
   job.steps(600);
   ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
+}
+
+// Its steps are compared with those from before the audit.
+TEST(Retune, AChangeDuringAnAuditIsNoticed) {
+  std::map<std::string, double> throttled = kFast;
+  for (auto& [label, ms] : throttled) ms *= 1.3;
+  for (const int into : {0, 10, 20, 40}) {
+    ChangingJob job({.before = kFast, .after = throttled}, kSmall);
+    job.decide();
+    job.steps(100);
+    while (job->tuner->stage() != Stage::audit) job->one_step();
+    job.steps(into);
+    ASSERT_EQ(job->tuner->stage(), Stage::audit);
+    job.change_now();
+    while (job->tuner->stage() == Stage::audit) job->one_step();
+    job.steps(50);
+    EXPECT_THAT(job->decided("drift"), ElementsAre("bf16 merged")) << into;
+  }
 }
 
 TEST(Retune, AuditsTakeAtMostTheirShareOfTheTime) {
@@ -268,6 +347,27 @@ TEST(Retune, QuietJobsAreLeftAlone) {
     EXPECT_EQ(job->label_in_force(), "topk") << seed;
   }
   EXPECT_EQ(searched, 0);
+}
+
+// A gain of a few percent is what six pairs of blocks may well miss by chance, and audits come again and again.
+TEST(Retune, ASmallGainOutlastsManyAudits) {
+  const int kRuns = 100;
+  for (const auto& [label, gain] : {std::pair<std::string, double>("bf16 merged", 0.04), {"topk", 0.05}}) {
+    std::map<std::string, double> ms = {{"fp32", 150}, {"bf16", 100}, {"bf16 merged", 100}, {"topk", 120}};
+    ms[label] = 100 * (1 - gain);
+    int committed = 0, kept = 0;
+    for (uint64_t seed = 0; seed < kRuns; ++seed) {
+      ChangingJob job({.before = ms, .after = ms}, {.cv = 0.05, .spikes = 0.02, .transient = 1.3}, seed);
+      job.decide();
+      if (job->tuner->chosen().label != label) continue;
+      ++committed;
+      job.steps(10'000);
+      kept += job->decided("drop committed").empty() ? 1 : 0;
+    }
+    RecordProperty(label, kept);
+    EXPECT_GE(committed, kRuns / 2) << label;
+    EXPECT_GE(kept, 0.95 * committed) << label;
+  }
 }
 
 // Up and down: whatever is done about it costs no more than the baseline would have taken.

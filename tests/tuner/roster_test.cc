@@ -55,6 +55,23 @@ TEST(Roster, PreparesOneAtATime) {
   EXPECT_TRUE(roster.is_idle());
 }
 
+// Ranks refuse to prepare what they hold, so asking again must not say it to them again.
+TEST(Roster, PreparesWhatIsAskedForTwiceOnce) {
+  Roster roster = with_baseline();
+  const int32_t a = roster.slot_of(candidate("a", 1));
+  roster.prepare(0);
+  EXPECT_TRUE(roster.is_idle()) << "it is ready";
+  roster.prepare(a);
+  roster.prepare(a);
+  roster.start_preparing();
+  EXPECT_FALSE(roster.next_to_prepare().has_value()) << "it was asked for already";
+  roster.prepare(a);
+  EXPECT_FALSE(roster.next_to_prepare().has_value()) << "it is being prepared";
+  roster.follow(kPrepared);
+  roster.prepare(a);
+  EXPECT_TRUE(roster.is_idle());
+}
+
 TEST(Roster, WhatCanNotBePreparedIsDropped) {
   Roster roster = with_baseline();
   const int32_t a = roster.slot_of(candidate("a", 1));
@@ -130,6 +147,9 @@ TEST(Roster, KnowsTheFastest) {
   roster.measured(3, 90);
   EXPECT_EQ(3, roster.fastest());
   roster.measured(3, 110);
+  EXPECT_EQ(0, roster.fastest());
+  roster.measured(3, 80);
+  roster.forget_time(3);
   EXPECT_EQ(0, roster.fastest());
 }
 

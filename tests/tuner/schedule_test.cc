@@ -169,6 +169,18 @@ TEST(Schedule, ABlockThatDidNotTakePlaceIsTakenBack) {
   EXPECT_FALSE(late.schedule.take_back(1)) << "it has begun";
 }
 
+TEST(Schedule, WhatIsGivenUpRunsNoLongerThanItHasTo) {
+  Job job(0);
+  job.schedule.add({.slot = 1, .dropped = 1, .scored = 9});
+  job.schedule.add({.slot = 2, .dropped = 1, .scored = 1});
+  job.schedule.add({.slot = 1, .dropped = 1, .scored = 1});
+  job.steps(5);
+  job.schedule.give_up(1);
+  job.steps(8);
+  EXPECT_THAT(job.ran, ElementsAre(0, 0, 0, 1, 1, 1, 1, 1, 2, 2, 0, 0, 0));
+  EXPECT_TRUE(job.schedule.is_done());
+}
+
 TEST(Schedule, StoppingForgetsAll) {
   Job job(0);
   for (int32_t slot : {1, 2, 3}) job.schedule.add({.slot = slot});

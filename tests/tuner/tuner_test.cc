@@ -69,6 +69,24 @@ TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
   EXPECT_EQ(1.0, job.tuner->progress());
 }
 
+TEST(Tuner, WhatIsTriedIsNotChosen) {
+  SimulatedJob job({}, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+  while (job.tuner->stage() != Stage::watch) {
+    EXPECT_EQ("baseline", job.tuner->chosen().label);
+    job.one_step();
+  }
+  EXPECT_EQ("arm1", job.tuner->chosen().label);
+
+  const std::vector<Candidate> two = arms(2);
+  SimulatedJob imported({}, times(100, {95, 80}), measured({two[1]}), {kBaseline}, candidate("arm0", 10, "bf16"));
+  while (imported.tuner->stage() != Stage::watch) {
+    const bool is_dropped = !imported.decided("drop imported").empty();
+    EXPECT_EQ(is_dropped ? "baseline" : "arm0", imported.tuner->chosen().label);
+    imported.one_step();
+  }
+  EXPECT_EQ("arm0", imported.tuner->chosen().label);
+}
+
 TEST(Tuner, GoesThroughItsStages) {
   SimulatedJob job({}, times(100, {85, 80}), measured(arms(2)), {kBaseline});
   std::vector<Stage> stages;
@@ -289,6 +307,21 @@ TEST(Tuner, ALossyImportedStrategyWaits) {
   EXPECT_LE(job.tuner->outcome().steps, 100);
 }
 
+TEST(Tuner, APinnedStrategyIsInForceFromTheFirstStepOrOnceItMayBe) {
+  for (const int lossy_after : {0, 50}) {
+    JobOptions options;
+    options.tuner.lossy_after = lossy_after;
+    options.tuner.budget_steps = 0;
+    SimulatedJob job(options, times(100, {80}), {}, {kBaseline}, candidate("arm0", 10, "topk"));
+    for (int step = 0; step < 100; ++step) job.one_step();
+    for (const auto& step : job.steps)
+      EXPECT_EQ(step.label, step.step < lossy_after ? "baseline" : "arm0") << step.step;
+    EXPECT_EQ(job.tuner->in_force().label, "arm0");
+    EXPECT_EQ(job.tuner->outcome().label, "arm0");
+    EXPECT_EQ(job.epoch(), lossy_after > 0 ? 2 : 1) << "said once";
+  }
+}
+
 // --- budget ----------------------------------------------------------------------------------------------------------
 
 TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
@@ -310,6 +343,17 @@ TEST(Tuner, WhenTheTimeIsSpentTheBaselineStays) {
   EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
   EXPECT_LE(job.tuner->outcome().cost_ms, 0.25 * 200 * 100 + 3 * 1300)
       << "a quarter of 200 steps, and what was on its way";
+}
+
+// An evaluation that nobody told of, wherever it falls.
+TEST(Tuner, OneLongStepDoesNotEndTuning) {
+  for (const int64_t at : {1, 5, 12, 20, 40, 60}) {
+    JobOptions options;
+    options.factor = [at](int64_t step, const std::string&) { return step == at ? 1000 : 1; };
+    SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+    job.run();
+    EXPECT_EQ("arm1", job.label_in_force()) << at;
+  }
 }
 
 TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {

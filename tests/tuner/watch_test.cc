@@ -117,6 +117,14 @@ TEST(Cooldown, EndsWhenTheLossIsThePrice) {
   EXPECT_EQ(steps_until_over(cooldown, 80), 2 * 50) << "faster counts too; the second search in a row costs double";
 }
 
+TEST(Cooldown, AStallIsNoSearchsWorth) {
+  Cooldown cooldown;
+  cooldown.begin(2000, 100, 50);
+  cooldown.alarm();
+  cooldown.count(100'000);
+  EXPECT_FALSE(cooldown.is_over());
+}
+
 TEST(Cooldown, SearchesInARowGetDearerUntilItIsQuiet) {
   Cooldown cooldown;
   for (int search = 0; search < 4; ++search) {

@@ -72,7 +72,7 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
   text += fmt::format("policy {}: {:.2f} ms in {} buckets", options.policy, replayed.planned.end_us * 1e-3,
                       strategy.buckets.size());
   if (replayed.planned.error_bound)
-    text += fmt::format(", at most {:.2f} % above the best", *replayed.planned.error_bound * 100);
+    text += fmt::format(", at most {:.2f} % above the best in order of readiness", *replayed.planned.error_bound * 100);
   text += fmt::format("; planned in {:.2f} ms\n", replayed.planning_ms);
   if (replayed.timeline_us) {
     text += fmt::format("by the executor's rules, in flight {}: {:.2f} ms\n", strategy.in_flight,

@@ -112,8 +112,9 @@ class Optimizer {
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
-  // The strategy in force, with its evidence (schema gradtune.strategy/1). Written by rank 0, atomically; others
-  // return.
+  // The strategy that is committed, also while others are tried, with its evidence (schema gradtune.strategy/1). Before
+  // anything is: that of the file that the job started from, until it is dropped, or else the baseline. Written by rank
+  // 0, atomically; others return.
   void export_strategy(const std::string& path) const;
 
   // Checkpoints of what gradtune itself knows: how far tuning is and what it was told, residuals and state of compressors,
@@ -139,8 +140,8 @@ class Optimizer {
   struct Progress {
     int64_t step = 0;      // steps done
     int64_t epoch = 0;     // number of the strategy in force, the same on all ranks
-    std::string stage;     // observe, partition, race, confirm, watch or imported; "follow" on ranks other than 0
-    std::string strategy;  // of the step before, for people
+    std::string stage;     // observe, partition, race, confirm, watch, audit or imported; "follow" on ranks but 0
+    std::string strategy;  // in force, for people
     int64_t nonfinite_steps = 0;
     double step_ms = 0;                                // the step before, this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // of it, on the thread that runs backward
@@ -155,8 +156,8 @@ class Optimizer {
     std::optional<double> committed_ms;
     std::optional<double> predicted_ms;            // of what was committed, where the policy has a model
     double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
-    int64_t steps = 0;                             // until the decision
-    double cost_ms = 0;                            // sum of max(0, step - baseline) while tuning
+    int64_t steps = 0;                             // of tuning, audits and further tunings included
+    double cost_ms = 0;                            // sum of max(0, step - baseline) in these
     double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
     std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
     std::string strategy;                          // label of the strategy in force

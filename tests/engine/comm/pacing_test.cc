@@ -106,9 +106,10 @@ TEST(PacingTime, WhatTheLinkCanNotCarryInTimeIsATimeout) {
   on_every_rank(2, [&](int rank) {
     std::vector<std::byte> bytes;
     Collective collective = gather(bytes, rank, 1);
-    collective.timeout_ms = 50;
+    collective.timeout_ms = 300;
     const core::Status status = run(*group[static_cast<size_t>(rank)], collective);
     ASSERT_FALSE(status.ok());
+    EXPECT_EQ(status.error().code, core::Error::Code::timeout);
     const core::Status later = run(*group[static_cast<size_t>(rank)], gather(bytes, rank, 1));
     EXPECT_FALSE(later.ok());
   });

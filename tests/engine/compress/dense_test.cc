@@ -115,6 +115,24 @@ TEST_P(SixteenBits, overflow_is_not_finite) {
   }
 }
 
+// As many as collectives add up, one after the other, each sum rounded.
+TEST_P(SixteenBits, a_sum_that_may_overflow_is_not_finite) {
+  const Format& format = GetParam();
+  const auto compressor = make(format.spec);
+  for (const int summed : {2, 3, 7, 8, 64}) {
+    const double limit = format.largest / summed;
+    for (int i = -100; i <= 100; ++i) {
+      const auto value = static_cast<float>(limit * (1 + i * 0.002));
+      double sum = 0;
+      for (int rank = 0; rank < summed; ++rank) sum = format.round(sum + format.round(value));
+      const bool finite = encode(*compressor, {.gradient = {1, -value}, .summed = summed}).finite;
+      EXPECT_TRUE(std::isfinite(sum) || !finite) << value << " of " << summed << " ranks";
+    }
+    const double share = std::string(format.spec) == "fp16" ? 0.9 : 0.7;  // roundings add up
+    EXPECT_TRUE(encode(*compressor, {.gradient = {static_cast<float>(share * limit)}, .summed = summed}).finite);
+  }
+}
+
 TEST(None, is_the_gradient_itself) {
   const auto compressor = make("none");
   const std::vector<float> gradient = make_data(Data::layered, 10007);

@@ -7,7 +7,9 @@
 
 #include <cmath>
 
+#include "engine/compress/shared.h"
 #include "tests/suites/compressor_harness.h"
+#include "tests/suites/reference_compressors.h"
 
 namespace gradtune::suites {
 namespace {
@@ -135,6 +137,20 @@ TEST(Thc, as_many_ranks_as_levels_leave_room_for) {
     const auto compressor = make(spec);
     EXPECT_EQ(core::most_ranks(compressor->traits(), compressor->spec()), most);
   }
+}
+
+// What a rank rounds with says nothing about the signs of rotations, on rank 0 either.
+TEST(Thc, rounds_with_other_random_bits_than_it_rotates_with) {
+  const compress::Random random{.seed = 5, .step = 3, .use = 1};
+  int same = 0;
+  for (uint64_t element = 0; element < 4096; ++element) {
+    const auto block = static_cast<int64_t>(element / 64 * 8 + element % 32 / 4);  // its counter, as random-inl.h says
+    for (const uint32_t word : compress::shared_random(random, block)) {
+      const uint16_t bits = reference_random(random, element);
+      same += (word & 0xffff) == bits || word >> 16 == bits ? 1 : 0;
+    }
+  }
+  EXPECT_LT(same, 10);
 }
 
 // A block with one element is spread evenly, so nothing of it is clamped.

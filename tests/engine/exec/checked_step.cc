@@ -81,7 +81,7 @@ struct Ledger {
 
   void check() const {
     const Promise promise = promise_of(option);
-    if (promise.keeps_momentum) return;
+    if (promise.keeps_momentum) return;  // only that all ranks have the same bits
     if (promise.error_feedback) return check_sums();
     EXPECT_EQ(before, after) << option;
     if (promise.fidelity < core::Fidelity::lossy) check_average(promise.roundoff);

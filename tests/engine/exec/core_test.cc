@@ -116,19 +116,6 @@ TEST(Core, KeepsItsRulesWhateverHappensWhen) {
   }
 }
 
-TEST(Core, SaysTheSameAgain) {
-  const core::GradientTable table = mixed_table();
-  core::Rng rng(4);
-  const auto program = compile(random_strategy(table, all_options(core::Place::device), rng), table, {.size = 2});
-  std::vector<Action> first, second;
-  for (std::vector<Action>* all : {&first, &second}) {
-    Core core;
-    core.begin(*program.value());
-    for (size_t b = 0; b < program.value()->buckets.size(); ++b) core.bucket_ready(static_cast<int32_t>(b), 0, *all);
-  }
-  EXPECT_EQ(first, second);
-}
-
 TEST(Core, WithoutBucketsOnlyTheControlCollectiveRuns) {
   const auto program = compile(core::Strategy{}, core::GradientTable{}, {.size = 2});
   Core core;

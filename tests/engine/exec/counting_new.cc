@@ -11,6 +11,7 @@
 namespace {
 thread_local int64_t allocations = 0;
 std::atomic<int64_t> bytes_in_use = 0;
+std::atomic<int64_t> aligned_allocs_left = -1;  // until one fails; below 0: none does
 }  // namespace
 
 // In a file of their own: seen by its callers, a compiler takes the pair for a mistake.
@@ -27,11 +28,17 @@ void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+extern "C" void* aligned_alloc(size_t alignment, size_t bytes) noexcept {
+  if (aligned_allocs_left >= 0 && aligned_allocs_left-- == 0) return nullptr;
+  return memalign(alignment, bytes);
+}
 #endif
 
 namespace gradtune::exec {
 
 int64_t allocations_of_thread() { return allocations; }
 int64_t live_bytes() { return bytes_in_use; }
+void fail_aligned_alloc_after(int64_t calls) { aligned_allocs_left = calls; }
 
 }  // namespace gradtune::exec

@@ -5,6 +5,8 @@
 // runs backward (I7), and nothing that stays behind a switch of strategy.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/engine/exec/counting_new.h"
 #include "tests/engine/exec/fleet.h"
 #include "tests/suites/communicator_ranks.h"
@@ -94,6 +96,41 @@ TEST_F(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
   }
   EXPECT_LE(live_bytes(), live_early + 4096);  // the threads of the group may still hold what is about to go
   EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), memory_early);
+}
+
+// Whichever allocation of a strategy's memory fails: what was there is there, and nothing else.
+TEST_F(ExecutorAllocation, MemoryThatTheSystemRefusesLeavesAllAsItWas) {
+  const core::GradientTable table = mixed_table();
+  const GradientArenas gradients(table);
+  const std::string rounds = "encode@device all_reduce decode@device encode@device.1 all_reduce decode@device.1";
+  const std::string befores[] = {"all_reduce", "powersgd:1: " + rounds};  // the residuals of the latter are parked
+  for (const std::string& before : befores) {
+    Workspace workspace({.size = 2}, /*seed=*/1);
+    workspace.set_gradients(table, gradients.arenas());
+    const auto add = [&](int32_t slot, const std::string& option) {
+      auto program = workspace.compile(slot, make_strategy(table, option, 1 << 20, 1));
+      return workspace.add(slot, std::move(program.value()), INT64_MAX);
+    };
+    ASSERT_TRUE(add(0, before).ok());
+    workspace.run(0);
+    const std::span<std::byte> state = workspace.carried().state;
+    std::fill(state.begin(), state.end(), std::byte{3});
+    const int64_t bytes = workspace.memory_bytes();
+    int refused = 0;
+    for (;; ++refused) {
+      fail_aligned_alloc_after(refused);
+      const core::Status status = add(1, "powersgd:4: " + rounds);
+      fail_aligned_alloc_after(-1);
+      if (status) break;
+      EXPECT_EQ(status.error().code, core::Error::Code::io);
+      EXPECT_EQ(workspace.memory_bytes(), bytes) << before << ", allocation " << refused;
+    }
+    EXPECT_GT(refused, 2) << "the pool, and two copies of the state";
+    EXPECT_GT(workspace.memory_bytes(), bytes);
+    const std::span<std::byte> kept = workspace.carried().state;
+    EXPECT_EQ(kept.size(), state.size());
+    EXPECT_TRUE(std::all_of(kept.begin(), kept.end(), [](std::byte byte) { return byte == std::byte{3}; }));
+  }
 }
 
 }  // namespace

@@ -87,6 +87,18 @@ TEST(ExecutorFailure, ARankThatEndsIsLostForTheOthers) {
   EXPECT_THAT(fleet.rank(1).step(gradients[1]).error().message, HasSubstr("stopped"));
 }
 
+// Threads that have not heard of the failure yet may still write when operations began and ended, and what never ended
+// took no time: such a step has none.
+TEST(ExecutorFailure, AStepThatFailedHasNoTimeOfCollectives) {
+  const core::GradientTable table = mixed_table();
+  Fleet fleet(2, table, kImpatient, {.falls_silent = [](int rank, int64_t c) { return rank == 1 && c >= 3; }});
+  fleet.run(make_strategy(table, "all_reduce", 1'500, 4));
+  core::Rng rng(13);
+  const std::vector<Values> gradients = random_gradients(table, 2, rng);
+  for (const core::Status& status : fleet.step(gradients)) EXPECT_FALSE(status.ok());
+  for (int r = 0; r < 2; ++r) EXPECT_EQ(fleet.rank(r).executor().times().comm_ms, 0);
+}
+
 TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
   const core::GradientTable table = mixed_table();
   for (int tensors = 0; tensors < static_cast<int>(table.tensors.size()); ++tensors) {

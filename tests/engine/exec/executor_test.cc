@@ -179,6 +179,57 @@ TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTrace) {
   }
 }
 
+void expect_no_trace(Fleet& fleet, const std::vector<Values>& residuals) {
+  for (int r = 0; r < fleet.size(); ++r) {
+    const Values average = fleet.rank(r).average();
+    EXPECT_TRUE(std::all_of(average.begin(), average.end(), [](float value) { return std::isnan(value); }));
+  }
+  EXPECT_EQ(fleet.residuals(), residuals);
+}
+
+TEST(Overflow, OfASumOfFiniteSharesIsSeen) {
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  for (const std::string option : {"fp16: encode@device all_reduce decode@device",
+                                   "fp16: encode@device all_reduce@intra all_reduce@inter decode@device"}) {
+    Fleet fleet(make_groups(4, 2), table, kWithHost);
+    fleet.run(make_strategy(table, option, 1 << 20, 1));
+    expect_ok(fleet.step(std::vector<Values>(4, Values(100, 6e4F))));
+    EXPECT_EQ(fleet.rank(0).average(), Values(100, 6e4F)) << option;
+    expect_ok(fleet.step(std::vector<Values>(4, Values(100, 1e5F))));  // a quarter of which is finite
+    for (int r = 0; r < 4; ++r) EXPECT_FALSE(fleet.rank(r).finite()) << option;
+    expect_no_trace(fleet, fleet.residuals());
+  }
+}
+
+// Three times 65504 / 3, rounded up, is more than a float16 can be.
+TEST(Overflow, OfASumOfGradientsThemselvesIsSeen) {
+  const core::GradientTable table = make_table({{100, DType::f16}});
+  Fleet fleet(3, table);
+  fleet.run(make_strategy(table, "all_reduce", 1 << 20, 1));
+  expect_ok(fleet.step(std::vector<Values>(3, Values(100, 65504))));
+  for (int r = 0; r < 3; ++r) EXPECT_FALSE(fleet.rank(r).finite());
+}
+
+// A residual makes an average larger than any gradient: what overflows is found after the control word went out, and by
+// all ranks.
+TEST(Overflow, OfAnAverageThatIsStoredIsSeen) {
+  const core::GradientTable table = make_table({{10, DType::f16}});
+  Fleet fleet(2, table);
+  fleet.run(make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1));
+  Values first(10, 0);
+  first[3] = 6e4F;
+  first[7] = 5e4F;  // is kept
+  Values second(10, 0);
+  second[7] = 4e4F;
+  expect_ok(fleet.step({first, first}));
+  const std::vector<Values> before = fleet.residuals();
+  EXPECT_NE(before[0][7], 0);
+  expect_ok(fleet.step({second, second}));
+  EXPECT_TRUE(fleet.rank(0).finite()) << "the control word has not seen it";
+  expect_no_trace(fleet, before);
+  EXPECT_EQ(*fleet.rank(1).executor().carried().step, 1U);
+}
+
 // --- Refusals --------------------------------------------------------------------------------------------------------
 
 const char* const kTopk = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";
@@ -207,13 +258,14 @@ TEST(Executor, AStepThatIsNotFiniteLeavesTheStateOfCodecsAsItWas) {
 TEST(States, AreZeroAtFirstAndKeptTwice) {
   States states;
   EXPECT_EQ(states.bytes(), 0);
-  states.reserve(8);
+  states = *states.larger(8);
   EXPECT_EQ(states.current()[7], std::byte{0});
   states.next()[7] = std::byte{5};
   EXPECT_EQ(states.current()[7], std::byte{0});
   states.swap();
   EXPECT_EQ(states.current()[7], std::byte{5});
-  states.reserve(100);  // for another strategy, while this one is in force
+  EXPECT_FALSE(states.larger(8));
+  states = *states.larger(100);  // for another strategy, while this one is in force
   EXPECT_EQ(states.bytes(), 200);
   EXPECT_EQ(states.current()[7], std::byte{5});
   EXPECT_EQ(states.current()[99], std::byte{0});

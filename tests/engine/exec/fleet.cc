@@ -66,6 +66,11 @@ core::Status Rank::backward() {
   return executor_->finish_step();
 }
 
+core::Status Rank::settle() {
+  const core::Result<bool> settled = executor_->settle(finite());
+  return settled ? core::Status() : settled.error();
+}
+
 core::Status Rank::step(const Values& gradient) {
   load(gradient);
   if (core::Status status = backward(); !status) return status;

@@ -53,11 +53,11 @@ class Rank {
   // The parts of a step.
   void load(const Values& gradient) { gradients_.write(gradient); }
   core::Status backward();  // begin, every tensor ready in ready_order, finish
-  core::Status settle() { return executor_->settle(word_[0] == 0); }
+  core::Status settle();
 
   Values average() const { return gradients_.read(); }
   Values residual();
-  bool finite() const { return word_[0] == 0; }
+  bool finite() const { return word_[0] == 0; }  // as the control word says; the last step's average may not be
   Executor& executor() { return *executor_; }
   const Arenas& arenas() const { return gradients_.arenas(); }
 

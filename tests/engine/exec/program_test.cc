@@ -96,6 +96,7 @@ TEST(Compile, GivesEachRoundItsEncodeCollectiveAndDecode) {
     EXPECT_EQ(ops[o].round, o < 3 ? 0 : 1);
     EXPECT_EQ(ops[o].round_memory, ops[0].round_memory);
     EXPECT_EQ(ops[o].random.use, ops[0].random.use);
+    EXPECT_EQ(ops[o].summed, 3);
     EXPECT_EQ(ops[o].payloads[0].state, 0);
     EXPECT_EQ(ops[o].payloads[0].matrices, (std::vector<core::Matrix>{{0, 10, 10}}));
   }
@@ -158,6 +159,19 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
   EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("it names codec 1 of 1"));
   strategy.buckets[0].option.codecs[0].name = "gzip";
   EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("compressor \"gzip\" is unknown"));
+}
+
+TEST(Compile, RefusesMoreElementsThanAnOpaquePayloadCanCount) {
+  const core::GradientTable table = make_table({{int64_t{1} << 32, DType::f32}});
+  const auto compile_for = [&](const std::string& option) {
+    return compile(make_strategy(table, option, table.bytes(), 1), table, {.size = 2});
+  };
+  const auto refused = compile_for("topk:0.1: encode@device all_gather decode@device");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, core::Error::Code::invalid);
+  EXPECT_THAT(refused.error().message, HasSubstr("step 0: payloads of topk count elements in 32 bits"));
+  EXPECT_TRUE(compile_for(std::string("topk:0.1") + kTwoStep).ok()) << "a payload has half of them";
+  EXPECT_TRUE(compile_for("bf16: encode@device all_reduce decode@device").ok());
 }
 
 std::string compiled_on_levels(const std::string& option, int rank) {
