@@ -17,6 +17,13 @@ namespace gradtune {
 namespace {
 
 using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+milliseconds left_until(Clock::time_point deadline) {
+  return std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+}
+
+bool is_server(const LaunchInfo& info) { return info.rank == 0 && !info.agent_store; }
 
 // Throws after the timeout, or earlier where c10d gives up.
 c10::intrusive_ptr<c10d::Store> connect_once(const LaunchInfo& info, bool is_server, milliseconds timeout) {
@@ -35,14 +42,14 @@ c10::intrusive_ptr<c10d::Store> connect_once(const LaunchInfo& info, bool is_ser
 // A client asks again on a new connection when one got lost on the way. Only rank 0 can be the server, and it would not
 // get its own port twice.
 c10::intrusive_ptr<c10d::Store> connect(const LaunchInfo& info, milliseconds timeout) {
-  if (info.rank == 0 && !info.agent_store) return connect_once(info, /*is_server=*/true, timeout);
+  if (is_server(info)) return connect_once(info, /*is_server=*/true, timeout);
   const milliseconds share = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const auto deadline = Clock::now() + timeout;
   for (milliseconds left = timeout;;) {
     try {
       return connect_once(info, /*is_server=*/false, std::min(share, left));
     } catch (const std::exception&) {
-      left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+      left = left_until(deadline);
       if (left.count() <= 0) throw;
     }
   }
@@ -64,13 +71,9 @@ c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, milliseconds 
   }
 }
 
-}  // namespace
-
-c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
-  const LaunchInfo info = launch_info(environment_variable).value();
-  const auto timeout = milliseconds(static_cast<int64_t>(timeout_s * 1000));
-  const c10::intrusive_ptr<c10d::Store> store = make_store(info, timeout);
-  RollCall(store, info.rank, info.world_size, timeout.count()).await_all("join").value();
+c10::intrusive_ptr<c10d::ProcessGroup> connect_group(const LaunchInfo& info,
+                                                     const c10::intrusive_ptr<c10d::Store>& store,
+                                                     milliseconds timeout) {
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, info.rank, info.world_size);
   try {
     auto gloo = make_gloo_backend("group", store, info.rank, info.world_size, timeout.count(), /*threads=*/2);
@@ -80,6 +83,27 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
   }
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return group;
+}
+
+}  // namespace
+
+c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
+  const LaunchInfo info = launch_info(environment_variable).value();
+  const auto timeout = milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  const auto deadline = Clock::now() + timeout;
+  for (milliseconds left = timeout;;) {
+    const c10::intrusive_ptr<c10d::Store> store = make_store(info, left);
+    RollCall roll_call(store, info.rank, info.world_size, left.count());
+    try {
+      roll_call.await_all("join").value();
+      return connect_group(info, store, left);
+    } catch (const core::Exception&) {
+      // A client's store may have gone although the job's lives: it was one that just ended at that port, of an attempt
+      // before or of another job, or the connection got lost.
+      left = left_until(deadline);
+      if (is_server(info) || left.count() <= 0 || roll_call.is_known("join")) throw;
+    }
+  }
 }
 
 }  // namespace gradtune

@@ -109,6 +109,14 @@ core::Status RollCall::await_all(const std::string& name) {
   }
 }
 
+bool RollCall::is_known(const std::string& name) noexcept {
+  try {
+    return ask(0, [store = store_, name, rank = rank_] { return store->check({key(name, rank)}); });
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 void RollCall::tell(const std::string& key, const std::string& text) noexcept {
   try {
     ask(0, [store = store_, key, text] {

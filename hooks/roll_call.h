@@ -26,6 +26,9 @@ class RollCall {
   // ranks that did not come.
   core::Status await_all(const std::string& name);
 
+  // Whether the store answers, and knows that this rank has come to that point.
+  bool is_known(const std::string& name) noexcept;
+
   // Tells why this rank ends ("failed at step 12", "left after step 468").
   void sign_off(const std::string& why) noexcept;
 

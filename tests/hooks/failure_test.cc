@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <unistd.h>
 
 #include <chrono>
@@ -113,6 +115,8 @@ void freeze_and_expect_named_errors(int victim) {
   expect_named_errors(ends, victim, "frozen");
 }
 
+uint16_t master_port() { return static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))); }
+
 // A socket that listens at MASTER_PORT, which TCPStore's server may take over when only its connections are left.
 int listen_at_master_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -121,7 +125,7 @@ int listen_at_master_port() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))));
+  address.sin_port = htons(master_port());
   EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   EXPECT_EQ(listen(fd, 5), 0);
   return fd;
@@ -182,6 +186,24 @@ TEST(Failure, ConnectionToTheStoreThatGotLostIsMadeAgain) {
     }
     EXPECT_EQ(init_process_group(/*timeout_s=*/20)->getSize(), 2);
     close(lost);
+  });
+  for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
+}
+
+// All had come, as far as this rank could see, but the store was another job's, which ended.
+TEST(Failure, StoreThatGoesAfterTheRollCallIsAskedForAgain) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    if (rank.rank == 0) {
+      c10d::TCPStoreOptions options;
+      options.port = master_port();
+      options.isServer = true;
+      options.waitWorkers = false;
+      c10d::PrefixStore other("gradtune/0", c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
+      other.set("join/0", std::vector<uint8_t>{1});
+      other.wait({"join/1"}, std::chrono::seconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_EQ(init_process_group(/*timeout_s=*/20)->getSize(), 2);
   });
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }

@@ -92,6 +92,8 @@ Child spawn(int rank, int size, int port, const RankOptions& options) {
   variables["MASTER_PORT"] = std::to_string(port);
   variables["GLOO_SOCKET_IFNAME"] = "lo";
   variables["OMP_NUM_THREADS"] = "1";
+  // c10d asks for the name of each address that it connects to, and a name server that is silent costs 10 s each time.
+  variables["RES_OPTIONS"] = "timeout:1 attempts:1";
   variables["RANKS_TEST_COPY"] = "1";
   for (const auto& [name, value] : options.environment) variables[name] = value;
   std::vector<std::string> lines;
