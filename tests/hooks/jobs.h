@@ -64,4 +64,20 @@ inline double difference_from_rank0(const torch::Tensor& tensor, c10d::ProcessGr
              : (first[0].to(torch::kDouble) - tensor.detach().to(torch::kDouble)).abs().max().item<double>();
 }
 
+// How many steps it takes depends on the machine: trains until rank 0's tuner has decided, asked now and then, and some
+// steps longer; no more than most_steps.
+inline void train_until_decided(Optimizer& optimizer, c10d::ProcessGroup& group, const std::function<void(int)>& train,
+                                int most_steps = 2000) {
+  constexpr int kEvery = 20;
+  bool decided = false;
+  for (int step = 0; step < most_steps && !decided; ++step) {
+    train(step);
+    if (step % kEvery != 0) continue;
+    std::vector<torch::Tensor> flag{torch::tensor({optimizer.result().decided ? 1 : 0})};
+    group.broadcast(flag)->wait();
+    decided = flag[0].item<int>() == 1;
+  }
+  for (int step = 0; step < kEvery; ++step) train(step);
+}
+
 }  // namespace gradtune::test

@@ -17,17 +17,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Until it has decided, and a little longer.
 Optimizer::Result train(const Rank& rank, const Options& options) {
   auto group = make_group();
   auto model = make_mlp(1, 700);
   torch::optim::SGD sgd(model->parameters(), 0.05);
   auto optimizer = wrap(sgd, *model, group, quiet(options));
-  for (int step = 0; step < 260; ++step) {
+  train_until_decided(optimizer, *group, [&](int step) {
     optimizer.zero_grad();
     loss_of(model, make_data(rank.rank, step % 16)).backward();
     optimizer.step();
-  }
+  });
   for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   return optimizer.result();
 }

@@ -357,12 +357,12 @@ TEST(Wrap, TunesToTheEndOnFourRanks) {
     torch::optim::SGD sgd(model->parameters(), 0.05);
     auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .tuning_share = 1.0}));
     std::vector<int64_t> epochs;
-    for (int step = 0; step < 420; ++step) {
+    train_until_decided(optimizer, *group, [&](int step) {
       optimizer.zero_grad();
       loss_of(model, make_data(rank.rank, step % 16)).backward();
       optimizer.step();
       epochs.push_back(optimizer.progress().epoch);
-    }
+    });
     const torch::Tensor mine = torch::tensor(epochs);
     EXPECT_EQ(difference_from_rank0(mine, *group), 0);
     EXPECT_GT(epochs.back(), 5) << "strategies were switched";
