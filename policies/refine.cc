@@ -134,11 +134,41 @@ class Climb {
 
 core::Strategy refine(core::Strategy strategy, const RefineJob& job) {
   const auto waits = [](const CollectiveRate& rate) { return rate.wait_us > 0; };
-  if (std::ranges::none_of(job.cost.collectives, waits)) return Climb(std::move(strategy), 1, job).run();
+  if (std::ranges::none_of(job.cost.collectives, waits)) return reorder(Climb(std::move(strategy), 1, job).run(), job);
   // While messages travel the link serves others, if these may be in flight: many small buckets then cost little.
   Climb usual(strategy, 1, job), deep(std::move(strategy), kMostInFlight, job);
   core::Strategy first = usual.run(), second = deep.run();
-  return deep.best_us() < kWorthIt * usual.best_us() ? second : first;
+  return reorder(deep.best_us() < kWorthIt * usual.best_us() ? std::move(second) : std::move(first), job);
+}
+
+core::Strategy reorder(core::Strategy strategy, const RefineJob& job) {
+  auto timeline = Timeline::make(job.table, strategy, job.cost, job.traits);
+  if (!timeline) return strategy;
+  std::vector<core::Issue>& order = strategy.order;
+  double best_us = timeline.value().run();
+  int runs = 1;
+  // Of what waits for the link, what takes long afterwards had better not be the last.
+  const auto moves_earlier = [&](size_t at) {
+    for (size_t by = 1; by <= at && runs < job.most_runs; ++by) {
+      if (order[at - by].bucket == order[at].bucket) return false;
+      const auto begin = order.begin() + static_cast<std::ptrdiff_t>(at - by);
+      std::rotate(begin, begin + static_cast<std::ptrdiff_t>(by), begin + static_cast<std::ptrdiff_t>(by) + 1);
+      timeline.value().set_order(order);
+      ++runs;
+      const double us = timeline.value().run();
+      if (us < kWorthIt * best_us) {
+        best_us = us;
+        return true;
+      }
+      std::rotate(begin, begin + 1, begin + static_cast<std::ptrdiff_t>(by) + 1);
+    }
+    return false;
+  };
+  for (bool helped = true; helped && runs < job.most_runs;) {
+    helped = false;
+    for (size_t at = 1; at < order.size(); ++at) helped |= moves_earlier(at);
+  }
+  return strategy;
 }
 
 }  // namespace gradtune::policies

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Improves a strategy by small changes, as long as its step ends earlier by the timeline: a bucket gets another option,
-// two neighbours become one, one becomes two, more collectives are in flight. Planners search under a simple model of
-// lanes, in which decoding never delays backward and a link is busy while its messages travel; the timeline has the
-// executor's own rules, but no structure that a search could use.
+// two neighbours become one, one becomes two, more collectives are in flight, and in the end one collective is issued
+// before another. Planners search under a simple model of lanes, in which messages leave in the order of readiness,
+// decoding never delays backward, and a link is busy while its messages travel; the timeline has the executor's own
+// rules, but no structure that a search could use.
 #pragma once
 
 #include <span>
@@ -20,11 +21,13 @@ struct RefineJob {
   const CostTable& cost;
   const std::vector<core::CompressorTraits>& traits;  // of all known compressors
   std::span<const core::Option> options;              // that buckets may get
-  int most_runs = 400;                                // of the timeline, from each start
+  int most_runs = 400;                                // of the timeline, from each start, and for the order
 };
 
-// A strategy that ends no later. Collectives are in the default flow, or more of them in flight. A strategy for whose
-// steps the table lacks a rate stays as it is.
+// A strategy that ends no later. A strategy for whose steps the table lacks a rate stays as it is.
 core::Strategy refine(core::Strategy strategy, const RefineJob& job);
+
+// The last part of it: the same buckets, of which some collectives are issued earlier.
+core::Strategy reorder(core::Strategy strategy, const RefineJob& job);
 
 }  // namespace gradtune::policies

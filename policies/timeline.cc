@@ -66,12 +66,8 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
     for (const core::Slice& slice : bucket.slices) timed.last_tensor = std::max(timed.last_tensor, slice.tensor);
     timeline.buckets_.push_back(timed);
   }
-  for (const core::Issue& issue : strategy.order) {
-    const Bucket& bucket = timeline.buckets_[static_cast<size_t>(issue.bucket)];
-    int32_t op = bucket.first_op;
-    while (timeline.ops_[static_cast<size_t>(op)].step != issue.step) ++op;
-    timeline.order_.push_back(op);
-  }
+  timeline.order_.resize(strategy.order.size());
+  timeline.set_order(strategy.order);
   timeline.by_tensor_.resize(strategy.buckets.size());
   std::iota(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), 0);
   std::stable_sort(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), [&](int32_t x, int32_t y) {
@@ -83,6 +79,14 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   timeline.may_issue_.resize(strategy.buckets.size());
   timeline.waiting_.reserve(timeline.order_.size());
   return timeline;
+}
+
+void Timeline::set_order(std::span<const core::Issue> order) {
+  for (size_t i = 0; i < order_.size(); ++i) {
+    int32_t op = buckets_[static_cast<size_t>(order[i].bucket)].first_op;
+    while (ops_[static_cast<size_t>(op)].step != order[i].step) ++op;
+    order_[i] = op;
+  }
 }
 
 double Timeline::run() { return simulate<false>(nullptr); }

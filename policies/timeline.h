@@ -44,6 +44,9 @@ class Timeline {
   static core::Result<Timeline> make(const core::GradientTable& table, const core::Strategy& strategy,
                                      const CostTable& cost, const std::vector<core::CompressorTraits>& known);
 
+  // Another order of the same collectives, each after those before it in its program; its size does not change.
+  void set_order(std::span<const core::Issue> order);
+
   // From the first ready gradient to the end of the last operation and of backward, us. Allocates nothing.
   double run();
   // The same, with what happened, in the order of ends.
