@@ -16,7 +16,7 @@ constexpr double kFarBehind = 1.5;     // times the other's step
 constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
 
 // What races again before there is a new search, beside what is in force.
-constexpr size_t kMostForeseen = 3;
+constexpr size_t kMostForeseen = 2, kMostFormer = 2;
 constexpr size_t kMostKinds = 5;  // of compression
 
 }  // namespace
@@ -38,6 +38,7 @@ void Tuner::Core::conclude(int32_t slot) {
   confirmation_.reset();
   stage_ = Stage::watch;
   importing_ = is_ranking_ = is_trial_ahead_ = is_repairing_ = false;
+  leader_.reset();
   schedule_.stop(slot);
   roster_.release_all_but({slot});
   at_once_ = {.kind = Command::Kind::commit, .slot = slot, .bytes = 0};
@@ -95,6 +96,16 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   look_again();
 }
 
+// What was confirmed once may be the best again, when what made it so comes back.
+void Tuner::Core::retire_committed() {
+  const Entry& retired = roster_.at(*confirmed_);
+  std::erase_if(former_, [&](const policies::Candidate& other) { return core::hash(other.strategy) == retired.hash; });
+  former_.insert(former_.begin(), *retired.candidate);
+  if (former_.size() > kMostFormer) former_.pop_back();
+  roster_.set_permanent(*confirmed_, false);
+  confirmed_.reset();
+}
+
 // It is not faster than the baseline any more, or by too little for what it loses.
 void Tuner::Core::drop_committed(double gain) {
   decide("drop committed", roster_.at(*confirmed_).candidate->label, gain);
@@ -102,8 +113,7 @@ void Tuner::Core::drop_committed(double gain) {
 }
 
 void Tuner::Core::forget_committed() {
-  roster_.set_permanent(*confirmed_, false);
-  confirmed_.reset();
+  retire_committed();
   cooldown_.dropped(Budget::most_cost_ms(options_.budget_share, knowledge_.baseline_ms));
   const Outcome before = std::exchange(outcome_, Outcome());
   outcome_.baseline_ms = knowledge_.baseline_ms;
@@ -138,9 +148,12 @@ std::vector<policies::Candidate> Tuner::Core::foreseen() const {
 }
 
 // The best of each kind, and the next ones of the kind in force: with the link the best partition moves as well, and
-// may be one that was not measured yet.
+// may be one that was not measured yet, or one of long ago.
 void Tuner::Core::race_kinds_again() {
   std::vector<policies::Candidate> arms = foreseen();
+  for (const policies::Candidate& former : former_) {
+    if (auto candidate = admitted(former)) arms.push_back(std::move(*candidate));
+  }
   std::vector<const Best*> best;
   for (const auto& [kind, found] : kinds_) best.push_back(&found.front());
   std::ranges::sort(best, {}, &Best::step_ms);
@@ -169,6 +182,7 @@ void Tuner::Core::judge_ranking() {
   const bool holds = best == now;
   decide(holds ? "ranking holds" : "ranking changed", roster_.at(best).candidate->label, 0);
   if (holds) return settle("the ranking holds");
+  if (winner) leader_ = *roster_.at(best).candidate;
   if (!winner) drop_committed(0);
   race_.reset();
   is_ranking_ = false;

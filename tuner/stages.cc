@@ -132,10 +132,12 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
     decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
     return true;
   });
-  if (confirmed_ && std::ranges::find(finalists, *confirmed_) == finalists.end()) {
-    if (finalists.size() == kMostFinalists) finalists.pop_back();  // the least of them
-    finalists.push_back(*confirmed_);
-  }
+  std::vector<int32_t> holders;  // have their place whatever was found
+  if (leader_) holders.push_back(roster_.slot_of(*leader_));
+  if (confirmed_) holders.push_back(*confirmed_);
+  std::erase_if(finalists, [&](int32_t slot) { return std::ranges::find(holders, slot) != holders.end(); });
+  finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
+  finalists.insert(finalists.end(), holders.begin(), holders.end());
   roster_.release_all_but(finalists);
   stage_ = Stage::race;
   for (int32_t slot : finalists) roster_.prepare(slot);
@@ -213,7 +215,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
   decide("commit", roster_.at(winner_).candidate->label, claim.gain);
-  if (confirmed_) roster_.set_permanent(*confirmed_, false);
+  if (confirmed_) retire_committed();
   confirmed_ = winner_;
   roster_.set_permanent(winner_, true);
   conclude(winner_);

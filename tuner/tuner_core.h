@@ -78,6 +78,7 @@ class Tuner::Core {
   void race_kinds_again();
   void judge_ranking();
   bool is_worth(int32_t slot, double gain) const;
+  void retire_committed();
   void drop_committed(double gain);
   void forget_committed();
   bool is_over(int32_t slot) const { return roster_.contains(slot) && over_.contains(roster_.at(slot).hash); }
@@ -134,8 +135,10 @@ class Tuner::Core {
   std::map<std::string, std::set<int32_t>> banned_;  // compressors, and the tensors that they are not to be used for
   std::map<int32_t, uint64_t> proposed_;  // what the policy had proposed for a slot, which may hold less compression
 
-  std::map<Kind, std::vector<Best>> kinds_;  // of the last search
-  bool is_ranking_ = false;                  // the race is among them
+  std::map<Kind, std::vector<Best>> kinds_;    // of the last search
+  bool is_ranking_ = false;                    // the race is among them
+  std::optional<policies::Candidate> leader_;  // of that race, until one against what a new search finds
+  std::vector<policies::Candidate> former_;    // was committed before; the last first
   bool has_decided_ = false;
   int confirmations_ = 0, looks_ = 0;  // begun; how often kinds raced again
   Watch watch_;

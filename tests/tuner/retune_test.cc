@@ -201,6 +201,53 @@ TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
   EXPECT_THAT(raced, Contains("bf16 merged"));
 }
 
+// Each search finds what it is given, in turn, and the last of it from then on.
+class JobOfSearches {
+ public:
+  JobOfSearches(Change change, std::vector<std::vector<Candidate>> found)
+      : change_(std::move(change)), found_(std::move(found)), job_(options(), change_.before, {}, {kFull, kHalf}) {
+    job_.run(/*more=*/300);
+  }
+  SimulatedJob* operator->() { return &job_; }
+  void change(int64_t Change::*at) {
+    change_.*at = static_cast<int64_t>(job_.steps.size());
+    for (int i = 0; i < 600; ++i) job_.one_step();
+  }
+
+ private:
+  JobOptions options() {
+    JobOptions options;
+    options.noise = kSmall;
+    options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
+    options.make_policy = [this] {
+      const std::vector<Candidate>& found = found_[std::min(searches_++, found_.size() - 1)];
+      return std::make_unique<ScriptedPolicy>(std::vector<policies::Proposal>{{found, false}, {found, true}});
+    };
+    return options;
+  }
+
+  Change change_;
+  const std::vector<std::vector<Candidate>> found_;
+  size_t searches_ = 0;
+  SimulatedJob job_;
+};
+
+TEST(Retune, WhatChangedTheRankingRacesWhatTheNextSearchFinds) {
+  JobOfSearches job({.before = kFast, .after = kSlow}, {{kMerged, kSparse}, {kMerged}});
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.change(&Change::at);
+  EXPECT_THAT(job->decided("ranking changed"), ElementsAre("topk"));
+  EXPECT_EQ(job->label_in_force(), "topk");
+}
+
+TEST(Retune, WhatWasCommittedBeforeIsTriedWhenTheLinkIsAsItWasThen) {
+  JobOfSearches job({.before = kFast, .after = kSlow}, {{kMerged, kSparse}, {kSparse}});
+  job.change(&Change::at);
+  ASSERT_EQ(job->label_in_force(), "topk");
+  job.change(&Change::back_at);
+  EXPECT_EQ(job->label_in_force(), "bf16 merged") << "the last search did not find it";
+}
+
 TEST(Retune, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
   // The baseline got faster, and what runs did not change.
   std::map<std::string, double> after = kFast;
