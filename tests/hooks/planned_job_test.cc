@@ -35,7 +35,7 @@ void plan_a_job(const std::string& policy) {
   const auto file = std::filesystem::temp_directory_path() / ("gradtune_planned_job_test_" + policy + ".jsonl");
   const auto body = [&](const Rank& rank) {
     const Optimizer::Result result =
-        train(rank, {.fidelity = "half", .policy = policy, .tuning_share = 1.0, .host_threads = 1, .journal = file});
+        train(rank, {.fidelity = "lossy", .policy = policy, .tuning_share = 1.0, .host_threads = 1, .journal = file});
     if (rank.rank != 0) return;
     EXPECT_TRUE(result.decided);
     const auto journal = tuner::read_journal(file);
@@ -50,7 +50,8 @@ void plan_a_job(const std::string& policy) {
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(again.value(), journal.value().decided);
   };
-  run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "400"}}});
+  // At that rate and fidelity every planner expects a plan to be faster, also where a busy machine times a few steps badly.
+  run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "200"}}});
 }
 
 TEST(PlannedJob, AutoDecides) { plan_a_job("auto"); }
