@@ -109,6 +109,12 @@ bool Race::is_over() const { return arms_.empty() || rounds_ >= kRounds; }
 
 double Race::progress() const { return static_cast<double>(rounds_) / kRounds; }
 
+std::vector<int32_t> Race::slots_left() const {
+  std::vector<int32_t> slots;
+  for (const State& state : arms_) slots.push_back(state.arm.slot);
+  return slots;
+}
+
 std::optional<Race::Winner> Race::winner() const {
   if (rounds_ == 0) return {};
   const auto effect = [&](const State& state) { return baseline_.mean() - state.mean(); };

@@ -52,6 +52,7 @@ class Race {
 
   bool is_over() const;
   double progress() const;
+  std::vector<int32_t> slots_left() const;  // that are not out, the preferred one first
 
   // The preferred one of those arms that look faster than the baseline by more than 1 % (3 % when it is lossier than
   // the baseline); nothing if there is none.

@@ -38,7 +38,7 @@ void Tuner::Core::conclude(int32_t slot) {
   confirmation_.reset();
   stage_ = Stage::watch;
   importing_ = is_ranking_ = is_trial_ahead_ = is_repairing_ = false;
-  leader_.reset();
+  leaders_.clear();
   schedule_.stop(slot);
   roster_.release_all_but({slot});
   at_once_ = {.kind = Command::Kind::commit, .slot = slot, .bytes = 0};
@@ -182,8 +182,10 @@ void Tuner::Core::judge_ranking() {
   const bool holds = best == now;
   decide(holds ? "ranking holds" : "ranking changed", roster_.at(best).candidate->label, 0);
   if (holds) return settle("the ranking holds");
-  if (winner) leader_ = *roster_.at(best).candidate;
   if (!winner) drop_committed(0);
+  for (const int32_t slot : winner ? race_->slots_left() : std::vector<int32_t>()) {
+    if (slot != now) leaders_.push_back(*roster_.at(slot).candidate);
+  }
   race_.reset();
   is_ranking_ = false;
   start_search();

@@ -133,7 +133,7 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
     return true;
   });
   std::vector<int32_t> holders;  // have their place whatever was found
-  if (leader_) holders.push_back(roster_.slot_of(*leader_));
+  for (const policies::Candidate& leader : leaders_) holders.push_back(roster_.slot_of(leader));
   if (confirmed_) holders.push_back(*confirmed_);
   std::erase_if(finalists, [&](int32_t slot) { return std::ranges::find(holders, slot) != holders.end(); });
   finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them

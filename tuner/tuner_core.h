@@ -135,10 +135,10 @@ class Tuner::Core {
   std::map<std::string, std::set<int32_t>> banned_;  // compressors, and the tensors that they are not to be used for
   std::map<int32_t, uint64_t> proposed_;  // what the policy had proposed for a slot, which may hold less compression
 
-  std::map<Kind, std::vector<Best>> kinds_;    // of the last search
-  bool is_ranking_ = false;                    // the race is among them
-  std::optional<policies::Candidate> leader_;  // of that race, until one against what a new search finds
-  std::vector<policies::Candidate> former_;    // was committed before; the last first
+  std::map<Kind, std::vector<Best>> kinds_;   // of the last search
+  bool is_ranking_ = false;                   // the race is among them
+  std::vector<policies::Candidate> leaders_;  // at the end of that race, until one against what a new search finds
+  std::vector<policies::Candidate> former_;   // was committed before; the last first
   bool has_decided_ = false;
   int confirmations_ = 0, looks_ = 0;  // begun; how often kinds raced again
   Watch watch_;

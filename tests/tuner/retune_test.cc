@@ -240,6 +240,25 @@ TEST(Retune, WhatChangedTheRankingRacesWhatTheNextSearchFinds) {
   EXPECT_EQ(job->label_in_force(), "topk");
 }
 
+TEST(Retune, BothThatWereLeftAtTheEndRaceWhatTheNextSearchFinds) {
+  const Candidate sliced = candidate("fp32 sliced", 4, "none", 4);
+  std::map<std::string, double> fast = kFast, slow = kSlow;
+  fast["fp32 sliced"] = 135;
+  slow["fp32 sliced"] = 164;
+  JobOfSearches job({.before = fast, .after = slow}, {{kMerged, kSparse, sliced}, {kMerged}});
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.change(&Change::at);
+  ASSERT_THAT(job->decided("ranking changed"), SizeIs(1));
+  const int64_t changed = std::ranges::find(job->decisions, "ranking changed", &Decision::what)->step;
+  std::set<std::string> raced;
+  for (const SimulatedJob::Step& step : job->steps) {
+    if (step.step > changed && step.stage == Stage::race) raced.insert(step.label);
+  }
+  EXPECT_THAT(raced, Contains("topk"));
+  EXPECT_THAT(raced, Contains("fp32 sliced"));
+  EXPECT_THAT(job->label_in_force(), AnyOf("topk", "fp32 sliced"));
+}
+
 TEST(Retune, WhatWasCommittedBeforeIsTriedWhenTheLinkIsAsItWasThen) {
   JobOfSearches job({.before = kFast, .after = kSlow}, {{kMerged, kSparse}, {kSparse}});
   job.change(&Change::at);
