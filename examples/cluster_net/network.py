@@ -32,6 +32,8 @@ PAYLOAD_BYTES = MTU_BYTES - 52  # IP and TCP headers, with time stamps
 # TCP keeps no more than its window in flight (tcp_rmem: some 6 MB a connection), so a queue of this
 # length never drops on the way out, and on the way in only what a dozen full windows exceed.
 QUEUE_LIMIT_BYTES = 64 << 20
+# Of a link that changes: 1 ms of 100 Mbit/s. Its pieces are eight frames.
+CHANGING_BURST_BYTES = 12500
 # The relay works by frames: TCP hands them over as large as fit through a bucket with their
 # headers, and its slots hold one each.
 LARGEST_SEGMENT_BYTES = 63 << 10
@@ -50,6 +52,7 @@ class Rate:
 
     text: str
     bytes_per_s: float
+    changes: bool = False  # while the job runs: of_changing_link
 
     @staticmethod
     def parse(text):
@@ -63,10 +66,19 @@ class Rate:
             )
         return Rate(text, float(match[1]) * _UNIT_BITS[match[2]] / 8)
 
+    def of_changing_link(self):
+        """The same speed, with pieces and buckets that fit every rate of such a link.
+
+        A bucket never lets pass what is larger than itself, and what waits in it waits for ever
+        when it gets smaller than that. How large its pieces are a connection does not learn anew.
+        """
+        return dataclasses.replace(self, changes=True)
+
     @property
     def burst_bytes(self):
         """1 ms of the rate, but at least a frame: a smaller bucket would let none pass."""
-        return max(round(self.bytes_per_s / 1000), FRAME_BYTES)
+        least = CHANGING_BURST_BYTES if self.changes else FRAME_BYTES
+        return max(round(self.bytes_per_s / 1000), least)
 
     @property
     def payload_bytes_per_s(self):
@@ -75,7 +87,8 @@ class Rate:
     @property
     def segment_bytes(self):
         """As much as TCP may hand to the link in one piece without the bucket taking it apart."""
-        return min(max(round(0.9 * self.burst_bytes), 2 * FRAME_BYTES), LARGEST_SEGMENT_BYTES)
+        fitting = CHANGING_BURST_BYTES if self.changes else self.burst_bytes
+        return min(max(round(0.9 * fitting), 2 * FRAME_BYTES), LARGEST_SEGMENT_BYTES)
 
     def seconds(self, payload_bytes):
         """How long one message takes on an idle link."""
@@ -144,8 +157,9 @@ class Network:
                     self.tcp = set_up_tcp(4 * self._bytes_under_way(2 * delay.seconds))
 
     def set_rate(self, rate):
-        """From now on; what waits in the buckets stays there. Without a delay only."""
-        self.rate = rate or UNSHAPED
+        """From now on; what waits in the buckets stays there. Only where the first rate was one
+        of_changing_link, and without a delay."""
+        self.rate = (rate or UNSHAPED).of_changing_link()
         for node in range(len(self._nodes)):
             with self.inside(node):
                 self._shape_node(self.rate)

@@ -228,6 +228,18 @@ class Shaping(unittest.TestCase):
         self.assertLess(ratio, 1.05)
         self.assertGreater(ratio, 0.75)
 
+    def test_a_full_link_that_gets_slower_carries_what_waited(self):
+        with tempfile.NamedTemporaryFile("w+", suffix=".rate") as file:
+            file.write("1gbit")
+            file.flush()
+            change = f"[ $RANK = 0 ] || (sleep 0.8; echo 100mbit > {file.name}) &"
+            command = ("sh", "-c", change + ' exec "$@"', "sh", "timeout", "20", sys.executable)
+            size_bytes = 110_000_000  # takes 0.9 s at 1 Gbit/s
+            options = f"--rate 1gbit --rate-file {file.name}"
+            done = run_shaped(options, *command, "-c", TRANSFER, str(size_bytes))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the rate is 100mbit from now on", done.stderr)
+
     def test_probe_refuses_a_network_that_is_slower_or_faster_than_claimed(self):
         for claim in ("200mbit", "800mbit"):
             with self.subTest(claim=claim):
@@ -343,6 +355,7 @@ class ExitStatus(unittest.TestCase):
             ("--rate none --delay 5ms", "--delay needs a --rate other than none"),
             ("--delay 5ms", "required: --rate"),
             ("--rate 1gbit --delay 5ms --rate-file x", "a link that changes has no delay"),
+            ("--rate none --rate-file x", "--rate-file needs a --rate other than none to begin"),
             ("--rate 200mbit --delay 5", "'5' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay 1s", "'1s' is no delay: expected 100us to 200ms"),
             ("--rate 200mbit --delay soon", "'soon' is no delay: expected 100us to 200ms"),
