@@ -12,6 +12,7 @@ namespace gradtune::policies {
 namespace {
 
 constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
+constexpr size_t kFarthest = 4;     // places that a collective moves at once
 constexpr int kMostInFlight = 4;    // as many as Gloo has threads for collectives over all ranks (hooks/peers.cc)
 
 class Climb {
@@ -149,7 +150,7 @@ core::Strategy reorder(core::Strategy strategy, const RefineJob& job) {
   int runs = 1;
   // Of what waits for the link, what takes long afterwards had better not be the last.
   const auto moves_earlier = [&](size_t at) {
-    for (size_t by = 1; by <= at && runs < job.most_runs; ++by) {
+    for (size_t by = 1; by <= std::min(at, kFarthest) && runs < job.most_runs; ++by) {
       if (order[at - by].bucket == order[at].bucket) return false;
       const auto begin = order.begin() + static_cast<std::ptrdiff_t>(at - by);
       std::rotate(begin, begin + static_cast<std::ptrdiff_t>(by), begin + static_cast<std::ptrdiff_t>(by) + 1);
@@ -166,7 +167,7 @@ core::Strategy reorder(core::Strategy strategy, const RefineJob& job) {
   };
   for (bool helped = true; helped && runs < job.most_runs;) {
     helped = false;
-    for (size_t at = 1; at < order.size(); ++at) helped |= moves_earlier(at);
+    for (size_t at = order.size(); at-- > 1;) helped |= moves_earlier(at);  // the last ones matter most
   }
   return strategy;
 }
