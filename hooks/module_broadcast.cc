@@ -45,13 +45,10 @@ void ModuleBroadcast::broadcast_together(const std::vector<torch::Tensor>& tenso
     staged.push_back(torch::from_blob(staging_.data() + at, tensor.sizes(), tensor.options()));
     at += room_of(tensor);
   }
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (peers_.rank() == 0) staged[t].copy_(tensors[t]);
-  }
+  const bool is_root = peers_.rank() == 0;
+  for (size_t t = 0; is_root && t < tensors.size(); ++t) staged[t].copy_(tensors[t]);
   peers_.broadcast(staging_.data(), static_cast<int64_t>(bytes));
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (peers_.rank() != 0) tensors[t].copy_(staged[t]);
-  }
+  for (size_t t = 0; !is_root && t < tensors.size(); ++t) tensors[t].copy_(staged[t]);
 }
 
 }  // namespace gradtune

@@ -380,8 +380,7 @@ void Session::check_between_passes() {
   check_usable();
   if (!in_backward_) return;
   fail({core::Error::Code::invalid,
-        "a backward pass ended with an exception, or this was called inside of one; averages of its gradients can not "
-        "be "
+        "a backward pass ended with an exception, or this was called inside of one; averages of its gradients can not be "
         "completed any more"});
 }
 

@@ -163,8 +163,7 @@ void Tuner::Core::race_kinds_again() {
     for (size_t i = 1; own != kinds_.end() && i < own->second.size(); ++i) best.push_back(&own->second[i]);
   }
   for (const Best* found : best) arms.push_back(found->candidate);
-  std::vector<int32_t> slots;
-  if (confirmed_) slots.push_back(*confirmed_);
+  std::vector<int32_t> slots;  // beside what is committed
   for (const policies::Candidate& candidate : arms) {
     if (slots.size() == kMostFinalists) break;
     const int32_t slot = roster_.slot_of(candidate);

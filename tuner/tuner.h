@@ -24,10 +24,11 @@
 // against the baseline, to which it falls back when it is not faster any more; what is lossier has to be faster by more
 // than a tie, as it had to be when it was committed. After an alarm it is enough that it looks so; by the clock, where
 // the test comes again and again, it has to be proven. After an alarm, once looking again is worth its price, the
-// baselines are observed and the best of each kind of compression that the last search measured race again, with the
-// next best of the kind in force; only where another one wins than that in force is there a new search. What was
-// confirmed before and held in the audit stays unless another strategy beats it in the race and is confirmed against the
-// baseline, or another baseline is the faster one by now and it does not look faster than that.
+// baselines are observed and what may be the best by now races: what a policy with a model foresees, what was committed
+// before, the best of each kind of compression that the last search measured, and the next best of the kind in force.
+// Only where another one wins than that in force is there a new search, and what was left at the end races what it
+// finds. What was confirmed before and held in the audit stays unless another strategy beats it in the race and is
+// confirmed against the baseline, or another baseline is the faster one by now and it does not look faster than that.
 #pragma once
 
 #include <cstdint>

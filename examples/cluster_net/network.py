@@ -4,7 +4,8 @@
 token buckets.
 
 Every node's egress is shaped with a burst of 1 ms of the rate: an idle link then gives away at most
-1 ms, and the rate holds while the machine computes. Where more than two nodes can meet at one
+1 ms, and the rate holds while the machine computes. A link that changes has one of 12.5 kB at least,
+which below 100 Mbit/s is more. Where more than two nodes can meet at one
 receiver its ingress is shaped too, on the switch's port, with twice the burst, so that the sender's
 bucket stays the one that is felt. With a delay the switch is a relay in place of the bridge
 (delay.py). Loss is not emulated.

@@ -25,12 +25,11 @@ struct ReplayOptions {
 };
 
 // What it prints: a JSON object {time_ms, planning_ms, error_bound, buckets: [{first, last, option}]}, or a table for
-// people. time_ms runs from the first ready gradient to the end of communication and backward; no plan that
-// leaves in the order of readiness takes less than time_ms / (1 + error_bound), where the planner knows such a bound
-// (null where it does not). Tensors are counted from
-// 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor, offset, length}] too. Options of the
-// published model are told by number, those of a cost file as programs, and its table also says what the executor's rules make of the plan
-// (policies/timeline.h).
+// people. time_ms runs from the first ready gradient to the end of communication and backward; no plan that leaves in
+// the order of readiness takes less than time_ms / (1 + error_bound), where the planner knows such a bound (null where
+// it does not). Tensors are counted from 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor,
+// offset, length}] too. Options of the published model are told by number, those of a cost file as programs, and its
+// table also says what the executor's rules make of the plan (policies/timeline.h).
 core::Result<std::string> replay(const ReplayOptions& options);
 
 }  // namespace gradtune::tuner
