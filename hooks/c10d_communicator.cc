@@ -277,19 +277,14 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
     options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
   }
   options->threads = threads;
-  std::string reason = "no answer within " + std::to_string(2 * timeout_ms) + " ms";
-  try {
-    // It has a time limit of its own for peers, not for the store's answers.
-    auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
-      return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
-                                                         size, options);
-    });
-    if (backend) return *backend;
-  } catch (const std::exception& caught) {
-    reason = caught.what();
-  }
-  throw core::Exception({core::Error::Code::lost,
-                         "connecting the group \"" + prefix + "\" failed: " + reason.substr(0, reason.find('\n'))});
+  // It has a time limit of its own for peers, not for the store's answers.
+  const auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
+                                                       size, options);
+  });
+  if (backend) return backend.value();
+  throw core::Exception(
+      {core::Error::Code::lost, "connecting the group \"" + prefix + "\" failed: " + backend.error().message});
 }
 
 }  // namespace gradtune

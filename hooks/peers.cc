@@ -24,19 +24,14 @@ using comm::Collective;
 
 c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms) {
   const auto store = group->getStore();
-  std::string reason = "no answer within " + std::to_string(timeout_ms) + " ms";
-  try {
-    // The n-th wrap of this rank is the n-th of all: each has its own keys.
-    const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
-      return store->add("gradtune/wraps/" + std::to_string(rank), 1);
-    });
-    if (wraps) return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(*wraps), store);
-  } catch (const std::exception& caught) {
-    reason = caught.what();
-  }
+  // The n-th wrap of this rank is the n-th of all: each has its own keys.
+  const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
+    return store->add("gradtune/wraps/" + std::to_string(rank), 1);
+  });
+  if (wraps) return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + std::to_string(wraps.value()), store);
   throw core::Exception(
       {core::Error::Code::lost, "gradtune: rank " + std::to_string(group->getRank()) +
-                                    ": the store does not answer at \"wrap\": " + reason.substr(0, reason.find('\n'))});
+                                    ": the store does not answer at \"wrap\": " + wraps.error().message});
 }
 
 double mbit_per_second(const std::string& text) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "gradtune/gradtune.h"
 #include "hooks/c10d_communicator.h"
@@ -25,50 +26,27 @@ milliseconds left_until(Clock::time_point deadline) {
 
 bool is_server(const LaunchInfo& info) { return info.rank == 0 && !info.agent_store; }
 
-// Throws after the timeout, or earlier where c10d gives up.
-c10::intrusive_ptr<c10d::Store> connect_once(const LaunchInfo& info, bool is_server, milliseconds timeout) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(info.master_port);
-  options.isServer = is_server;
-  options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
-  options.timeout = timeout;
-  auto store = within(timeout, [address = info.master_address, options] {
-    return c10::make_intrusive<c10d::TCPStore>(address, options);
-  });
-  if (!store) throw std::runtime_error("it does not answer");
-  return *store;
-}
-
-// A client asks again on a new connection when one got lost on the way. Only rank 0 can be the server, and it would not
-// get its own port twice.
-c10::intrusive_ptr<c10d::Store> connect(const LaunchInfo& info, milliseconds timeout) {
-  if (is_server(info)) return connect_once(info, /*is_server=*/true, timeout);
-  const milliseconds share = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
-  const auto deadline = Clock::now() + timeout;
-  for (milliseconds left = timeout;;) {
-    try {
-      return connect_once(info, /*is_server=*/false, std::min(share, left));
-    } catch (const std::exception&) {
-      left = left_until(deadline);
-      if (left.count() <= 0) throw;
-    }
-  }
-}
-
 c10::intrusive_ptr<c10d::Store> make_store(const LaunchInfo& info, milliseconds timeout) {
   if (info.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
-  try {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(info.master_port);
+  options.isServer = is_server(info);
+  options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
+  options.timeout = timeout;
+  const auto store = within(timeout, [address = info.master_address, options] {
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
+  });
+  if (store) {
     // Restarts under one agent's store must not read what the attempt before left there.
     const std::string attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
-    return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, connect(info, timeout));
-  } catch (const std::exception& caught) {
-    const std::string reason(caught.what());
-    throw core::Exception({core::Error::Code::lost, "gradtune: rank " + std::to_string(info.rank) + ": no store at " +
-                                                        info.master_address + ":" + std::to_string(info.master_port) +
-                                                        ", where " +
-                                                        (info.agent_store ? "torchrun's agent" : "rank 0") +
-                                                        " should answer: " + reason.substr(0, reason.find('\n'))});
+    return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, store.value());
   }
+  const core::Error& error = store.error();
+  throw core::Exception(
+      {core::Error::Code::lost,
+       "gradtune: rank " + std::to_string(info.rank) + ": no store at " + info.master_address + ":" +
+           std::to_string(info.master_port) + ", where " + (info.agent_store ? "torchrun's agent" : "rank 0") +
+           " should answer: " + (error.code == core::Error::Code::timeout ? "it does not answer" : error.message)});
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> connect_group(const LaunchInfo& info,
@@ -91,17 +69,19 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
   const LaunchInfo info = launch_info(environment_variable).value();
   const auto timeout = milliseconds(static_cast<int64_t>(timeout_s * 1000));
   const auto deadline = Clock::now() + timeout;
+  // A client comes again where its connection to the store is served by nobody or got lost, or was to another store, one
+  // that just ended at that port. Only rank 0 can be the server, and it would not get its own port twice.
+  const milliseconds share = is_server(info) ? timeout : std::max(timeout / 5, std::min(milliseconds(1000), timeout));
   for (milliseconds left = timeout;;) {
-    const c10::intrusive_ptr<c10d::Store> store = make_store(info, left);
-    RollCall roll_call(store, info.rank, info.world_size, left.count());
+    std::optional<RollCall> roll_call;
     try {
-      roll_call.await_all("join").value();
+      const c10::intrusive_ptr<c10d::Store> store = make_store(info, std::min(share, left));
+      roll_call.emplace(store, info.rank, info.world_size, left.count());
+      roll_call->await_all("join").value();
       return connect_group(info, store, left);
     } catch (const core::Exception&) {
-      // A client's store may have gone although the job's lives: it was one that just ended at that port, of an attempt
-      // before or of another job, or the connection got lost.
       left = left_until(deadline);
-      if (is_server(info) || left.count() <= 0 || roll_call.is_known("join")) throw;
+      if (is_server(info) || left.count() <= 0 || (roll_call && roll_call->is_known("join"))) throw;
     }
   }
 }

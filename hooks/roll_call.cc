@@ -81,73 +81,58 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, in
     : store_(std::move(store)), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
 
 template <typename Call>
-auto RollCall::ask(int64_t waits_ms, Call call) {
-  const core::Error silent{core::Error::Code::lost, "no answer within " + std::to_string(timeout_ms_) + " ms"};
-  if (is_silent_) throw core::Exception(silent);
+auto RollCall::ask(int64_t waits_ms, Call call) -> core::Result<decltype(call())> {
+  if (is_silent_) return core::Error{core::Error::Code::timeout, "it did not answer before"};
   auto answer = within(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(call));
-  is_silent_ = !answer;
-  if (is_silent_) throw core::Exception(silent);
-  return *std::move(answer);
+  is_silent_ = !answer && answer.error().code == core::Error::Code::timeout;
+  return answer;
 }
 
 core::Status RollCall::await_all(const std::string& name) {
   const std::string who = "gradtune: rank " + std::to_string(rank_) + ": ";
-  try {
-    const std::vector<int> absent =
-        ask(timeout_ms_, [store = store_, name, rank = rank_, size = size_, limit = timeout_ms_] {
-          store->set(key(name, rank), bytes("here"));
-          return missing(store, name, all_ranks(size), limit);
-        });
-    if (absent.empty()) return {};
-    return core::Error{core::Error::Code::timeout, who + list(absent) + " of " + std::to_string(size_) +
-                                                       " did not come to \"" + name + "\" within " +
-                                                       std::to_string(timeout_ms_) + " ms"};
-  } catch (const std::exception& caught) {
-    const std::string reason(caught.what());
+  const auto absent = ask(timeout_ms_, [store = store_, name, rank = rank_, size = size_, limit = timeout_ms_] {
+    store->set(key(name, rank), bytes("here"));
+    return missing(store, name, all_ranks(size), limit);
+  });
+  if (!absent) {
     return core::Error{core::Error::Code::lost,
-                       who + "the store does not answer at \"" + name + "\": " + reason.substr(0, reason.find('\n'))};
+                       who + "the store does not answer at \"" + name + "\": " + absent.error().message};
   }
+  if (absent.value().empty()) return {};
+  return core::Error{core::Error::Code::timeout, who + list(absent.value()) + " of " + std::to_string(size_) +
+                                                     " did not come to \"" + name + "\" within " +
+                                                     std::to_string(timeout_ms_) + " ms"};
 }
 
 bool RollCall::is_known(const std::string& name) noexcept {
-  try {
-    return ask(0, [store = store_, name, rank = rank_] { return store->check({key(name, rank)}); });
-  } catch (const std::exception&) {
-    return false;
-  }
+  const auto known = ask(0, [store = store_, name, rank = rank_] { return store->check({key(name, rank)}); });
+  return known && known.value();
 }
 
+// Where the store is gone the others will suspect its host, rightly.
 void RollCall::tell(const std::string& key, const std::string& text) noexcept {
-  try {
-    ask(0, [store = store_, key, text] {
-      if (!store->check({key})) store->set(key, bytes(text));  // of two at once either is right
-      return true;
-    });
-  } catch (const std::exception&) {
-    // The store is gone: the others will suspect its host, rightly.
-  }
+  static_cast<void>(ask(0, [store = store_, key, text] {
+    if (!store->check({key})) store->set(key, bytes(text));  // of two at once either is right
+    return true;
+  }));
 }
 
 void RollCall::sign_off(const std::string& why) noexcept { tell(key("end", rank_), why); }
 
 void RollCall::raise_alarm(const std::string& who) noexcept { tell("alarm", who); }
 
+// Where the store is gone its host may have finished well, with its last bytes still on the way to us.
 std::string RollCall::first_failure() noexcept {
-  try {
-    return ask(0, [store = store_] { return store->check({"alarm"}) ? text_of(store, "alarm") : std::string(); });
-  } catch (const std::exception&) {
-    return "";  // its host may have finished well, with its last bytes still on the way to us
-  }
+  const auto alarm =
+      ask(0, [store = store_] { return store->check({"alarm"}) ? text_of(store, "alarm") : std::string(); });
+  return alarm ? alarm.value() : "";
 }
 
 std::string RollCall::suspects(int64_t grace_ms) noexcept {
-  try {
-    return ask(2 * grace_ms, [store = store_, rank = rank_, size = size_, grace_ms] {
-      return find_suspects(store, rank, size, grace_ms);
-    });
-  } catch (const std::exception&) {
-    return "suspected: rank 0 or whoever holds the store, which does not answer";
-  }
+  const auto found = ask(2 * grace_ms, [store = store_, rank = rank_, size = size_, grace_ms] {
+    return find_suspects(store, rank, size, grace_ms);
+  });
+  return found ? found.value() : "suspected: rank 0 or whoever holds the store, which does not answer";
 }
 
 }  // namespace gradtune

@@ -45,9 +45,9 @@ class RollCall {
   // What was told first stays.
   void tell(const std::string& key, const std::string& text) noexcept;
 
-  // What `call` returns; throws core::Exception (lost) when the store does not answer, and at once from then on.
+  // What `call` returns, or an error when the store does not answer, and at once from then on.
   template <typename Call>
-  auto ask(int64_t waits_ms, Call call);
+  auto ask(int64_t waits_ms, Call call) -> core::Result<decltype(call())>;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;

@@ -380,8 +380,8 @@ void Session::check_between_passes() {
   check_usable();
   if (!in_backward_) return;
   fail({core::Error::Code::invalid,
-        "a backward pass ended with an exception, or this was called inside of one; averages of its gradients can not be "
-        "completed any more"});
+        "a backward pass ended with an exception, or this was called inside of one; averages of its gradients "
+        "can not be completed any more"});
 }
 
 void Session::fail(const core::Error& error) {

@@ -7,26 +7,35 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <future>
-#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "engine/core/result.h"
+
 namespace gradtune {
 
-// What `call` returns or throws, when it ends within the limit. Otherwise nothing, and its thread is left behind: so it
-// must own all it uses, and whoever made it asks no more of the one that does not answer.
+// What `call` returns; an error (lost) where it throws, with the first line of what c10d says, behind which are stacks;
+// or one (timeout) where it does not end within the limit. Its thread is left behind then: so it must own all it uses,
+// and whoever made it asks no more of the one that does not answer.
 template <typename Call>
-auto within(std::chrono::milliseconds limit, Call call) -> std::optional<decltype(call())> {
-  std::packaged_task<decltype(call())()> task(std::move(call));
-  auto answer = task.get_future();
-  std::thread thread(std::move(task));
-  if (answer.wait_for(limit) == std::future_status::ready) {
-    thread.join();
-    return answer.get();
+auto within(std::chrono::milliseconds limit, Call call) -> core::Result<decltype(call())> {
+  try {
+    std::packaged_task<decltype(call())()> task(std::move(call));
+    auto answer = task.get_future();
+    std::thread thread(std::move(task));
+    if (answer.wait_for(limit) == std::future_status::ready) {
+      thread.join();
+      return answer.get();
+    }
+    thread.detach();
+  } catch (const std::exception& caught) {
+    const std::string reason(caught.what());
+    return core::Error{core::Error::Code::lost, reason.substr(0, reason.find('\n'))};
   }
-  thread.detach();
-  return std::nullopt;
+  return core::Error{core::Error::Code::timeout, "no answer within " + std::to_string(limit.count()) + " ms"};
 }
 
 }  // namespace gradtune

@@ -14,23 +14,29 @@ constexpr std::chrono::milliseconds kShort(20), kLong(60'000);
 
 TEST(Within, GivesWhatTheCallReturns) {
   auto answer = within(kLong, [] { return std::make_unique<int>(7); });
-  ASSERT_TRUE(answer.has_value());
-  EXPECT_EQ(**answer, 7);
+  ASSERT_TRUE(answer.ok());
+  EXPECT_EQ(*answer.value(), 7);
 }
 
-TEST(Within, ThrowsWhatTheCallThrows) {
-  EXPECT_THROW(within(kLong, []() -> int { throw std::runtime_error("no"); }), std::runtime_error);
+TEST(Within, SaysInALineWhatTheCallThrows) {
+  const auto answer = within(kLong, []() -> int { throw std::runtime_error("no\nstack"); });
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, core::Error::Code::lost);
+  EXPECT_EQ(answer.error().message, "no");
 }
 
-TEST(Within, GivesNothingWhereTheCallDoesNotEndAndLetsItEndLater) {
+TEST(Within, IsAnErrorWhereTheCallDoesNotEndAndLetsItEndLater) {
   std::promise<void> go;
   const auto done = std::make_shared<std::promise<void>>();
   auto ended = done->get_future();
-  EXPECT_FALSE(within(kShort, [gone = go.get_future().share(), done] {
-                 gone.wait();
-                 done->set_value();
-                 return true;
-               }).has_value());
+  const auto answer = within(kShort, [gone = go.get_future().share(), done] {
+    gone.wait();
+    done->set_value();
+    return true;
+  });
+  ASSERT_FALSE(answer.ok());
+  EXPECT_EQ(answer.error().code, core::Error::Code::timeout);
+  EXPECT_EQ(answer.error().message, "no answer within 20 ms");
   go.set_value();
   EXPECT_EQ(ended.wait_for(kLong), std::future_status::ready);
 }
