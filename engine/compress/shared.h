@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/round_up.h"
 
 namespace gradtune::compress {
 
@@ -37,7 +38,7 @@ constexpr uint32_t compressor_id(const char (&name)[5]) {
          uint32_t{uint8_t(name[3])} << 24;
 }
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+using core::round_up;
 constexpr int64_t section_bytes(int64_t bytes) { return round_up(bytes, 16); }
 
 void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, int64_t count);

@@ -32,6 +32,7 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/result.h"
+#include "engine/core/round_up.h"
 #include "engine/core/topology.h"
 
 namespace gradtune::core {
@@ -73,11 +74,8 @@ int travels(Step::Kind collective, int group);
 
 // How programs lay data out. A bucket is padded so that its shards are equally long and multiples of 16 elements; a
 // payload, unless it is summed, so that those behind it begin at multiples of 16 bytes.
-constexpr int64_t padded_to_shards(int64_t numel, int shards) {
-  const int64_t unit = int64_t{16} * shards;
-  return (numel + unit - 1) / unit * unit;
-}
-constexpr int64_t aligned_payload(int64_t bytes) { return (bytes + 15) / 16 * 16; }
+constexpr int64_t padded_to_shards(int64_t numel, int shards) { return round_up(numel, int64_t{16} * shards); }
+constexpr int64_t aligned_payload(int64_t bytes) { return round_up(bytes, 16); }
 
 std::string_view to_string(Place place);
 std::string_view to_string(Level level);

@@ -21,7 +21,7 @@ void move(std::span<float> from, std::span<float> to, int64_t begin, int64_t end
 
 AlignedBytes::AlignedBytes(int64_t bytes) : bytes_(bytes) {
   constexpr size_t kAlignment = 64;
-  const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
+  const auto rounded = static_cast<size_t>(core::round_up(bytes, kAlignment));
   if (bytes == 0) return;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
   if (data_ == nullptr) throw std::bad_alloc();

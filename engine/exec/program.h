@@ -13,12 +13,13 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/compress/compressor.h"
+#include "engine/core/round_up.h"
 #include "engine/core/strategy.h"
 
 namespace gradtune::exec {
 
 // What is allocated in the pool, and in the memory of state, begins at a cache line.
-constexpr int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr int64_t aligned(int64_t bytes) { return core::round_up(bytes, 64); }
 
 // Elements [begin, begin + length) of a bucket.
 struct Range {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tuner does after a decision, when the job changes: alarms, audits of the baseline, new searches.
+// What the tuner does after a decision, when the job changes: alarms and new searches. Audits: audit_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/tuner/simulated_job.h"
+#include "tests/tuner/changing_job.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -25,64 +25,6 @@ using testing::ElementsAre;
 using testing::Ge;
 using testing::IsEmpty;
 using testing::SizeIs;
-
-constexpr Noise kSmall{.cv = 0.03, .spikes = 0.01, .transient = 1.3};
-constexpr int64_t kNever = int64_t{1} << 60;
-
-// A link that changes: what each strategy takes per step before and after.
-struct Change {
-  std::map<std::string, double> before, after;
-  int64_t at = kNever, back_at = kNever;
-
-  double factor(int64_t step, const std::string& label) const {
-    return step >= at && step < back_at ? after.at(label) / before.at(label) : 1;
-  }
-};
-
-// fp32 and bf16 as baselines; the searches find a partition of bf16 and a sparse one.
-const Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
-const Candidate kMerged = candidate("bf16 merged", 2, "bf16", 3), kSparse = candidate("topk", 3, "topk", 2);
-
-class ChangingJob {
- public:
-  explicit ChangingJob(Change change, Noise noise = kSmall, uint64_t seed = 1, const TunerOptions& tuner = {})
-      : change_(std::move(change)), job_(options(noise, seed, tuner), change_.before, script(), {kFull, kHalf}) {}
-
-  SimulatedJob& operator*() { return job_; }
-  SimulatedJob* operator->() { return &job_; }
-
-  void decide() {
-    while (job_.tuner->stage() != Stage::watch) job_.one_step();
-  }
-  void steps(int64_t n) {
-    for (int64_t i = 0; i < n; ++i) job_.one_step();
-  }
-  void change_now() { change_.at = static_cast<int64_t>(job_.steps.size()); }
-  void change_back_now() { change_.back_at = static_cast<int64_t>(job_.steps.size()); }
-  // The first step since `from` after which the label is in force to the end.
-  int64_t settled(const std::string& label) const {
-    const auto other = std::find_if(job_.steps.rbegin(), job_.steps.rend(),
-                                    [&](const SimulatedJob::Step& step) { return step.label != label; });
-    return job_.steps.rend() - other;
-  }
-
- private:
-  JobOptions options(Noise noise, uint64_t seed, const TunerOptions& tuner) {
-    JobOptions options;
-    options.noise = noise;
-    options.seed = seed;
-    options.tuner = tuner;
-    options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
-    return options;
-  }
-  static std::vector<policies::Proposal> script() { return {{{kMerged, kSparse}, false}, {{kMerged, kSparse}, true}}; }
-
-  Change change_;
-  SimulatedJob job_;
-};
-
-const std::map<std::string, double> kFast = {{"fp32", 130}, {"bf16", 110}, {"bf16 merged", 100}, {"topk", 140}};
-const std::map<std::string, double> kSlow = {{"fp32", 1500}, {"bf16", 800}, {"bf16 merged", 780}, {"topk", 160}};
 
 TEST(Retune, ASlowerLinkLeadsToTheStrategyThatIsBestThere) {
   ChangingJob job({.before = kFast, .after = kSlow});
@@ -180,57 +122,16 @@ TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
     arms.push_back(candidate("arm" + std::to_string(i), 20 + i, "bf16"));
     ms[arms.back().label] = 105;
   }
-  int64_t changed = kNever;
-  int searches = 0;
-  JobOptions options;
-  options.factor = [&](int64_t step, const std::string&) { return step >= changed ? 1.3 : 1.0; };
-  options.make_policy = [&] {
-    const std::vector<Candidate> found = searches++ == 0 ? std::vector<Candidate>{kMerged} : arms;
-    return std::make_unique<ScriptedPolicy>(std::vector<policies::Proposal>{{found, true}});
-  };
-  SimulatedJob job(options, ms, {}, {kFull, kHalf});
-  job.run(/*more=*/300);
-  ASSERT_EQ(job.label_in_force(), "bf16 merged");
-  changed = static_cast<int64_t>(job.steps.size());
-  for (int i = 0; i < 600; ++i) job.one_step();
-  std::set<std::string> raced;
-  for (const SimulatedJob::Step& step : job.steps) {
-    if (step.step > changed && step.stage == Stage::race) raced.insert(step.label);
-  }
+  std::map<std::string, double> slower = ms;
+  for (auto& [label, each_ms] : slower) each_ms *= 1.3;
+  JobOfSearches job({.before = ms, .after = slower}, {{kMerged}, arms});
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  const auto changed = static_cast<int64_t>(job->steps.size());
+  job.change(&Change::at);
+  const std::set<std::string> raced = job.raced_since(changed);
   EXPECT_THAT(raced, SizeIs(8)) << "the baseline is one of them";
   EXPECT_THAT(raced, Contains("bf16 merged"));
 }
-
-// Each search finds what it is given, in turn, and the last of it from then on.
-class JobOfSearches {
- public:
-  JobOfSearches(Change change, std::vector<std::vector<Candidate>> found)
-      : change_(std::move(change)), found_(std::move(found)), job_(options(), change_.before, {}, {kFull, kHalf}) {
-    job_.run(/*more=*/300);
-  }
-  SimulatedJob* operator->() { return &job_; }
-  void change(int64_t Change::*at) {
-    change_.*at = static_cast<int64_t>(job_.steps.size());
-    for (int i = 0; i < 600; ++i) job_.one_step();
-  }
-
- private:
-  JobOptions options() {
-    JobOptions options;
-    options.noise = kSmall;
-    options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
-    options.make_policy = [this] {
-      const std::vector<Candidate>& found = found_[std::min(searches_++, found_.size() - 1)];
-      return std::make_unique<ScriptedPolicy>(std::vector<policies::Proposal>{{found, false}, {found, true}});
-    };
-    return options;
-  }
-
-  Change change_;
-  const std::vector<std::vector<Candidate>> found_;
-  size_t searches_ = 0;
-  SimulatedJob job_;
-};
 
 TEST(Retune, WhatChangedTheRankingRacesWhatTheNextSearchFinds) {
   JobOfSearches job({.before = kFast, .after = kSlow}, {{kMerged, kSparse}, {kMerged}});
@@ -249,11 +150,8 @@ TEST(Retune, BothThatWereLeftAtTheEndRaceWhatTheNextSearchFinds) {
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change(&Change::at);
   ASSERT_THAT(job->decided("ranking changed"), SizeIs(1));
-  const int64_t changed = std::ranges::find(job->decisions, "ranking changed", &Decision::what)->step;
-  std::set<std::string> raced;
-  for (const SimulatedJob::Step& step : job->steps) {
-    if (step.step > changed && step.stage == Stage::race) raced.insert(step.label);
-  }
+  const std::set<std::string> raced =
+      job.raced_since(std::ranges::find(job->decisions, "ranking changed", &Decision::what)->step);
   EXPECT_THAT(raced, Contains("topk"));
   EXPECT_THAT(raced, Contains("fp32 sliced"));
   EXPECT_THAT(job->label_in_force(), AnyOf("topk", "fp32 sliced"));
@@ -265,112 +163,6 @@ TEST(Retune, WhatWasCommittedBeforeIsTriedWhenTheLinkIsAsItWasThen) {
   ASSERT_EQ(job->label_in_force(), "topk");
   job.change(&Change::back_at);
   EXPECT_EQ(job->label_in_force(), "bf16 merged") << "the last search did not find it";
-}
-
-TEST(Retune, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
-  // The baseline got faster, and what runs did not change.
-  std::map<std::string, double> after = kFast;
-  after["bf16"] = 85;
-  ChangingJob job({.before = kFast, .after = after});
-  job.decide();
-  ASSERT_EQ(job->label_in_force(), "bf16 merged");
-  job.change_now();
-  job.steps(8'000);
-  EXPECT_THAT(job->decided("drift"), IsEmpty());
-  EXPECT_EQ(job->decided("drop committed").front(), "bf16 merged");
-  EXPECT_EQ(job->label_in_force(), "bf16");
-}
-
-TEST(Retune, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
-  std::map<std::string, double> after = kFast;
-  after["topk"] = 0.985 * after["bf16"];
-  ChangingJob job({.before = kSlow, .after = after});
-  job.decide();
-  ASSERT_EQ(job->label_in_force(), "topk");
-  job.steps(300);
-  const int64_t changed = static_cast<int64_t>(job->steps.size());
-  job.change_now();
-  job.steps(500);
-  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
-  const auto dropped = std::ranges::find(job->decisions, "drop committed", &Decision::what);
-  EXPECT_LE(dropped->step - changed, 150);
-  EXPECT_EQ(job->label_in_force(), "bf16 merged");
-}
-
-// At 2 % the first audit would drop it.
-TEST(Retune, WhatIsConfirmedAtATieWithTheBaselineIsNotCommittedWhereItLosesMore) {
-  std::map<std::string, double> tie = kSlow;
-  tie["topk"] = 0.98 * tie["bf16"];
-  ChangingJob job({.before = kSlow, .after = tie}, kQuiet);
-  while (job->tuner->stage() != Stage::confirm) job->one_step();
-  ASSERT_THAT(job->decided("confirm"), ElementsAre("topk"));
-  job.change_now();
-  job.decide();
-  job.steps(10);
-  EXPECT_THAT(job->decided("not confirmed"), ElementsAre("topk"));
-  EXPECT_THAT(job->decided("commit"), IsEmpty());
-  EXPECT_EQ(job->label_in_force(), "bf16");
-}
-
-// The audit after the alarm just held, and nothing else looks faster.
-TEST(Retune, WhatHeldStaysWhereNothingLooksFasterThanTheBaseline) {
-  const std::map<std::string, double> after = {{"fp32", 180}, {"bf16", 140}, {"bf16 merged", 139.3}, {"topk", 180}};
-  ChangingJob job({.before = kFast, .after = after}, kQuiet);
-  job.decide();
-  ASSERT_EQ(job->label_in_force(), "bf16 merged");
-  job.steps(300);
-  job.change_now();
-  job.steps(1'000);
-  EXPECT_THAT(job->decided("look again"), SizeIs(Ge(1U)));
-  EXPECT_THAT(job->decided("ranking holds"), Contains("bf16 merged"));
-  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
-  EXPECT_EQ(job->tuner->chosen().label, "bf16 merged");
-}
-
-// An audit runs what is in force for 32 scored steps: had tuning to pay for them, nothing would be left for the search.
-TEST(Retune, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
-  const std::map<std::string, double> before = {{"fp32", 400}, {"bf16", 250}, {"bf16 merged", 240}, {"topk", 180}};
-  const std::map<std::string, double> after = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 90}, {"topk", 148}};
-  ChangingJob job({.before = before, .after = after}, kSmall, 1, {.budget_share = 0.08});
-  job.decide();
-  ASSERT_EQ(job->label_in_force(), "topk");
-  job.steps(300);
-  job.change_now();
-  job.steps(600);
-  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
-  EXPECT_EQ(job->label_in_force(), "bf16 merged");
-}
-
-// Its steps are compared with those from before the audit.
-TEST(Retune, AChangeDuringAnAuditIsNoticed) {
-  std::map<std::string, double> throttled = kFast;
-  for (auto& [label, ms] : throttled) ms *= 1.3;
-  for (const int into : {0, 10, 20, 40}) {
-    ChangingJob job({.before = kFast, .after = throttled}, kSmall);
-    job.decide();
-    job.steps(100);
-    while (job->tuner->stage() != Stage::audit) job->one_step();
-    job.steps(into);
-    ASSERT_EQ(job->tuner->stage(), Stage::audit);
-    job.change_now();
-    while (job->tuner->stage() == Stage::audit) job->one_step();
-    job.steps(50);
-    EXPECT_THAT(job->decided("drift"), ElementsAre("bf16 merged")) << into;
-  }
-}
-
-TEST(Retune, AuditsTakeAtMostTheirShareOfTheTime) {
-  ChangingJob job({.before = kSlow, .after = kSlow}, kQuiet);
-  job.decide();
-  job.steps(40'000);
-  double total_ms = 0, audit_ms = 0;
-  for (const SimulatedJob::Step& step : job->steps) {
-    total_ms += step.ms;
-    if (step.stage == Stage::audit) audit_ms += std::max(0.0, step.ms - 160);
-  }
-  EXPECT_THAT(job->decided("audit"), SizeIs(Ge(2U)));
-  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
-  EXPECT_LE(audit_ms, 0.004 * total_ms);
 }
 
 TEST(Retune, ASlowRankIsNamedAndNotBlamedOnTheStrategy) {
@@ -402,39 +194,6 @@ TEST(Retune, TurnedOffItOnlyTells) {
 }
 
 // --- over many runs --------------------------------------------------------------------------------------------------
-
-TEST(Retune, QuietJobsAreLeftAlone) {
-  int searched = 0;
-  for (uint64_t seed = 0; seed < 20; ++seed) {
-    ChangingJob job({.before = kSlow, .after = kSlow}, {.cv = 0.05, .spikes = 0.02, .transient = 1.3}, seed);
-    job.decide();
-    job.steps(3'000);
-    searched += static_cast<int>(job->decided("look again").size());
-    EXPECT_EQ(job->label_in_force(), "topk") << seed;
-  }
-  EXPECT_EQ(searched, 0);
-}
-
-// A gain of a few percent is what six pairs of blocks may well miss by chance, and audits come again and again.
-TEST(Retune, ASmallGainOutlastsManyAudits) {
-  const int kRuns = 100;
-  for (const auto& [label, gain] : {std::pair<std::string, double>("bf16 merged", 0.04), {"topk", 0.05}}) {
-    std::map<std::string, double> ms = {{"fp32", 150}, {"bf16", 100}, {"bf16 merged", 100}, {"topk", 120}};
-    ms[label] = 100 * (1 - gain);
-    int committed = 0, kept = 0;
-    for (uint64_t seed = 0; seed < kRuns; ++seed) {
-      ChangingJob job({.before = ms, .after = ms}, {.cv = 0.05, .spikes = 0.02, .transient = 1.3}, seed);
-      job.decide();
-      if (job->tuner->chosen().label != label) continue;
-      ++committed;
-      job.steps(10'000);
-      kept += job->decided("drop committed").empty() ? 1 : 0;
-    }
-    RecordProperty(label, kept);
-    EXPECT_GE(committed, kRuns / 2) << label;
-    EXPECT_GE(kept, 0.95 * committed) << label;
-  }
-}
 
 // Up and down: whatever is done about it costs no more than the baseline would have taken.
 TEST(Retune, AnOscillatingLinkCostsLittle) {
