@@ -88,10 +88,14 @@ class JobOfSearches {
     change_.*at = static_cast<int64_t>(job_.steps.size());
     for (int i = 0; i < 600; ++i) job_.one_step();
   }
-  std::set<std::string> raced_since(int64_t began) const {
+  // What raced after the decision of this kind, of which there has to be one.
+  std::set<std::string> raced_after(const std::string& what) const {
+    EXPECT_EQ(job_.decided(what).size(), 1U) << what;
+    const auto decision = std::ranges::find(job_.decisions, what, &Decision::what);
     std::set<std::string> raced;
     for (const SimulatedJob::Step& step : job_.steps) {
-      if (step.step > began && step.stage == Stage::race) raced.insert(step.label);
+      const bool is_after = decision != job_.decisions.end() && step.step > decision->step;
+      if (is_after && step.stage == Stage::race) raced.insert(step.label);
     }
     return raced;
   }
