@@ -19,13 +19,14 @@ import re
 import shutil
 import subprocess
 
-from cluster_net.delay import Relay, set_up_tcp
+from cluster_net.delay import Relay
 from cluster_net.namespaces import (
     Unavailable,
     enter_new_network_namespace,
     inside,
     network_namespace,
 )
+from cluster_net.tcp import set_up_tcp
 
 MTU_BYTES = 1500
 FRAME_BYTES = MTU_BYTES + 14  # what a bucket counts: Ethernet header included
@@ -134,7 +135,6 @@ class Network:
         self.rate = rate
         self.delay = delay
         self.relay = None
-        self.tcp = None  # what was set for a delay
         self.addresses = [f"198.18.0.{node + 1}" for node in range(nodes)]
         self._switch = network_namespace()
         self._nodes = [enter_new_network_namespace() for _ in range(nodes)]
@@ -154,8 +154,8 @@ class Network:
                 _run(f"ip link set {INTERFACE} up")
                 if rate:
                     self._shape_node(rate)
-                if delay:
-                    self.tcp = set_up_tcp(4 * self._bytes_under_way(2 * delay.seconds))
+                window_bytes = 4 * self._bytes_under_way(2 * delay.seconds) if delay else 0
+                self.tcp = set_up_tcp(window_bytes)  # what a report says of it
 
     def set_rate(self, rate):
         """From now on; what waits in the buckets stays there. Only where the first rate was one
