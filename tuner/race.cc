@@ -82,8 +82,8 @@ std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states)
   for (const State& state : states) best = std::min(best, state.mean());
   const auto key = [&](const State& state) {
     const bool ties = state.mean() <= best + kTie;
-    return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy, ties && !state.arm.is_running,
-                      state.mean());
+    return std::tuple(!ties, ties ? state.arm.fidelity : core::Fidelity::lossy,
+                      state.mean() - (state.arm.is_running ? kNearTie : 0));
   };
   std::stable_sort(states.begin(), states.end(), [&](const State& a, const State& b) { return key(a) < key(b); });
   return states;

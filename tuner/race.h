@@ -17,8 +17,8 @@
 
 namespace gradtune::tuner {
 
-// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, then the
-// one that is running already, and among those of one fidelity within 1 % one with fewer buckets.
+// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and among
+// those of one fidelity within 1 % the one that is running already, or one with fewer buckets.
 constexpr double kTie = 0.03;
 constexpr double kNearTie = 0.01;
 
@@ -28,7 +28,7 @@ class Race {
     int32_t slot = 0;
     core::Fidelity fidelity = core::Fidelity::exact;
     size_t buckets = 0;
-    bool is_running = false;  // in force before the race: stays where nothing is plainly better
+    bool is_running = false;  // in force before the race: stays where nothing of its fidelity is better by 1 %
   };
   struct Eliminated {
     int32_t slot;

@@ -3,6 +3,7 @@
 //
 // After a decision: alarms, audits of the baseline, and whether what was best is so still.
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "tuner/tuner_core.h"
@@ -14,6 +15,10 @@ namespace {
 constexpr int kFirstLook = 2, kAuditPairs = 6;
 constexpr double kFarBehind = 1.5;     // times the other's step
 constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
+
+// Once what was committed is to the baseline what it was not when it was searched, by so much as a logarithm, others that
+// were not measured then may be the best.
+constexpr double kMoved = 0.2;
 
 // What races again before there is a new search, beside what is in force.
 constexpr size_t kMostForeseen = 2, kMostFormer = 2;
@@ -88,6 +93,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   const bool is_in_doubt = has_to_prove && claim.pairs == kAuditPairs && !is_worth(*confirmed_, claim.gain);
   if (is_in_doubt && budget_.allows(kMostPairs * kBlockSteps)) return start_audit(kMostPairs);
   audited_ = baseline_;
+  audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
   knowledge_.baseline_ms = claim.baseline_ms;
   cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms),
                     claim.baseline_ms - claim.winner_ms);
@@ -133,6 +139,18 @@ void Tuner::Core::look_again() {
   stage_ = Stage::observe;
   if (confirmed_) schedule_.add(trial_block(*confirmed_));
   run(observation_.next_blocks(), &Core::trial_block);
+}
+
+// Whether there is a new search: at once where the job is another one by now, otherwise if what is known ranks anew.
+void Tuner::Core::rank_again() {
+  const double moved = audited_relation_ - searched_relation_;
+  const bool has_moved = std::abs(moved) > kMoved;
+  if (!has_moved && !kinds_.empty()) return race_kinds_again();
+  if (has_moved) decide("relation changed", roster_.at(confirmed_.value_or(baseline_)).candidate->label, moved);
+  for (const policies::Candidate& former : former_) {
+    if (auto candidate = admitted(former)) leaders_.push_back(std::move(*candidate));
+  }
+  start_search();
 }
 
 // What a policy that plans would try first, knowing what baselines and what is in force take by now, if it expects that

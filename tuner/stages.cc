@@ -80,13 +80,13 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
   if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
   if (importing_) return start_race({kImportedSlot});
-  if (has_decided_ && !kinds_.empty()) return race_kinds_again();
-  start_search();
+  has_decided_ ? rank_again() : start_search();
 }
 
 void Tuner::Core::start_search() {
   if (has_decided_) policy_ = make_policy_();
   kinds_.clear();
+  searched_relation_ = audited_relation_;
   stage_ = Stage::partition;
   partition();
 }
@@ -133,8 +133,11 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
     return true;
   });
   std::vector<int32_t> holders;  // have their place whatever was found
-  for (const policies::Candidate& leader : leaders_) holders.push_back(roster_.slot_of(leader));
   if (confirmed_) holders.push_back(*confirmed_);
+  for (const policies::Candidate& leader : leaders_) {
+    const int32_t slot = roster_.slot_of(leader);
+    if (std::ranges::find(holders, slot) == holders.end()) holders.push_back(slot);
+  }
   std::erase_if(finalists, [&](int32_t slot) { return std::ranges::find(holders, slot) != holders.end(); });
   finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
   finalists.insert(finalists.end(), holders.begin(), holders.end());
@@ -214,6 +217,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain_high = claim.gain_high;
   outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
+  searched_relation_ = audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
   decide("commit", roster_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) retire_committed();
   confirmed_ = winner_;

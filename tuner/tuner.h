@@ -24,11 +24,13 @@
 // against the baseline, to which it falls back when it is not faster any more; what is lossier has to be faster by more
 // than a tie, as it had to be when it was committed. After an alarm it is enough that it looks so; by the clock, where
 // the test comes again and again, it has to be proven. After an alarm, once looking again is worth its price, the
-// baselines are observed and what may be the best by now races: what a policy with a model foresees, what was committed
-// before, the best of each kind of compression that the last search measured, and the next best of the kind in force.
-// Only where another one wins than that in force is there a new search, and what was left at the end races what it
-// finds. What was confirmed before and held in the audit stays unless another strategy beats it in the race and is
-// confirmed against the baseline, or another baseline is the faster one by now and it does not look faster than that.
+// baselines are observed. Where the audit found what was committed in quite another relation to the baseline than at the
+// last search, there is a new one, and what was committed before races what it finds. Otherwise what may be the best by
+// now races: what a policy with a model foresees, what was committed before, the best of each kind of compression that
+// the last search measured, and the next best of the kind in force; only where another one wins than that in force is
+// there a new search, and what was left at the end races what it finds. What was confirmed before and held in the audit
+// stays unless another strategy beats it in the race and is confirmed against the baseline, or another baseline is the
+// faster one by now and it does not look faster than that.
 #pragma once
 
 #include <cstdint>
@@ -98,6 +100,7 @@ double cost_share(const Outcome& outcome);
 //   audit                     gain over the baseline
 //   drop committed            that gain: none
 //   look again                how often that was done before
+//   relation changed          by how much what was committed lost against the baseline since it was searched, log-ratio
 //   ranking holds, changed    0; the label is the strategy that looks best
 //   keep committed            its step time, ms; the label is the strategy
 // At any time:

@@ -75,6 +75,7 @@ class Tuner::Core {
   void start_audit(int pairs);
   void look_again();
   std::vector<policies::Candidate> foreseen() const;
+  void rank_again();
   void race_kinds_again();
   void judge_ranking();
   bool is_worth(int32_t slot, double gain) const;
@@ -137,7 +138,7 @@ class Tuner::Core {
 
   std::map<Kind, std::vector<Best>> kinds_;   // of the last search
   bool is_ranking_ = false;                   // the race is among them
-  std::vector<policies::Candidate> leaders_;  // at the end of that race, until one against what a new search finds
+  std::vector<policies::Candidate> leaders_;  // have their places in the race against what a new search finds
   std::vector<policies::Candidate> former_;   // was committed before; the last first
   bool has_decided_ = false;
   int confirmations_ = 0, looks_ = 0;  // begun; how often kinds raced again
@@ -146,6 +147,8 @@ class Tuner::Core {
   double audit_allowance_ms_ = 0, audit_price_ms_ = 0;
   bool has_cause_ = false;  // the audit: something moved
   int32_t audited_ = 0;     // the baseline of the last audit
+  // Logarithm of the step time of what was committed over the baseline's: at the last search, and by the last audit.
+  double searched_relation_ = 0, audited_relation_ = 0;
 
   int64_t step_ = -1;
   std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;

@@ -38,7 +38,7 @@ TEST(Audit, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
 TEST(Audit, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
   std::map<std::string, double> after = kFast;
   after["topk"] = 0.985 * after["bf16"];
-  ChangingJob job({.before = kSlow, .after = after});
+  ChangingJob job({.before = kSlow, .after = after}, kQuiet);
   job.decide();
   ASSERT_EQ(job->label_in_force(), "topk");
   job.steps(300);

@@ -76,7 +76,7 @@ class ChangingJob {
 inline const std::map<std::string, double> kFast = {{"fp32", 130}, {"bf16", 110}, {"bf16 merged", 100}, {"topk", 140}};
 inline const std::map<std::string, double> kSlow = {{"fp32", 1500}, {"bf16", 800}, {"bf16 merged", 780}, {"topk", 160}};
 
-// Each search finds what it is given, in turn, and the last of it from then on.
+// Without noise. Each search finds what it is given, in turn, and the last of it from then on.
 class JobOfSearches {
  public:
   JobOfSearches(Change change, std::vector<std::vector<policies::Candidate>> found)
@@ -86,7 +86,7 @@ class JobOfSearches {
   SimulatedJob* operator->() { return &job_; }
   void change(int64_t Change::*at) {
     change_.*at = static_cast<int64_t>(job_.steps.size());
-    for (int i = 0; i < 600; ++i) job_.one_step();
+    for (int i = 0; i < 700; ++i) job_.one_step();
   }
   // What raced after the decision of this kind, of which there has to be one.
   std::set<std::string> raced_after(const std::string& what) const {
@@ -103,7 +103,6 @@ class JobOfSearches {
  private:
   JobOptions options() {
     JobOptions options;
-    options.noise = kSmall;
     options.factor = [this](int64_t step, const std::string& label) { return change_.factor(step, label); };
     options.make_policy = [this] {
       const std::vector<policies::Candidate>& found = found_[std::min(searches_++, found_.size() - 1)];

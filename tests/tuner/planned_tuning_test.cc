@@ -137,7 +137,7 @@ TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
       EXPECT_LE(ratio, 1.10) << run.tuner->chosen().label << ", from " << before << " to " << after;
       ratios += ratio / kRuns;
     }
-    EXPECT_LE(ratios, 1.06) << "from " << before << " to " << after << " bytes a us";
+    EXPECT_LE(ratios, 1.03) << "from " << before << " to " << after << " bytes a us";
   }
 }
 

@@ -102,20 +102,28 @@ TEST(Race, OneAloneRacesThreeRoundsAsWell) {
   EXPECT_EQ(3, rounds);
 }
 
-TEST(Race, NobodyWinsWhoIsNotFasterByOnePercent) {
-  for (const auto& [ms, wins] : std::map<double, bool>{{101, false}, {100, false}, {99.2, false}, {98.8, true}}) {
-    Race race(kBaseline, arms(1), core::Rng(1));
-    while (!race.is_over()) run_round(race, {{0, 100}, {1, ms}});
-    EXPECT_EQ(wins, race.winner().has_value()) << ms;
-  }
-}
-
 // The winner among arms of these step times, beside a baseline of fidelity half that takes 200 ms.
 int32_t winner(const std::vector<Race::Arm>& arms, std::map<int32_t, double> ms) {
   Race race(kBaseline, arms, core::Rng(1));
   ms[0] = 200;
   while (!race.is_over()) run_round(race, ms);
   return race.winner()->slot;
+}
+
+TEST(Race, WhatRunsStaysUnlessAnotherIsFasterByOnePercent) {
+  for (const auto& [ms, wins] : std::map<double, int32_t>{{99.3, 1}, {98.7, 2}}) {
+    const std::vector<Race::Arm> both = {{.slot = 1, .fidelity = Fidelity::half, .buckets = 8, .is_running = true},
+                                         {.slot = 2, .fidelity = Fidelity::half, .buckets = 2}};
+    EXPECT_EQ(wins, winner(both, {{1, 100}, {2, ms}})) << ms;
+  }
+}
+
+TEST(Race, NobodyWinsWhoIsNotFasterByOnePercent) {
+  for (const auto& [ms, wins] : std::map<double, bool>{{101, false}, {100, false}, {99.2, false}, {98.8, true}}) {
+    Race race(kBaseline, arms(1), core::Rng(1));
+    while (!race.is_over()) run_round(race, {{0, 100}, {1, ms}});
+    EXPECT_EQ(wins, race.winner().has_value()) << ms;
+  }
 }
 
 TEST(Race, WithinThreePercentTheLessLossyWins) {

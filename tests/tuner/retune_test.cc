@@ -25,6 +25,7 @@ using testing::ElementsAre;
 using testing::Ge;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 TEST(Retune, ASlowerLinkLeadsToTheStrategyThatIsBestThere) {
   ChangingJob job({.before = kFast, .after = kSlow});
@@ -99,6 +100,7 @@ TEST(Retune, AnUnchangedRankingKeepsWhatRuns) {
   EXPECT_THAT(job->decided("audit"), Contains("topk"));
   EXPECT_THAT(job->decided("commit"), ElementsAre("topk"));
   EXPECT_THAT(job->decided("ranking changed"), IsEmpty());
+  EXPECT_THAT(job->decided("relation changed"), IsEmpty());
   EXPECT_EQ(job->label_in_force(), "topk");
   EXPECT_TRUE(job->tuner->outcome().committed);
 }
@@ -131,6 +133,22 @@ TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
   EXPECT_THAT(raced, SizeIs(8)) << "the baseline is one of them";
   EXPECT_THAT(raced, Contains("bf16 merged"));
   EXPECT_THAT(raced, Contains("topk"));
+}
+
+// It is still the best of what was measured, but by another margin: so others may be better still.
+TEST(Retune, WhereWhatRunsIsToTheBaselineWhatItWasNotThereIsANewSearchAtOnce) {
+  const Candidate sliced = candidate("fp32 sliced", 4, "none", 4);
+  std::map<std::string, double> fast = kFast, slow = kSlow;
+  fast["fp32 sliced"] = 125;
+  slow["fp32 sliced"] = 200;
+  slow["bf16 merged"] = 300;
+  slow["topk"] = 400;
+  JobOfSearches job({.before = fast, .after = slow}, {{kMerged, kSparse}, {sliced}});
+  ASSERT_EQ(job->label_in_force(), "bf16 merged");
+  job.change(&Change::at);
+  EXPECT_THAT(job->decided("relation changed"), ElementsAre("bf16 merged"));
+  EXPECT_THAT(job.raced_after("relation changed"), UnorderedElementsAre("bf16", "bf16 merged", "fp32 sliced"));
+  EXPECT_EQ(job->label_in_force(), "fp32 sliced");
 }
 
 TEST(Retune, WhatChangedTheRankingRacesWhatTheNextSearchFinds) {
