@@ -33,7 +33,7 @@ from support.shaped import (Bench, LiveJob, flags_of_parts, measured_ms, median_
                             raced_strategies, row, save, write_plans)
 
 QUIET_STEPS = 130  # after a decision, before the link changes: the detector learns its level in 50
-PATIENCE_STEPS = 700  # for what follows a change
+PATIENCE_STEPS = 1500  # for what follows a change: a new search waits until not having looked has cost as much
 ROUNDS = 3
 PINNED_STEPS = 30
 FRESH_STEPS = 330  # longer than tuning takes
