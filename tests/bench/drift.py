@@ -40,7 +40,8 @@ FRESH_STEPS = 330  # longer than tuning takes
 REMOVED_COMPRESSOR = "powersgd:64"  # takes longer than what it saves where the link is not shaped
 ALARMS = ("drift", "link")
 DECIDED = ("commit", "keep baseline", "keep committed")
-TOLD = (*ALARMS, "audit", "drop committed", "look again", "relation changed", "ranking holds", "ranking changed", *DECIDED)
+TOLD = (*ALARMS, "audit", "drop committed", "look again", "relation changed", "ranking holds", "ranking changed",
+        *DECIDED)
 
 
 def decisions(entries, *what):
