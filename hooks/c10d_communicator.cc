@@ -12,9 +12,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <vector>
 
+#include "hooks/gloo_exchange.h"
 #include "hooks/within.h"
 
 namespace gradtune {
@@ -33,33 +37,21 @@ c10::ScalarType scalar_type(comm::WireType type) {
   return at::kByte;
 }
 
-// c10d keeps errors as exception pointers; ours are values.
-core::Error error_of(const std::exception_ptr& exception) {
-  std::string message = "unknown failure";
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& caught) {
-    message = caught.what();
-  } catch (...) {
-  }
-  message = message.substr(0, message.find('\n'));
-  const bool timeout = message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
-  return {timeout ? core::Error::Code::timeout : core::Error::Code::lost, message};
-}
-
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-constexpr int64_t kPieceBytes = 1 << 20;
-
 class C10dCommunicator final : public comm::Communicator {
  public:
-  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
+    const auto gloo = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupGloo>(backend_);
+    if (gloo) exchange_.emplace(gloo);
+  }
 
   ~C10dCommunicator() override {
+    exchange_.reset();
     backend_.reset();  // ends its threads, which tell the last completions
     for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
   }
@@ -72,26 +64,32 @@ class C10dCommunicator final : public comm::Communicator {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
       return;
     }
-    if (collective.kind == Collective::Kind::all_gather && size() == 2) return exchange_halves(collective, sink, token);
+    // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them, to be added up.
+    at::Tensor parts;
+    if (collective.kind == Collective::Kind::reduce_scatter) parts = take_scratch(collective);
+    ++pending_;
+    const auto end = [this, &sink, token, collective, parts](core::Status status) {
+      if (parts.defined()) add_up(collective, parts, !status);
+      sink.complete(token, std::move(status));
+      if (--pending_ == 0) pending_.notify_all();
+    };
+    if (exchange_ && is_exchange(collective)) {
+      core::Status status = exchange(collective, parts, end);
+      if (!status) end(std::move(status));
+      return;
+    }
     try {
-      ++pending_;
-      // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them, to be added up.
-      at::Tensor parts;
-      if (collective.kind == Collective::Kind::reduce_scatter) parts = take_scratch(collective);
-      const c10::intrusive_ptr<c10d::Work> work = launch(collective, parts);
-      work->getFuture()->addCallback([this, &sink, token, collective, parts](c10::ivalue::Future& future) {
-        if (parts.defined()) add_up(collective, parts, future.hasError());
-        sink.complete(token, future.hasError() ? core::Status(error_of(future.exception_ptr())) : core::Status());
-        if (--pending_ == 0) pending_.notify_all();
+      launch(collective, parts)->getFuture()->addCallback([end](c10::ivalue::Future& future) {
+        end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
       });
     } catch (...) {
-      --pending_;
-      sink.complete(token, error_of(std::current_exception()));
+      end(c10d_error(std::current_exception()));
     }
   }
 
   void abort() override {
     if (aborted_.exchange(true)) return;
+    if (exchange_) exchange_->abort();
     try {
       backend_->abort();
     } catch (const std::exception&) {
@@ -104,7 +102,7 @@ class C10dCommunicator final : public comm::Communicator {
     const std::chrono::milliseconds timeout(what.timeout_ms);
     switch (what.kind) {
       case Collective::Kind::reduce_scatter:
-        return exchange(view(what.in, what.count * size(), what.type), parts.flatten(), timeout);
+        return all_to_all(view(what.in, what.count * size(), what.type), parts.flatten(), timeout);
       case Collective::Kind::reduce: {
         c10d::ReduceOptions options;
         options.reduceOp = reduction_of(what);
@@ -135,8 +133,8 @@ class C10dCommunicator final : public comm::Communicator {
       }
       case Collective::Kind::all_gather: return all_gather(what, timeout);
       case Collective::Kind::all_to_all:
-        return exchange(view(what.in, what.count * size(), what.type), view(what.out, what.count * size(), what.type),
-                        timeout);
+        return all_to_all(view(what.in, what.count * size(), what.type), view(what.out, what.count * size(), what.type),
+                          timeout);
       case Collective::Kind::broadcast: {
         c10d::BroadcastOptions options;
         options.rootRank = what.root;
@@ -150,7 +148,7 @@ class C10dCommunicator final : public comm::Communicator {
     throw std::logic_error("unknown collective");
   }
 
-  c10::intrusive_ptr<c10d::Work> exchange(at::Tensor in, at::Tensor out, std::chrono::milliseconds timeout) {
+  c10::intrusive_ptr<c10d::Work> all_to_all(at::Tensor in, at::Tensor out, std::chrono::milliseconds timeout) {
     std::vector<int64_t> even_out, even_in;
     c10d::AllToAllOptions options;
     options.timeout = timeout;
@@ -165,56 +163,29 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->_allgather_base(out, in, options);
   }
 
-  // Of a collective that is done in pieces.
-  struct Pieces {
-    std::atomic<int64_t> left;
-    std::mutex mutex;
-    core::Status status = {};
+  // Whose data goes both ways between two ranks. All-gathers of more ranks go around in one direction.
+  bool is_exchange(const Collective& what) const {
+    return what.kind == Collective::Kind::all_to_all || what.kind == Collective::Kind::reduce_scatter ||
+           (what.kind == Collective::Kind::all_gather && size() == 2);
+  }
 
-    void failed(std::exception_ptr error) {
-      const std::lock_guard lock(mutex);
-      if (status) status = error_of(error);
-    }
-  };
-
-  // An all-gather of two ranks: all-to-all does it without the copies of Gloo's own. In pieces, several of which are
-  // under way at once: Gloo announces what it will receive behind what it sends on the same socket, so that one large
-  // exchange often goes in one direction first and then in the other, and takes twice as long.
-  void exchange_halves(const Collective& what, comm::CompletionSink& sink, uint64_t token) {
-    const int64_t width = bytes_per_element(what.type), bytes = what.count * width;
-    const int64_t piece = kPieceBytes / width;
+  core::Status exchange(const Collective& what, const at::Tensor& parts, std::function<void(core::Status)> end) {
     const int me = rank();
-    std::byte* own = what.out + me * bytes;
-    if (what.in != own) std::memcpy(own, what.in, static_cast<size_t>(bytes));
-    auto pieces = std::make_shared<Pieces>();
-    pieces->left = std::max<int64_t>((what.count + piece - 1) / piece, 1);
-    ++pending_;
-    const auto end_one = [this, pieces, &sink, token] {
-      if (--pieces->left > 0) return;
-      sink.complete(token, pieces->status);
-      if (--pending_ == 0) pending_.notify_all();
-    };
-    for (int64_t begin = 0; begin == 0 || begin < what.count; begin += piece) {
-      const int64_t count = std::min(piece, what.count - begin);
-      try {
-        at::Tensor in = view(own + begin * width, count, what.type);
-        at::Tensor out = view(what.out + (1 - me) * bytes + begin * width, count, what.type);
-        std::vector<int64_t> received(2, 0);
-        received[static_cast<size_t>(1 - me)] = count;
-        std::vector<int64_t> sent = received;  // an object of its own: the call moves from both
-        c10d::AllToAllOptions options;
-        options.timeout = std::chrono::milliseconds(what.timeout_ms);
-        backend_->alltoall_base(out, in, received, sent, options)
-            ->getFuture()
-            ->addCallback([pieces, end_one](c10::ivalue::Future& future) {
-              if (future.hasError()) pieces->failed(future.exception_ptr());
-              end_one();
-            });
-      } catch (...) {
-        pieces->failed(std::current_exception());
-        end_one();
-      }
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    const bool is_same_for_all = what.kind == Collective::Kind::all_gather;
+    auto* out = parts.defined() ? static_cast<std::byte*>(parts.data_ptr()) : what.out;
+    const auto in_for = [=](int peer) { return is_same_for_all ? what.in : what.in + peer * bytes; };
+    std::vector<GlooExchange::Part> others;
+    for (int distance = 1; distance < size() && bytes > 0; ++distance) {  // not all to the same rank at once
+      const int peer = (me + distance) % size();
+      others.push_back({.peer = peer,
+                        .sent = view(in_for(peer), what.count, what.type),
+                        .received = view(out + peer * bytes, what.count, what.type)});
     }
+    const auto copy_own = [from = in_for(me), to = out + me * bytes, bytes] {
+      if (from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+    };
+    return exchange_->start(std::move(others), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
   }
 
   // Every rank's part for this one, a row each.
@@ -253,6 +224,7 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
+  std::optional<GlooExchange> exchange_;  // where the backend is Gloo
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> pending_ = 0;
   std::mutex scratch_mutex_;

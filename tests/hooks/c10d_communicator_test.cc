@@ -26,6 +26,29 @@ void conform(int size) {
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 
+// Whose peer never comes. Its deadline is far beyond the test's.
+TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
+  run_ranks(2, [](const Rank& rank) {
+    auto store = make_group()->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
+    if (rank.rank == 0) {
+      std::vector<std::byte> in(8), out(8);
+      comm::Waiter waiter;
+      auto result = waiter.result();
+      communicator->start({.kind = comm::Collective::Kind::all_to_all,
+                           .in = in.data(),
+                           .out = out.data(),
+                           .count = 4,
+                           .timeout_ms = 3'600'000},
+                          waiter, 0);
+      communicator->abort();
+      EXPECT_FALSE(result.get());
+      store->set("over", std::vector<uint8_t>{1});
+    }
+    store->wait({"over"});
+  });
+}
+
 // What is measured is another thing on every machine.
 TEST(C10dCommunicator, TheProbeOfItsLatencyIsSane) {
   run_ranks(3, [](const Rank& rank) {
