@@ -73,11 +73,7 @@ class C10dCommunicator final : public comm::Communicator {
       sink.complete(token, std::move(status));
       if (--pending_ == 0) pending_.notify_all();
     };
-    if (exchange_ && is_exchange(collective)) {
-      core::Status status = exchange(collective, parts, end);
-      if (!status) end(std::move(status));
-      return;
-    }
+    if (exchange_ && is_exchange(collective)) return exchange(collective, parts, end);
     try {
       launch(collective, parts)->getFuture()->addCallback([end](c10::ivalue::Future& future) {
         end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
@@ -169,7 +165,7 @@ class C10dCommunicator final : public comm::Communicator {
            (what.kind == Collective::Kind::all_gather && size() == 2);
   }
 
-  core::Status exchange(const Collective& what, const at::Tensor& parts, std::function<void(core::Status)> end) {
+  void exchange(const Collective& what, const at::Tensor& parts, std::function<void(core::Status)> end) {
     const int me = rank();
     const int64_t bytes = what.count * bytes_per_element(what.type);
     const bool is_same_for_all = what.kind == Collective::Kind::all_gather;
@@ -185,7 +181,7 @@ class C10dCommunicator final : public comm::Communicator {
     const auto copy_own = [from = in_for(me), to = out + me * bytes, bytes] {
       if (from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
     };
-    return exchange_->start(std::move(others), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
+    exchange_->start(std::move(others), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
   }
 
   // Every rank's part for this one, a row each.

@@ -34,8 +34,8 @@ GlooExchange::GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
 
 GlooExchange::~GlooExchange() { threads_.waitWorkComplete(); }
 
-core::Status GlooExchange::start(std::vector<Part> parts, std::chrono::milliseconds timeout,
-                                 std::function<void()> meanwhile, std::function<void(core::Status)> done) {
+void GlooExchange::start(std::vector<Part> parts, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
+                         std::function<void(core::Status)> done) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const int tag = std::exchange(next_tag_, (next_tag_ + 1) % kTags);
   const auto works = [this] {
@@ -50,7 +50,7 @@ core::Status GlooExchange::start(std::vector<Part> parts, std::chrono::milliseco
     announce(parts, tag, works);
   } catch (...) {
     forget();
-    return c10d_error(std::current_exception());
+    return done(c10d_error(std::current_exception()));
   }
   threads_.run([=, this, parts = std::move(parts), meanwhile = std::move(meanwhile), done = std::move(done)] {
     core::Status status;
@@ -64,7 +64,6 @@ core::Status GlooExchange::start(std::vector<Part> parts, std::chrono::milliseco
     forget();
     done(std::move(status));
   });
-  return {};
 }
 
 void GlooExchange::announce(const std::vector<Part>& parts, int tag, Works::iterator works) {

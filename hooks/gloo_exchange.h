@@ -37,10 +37,10 @@ class GlooExchange {
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
   ~GlooExchange();  // blocks until nothing is under way
 
-  // `meanwhile` runs once all is sent, `done` at the end, both on a thread of the exchange. In the same order on all
-  // ranks, from one thread at a time. An error where not even the announcements can be made; then neither is called.
-  core::Status start(std::vector<Part> parts, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
-                     std::function<void(core::Status)> done);
+  // `meanwhile` runs once sending began, `done` at the end, both on a thread of the exchange; where not even the
+  // announcements can be made `done` is called at once. In the same order on all ranks, from one thread at a time.
+  void start(std::vector<Part> parts, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
+             std::function<void(core::Status)> done);
 
   // What is under way ends with an error, and so does what is started later. From any thread.
   void abort();

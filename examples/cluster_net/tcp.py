@@ -11,8 +11,7 @@ def set_up_tcp(window_bytes=0):
 
     The queues never drop, so Reno, which every kernel has, opens its window once and for all: times
     are then the link's. BBR would stop for 200 ms every 10 s to look for a shorter round trip, and
-    lets a link idle for up to a third of the time when both directions are full, as the
-    acknowledgements of one wait behind the data of the other; CUBIC ends its start early when round
+    lets a link idle now and then when both directions are full; CUBIC ends its start early when round
     trips grow.
     """
     folder = pathlib.Path("/proc/sys/net/ipv4")

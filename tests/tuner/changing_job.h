@@ -51,7 +51,7 @@ class ChangingJob {
   }
   void change_now() { change_.at = static_cast<int64_t>(job_.steps.size()); }
   void change_back_now() { change_.back_at = static_cast<int64_t>(job_.steps.size()); }
-  // The first step since `from` after which the label is in force to the end.
+  // The first step from which on the label is in force to the end.
   int64_t settled(const std::string& label) const {
     const auto other = std::find_if(job_.steps.rbegin(), job_.steps.rend(),
                                     [&](const SimulatedJob::Step& step) { return step.label != label; });
