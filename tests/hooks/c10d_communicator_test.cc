@@ -3,6 +3,7 @@
 #include "hooks/c10d_communicator.h"
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
 #include <csignal>
 
@@ -25,6 +26,21 @@ void conform(int size) {
 
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+
+// Over a backend that is not Gloo by type, as a user's own may be: its collectives are c10d's.
+TEST(C10dCommunicator, ConformsOverAnotherBackend) {
+  for (const int size : {2, 3}) {
+    run_ranks(size, [](const Rank& rank) {
+      auto store = make_group()->getStore();
+      const auto gloo = [&](const char* prefix) {
+        return make_gloo_backend(prefix, store, rank.rank, rank.size, 20'000, 2);
+      };
+      auto communicator =
+          make_c10d_communicator(c10::make_intrusive<c10d::ProcessGroupWrapper>(gloo("wrapped"), gloo("checks")));
+      suites::run_communicator_conformance(*communicator);
+    });
+  }
+}
 
 // Whose peer never comes. Its deadline is far beyond the test's.
 TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
