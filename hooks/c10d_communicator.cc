@@ -159,29 +159,66 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->_allgather_base(out, in, options);
   }
 
-  // Whose data goes both ways between two ranks. All-gathers of more ranks go around in one direction.
+  // What is sent as messages between ranks: what goes both ways between two, and payloads that need not be full. All
+  // other all-gathers of more ranks go around in one direction, and Gloo's are as good.
   bool is_exchange(const Collective& what) const {
     return what.kind == Collective::Kind::all_to_all || what.kind == Collective::Kind::reduce_scatter ||
-           (what.kind == Collective::Kind::all_gather && size() == 2);
+           (what.kind == Collective::Kind::all_gather && (size() == 2 || what.used_bytes != nullptr));
   }
 
   void exchange(const Collective& what, const at::Tensor& parts, std::function<void(core::Status)> end) {
-    const int me = rank();
     const int64_t bytes = what.count * bytes_per_element(what.type);
-    const bool is_same_for_all = what.kind == Collective::Kind::all_gather;
-    auto* out = parts.defined() ? static_cast<std::byte*>(parts.data_ptr()) : what.out;
-    const auto in_for = [=](int peer) { return is_same_for_all ? what.in : what.in + peer * bytes; };
-    std::vector<GlooExchange::Part> others;
-    for (int distance = 1; distance < size() && bytes > 0; ++distance) {  // not all to the same rank at once
-      const int peer = (me + distance) % size();
-      others.push_back({.peer = peer,
-                        .sent = view(in_for(peer), what.count, what.type),
-                        .received = view(out + peer * bytes, what.count, what.type)});
+    auto* const out = parts.defined() ? static_cast<std::byte*>(parts.data_ptr()) : what.out;
+    const bool goes_around = what.kind == Collective::Kind::all_gather;
+    const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
+    GlooExchange::Messages messages;
+    if (bytes > 0) messages = goes_around ? around(what, out) : between_pairs(what, out);
+    if (what.used_bytes != nullptr) {
+      messages.length = [what](const at::Tensor& payload) {
+        return comm::used_bytes(what, static_cast<const std::byte*>(payload.const_data_ptr()));
+      };
     }
-    const auto copy_own = [from = in_for(me), to = out + me * bytes, bytes] {
-      if (from != to) std::memcpy(to, from, static_cast<size_t>(bytes));
+    const auto copy_own = [own, to = out + rank() * bytes, bytes] {
+      if (own != to) std::memcpy(to, own, static_cast<size_t>(bytes));
     };
-    exchange_->start(std::move(others), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
+    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
+  }
+
+  GlooExchange::Messages between_pairs(const Collective& what, std::byte* out) const {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    GlooExchange::Messages messages;
+    for (int distance = 1; distance < size(); ++distance) {  // not all to the same rank at once
+      const int peer = (rank() + distance) % size();
+      for (const at::Tensor& to : messages_of(what, out + peer * bytes)) messages.receives.push_back({peer, to});
+      for (const at::Tensor& from : messages_of(what, what.in + peer * bytes)) messages.sends.push_back({peer, from});
+    }
+    return messages;
+  }
+
+  // A ring: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
+  // once.
+  GlooExchange::Messages around(const Collective& what, std::byte* out) const {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+    GlooExchange::Messages messages;
+    for (const at::Tensor& from : messages_of(what, what.in)) messages.sends.push_back({next, from});
+    for (int distance = 1; distance < size(); ++distance) {
+      const int source = (rank() + size() - distance) % size();
+      for (const at::Tensor& part : messages_of(what, out + source * bytes)) {
+        if (distance + 1 < size()) {
+          messages.sends.push_back({next, part, static_cast<int>(messages.receives.size())});
+        }
+        messages.receives.push_back({before, part});
+      }
+    }
+    return messages;
+  }
+
+  // What a rank gives to another one: each payload by itself where some need not be full.
+  static std::vector<at::Tensor> messages_of(const Collective& what, const std::byte* part) {
+    const at::Tensor all = view(part, what.count, what.type);
+    if (what.used_bytes == nullptr) return {all};
+    return all.split(what.payload_bytes / bytes_per_element(what.type));
   }
 
   // Every rank's part for this one, a row each.

@@ -34,7 +34,7 @@ GlooExchange::GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
 
 GlooExchange::~GlooExchange() { threads_.waitWorkComplete(); }
 
-void GlooExchange::start(std::vector<Part> parts, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
+void GlooExchange::start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
                          std::function<void(core::Status)> done) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const int tag = std::exchange(next_tag_, (next_tag_ + 1) % kTags);
@@ -47,17 +47,15 @@ void GlooExchange::start(std::vector<Part> parts, std::chrono::milliseconds time
     works_.erase(works);
   };
   try {
-    announce(parts, tag, works);
+    announce(messages, tag, works);
   } catch (...) {
     forget();
     return done(c10d_error(std::current_exception()));
   }
-  threads_.run([=, this, parts = std::move(parts), meanwhile = std::move(meanwhile), done = std::move(done)] {
+  threads_.run([=, this, messages = std::move(messages), meanwhile = std::move(meanwhile), done = std::move(done)] {
     core::Status status;
     try {
-      send(parts, tag, works);
-      meanwhile();
-      status = wait(*works, deadline);
+      status = transfer(messages, tag, works, deadline, meanwhile);
     } catch (...) {
       status = c10d_error(std::current_exception());
     }
@@ -66,33 +64,51 @@ void GlooExchange::start(std::vector<Part> parts, std::chrono::milliseconds time
   });
 }
 
-void GlooExchange::announce(const std::vector<Part>& parts, int tag, Works::iterator works) {
+void GlooExchange::announce(const Messages& messages, int tag, Works::iterator works) {
   const std::lock_guard lock(mutex_);
   if (aborted_) throw std::runtime_error("the exchange was aborted");
-  for (const Part& part : parts) {
-    std::vector<at::Tensor> tensors{part.received};
-    works->push_back(gloo_->recv(tensors, part.peer, tag));
+  for (const Receive& receive : messages.receives) {
+    std::vector<at::Tensor> tensors{receive.into};
+    works->push_back(gloo_->recv(tensors, receive.from, tag));
   }
 }
 
-void GlooExchange::send(const std::vector<Part>& parts, int tag, Works::iterator works) {
-  for (const Part& part : parts) {
-    std::vector<at::Tensor> tensors{part.sent};
-    c10::intrusive_ptr<c10d::Work> work = gloo_->send(tensors, part.peer, tag);
+core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
+                                    const std::function<void()>& meanwhile) {
+  const std::vector<c10::intrusive_ptr<c10d::Work>> receives = *works;  // nobody else adds to them from here on
+  auto next = messages.sends.begin();
+  const auto send_next = [&] {
+    const at::Tensor& what = next->what;
+    std::vector<at::Tensor> tensors{messages.length ? what.narrow(0, 0, messages.length(what)) : what};
+    c10::intrusive_ptr<c10d::Work> work = gloo_->send(tensors, next->to, tag);
+    ++next;
     const std::lock_guard lock(mutex_);
     works->push_back(std::move(work));
+  };
+  size_t received = 0;  // a work can be waited for once
+  const auto receive = [&](size_t many) {
+    core::Status status;
+    while (status && received < many) status = wait(*receives[received++], deadline);
+    return status;
+  };
+  while (next != messages.sends.end() && next->after < 0) send_next();
+  meanwhile();
+  for (; next != messages.sends.end(); send_next()) {
+    if (core::Status status = receive(static_cast<size_t>(next->after + 1)); !status) return status;
   }
-}
-
-core::Status GlooExchange::wait(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
-                                std::chrono::steady_clock::time_point deadline) {
-  using std::chrono::milliseconds;
-  for (const c10::intrusive_ptr<c10d::Work>& work : works) {
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
-    const bool has_ended = work->wait(std::max(left, milliseconds(1)));
-    if (!has_ended) return core::Error{core::Error::Code::lost, "the exchange was aborted"};
+  if (core::Status status = receive(receives.size()); !status) return status;
+  for (size_t w = receives.size(); w < works->size(); ++w) {
+    if (core::Status status = wait(*(*works)[w], deadline); !status) return status;
   }
   return {};
+}
+
+core::Status GlooExchange::wait(c10d::Work& work, Deadline deadline) {
+  using std::chrono::milliseconds;
+  const auto left = std::chrono::duration_cast<milliseconds>(deadline - std::chrono::steady_clock::now());
+  const bool has_ended = work.wait(std::max(left, milliseconds(1)));
+  if (has_ended) return {};
+  return core::Error{core::Error::Code::lost, "the exchange was aborted"};
 }
 
 void GlooExchange::abort() {

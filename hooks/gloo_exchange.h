@@ -27,19 +27,29 @@ core::Error c10d_error(const std::exception_ptr& exception);
 
 class GlooExchange {
  public:
-  // Of one peer; both as many bytes as the peer has them.
-  struct Part {
-    int peer = 0;
-    at::Tensor sent, received;
+  // Messages between two ranks arrive in the order in which they were sent. One may be shorter than the room for it.
+  struct Receive {
+    int from = 0;
+    at::Tensor into;
+  };
+  struct Send {
+    int to = 0;
+    at::Tensor what;
+    int after = -1;  // the position of a receive that it waits for, to pass it on
+  };
+  struct Messages {
+    std::vector<Receive> receives = {};
+    std::vector<Send> sends = {};                           // in this order
+    std::function<int64_t(const at::Tensor&)> length = {};  // elements that are sent of that; null: all
   };
 
   // With as many threads as the backend has, which wait for messages.
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
   ~GlooExchange();  // blocks until nothing is under way
 
-  // `meanwhile` runs once sending began, `done` at the end, both on a thread of the exchange; where not even the
+  // `meanwhile` runs once what waits for nothing is under way, `done` at the end, both on a thread of the exchange; where not even the
   // announcements can be made `done` is called at once. In the same order on all ranks, from one thread at a time.
-  void start(std::vector<Part> parts, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
+  void start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
              std::function<void(core::Status)> done);
 
   // What is under way ends with an error, and so does what is started later. From any thread.
@@ -48,10 +58,12 @@ class GlooExchange {
  private:
   using Works = std::list<std::vector<c10::intrusive_ptr<c10d::Work>>>;
 
-  void announce(const std::vector<Part>& parts, int tag, Works::iterator works);
-  void send(const std::vector<Part>& parts, int tag, Works::iterator works);
-  static core::Status wait(const std::vector<c10::intrusive_ptr<c10d::Work>>& works,
-                           std::chrono::steady_clock::time_point deadline);
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  void announce(const Messages& messages, int tag, Works::iterator works);
+  core::Status transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
+                        const std::function<void()>& meanwhile);
+  static core::Status wait(c10d::Work& work, Deadline deadline);
 
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int next_tag_ = 0;

@@ -18,11 +18,11 @@ const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const
   return *traits;
 }
 
-// Of all rounds of the first codec.
-int64_t payload_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
+// Of all rounds of the first codec, as far as it is usually used.
+int64_t sent_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
   const core::CompressorSpec& codec = bucket.option.codecs[0];
   const std::vector<core::Matrix> matrices = core::matrices_of(bucket, knowledge.table);
-  return core::payload_bytes(traits_of(codec, knowledge), codec, {core::numel(bucket), matrices});
+  return core::usual_bytes(traits_of(codec, knowledge), codec, {core::numel(bucket), matrices});
 }
 
 // Bytes that a rank sends, over the payload's: a ring for all_reduce, and every payload to every peer for gather.
@@ -75,7 +75,7 @@ std::vector<Form> admitted_forms(const Knowledge& knowledge) {
     const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     const bool is_none = traits.fidelity == core::Fidelity::exact && traits.summable;
     whole.option.codecs = {codec};
-    const double payload = static_cast<double>(payload_bytes(whole, knowledge)) / gradient_bytes;
+    const double payload = static_cast<double>(sent_bytes(whole, knowledge)) / gradient_bytes;
     const auto add = [&](core::Option option, std::string_view scheme, Place place, double sent) {
       std::string label = option.codecs.empty() ? "" : core::to_string(codec) + " ";
       label += scheme;
@@ -120,7 +120,7 @@ Candidate apply(const Form& form, const Partition& partition, const Knowledge& k
     const core::DType dtype = knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
     if (bucket.option.codecs.empty()) continue;
     if (dtype == core::DType::f32 && !traits_of(bucket.option.codecs[0], knowledge).needs_matrices) continue;
-    if (payload_bytes(bucket, knowledge) >= core::numel(bucket) * core::bytes_per_element(dtype)) {
+    if (sent_bytes(bucket, knowledge) >= core::numel(bucket) * core::bytes_per_element(dtype)) {
       bucket.option = core::plain_all_reduce();
     }
   }

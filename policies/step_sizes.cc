@@ -47,6 +47,7 @@ class Walk {
       if (option_.steps[i].kind == Kind::all_to_all) parts_ *= ranks_.of(option_.steps[i].level);
       to_sum = to_sum || option_.steps[i].kind == Kind::all_reduce;
     }
+    use_ = traits_of(step).usual_use;
     const int64_t elements = held();
     const int64_t part = std::min(held_ / parts_, numel_);
     const std::vector<core::Matrix> matrices = core::matrices_within(bucket_.matrices, 0, part);
@@ -78,6 +79,7 @@ class Walk {
     if (step.level == Level::flat && is_of_pairs && ranks_.has_levels()) {
       size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
     }
+    if (encoded_) size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
     return size;
   }
 
@@ -136,6 +138,7 @@ class Walk {
   std::array<bool, 3> split_{};  // per level
   bool encoded_ = false;
   int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
+  double use_ = 1;  // of payloads
 };
 
 }  // namespace

@@ -34,7 +34,7 @@ struct StepSize {
                          // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
   // Collective: what the busiest link carries of it in one direction. The ranks of a node share its link to other
   // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
-  // a part to each rank of the other nodes.
+  // a part to each rank of the other nodes. Of payloads what is usually used.
   int64_t link_bytes = 0;
 };
 

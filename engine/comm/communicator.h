@@ -13,6 +13,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "engine/core/option.h"
@@ -43,11 +44,18 @@ struct Collective {
   const std::byte* in = nullptr;
   std::byte* out = nullptr;
   int64_t count = 0;
+  // Of exchanges: what a rank gives to another one is whole payloads of so many bytes, and of each only those that it
+  // says it uses (CompressorTraits::used_bytes) have to arrive; what is behind them in `out` is left open. Null: all.
+  int64_t payload_bytes = 0;
+  int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   int root = 0;
   int64_t timeout_ms = 300'000;
 };
 
-// As core::link_bytes.
+// Of one of a collective's payloads.
+int64_t used_bytes(const Collective& collective, const std::byte* payload);
+
+// As core::link_bytes, of what is used: what this rank sends is looked at, and others are taken to send as much.
 int64_t link_bytes(const Collective& collective, int size);
 
 // Told exactly once per started collective, from any thread; must be short and must not start collectives.

@@ -73,6 +73,20 @@ void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
   reduce(calls, inputs, targets);
 }
 
+// What need not arrive does not.
+void copy(const Collective& call, const std::byte* from, std::byte* to, size_t bytes) {
+  if (call.used_bytes == nullptr) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const auto payload = static_cast<size_t>(call.payload_bytes);
+  for (size_t at = 0; at < bytes; at += payload) {
+    const auto used = static_cast<size_t>(used_bytes(call, from + at));
+    std::memcpy(to + at, from + at, used);
+    std::memset(to + at + used, 0xa5, payload - used);
+  }
+}
+
 bool is_reduction(Collective::Kind kind) {
   return kind == Collective::Kind::all_reduce || kind == Collective::Kind::reduce_scatter ||
          kind == Collective::Kind::reduce;
@@ -92,6 +106,10 @@ void check_legal(const Collective& collective, int size) {
   core::check(collective.count == 0 || !has_input(collective.kind) || collective.in != nullptr,
               "this collective needs an input");
   core::check(collective.root >= 0 && collective.root < size, "the root of a collective is a rank of the group");
+  core::check(collective.used_bytes == nullptr ||
+                  (collective.payload_bytes > 0 &&
+                   collective.count * bytes_per_element(collective.type) % collective.payload_bytes == 0),
+              "what a rank gives to another one is whole payloads");
   core::check(collective.timeout_ms > 0, "a collective has a deadline that lies ahead");
 }
 
@@ -110,6 +128,7 @@ std::string first_difference(std::span<const Collective> calls) {
       return name + " has " + std::to_string(first.count) + " and " + std::to_string(call.count) + " elements" + who;
     }
     if (call.root != first.root) return name + " has different roots" + who;
+    if (call.payload_bytes != first.payload_bytes) return name + " has payloads of different sizes" + who;
   }
   return {};
 }
@@ -131,7 +150,7 @@ void move_data(std::span<const Collective> calls) {
         target = calls[to].out;
         source = calls[from].out;
       }
-      if (target != source) std::memcpy(target, source, part);
+      if (target != source) copy(calls[from], source, target, part);
     }
   }
 }

@@ -56,6 +56,10 @@ int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec) {
   return traits.most_ranks == nullptr ? std::numeric_limits<int>::max() : traits.most_ranks(spec);
 }
 
+int64_t usual_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent) {
+  return static_cast<int64_t>(traits.usual_use * static_cast<double>(payload_bytes(traits, spec, extent)));
+}
+
 int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent) {
   int64_t sum = 0;
   for (int round = 0; round < traits.rounds; ++round) sum += traits.payload_bytes(spec, extent, round);

@@ -5,6 +5,7 @@
 // traits. The compressors themselves, and the one table of them, are in engine/compress.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -91,6 +92,11 @@ struct CompressorTraits {
   // Bytes of the payload of a round: fixed by spec, extent and round, never by the data.
   int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
 
+  // Of payloads that need not be full: how many bytes of one are used, from the first on, as it says itself; never more
+  // than it has, whatever it says. Exchanges leave out the rest. Null: all are.
+  int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
+  double usual_use = 1;  // the share of payload_bytes that is used of gradients, until it was measured
+
   bool replaces_momentum = false;  // has that of the optimizer, which must have none of its own
 
   // Of how many ranks payloads can be added up; null: of any number.
@@ -105,8 +111,9 @@ int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec);
 // Those of that compressor among the known ones; null where it is not known.
 const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known);
 
-// Of all rounds together.
+// Of all rounds together; of what is usually used of it.
 int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);
+int64_t usual_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);
 
 enum class HostOperation : uint8_t { encode, encode_feedback, decode };
 

@@ -285,6 +285,10 @@ core::Status BucketCompiler::exchange(const Step& step) {
   if (d == 0 && brings_shards && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
   if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
   Op op = collective(step);
+  if (codec_->traits().used_bytes != nullptr) {
+    op.codec = codec_;
+    op.payload_bytes = part_bytes_;
+  }
   const auto bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
   const std::vector<Part> own = std::move(parts_);
   parts_.clear();

@@ -66,6 +66,7 @@ struct Op {
   core::Level level = core::Level::flat;
   comm::WireType wire = comm::WireType::u8;
   int64_t count = 0;
+  int64_t payload_bytes = 0;  // of payloads that need not be full: what `count` is made of, and `codec` is theirs
   int root = 0;
   int64_t input = 0, output = 0;  // offsets in the pool, bytes
   bool on_gradient = false;       // ... or in the bucket's gradient

@@ -264,6 +264,8 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           .in = base + what.input,
           .out = base + what.output,
           .count = what.count,
+          .payload_bytes = what.payload_bytes,
+          .used_bytes = what.payload_bytes > 0 ? what.codec->traits().used_bytes : nullptr,
           .root = what.root,
           .timeout_ms = timeout_ms};
 }

@@ -257,6 +257,99 @@ void run_together(const std::vector<Case>& cases, const Players& players) {
   }
 }
 
+// --- Payloads that need not be full ----------------------------------------------------------------------------------
+
+// As a payload of these tests says it: its first four bytes, whatever stands there.
+int64_t stated_length(std::span<const std::byte> payload) {
+  uint32_t stated = 0;
+  std::memcpy(&stated, payload.data(), sizeof stated);
+  return std::clamp<int64_t>(stated, sizeof stated, static_cast<int64_t>(payload.size()));
+}
+
+// Payload `number` that rank `from` gives to rank `to`: from hardly used to full.
+std::vector<std::byte> short_payload(int from, int to, int number, int64_t bytes) {
+  const int64_t parts = 5, used = 4 + (bytes - 4) * ((from * 3 + to + number) % (parts + 1)) / parts;
+  std::vector<std::byte> payload(static_cast<size_t>(bytes));
+  for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(value_at(from + number, i + to));
+  const auto stated = static_cast<uint32_t>(used);
+  std::memcpy(payload.data(), &stated, sizeof stated);
+  return payload;
+}
+
+// `number` payloads in what each rank gives to each other one.
+class ShortPayloads {
+ public:
+  ShortPayloads(Kind kind, bool in_place, int number, int64_t bytes, comm::Communicator& rank)
+      : kind_(kind), in_place_(in_place), number_(number), bytes_(bytes), rank_(rank) {
+    const auto part = static_cast<size_t>(number * bytes);
+    out_.assign(part * static_cast<size_t>(rank.size()), std::byte{77});
+    for (int to = 0; to < (has_parts_in(kind) ? rank.size() : 1); ++to) {
+      for (int n = 0; n < number; ++n) {
+        const std::vector<std::byte> payload = short_payload(rank.rank(), to, n, bytes);
+        in_.insert(in_.end(), payload.begin(), payload.end());
+      }
+    }
+    if (in_place) std::copy(in_.begin(), in_.end(), own());
+  }
+
+  void start(Sink& sink, uint64_t token) {
+    rank_.start({.kind = kind_,
+                 .in = in_place_ ? own() : in_.data(),
+                 .out = out_.data(),
+                 .count = number_ * bytes_,
+                 .payload_bytes = bytes_,
+                 .used_bytes = stated_length,
+                 .timeout_ms = kLongTimeoutMs},
+                sink, token);
+  }
+
+  void check() const {
+    if (kind_ == Kind::gather && rank_.rank() != 0) return;
+    for (int from = 0; from < rank_.size(); ++from) {
+      for (int n = 0; n < number_; ++n) {
+        const std::vector<std::byte> sent = short_payload(from, has_parts_in(kind_) ? rank_.rank() : 0, n, bytes_);
+        const std::byte* const came = out_.data() + (from * number_ + n) * bytes_;
+        EXPECT_TRUE(std::equal(sent.begin(), sent.begin() + stated_length(sent), came))
+            << "rank " << rank_.rank() << ", payload " << n << " from rank " << from << " of "
+            << core::to_string(kind_);
+      }
+    }
+  }
+
+ private:
+  std::byte* own() { return out_.data() + rank_.rank() * number_ * bytes_; }
+
+  const Kind kind_;
+  const bool in_place_;
+  const int number_;
+  const int64_t bytes_;
+  comm::Communicator& rank_;
+  std::vector<std::byte> in_, out_;
+};
+
+void run_short_payloads(const Players& players) {
+  std::vector<std::unique_ptr<ShortPayloads>> all;
+  Sink sink;
+  for (comm::Communicator* rank : players.ranks) {
+    for (const int64_t bytes : {16, 4096, 400'000}) {
+      for (const int number : {1, 3}) {
+        for (const Kind kind : {Kind::all_to_all, Kind::all_gather, Kind::gather}) {
+          for (const bool in_place : {false, true}) {
+            if (in_place && kind == Kind::all_to_all) continue;
+            all.push_back(std::make_unique<ShortPayloads>(kind, in_place, number, bytes, *rank));
+            all.back()->start(sink, all.size() - 1);
+          }
+        }
+      }
+    }
+  }
+  for (uint64_t token = 0; token < all.size(); ++token) {
+    const core::Status status = sink.wait(token, players.progress);
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    if (status.ok()) all[token]->check();
+  }
+}
+
 // --- Failures --------------------------------------------------------------------------------------------------------
 
 // An all-reduce of one float, for where only the outcome matters.
@@ -325,6 +418,7 @@ void run_communicator_conformance(const Players& players) {
     if (has_parts_in(what.kind) || has_parts_out(what)) what.count /= size;  // of the whole
     run_together({what}, players);
   }
+  run_short_payloads(players);
 }
 
 void run_communicator_deadline(const Players& players) {

@@ -20,8 +20,8 @@ struct Players {
   std::function<void()> progress = {};
 };
 
-// Every collective, type of element and size, several under way at once, in place and not: values, bounds, inputs left
-// alone, one completion each. The group is in order afterwards.
+// Every collective, type of element and size, several under way at once, in place and not, of payloads that need not be
+// full as well: values, bounds, inputs left alone, one completion each. The group is in order afterwards.
 void run_communicator_conformance(const Players& players);
 inline void run_communicator_conformance(comm::Communicator& rank) { run_communicator_conformance(Players{{&rank}}); }
 
