@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include "engine/compress/codes-inl.h"
+#include "engine/compress/planes-inl.h"
 #include "engine/compress/random-inl.h"
 #include "engine/compress/simd-inl.h"
 
@@ -25,43 +26,6 @@ HWY_INLINE double largest_magnitude(const float* gradient, const float* residual
   const uint32_t bits =
       largest_of(n, [&](auto d, size_t i) HWY_ATTR { return abs_bits(d, load_p(d, gradient, residual, i)); });
   return double{std::bit_cast<float>(bits)};
-}
-
-// --- Planes.
-
-// `codes` has room for a whole last group.
-HWY_INLINE void pack(uint8_t* codes, size_t n, int bits, uint8_t* planes) {
-  const hn::CappedTag<uint8_t, kPlaneElements> d;
-  std::fill(codes + n, codes + round_up(n, kPlaneElements), uint8_t{0});
-  for (size_t begin = 0; begin < n; begin += kPlaneElements) {
-    for (int bit = 0; bit < bits; ++bit, planes += sizeof(uint64_t)) {
-      const auto of_bit = hn::Set(d, static_cast<uint8_t>(1 << bit));
-      uint64_t word = 0;
-      for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
-        const auto set = hn::TestBit(hn::LoadU(d, codes + begin + lane), of_bit);
-        word |= bits_of(d, set) << lane;
-      }
-      std::memcpy(planes, &word, sizeof word);
-    }
-  }
-}
-
-HWY_INLINE void unpack(const uint8_t* planes, size_t n, int bits, uint8_t* codes) {
-  const hn::CappedTag<uint8_t, kPlaneElements> d;
-  for (size_t begin = 0; begin < n; begin += kPlaneElements) {
-    uint64_t words[8];
-    std::memcpy(words, planes, static_cast<size_t>(bits) * sizeof(uint64_t));
-    planes += static_cast<size_t>(bits) * sizeof(uint64_t);
-    for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
-      auto code = hn::Zero(d);
-      for (int bit = 0; bit < bits; ++bit) {
-        const uint64_t word = words[bit] >> lane;
-        const auto set = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&word));
-        code = hn::Or(code, hn::IfThenElseZero(set, hn::Set(d, static_cast<uint8_t>(1 << bit))));
-      }
-      hn::StoreU(code, d, codes + begin + lane);
-    }
-  }
 }
 
 // --- Runs. They come by value: what the compiler keeps in registers no store can change.
@@ -142,7 +106,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
         write_codes(Zeros(codes.zero_code()), run, 0, 0, from, stop, nullptr, code + at, offset(error, at));
       }
     });
-    if (bits < 8) pack(unpacked, count, format.bits, place);
+    if (bits < 8) pack_planes(unpacked, count, format.bits, place);
     out.finish_tile(begin / 8 * bits, static_cast<size_t>(code_bytes(count, format.bits)));
     errors.finish_tile(begin, count);
   };
@@ -244,7 +208,7 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         parts.units[p] = reinterpret_cast<const float*>(payload + run.units_at);
         parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
         if (format.bits < Codes::kBits) {
-          unpack(parts.codes[p], count, format.bits, unpacked[p]);
+          unpack_planes(parts.codes[p], count, format.bits, unpacked[p]);
           parts.codes[p] = unpacked[p];
         }
         if (!are_sent(codes, parts.codes[p], count)) bad = std::min(bad, first + p);

@@ -4,9 +4,8 @@
 // Kernels of the compressors that send, of each block, a scale and a code of 1 to 8 bits for each element: one pass over a
 // run of blocks. Internal to engine/compress.
 //
-// A block's unit is what its elements are divided by, and it is the scale that is sent. Codes of 8 bits are bytes. Codes
-// of fewer bits lie in planes: of each group of 64 elements, a 64-bit word with bit 0 of every code, then one with bit 1,
-// and so on, so that a vector's mask of a bit is what is stored. The last group is filled up with zeros.
+// A block's unit is what its elements are divided by, and it is the scale that is sent. Codes of 8 bits are bytes,
+// codes of fewer bits lie in planes (planes-inl.h).
 #pragma once
 
 #include <cstddef>
@@ -29,9 +28,6 @@ struct CodeFormat {
   enum class Norm : uint8_t { largest, euclidean } norm = Norm::largest;
   int bits = 8;
 };
-
-// Elements of a group of planes; blocks are multiples of it.
-inline constexpr int64_t kPlaneElements = 64;
 
 constexpr int64_t code_bytes(int64_t n, int bits) {
   return bits == 8 ? n : (n + kPlaneElements - 1) / kPlaneElements * bits * (kPlaneElements / 8);

@@ -36,16 +36,8 @@ struct WireBF16 {
   template <class D, class V>
   static HWY_INLINE void store(D d, V v, uint16_t* to) {
     const hn::RebindToSigned<D> di;
-    const hn::RebindToUnsigned<D> du;
     const hn::Rebind<uint16_t, D> d16;
-    const auto bits = hn::BitCast(du, v);
-    const auto high = hn::ShiftRight<16>(bits);
-    const auto odd = hn::And(high, hn::Set(du, 1));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
-    // A NaN keeps its sign and becomes quiet; rounding could carry it over to zero.
-    const auto nan = hn::RebindMask(du, hn::Gt(abs_bits(d, v), hn::Set(di, 0x7f800000)));
-    const auto code = hn::IfThenElse(nan, hn::Or(high, hn::Set(du, 0x40)), rounded);
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, code)), d16, to);
+    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, bf16_bits(d, v))), d16, to);
   }
   template <class D>
   static HWY_INLINE hn::Vec<D> load(D d, const uint16_t* from) {

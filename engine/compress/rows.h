@@ -8,17 +8,19 @@
 
 namespace gradtune::compress {
 
-TableRow none();       // dense.cc
-TableRow bf16();       // dense.cc
-TableRow fp16();       // dense.cc
-TableRow topk();       // topk.cc
-TableRow threshk();    // topk.cc
-TableRow dgc();        // topk.cc
-TableRow efsignsgd();  // signs.cc
-TableRow onebit();     // signs.cc
-TableRow signsgd();    // signs.cc
-TableRow signum();     // signs.cc
-TableRow int8();       // block_codes.cc, and so are those that follow
+TableRow none();        // dense.cc
+TableRow bf16();        // dense.cc
+TableRow fp16();        // dense.cc
+TableRow packed();      // packed.cc
+TableRow bf16packed();  // packed.cc
+TableRow topk();        // topk.cc
+TableRow threshk();     // topk.cc
+TableRow dgc();         // topk.cc
+TableRow efsignsgd();   // signs.cc
+TableRow onebit();      // signs.cc
+TableRow signsgd();     // signs.cc
+TableRow signum();      // signs.cc
+TableRow int8();        // block_codes.cc, and so are those that follow
 TableRow int8s();
 TableRow fp8e4m3();
 TableRow fp8e5m2();

@@ -107,6 +107,9 @@ inline constexpr int64_t kBlockElements = 8192;
 // a normal store reads the line first (measured on one core: 1.3-1.7x slower).
 inline constexpr int64_t kStreamBytes = 1 << 20;
 
+// Elements of a group of planes (planes-inl.h); blocks whose codes lie in planes are multiples of it.
+inline constexpr int64_t kPlaneElements = 64;
+
 // pointer + i, for pointers that may be null.
 template <typename T>
 constexpr T* offset(T* pointer, int64_t i) {

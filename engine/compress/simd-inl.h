@@ -120,6 +120,20 @@ HWY_INLINE auto abs_bits(D /*d*/, V v) {
   return hn::And(hn::BitCast(di, v), hn::Set(di, 0x7fffffff));
 }
 
+// The nearest bfloat16, ties to even: its 16 bits. A NaN keeps its sign and becomes quiet; rounding could carry it over
+// to zero.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE auto bf16_bits(D d, V v) {
+  const hn::RebindToSigned<D> di;
+  const hn::RebindToUnsigned<D> du;
+  const auto bits = hn::BitCast(du, v);
+  const auto high = hn::ShiftRight<16>(bits);
+  const auto odd = hn::And(high, hn::Set(du, 1));
+  const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fff))));
+  const auto nan = hn::RebindMask(du, hn::Gt(abs_bits(d, v), hn::Set(di, 0x7f800000)));
+  return hn::IfThenElse(nan, hn::Or(high, hn::Set(du, 0x40)), rounded);
+}
+
 // Where the bits from bit i on are set; i is a multiple of the number of lanes, or of 8.
 template <class D>
 HWY_INLINE hn::Mask<D> mask_at(D d, const uint8_t* bits, size_t i) {

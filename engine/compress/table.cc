@@ -8,9 +8,10 @@
 namespace gradtune::compress {
 
 std::span<const TableRow> table() {
-  static const std::array rows{none(),    bf16(),    fp16(),     topk(),  threshk(),  dgc(),     efsignsgd(),
-                               onebit(),  signsgd(), signum(),   int8(),  int8s(),    fp8e4m3(), fp8e5m2(),
-                               natural(), qsgd(),    terngrad(), randk(), powersgd(), thc()};
+  static const std::array rows{none(),     packed(), bf16(),      bf16packed(), fp16(),    topk(),
+                               threshk(),  dgc(),    efsignsgd(), onebit(),     signsgd(), signum(),
+                               int8(),     int8s(),  fp8e4m3(),   fp8e5m2(),    natural(), qsgd(),
+                               terngrad(), randk(),  powersgd(),  thc()};
   return rows;
 }
 

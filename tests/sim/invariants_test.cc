@@ -21,7 +21,7 @@ namespace {
 
 using tuner::Command;
 
-constexpr uint64_t kSeeds = 100;
+constexpr uint64_t kSeeds = 140;
 
 void run_to_the_end(Job& job) {
   job.run();

@@ -38,7 +38,7 @@ Rule rule_of(const core::Option& option, DType dtype) {
   // What momentum keeps is not in residuals.
   rule.loses = traits->fidelity == core::Fidelity::lossy && (!traits->error_feedback || traits->replaces_momentum);
   rule.mixes = traits->rounds > 1;
-  const DType wire = codec == "bf16" ? DType::bf16 : codec == "fp16" ? DType::f16 : DType::f32;
+  const DType wire = codec == "bf16" || codec == "bf16packed" ? DType::bf16 : codec == "fp16" ? DType::f16 : DType::f32;
   rule.wire_roundoff = std::max(unit_roundoff(wire), unit_roundoff(dtype));
   return rule;
 }

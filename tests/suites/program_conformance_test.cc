@@ -66,6 +66,13 @@ TEST(ProgramConformance, EveryProgramOfTheExtensionIsTheAverageOnTwoNodesOfTwo) 
   run_all({4, 2}, extension(kBoth), kBf16, kBf16);
 }
 
+// What is behind the end of a payload does not arrive, wherever it comes from and goes on to.
+TEST(ProgramConformance, PayloadsNeedNotBeFullInAnyProgram) {
+  run_all({4, 2}, tree(kBoth), {"packed"}, {"packed"}, kTable, 1);
+  run_all({4, 2}, tree(kDevice), {"packed"}, kTopk);
+  run_all({6, 3}, tree(kDevice), kNone, {"bf16packed"}, kTable, 1);
+}
+
 TEST(ProgramConformance, AnotherCodecInsideThanBetween) {
   run_all({4, 2}, tree(kDevice), kNone, kTopk);
   run_all({4, 2}, tree(kDevice), kTopk, kNone);

@@ -42,8 +42,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300
 // Each option that is not set here is taken from the variable GRADTUNE_<NAME>, then from the file that GRADTUNE_CONFIG
 // names (a JSON object), then from the default.
 struct Options {
-  // What may be changed about what is trained. exact: fp32 sums, nothing lossy. half (default): also 16 bits on the
-  // wire. lossy: also the compressors of the default list, and those that `compressors` names.
+  // What may be changed about what is trained. exact: fp32 sums, nothing lossy (but exponents may travel in fewer
+  // bits). half (default): also bfloat16 on the wire. lossy: also the compressors of the default list, and those that `compressors` names.
   std::optional<std::string> fidelity = {};
   // Allow-list, such as {"topk:0.01"}; as a variable separated by commas. Naming a compressor outside the default list
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.

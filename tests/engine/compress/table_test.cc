@@ -32,8 +32,8 @@ TEST(Table, what_each_fidelity_uses_without_being_asked) {
     auto& list = traits.fidelity == Fidelity::exact ? exact : traits.fidelity == Fidelity::half ? half : lossy;
     list.push_back(traits.name);
   }
-  EXPECT_THAT(exact, testing::ElementsAre("none"));
-  EXPECT_THAT(half, testing::ElementsAre("bf16"));
+  EXPECT_THAT(exact, testing::ElementsAre("none", "packed"));
+  EXPECT_THAT(half, testing::ElementsAre("bf16", "bf16packed"));
   EXPECT_THAT(lossy, testing::ElementsAre("topk"));
 }
 
@@ -64,9 +64,10 @@ TEST(Table, search_ranges_are_allowed_and_have_the_default) {
 }
 
 TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
-  EXPECT_EQ(error_of({"gzip", 0}),
-            "compressor \"gzip\" is unknown; known are none, bf16, fp16, topk, threshk, dgc, efsignsgd, "
-            "onebit, signsgd, signum, int8, int8s, fp8e4m3, fp8e5m2, natural, qsgd, terngrad, randk, powersgd, thc");
+  EXPECT_EQ(
+      error_of({"gzip", 0}),
+      "compressor \"gzip\" is unknown; known are none, packed, bf16, bf16packed, fp16, topk, threshk, dgc, efsignsgd, "
+      "onebit, signsgd, signum, int8, int8s, fp8e4m3, fp8e5m2, natural, qsgd, terngrad, randk, powersgd, thc");
 }
 
 TEST(Table, parameters_out_of_range_are_errors_that_say_what_is_allowed) {

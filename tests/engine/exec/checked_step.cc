@@ -30,7 +30,8 @@ Promise promise_of(const std::string& option) {
     promise.error_feedback = promise.error_feedback || traits->error_feedback;
     promise.keeps_momentum = promise.keeps_momentum || traits->replaces_momentum;
     promise.fidelity = std::max(promise.fidelity, traits->fidelity);
-    if (codec.name == "bf16") promise.roundoff = std::max(promise.roundoff, unit_roundoff(DType::bf16));
+    if (codec.name == "bf16" || codec.name == "bf16packed")
+      promise.roundoff = std::max(promise.roundoff, unit_roundoff(DType::bf16));
     if (codec.name == "fp16") promise.roundoff = std::max(promise.roundoff, unit_roundoff(DType::f16));
   }
   return promise;
