@@ -67,6 +67,10 @@ void Tuner::Core::watch(const core::StepReport& report) {
   const bool is_alarm = finding && finding->kind != Finding::Kind::straggler;
   const bool is_audit_due = confirmed_ && (is_alarm || audit_allowance_ms_ >= audit_price_ms_);
   if (!is_audit_due && !cooldown_.is_over()) return;
+  if (const auto rank = finding ? std::nullopt : watch_.straggler()) {
+    decide("straggler", outcome_.label, *rank);
+    watch_ = Watch();  // of what is so by now
+  }
   scores_.clear();
   budget_ = Budget(options_.budget_steps, options_.budget_share);
   has_cause_ = is_alarm || cooldown_.is_over();

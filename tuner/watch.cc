@@ -59,6 +59,14 @@ std::optional<Finding> Watch::record(const core::StepReport& report) {
   return finding;
 }
 
+std::optional<int32_t> Watch::straggler() const {
+  if (reference_.size() < static_cast<size_t>(kStepTime.reference_steps) || recent_.size() < kRecent) return {};
+  const double usual_ms = median_of(reference_, &core::StepReport::step_ms);
+  const double recent_ms = median_of(recent_, &core::StepReport::step_ms);
+  if (recent_ms < (1 + kStepTime.change) * usual_ms || !is_straggler()) return {};
+  return most_frequent_rank(recent_);
+}
+
 bool Watch::is_straggler() const {
   const auto grown_ms = [&](double core::StepReport::*field) {
     return median_of(recent_, field) - median_of(reference_, field);

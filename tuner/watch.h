@@ -28,6 +28,10 @@ class Watch {
   // The steps of one strategy, one after the other. At most one finding a step; after one a new level is learned.
   std::optional<Finding> record(const core::StepReport& report);
 
+  // The rank whose computation made the last steps longer, if they are longer by what is worth an alarm: for when
+  // something else asks before there is enough evidence for one.
+  std::optional<int32_t> straggler() const;
+
  private:
   bool is_straggler() const;
 

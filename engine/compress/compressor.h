@@ -12,7 +12,7 @@
 // average, and residuals stay in units of the unscaled gradient. A shard that was summed and is encoded again has scale
 // = 1, error_scale = N and *adds* to its owner's next residual.
 //
-// Payloads: the size is fixed by spec and n, some need not be full (used_bytes). Opaque ones start with a 16-byte header
+// Payloads: their size is fixed by spec and n, some need not be full (used_bytes). Opaque ones begin with a 16-byte header
 // {magic and version, compressor id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders
 // check header, counts, indices and scales before they use them and reject by name (I8); they write nothing outside of
 // their output for any input. Summable ones are bare arrays of their wire type, of which a collective makes one.

@@ -4,16 +4,18 @@
 // The compressors that lose nothing: `packed` sends fp32 numbers, `bf16packed` bfloat16 ones, with as few bits of
 // exponent as each group of 64 needs (packed_kernels.h). Neighbouring gradients differ in magnitude by a few powers of
 // two, so that 8 bits of exponent become 3 or 4 (entropy: 3.4 to 3.8 bits in the gradients of the Fashion-MNIST model);
-// fractions and signs are noise, and stay as they are. What floats lose to general compressors is in their exponents for
-// that reason (Hershcovitch et al., "ZipNN", 2024; Zhang et al., "DFloat11", 2025, both of weights).
+// fractions and signs are noise, and stay as they are. It is exponents that lossless compressors of floats live on
+// (Hershcovitch et al., "ZipNN", 2024; Zhang et al., "DFloat11", 2025, both of weights).
 //
 // Payload: header (count = used bytes / 16); for each run of 8192 elements where its groups end, in units of 8 bytes of
-// 32 bits; the groups' headers; the groups. There is room for the worst case, which is a little more than the numbers
-// themselves; what is behind the last group is zero and need not be sent (used_bytes). Those of gradients take about 26
-// of 32 and 11 of 16 bits.
+// 32 bits; the groups' headers; the groups. There is room for the worst case, a little more than the numbers themselves;
+// what is behind the last group is zero and need not be sent (used_bytes). Over Gloo it is not; other backends carry all
+// of it, and gain nothing. Normal numbers take 28 of 32 and 12 of 16 bits, gradients of the Fashion-MNIST model 24 to 26
+// and 8 to 10, as every tenth group is zeros.
 //
 // Bytes moved per element: encode reads 4 twice, as headers come before groups, and writes the groups; decode reads
-// those of all payloads and writes 4.
+// those of all payloads and writes 4. On one core with AVX-512 (bench compress_host, 2026-11-23) 8.4 M elements take 4.0
+// and 5.5 ms to encode and 2.5 ms to decode, 0.64, 0.42 and 0.62 of the stream kernel.
 #include <atomic>
 #include <cstring>
 #include <vector>

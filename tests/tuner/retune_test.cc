@@ -198,6 +198,26 @@ TEST(Retune, ASlowRankIsNamedAndNotBlamedOnTheStrategy) {
   EXPECT_THAT(job.decided("audit"), IsEmpty());
 }
 
+TEST(Retune, ASlowRankIsNamedByAnAuditThatComesBeforeTheAlarm) {
+  JobOptions options;
+  options.ranks = 4;
+  options.noise = kSmall;
+  int64_t slow_from = kNever;
+  options.compute_ms = [&](int64_t step, int rank) { return step >= slow_from && rank == 2 ? 110.0 : 60.0; };
+  options.factor = [&](int64_t step, const std::string&) { return step >= slow_from ? 1.5 : 1.0; };
+  const auto next_audit = [&] {
+    SimulatedJob job(options, kFast, {{{kMerged, kSparse}, true}}, {kFull, kHalf});
+    while (job.tuner->stage() != Stage::watch) job.one_step();
+    while (job.tuner->stage() != Stage::audit) job.one_step();
+    EXPECT_EQ(job.decided("straggler").size(), slow_from == kNever ? 0U : 1U);
+    EXPECT_THAT(job.decided("drift"), IsEmpty());
+    return static_cast<int64_t>(job.steps.size());
+  };
+  const int64_t by_the_clock = next_audit();
+  slow_from = by_the_clock - 12;
+  EXPECT_LE(next_audit(), by_the_clock);
+}
+
 TEST(Retune, TurnedOffItOnlyTells) {
   ChangingJob job({.before = kFast, .after = kSlow}, kSmall, 1, {.retune = false});
   job.decide();

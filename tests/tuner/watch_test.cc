@@ -35,6 +35,8 @@ class Steps {
     return {};
   }
 
+  const Watch& watch() const { return watch_; }
+
   int seen = 0;
 
  private:
@@ -74,6 +76,25 @@ TEST(Watch, NamesTheRankThatHoldsUpTheOthers) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->kind, Finding::Kind::straggler);
   EXPECT_EQ(found->rank, 3);
+}
+
+TEST(Watch, KnowsTheRankBeforeThereIsEvidenceEnough) {
+  const std::pair<Level, std::optional<int32_t>> cases[] = {
+      {{}, std::nullopt},
+      {{.step_ms = 140, .slowest_ms = 102}, 3},
+      {{.step_ms = 140, .slowest_ms = 102, .fastest_ms = 100}, std::nullopt},
+      {{.step_ms = 140}, std::nullopt},
+      {{.slowest_ms = 102}, std::nullopt},  // hidden: nobody waits for it
+  };
+  for (const auto& [level, expected] : cases) {
+    Steps steps(7);
+    ASSERT_FALSE(steps.run({}, 200));
+    ASSERT_FALSE(steps.run(level, 10));
+    EXPECT_EQ(steps.watch().straggler(), expected);
+  }
+  Steps steps(7);
+  ASSERT_FALSE(steps.run({.step_ms = 140, .slowest_ms = 102}, 40));
+  EXPECT_FALSE(steps.watch().straggler()) << "it learns what is usual yet";
 }
 
 TEST(Watch, AllRanksSlowerIsNoStraggler) {
