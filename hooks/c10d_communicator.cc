@@ -10,7 +10,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "hooks/gloo_device.h"
 #include "hooks/gloo_exchange.h"
 #include "hooks/within.h"
 
@@ -275,12 +275,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     int64_t timeout_ms, int threads) {
   ignore_broken_pipes();
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
-    const std::string first(interface);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(first.substr(0, first.find(','))));
-  } else {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
+  options->devices.push_back(make_gloo_device());
   options->threads = threads;
   // It has a time limit of its own for peers, not for the store's answers.
   const auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {

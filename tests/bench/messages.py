@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Small collectives of gradtune's communicator beside c10d's own over Gloo, in the same processes, in blocks by turns.
+
+usage: messages.py BUILD_FOLDER OUT.json
+
+On 2 x 1 ranks, and on 2 x 2; where the machine has no more cores than ranks each rank has one for all of its threads,
+as has one that computes with all others. Told are the median of a block, and the nine-tenth of its times. A message of
+512 bytes takes what waking a few threads takes, some tens of microseconds each.
+"""
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import Bench, flags_of_parts, row, save  # noqa: E402
+
+RATE = "1gbit"
+
+
+def p90(values):
+    return sorted(values)[int(0.9 * len(values))]
+
+
+def measure(bench, program, ranks_per_node, rows):
+    out = bench.folder / "messages.json"
+    bench.launch(bench.launcher(RATE, ranks_per_node=ranks_per_node), [program, out])
+    for entry in json.loads(out.read_text(encoding="utf-8")):
+        name = f"2x{ranks_per_node}: {entry['kind']}, {entry['bytes']} bytes, {entry['at_once']} at once"
+        for what, of in (("median", statistics.median), ("90th percentile", p90)):
+            ours, theirs = [[of(block) for block in entry[key]] for key in ("gradtune_us", "c10d_us")]
+            row(rows, f"{name}, {what} / c10d", statistics.median(ours), statistics.median(theirs),
+                [a / b for a, b in zip(ours, theirs)], None, "us")
+
+
+def main():
+    flags = flags_of_parts(__doc__, ["2x1", "2x2"])
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(flags.build, folder)
+        for part in flags.parts:
+            measure(bench, flags.build / "tests" / "bench" / "message_rank", int(part[-1]), flags.rows)
+            save(flags.out, flags.rows)
+
+
+if __name__ == "__main__":
+    main()
