@@ -13,7 +13,8 @@ a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each go
                raced. Those that were not far behind when they were measured are timed once, pinned, in runs of their
                own; the best go on, beside the exported one, which is pinned as well.
             3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of
-               processes each, one after the other; and each exported strategy's first ten steps when it is imported.
+               processes each, one after the other; and each exported strategy's first ten steps when it is imported,
+               beside all but those, and beside the first ten, of its pinned run: what a process takes to get warm.
                The value of a row is the median over rounds of the median step; ratios are taken inside a round; their
                spread is their range.
             Rows `limit` are a baseline's step, of fp32 and of 16 bits, if its payload, with the headers of full packets
@@ -115,14 +116,24 @@ def limits_ms(entries, rate, slot, bits):
     return limits
 
 
+def pinned(bench, rate, fidelity, file):
+    return bench.gradtune(rate, ["--fidelity", fidelity], timed_steps(rate), pinned=file)
+
+
 def pinned_step(bench, rate, fidelity, file):
-    return median_step(bench.gradtune(rate, ["--fidelity", fidelity], timed_steps(rate), pinned=file))
+    return median_step(pinned(bench, rate, fidelity, file))
 
 
-def first_steps(bench, rate, fidelity, file):
-    """What a user sees who starts from an exported strategy: the first steps but the very first two, tuning and all."""
-    report = bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], 12)
-    return statistics.median(step["ms"] for step in report["steps"][2:] if step["stage"] == "imported")
+def first_steps(report):
+    """The median but of the very first two, up to where a process counts as warm."""
+    return statistics.median(step["ms"] for step in report["steps"][2:WARM_UP])
+
+
+def imported(bench, rate, fidelity, file):
+    """What a user sees who starts from an exported strategy, tuning and all."""
+    report = bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], WARM_UP)
+    report["steps"] = [step for step in report["steps"] if step["stage"] == "imported"]
+    return report
 
 
 def in_rounds(bench, rate, rounds, caps, tuned):
@@ -148,9 +159,11 @@ def one_round(bench, rate, caps, tuned):
         times["ddp", name] = median_step(bench.ddp(rate, hook, caps[name], timed_steps(rate)))
     times["ddp", "compute alone"] = median_step(bench.ddp(rate, "local", 25, 40))
     for fidelity, result in tuned.items():
-        for label, file in {"committed": result["exported"], **result["arms"]}.items():
+        for label, file in result["arms"].items():
             times[fidelity, label] = pinned_step(bench, rate, fidelity, file)
-        times[fidelity, "imported"] = first_steps(bench, rate, fidelity, result["exported"])
+        committed = pinned(bench, rate, fidelity, result["exported"])
+        times[fidelity, "committed"], times[fidelity, "first steps"] = median_step(committed), first_steps(committed)
+        times[fidelity, "imported"] = first_steps(imported(bench, rate, fidelity, result["exported"]))
     print(f"{rate}: {({' '.join(key): round(ms, 1) for key, ms in times.items()})}", flush=True)
     return times
 
@@ -184,6 +197,8 @@ def time_rate(bench, rate, rounds, rows):
         committed = (fidelity, "committed")
         compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", committed, best, 1.03)
         compare(f"gradtune {fidelity} imported, its first steps / committed", (fidelity, "imported"), committed, 1.03)
+        compare(f"gradtune {fidelity} imported, its first steps / pinned, its first steps", (fidelity, "imported"),
+                (fidelity, "first steps"), None)
 
 
 def is_sound(name, rows):
