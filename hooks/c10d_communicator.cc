@@ -17,8 +17,8 @@
 #include <optional>
 #include <vector>
 
-#include "hooks/gloo_device.h"
 #include "hooks/gloo_exchange.h"
+#include "hooks/gloo_options.h"
 #include "hooks/within.h"
 
 namespace gradtune {
@@ -274,8 +274,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     int64_t timeout_ms, int threads) {
   ignore_broken_pipes();
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(timeout_ms));
-  options->devices.push_back(make_gloo_device());
+  auto options = make_gloo_options(std::chrono::milliseconds(timeout_ms));
   options->threads = threads;
   // It has a time limit of its own for peers, not for the store's answers.
   const auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {

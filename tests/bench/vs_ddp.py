@@ -131,9 +131,7 @@ def first_steps(report):
 
 def imported(bench, rate, fidelity, file):
     """What a user sees who starts from an exported strategy, tuning and all."""
-    report = bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], WARM_UP)
-    report["steps"] = [step for step in report["steps"] if step["stage"] == "imported"]
-    return report
+    return bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], WARM_UP)
 
 
 def in_rounds(bench, rate, rounds, caps, tuned):

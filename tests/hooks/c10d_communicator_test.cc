@@ -5,13 +5,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
 
-#include <sched.h>
-
 #include <csignal>
-#include <filesystem>
-#include <thread>
 
-#include "hooks/gloo_device.h"
 #include "hooks/link_probe.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
@@ -93,34 +88,6 @@ TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {
     EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), +own);
     make_gloo_backend("second", store, 0, 1, 20'000, 1);
     EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), SIG_IGN);
-  });
-}
-
-int threads_of_policy(int policy) {
-  int threads = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-    threads += sched_getscheduler(std::stoi(entry.path().filename())) == policy ? 1 : 0;
-  }
-  return threads;
-}
-
-TEST(GlooDevice, ItsThreadPushesNobodyOffACore) {
-  run_ranks(1, [](const Rank&) {
-    ASSERT_EQ(threads_of_policy(SCHED_BATCH), 0);
-    const auto device = make_gloo_device();
-    EXPECT_EQ(threads_of_policy(SCHED_BATCH), 1);
-    EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
-    std::thread([] { EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER); }).join();
-  });
-}
-
-TEST(GlooDevice, APolicyThatWasChosenStays) {
-  run_ranks(1, [](const Rank&) {
-    const sched_param no_priority{};
-    ASSERT_EQ(sched_setscheduler(0, SCHED_IDLE, &no_priority), 0);
-    const auto device = make_gloo_device();
-    EXPECT_EQ(threads_of_policy(SCHED_BATCH), 0);
-    EXPECT_EQ(sched_getscheduler(0), SCHED_IDLE);
   });
 }
 

@@ -4,10 +4,10 @@
 // One rank of the benchmark of messages: small collectives over gradtune's communicator and over c10d's own Gloo group,
 // in blocks by turns. Rank 0 writes what they took as JSON.
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <future>
 #include <memory>
@@ -18,7 +18,6 @@
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
 #include "hooks/c10d_communicator.h"
-#include "hooks/gloo_device.h"
 #include "tuner/files.h"
 
 namespace gradtune::bench {
@@ -84,11 +83,8 @@ std::vector<double> block_us(const std::vector<Start>& starts, const core::Clock
 }
 
 c10::intrusive_ptr<c10d::Backend> plain_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(kTimeoutMs));
+  auto options = c10d::ProcessGroupGloo::Options::create_default(std::chrono::milliseconds(kTimeoutMs));
   options->threads = kThreads;
-  const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
-  options->devices.push_back(interface == nullptr ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                                  : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 

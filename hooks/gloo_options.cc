@@ -1,11 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/gloo_device.h"
+#include "hooks/gloo_options.h"
 
 #include <sched.h>
-
-#include <cstdlib>
-#include <string>
 
 namespace gradtune {
 namespace {
@@ -32,12 +29,9 @@ class BatchPolicy {
 
 }  // namespace
 
-std::shared_ptr<gloo::transport::Device> make_gloo_device() {
+c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> make_gloo_options(std::chrono::milliseconds timeout) {
   const BatchPolicy policy;
-  const char* const interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interfaces == nullptr || *interfaces == '\0') return c10d::ProcessGroupGloo::createDefaultDevice();
-  const std::string names(interfaces);
-  return c10d::ProcessGroupGloo::createDeviceForInterface(names.substr(0, names.find(',')));
+  return c10d::ProcessGroupGloo::Options::create_default(timeout);
 }
 
 }  // namespace gradtune
