@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a message takes on a link that is idle: a job's first steps have few collectives, and large ones, which tell little
-// of it.
+// of it; and nothing goes over the links inside nodes alone.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,10 @@
 namespace gradtune {
 
 // Over all ranks of the communicator, which has nothing else under way. All-gathers of a few bytes, one by one and several
-// at once: what several take more than one is what the link, or a core, is busy with. Some milliseconds, where nothing is
-// far away; all ranks run equally many. Throws core::Exception.
-policies::Latency probe_latency(comm::Communicator& communicator, const core::Clock& clock, int64_t timeout_ms);
+// at once: what several take more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some
+// that leave as many bytes at each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many.
+// Throws core::Exception.
+policies::IdleLink probe_link(comm::Communicator& communicator, const core::Clock& clock, int64_t timeout_ms,
+                              int64_t most_bytes);
 
 }  // namespace gradtune

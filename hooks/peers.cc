@@ -74,10 +74,12 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   data_ = make(options, "data", rank_, size_, /*threads=*/4);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
-  const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
-    return communicator ? probe_latency(*communicator, clock, timeout_ms_) : policies::Latency();
+  const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator, int64_t most_bytes) {
+    return communicator ? probe_link(*communicator, clock, timeout_ms_, most_bytes) : policies::IdleLink();
   };
-  latencies_ = {.flat = probe(data_), .inter = probe(inter_), .intra = probe(intra_)};
+  // What a byte takes over the network the baselines tell, but they send nothing over the links inside nodes alone.
+  constexpr int64_t kInsideBytes = 8 << 20;
+  idle_links_ = {.flat = probe(data_, 0), .inter = probe(inter_, 0), .intra = probe(intra_, kInsideBytes)};
 }
 
 Peers::~Peers() { close(/*failed=*/true); }

@@ -28,7 +28,7 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const policies::Latencies& latencies() const { return latencies_; }
+  const policies::IdleLinks& idle_links() const { return idle_links_; }
   comm::Groups groups() const { return {seat_, *data_, *control_, intra_.get(), inter_.get()}; }
 
   // Over the control communicator, by all ranks; throws core::Exception.
@@ -77,7 +77,7 @@ class Peers {
   std::unique_ptr<comm::Communicator> data_, control_;
   core::Seat seat_;
   std::unique_ptr<comm::Communicator> intra_, inter_;  // where there are levels
-  policies::Latencies latencies_;
+  policies::IdleLinks idle_links_;
 };
 
 }  // namespace gradtune

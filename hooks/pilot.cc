@@ -26,15 +26,15 @@ bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe ||
 }  // namespace
 
 Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
-             const policies::Latencies& latencies, const core::Clock& clock)
-    : settings_(settings), seat_(seat), network_(network), latencies_(latencies) {
+             const policies::IdleLinks& idle_links, const core::Clock& clock)
+    : settings_(settings), seat_(seat), network_(network), idle_links_(idle_links) {
   if (settings.quiet) return;
   progress_.emplace(tuner::Progress::on_standard_error(clock));
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
 tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
-                         const policies::Latencies& latencies) const {
+                         const policies::IdleLinks& idle_links) const {
   return {.table = table,
           .world_size = seat_.size,
           .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
@@ -42,7 +42,7 @@ tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policie
           .codecs = settings_.codecs,
           .host_threads = static_cast<int>(settings_.host_threads),
           .memory_bytes = settings_.memory_budget,
-          .latencies = latencies,
+          .idle_links = idle_links,
           .policy = settings_.policy,
           .tuning = tuner_options(settings_),
           .imported = std::move(imported)};
@@ -53,7 +53,7 @@ core::Status Pilot::can_write_journal() const {
 }
 
 void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
-  begin(job_of(table, std::move(imported), latencies_));
+  begin(job_of(table, std::move(imported), idle_links_));
 }
 
 void Pilot::begin(tuner::Job job) {
@@ -83,14 +83,14 @@ tuner::SavedTuner Pilot::saved() const {
 }
 
 core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
-  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.latencies);
+  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.idle_links);
   if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
   if (told.is_whole) return {};
   return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
 }
 
 core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
-  begin(job_of(saved.job.table, saved.job.imported, saved.job.latencies));
+  begin(job_of(saved.job.table, saved.job.imported, saved.job.idle_links));
   resuming_ = true;
   auto action = tuner::tell_again(
       told,

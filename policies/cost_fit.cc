@@ -101,7 +101,7 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
 }
 
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
-                                    const Latencies& latencies) {
+                                    const IdleLinks& idle_links) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;     // 16 GB/s
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
@@ -110,11 +110,11 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
   const auto add = [&](Kind kind, core::Level level, double byte_us) {
-    const Latency& latency = latencies.of(level);
-    CollectiveRate rate{kind, level, message_us, byte_us};
-    if (latency.message_us > 0) {
-      rate.message_us = latency.message_us;
-      rate.wait_us = latency.wait_us;
+    const IdleLink& link = idle_links.of(level);
+    CollectiveRate rate{kind, level, message_us, link.byte_us > 0 ? link.byte_us : byte_us};
+    if (link.message_us > 0) {
+      rate.message_us = link.message_us;
+      rate.wait_us = link.wait_us;
     }
     prior.collectives.push_back(rate);
   };

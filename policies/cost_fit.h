@@ -33,9 +33,9 @@ FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTa
 // Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
 // an all_reduce; where there are levels, for those between nodes, as fast, and for those of gradients in a node,
 // faster; and for the compressors at both places, as fast as the host's memory: encoding reads each element once,
-// decoding writes it once. Messages take what they did over idle links. Nothing where no all_reduce was seen.
+// decoding writes it once. What was measured over idle links is taken instead. Nothing where no all_reduce was seen.
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
-                                    const Latencies& latencies = {});
+                                    const IdleLinks& idle_links = {});
 
 // The table with each rate, of those that were fitted, scaled by 1 + `errors` standard errors, at least by a half.
 CostTable shifted(const FittedCost& fitted, double errors);

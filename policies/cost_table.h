@@ -44,20 +44,20 @@ struct CodecRate {
   bool operator==(const CodecRate&) const = default;
 };
 
-// What one message of a collective took over links that were idle, in us, and how much of that the link was free for
-// others, as was measured before the first step; 0: not known.
-struct Latency {
-  double message_us = 0, wait_us = 0;
+// What a collective took over links that were idle, as was measured before the first step: one message, how much of that
+// the link was free for others, and each byte more; 0: not known.
+struct IdleLink {
+  double message_us = 0, wait_us = 0, byte_us = 0;
 
-  bool operator==(const Latency&) const = default;
+  bool operator==(const IdleLink&) const = default;
 };
-struct Latencies {
-  Latency flat = {}, inter = {}, intra = {};
+struct IdleLinks {
+  IdleLink flat = {}, inter = {}, intra = {};
 
-  const Latency& of(core::Level level) const {
+  const IdleLink& of(core::Level level) const {
     return level == core::Level::flat ? flat : level == core::Level::inter ? inter : intra;
   }
-  bool operator==(const Latencies&) const = default;
+  bool operator==(const IdleLinks&) const = default;
 };
 
 struct CostTable {

@@ -25,7 +25,7 @@ core::Result<Forecast> Forecast::make(const Knowledge& knowledge, std::span<cons
   const auto fit = [&](const CostTable& prior) {
     return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior);
   };
-  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.latencies);
+  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.idle_links);
   if (!prior) {
     return core::Error{core::Error::Code::invalid, "no step of the job was timed in which all ranks communicated"};
   }

@@ -45,10 +45,11 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
-  if (job.latencies == policies::Latencies()) return dump(header);
-  for (const auto& [name, latency] : {std::pair("flat", job.latencies.flat), std::pair("inter", job.latencies.inter),
-                                      std::pair("intra", job.latencies.intra)}) {
-    header["latencies"][name] = {latency.message_us, latency.wait_us};
+  if (job.idle_links == policies::IdleLinks()) return dump(header);
+  for (const auto& [name, link] : {std::pair("flat", job.idle_links.flat), std::pair("inter", job.idle_links.inter),
+                                   std::pair("intra", job.idle_links.intra)}) {
+    header["idle_links"][name] = {
+        {"message_us", link.message_us}, {"wait_us", link.wait_us}, {"byte_us", link.byte_us}};
   }
   return dump(header);
 }

@@ -73,7 +73,7 @@ class Parser {
     const JsonObject& header = in_.object(
         value, where_,
         {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
-        {"ranks_per_node", "memory_budget", "latencies"});
+        {"ranks_per_node", "memory_budget", "idle_links"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -89,7 +89,7 @@ class Parser {
     if (has(header, "memory_budget")) {
       job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());
     }
-    if (has(header, "latencies")) job.latencies = read_latencies(get(header, "latencies"));
+    if (has(header, "idle_links")) job.idle_links = read_idle_links(get(header, "idle_links"));
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
@@ -103,15 +103,17 @@ class Parser {
     job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
   }
 
-  policies::Latencies read_latencies(const JsonValue& value) {
-    const JsonObject& levels = in_.object(value, at("latencies"), {"flat", "inter", "intra"});
+  policies::IdleLinks read_idle_links(const JsonValue& value) {
+    const JsonObject& levels = in_.object(value, at("idle_links"), {"flat", "inter", "intra"});
     const auto read = [&](std::string_view name) {
-      const std::string where = fmt::format("{}.{}", at("latencies"), name);
-      const auto& pair = in_.array(get(levels, name), where);
-      if (!in_.ok()) return policies::Latency();
-      if (pair.size() != 2) return in_.fail(where, "two times are needed, message and wait"), policies::Latency();
-      const double message_us = in_.number(pair[0], where, 0, kMostMs);
-      return policies::Latency{message_us, in_.number(pair[1], where, 0, message_us)};
+      const std::string where = fmt::format("{}.{}", at("idle_links"), name);
+      const JsonObject& link = in_.object(get(levels, name), where, {"message_us", "wait_us", "byte_us"});
+      if (!in_.ok()) return policies::IdleLink();
+      const auto read_us = [&](std::string_view what, double most) {
+        return in_.number(get(link, what), fmt::format("{}.{}", where, what), 0, most);
+      };
+      const double message_us = read_us("message_us", kMostMs);
+      return policies::IdleLink{message_us, read_us("wait_us", message_us), read_us("byte_us", kMostMs)};
     };
     return {read("flat"), read("inter"), read("intra")};
   }

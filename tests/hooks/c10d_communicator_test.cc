@@ -66,15 +66,19 @@ TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
 }
 
 // What is measured is another thing on every machine.
-TEST(C10dCommunicator, TheProbeOfItsLatencyIsSane) {
+TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
   run_ranks(3, [](const Rank& rank) {
     auto group = make_group();
     auto communicator =
         make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
-    const policies::Latency latency = probe_latency(*communicator, core::SteadyClock(), 20'000);
-    EXPECT_GT(latency.message_us, 0);
-    EXPECT_GE(latency.wait_us, 0);
-    EXPECT_LE(latency.wait_us, latency.message_us);
+    const policies::IdleLink messages = probe_link(*communicator, core::SteadyClock(), 20'000, /*most_bytes=*/0);
+    EXPECT_GT(messages.message_us, 0);
+    EXPECT_GE(messages.wait_us, 0);
+    EXPECT_LE(messages.wait_us, messages.message_us);
+    EXPECT_EQ(messages.byte_us, 0);
+    const policies::IdleLink bytes = probe_link(*communicator, core::SteadyClock(), 20'000, 8 << 20);
+    EXPECT_GT(bytes.byte_us, 1e-6);  // 1 TB/s
+    EXPECT_LT(bytes.byte_us, 1);     // 1 MB/s
   });
 }
 

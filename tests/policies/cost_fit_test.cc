@@ -145,17 +145,19 @@ TEST(FitCost, WhatWasNotSeenIsThePriors) {
 TEST(FitCost, MessagesThatWereNotSeenTakeWhatTheyDidOverIdleLinks) {
   const CostTable seen{.ranks = {.size = 8, .local_size = 2},
                        .collectives = {{Kind::all_reduce, Level::flat, 0, 0.008}}};
-  const Latencies latencies{.flat = {500, 350}, .inter = {400, 300}, .intra = {50, 10}};
-  const auto prior = prior_cost(seen, {}, latencies);
+  const IdleLinks idle_links{.flat = {500, 350}, .inter = {400, 300}, .intra = {50, 10, 0.002}};
+  const auto prior = prior_cost(seen, {}, idle_links);
   ASSERT_TRUE(prior);
   for (const auto& [level, latency] :
-       {std::pair(Level::flat, latencies.flat), std::pair(Level::inter, latencies.inter)}) {
+       {std::pair(Level::flat, idle_links.flat), std::pair(Level::inter, idle_links.inter)}) {
     for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::all_to_all, Kind::reduce_scatter}) {
       EXPECT_EQ(find_rate(*prior, kind, level)->message_us, latency.message_us);
       EXPECT_EQ(find_rate(*prior, kind, level)->wait_us, latency.wait_us);
     }
   }
   EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->message_us, 50);
+  EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->byte_us, 0.002);
+  EXPECT_EQ(find_rate(*prior, Kind::all_gather, Level::inter)->byte_us, 0.008);
 }
 
 // Large messages, one at a time, do not tell what a short one takes, nor what several short ones do together.
@@ -163,9 +165,9 @@ TEST(FitCost, WhereOnlyLargeMessagesWereSeenIdleLinksTell) {
   const CostTable truth{.ranks = {.size = 4}, .collectives = {{Kind::all_reduce, Level::flat, 10'000, 0.04, 9000}}};
   const core::Strategy plain = strategy_of("all_reduce", {2'000'000, 1'900'000});
   const std::vector<TimedStrategy> timed(4, timed_by(truth, plain));
-  const auto fit = [&](const Latencies& latencies) {
+  const auto fit = [&](const IdleLinks& idle_links) {
     const auto without = fit_cost(timed, kOneTensor, truth.ranks, testing::known_traits());
-    const auto prior = prior_cost(without.table, {}, latencies);
+    const auto prior = prior_cost(without.table, {}, idle_links);
     return fit_cost(timed, kOneTensor, truth.ranks, testing::known_traits(), *prior).table;
   };
   const CostTable known = fit({.flat = {10'000, 9000}}), unknown = fit({});

@@ -54,21 +54,21 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
 }
 
-TEST(JournalFile, GivesBackWhatMessagesTookOverIdleLinks) {
+TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
   Job measured = job();
-  measured.latencies = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}};
+  measured.idle_links = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}, .intra = {12, 0, 1.0 / 3000}};
   const std::string text = journal_header(measured, "") + "\n" + journal_line(job().table) + "\n";
   const auto read = parse_journal(text);
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(read.value().job.latencies, measured.latencies);
+  EXPECT_EQ(read.value().job.idle_links, measured.idle_links);
   const auto with = [&](std::string what, std::string other) {
     std::string changed = text;
     const auto file = parse_journal(changed.replace(changed.find(what), what.size(), other));
     return file ? "" : file.error().message;
   };
-  EXPECT_THAT(with("[100.0,80.25]", "[100.0]"), HasSubstr("latencies.inter: two times are needed, message and wait"));
-  EXPECT_THAT(with("[100.0,80.25]", "[80.0,80.25]"), HasSubstr("latencies.inter"));
-  EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("latencies"));
+  EXPECT_THAT(with("\"wait_us\":80.25", "\"wait_us\":100.25"), HasSubstr("idle_links.inter.wait_us"));
+  EXPECT_THAT(with("\"byte_us\":0.0,", ""), HasSubstr("idle_links.flat"));
+  EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("idle_links"));
 }
 
 TEST(JournalFile, GivesBackTheMemoryBudget) {

@@ -33,11 +33,13 @@ TEST(JournalLine, OfTheHeader) {
                 R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true}})");
 }
 
-TEST(JournalLine, TheHeaderHasWhatMessagesTookOverIdleLinks) {
+TEST(JournalLine, TheHeaderHasWhatCollectivesTookOverIdleLinks) {
   Job measured = job();
-  measured.latencies = {.flat = {105.5, 90}, .inter = {100, 80.25}, .intra = {12, 0}};
+  measured.idle_links = {.flat = {105.5, 90}, .inter = {100, 80.25}, .intra = {12, 0, 0.5}};
   EXPECT_THAT(journal_header(measured, ""),
-              HasSubstr(R"("latencies":{"flat":[105.5,90.0],"inter":[100.0,80.25],"intra":[12.0,0.0]})"));
+              HasSubstr(R"("idle_links":{"flat":{"message_us":105.5,"wait_us":90.0,"byte_us":0.0},)"
+                        R"("inter":{"message_us":100.0,"wait_us":80.25,"byte_us":0.0},)"
+                        R"("intra":{"message_us":12.0,"wait_us":0.0,"byte_us":0.5}})"));
 }
 
 TEST(JournalLine, OfTheTable) {

@@ -38,7 +38,7 @@ class RecordedRank {
 
   int rank() const { return peers_.rank(); }
   core::Seat seat() const { return peers_.groups().seat; }
-  const policies::Latencies& latencies() const { return peers_.latencies(); }
+  const policies::IdleLinks& idle_links() const { return peers_.idle_links(); }
 
   // On rank 0: all ranks put the strategy in force and run that many steps.
   Block lead(const core::Strategy& strategy, int steps);
