@@ -14,7 +14,8 @@ a rate      1. DDP's rows are timed with bucket_cap_mb 2, 5, 25 and 100; each go
                own; the best go on, beside the exported one, which is pinned as well.
             3. Rounds: each DDP row, each exported strategy and each pinned one that went on, one fresh pair of
                processes each, one after the other; and each exported strategy's first ten steps when it is imported,
-               beside all but those, and beside the first ten, of its pinned run: what a process takes to get warm.
+               of two fresh pairs, beside the committed step and, by turns, beside the first ten of pinned runs: what a
+               process takes to get warm.
                The value of a row is the median over rounds of the median step; ratios are taken inside a round; their
                spread is their range.
             Rows `limit` are a baseline's step, of fp32 and of 16 bits, if its payload, with the headers of full packets
@@ -116,22 +117,19 @@ def limits_ms(entries, rate, slot, bits):
     return limits
 
 
-def pinned(bench, rate, fidelity, file):
-    return bench.gradtune(rate, ["--fidelity", fidelity], timed_steps(rate), pinned=file)
-
-
 def pinned_step(bench, rate, fidelity, file):
-    return median_step(pinned(bench, rate, fidelity, file))
+    return median_step(bench.gradtune(rate, ["--fidelity", fidelity], timed_steps(rate), pinned=file))
 
 
-def first_steps(report):
-    """The median but of the very first two, up to where a process counts as warm."""
-    return statistics.median(step["ms"] for step in report["steps"][2:WARM_UP])
-
-
-def imported(bench, rate, fidelity, file):
-    """What a user sees who starts from an exported strategy, tuning and all."""
-    return bench.gradtune(rate, ["--fidelity", fidelity, "--strategy", file], WARM_UP)
+def first_steps(bench, rate, fidelity, file):
+    """Medians but of the very first two steps, up to where a process counts as warm: of what a user sees who starts from
+    an exported strategy, tuning and all, and of pinned runs."""
+    steps = {"imported": [], "pinned": []}
+    for how in ("imported", "pinned", "pinned", "imported"):  # machines get slower and faster
+        flags = ["--fidelity", fidelity, *(["--strategy", file] if how == "imported" else [])]
+        report = bench.gradtune(rate, flags, WARM_UP, pinned=file if how == "pinned" else None)
+        steps[how] += [step["ms"] for step in report["steps"][2:]]
+    return {how: statistics.median(ms) for how, ms in steps.items()}
 
 
 def in_rounds(bench, rate, rounds, caps, tuned):
@@ -159,9 +157,9 @@ def one_round(bench, rate, caps, tuned):
     for fidelity, result in tuned.items():
         for label, file in result["arms"].items():
             times[fidelity, label] = pinned_step(bench, rate, fidelity, file)
-        committed = pinned(bench, rate, fidelity, result["exported"])
-        times[fidelity, "committed"], times[fidelity, "first steps"] = median_step(committed), first_steps(committed)
-        times[fidelity, "imported"] = first_steps(imported(bench, rate, fidelity, result["exported"]))
+        times[fidelity, "committed"] = pinned_step(bench, rate, fidelity, result["exported"])
+        for how, ms in first_steps(bench, rate, fidelity, result["exported"]).items():
+            times[fidelity, f"{how}, first steps"] = ms
     print(f"{rate}: {({' '.join(key): round(ms, 1) for key, ms in times.items()})}", flush=True)
     return times
 
@@ -194,9 +192,10 @@ def time_rate(bench, rate, rounds, rows):
         best = min(((fidelity, label) for label in ["committed", *result["arms"]]), key=medians.get)
         committed = (fidelity, "committed")
         compare(f"gradtune {fidelity} committed / best pinned ({best[1]})", committed, best, 1.03)
-        compare(f"gradtune {fidelity} imported, its first steps / committed", (fidelity, "imported"), committed, 1.03)
-        compare(f"gradtune {fidelity} imported, its first steps / pinned, its first steps", (fidelity, "imported"),
-                (fidelity, "first steps"), None)
+        first = {how: (fidelity, f"{how}, first steps") for how in ("imported", "pinned")}
+        compare(f"gradtune {fidelity} imported, its first steps / committed", first["imported"], committed, 1.03)
+        compare(f"gradtune {fidelity} imported, its first steps / pinned, its first steps", first["imported"],
+                first["pinned"], None)
 
 
 def is_sound(name, rows):
