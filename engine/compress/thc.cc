@@ -13,7 +13,10 @@
 //
 // Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last block.
 // Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode 5. Two
-// rotations by encode, one by decode: 10 additions an element each. Accuracy was not measured yet.
+// rotations by encode, one by decode: 10 additions an element each.
+//
+// Accuracy (`./run bench accuracy`, 2026-11-23: Fashion-MNIST, one epoch, 2 ranks, 3 seeds, alone from the first step on;
+// fp32 85.5 %): 85.4. The text model was not measured. It is not in the default list.
 #include <hwy/cache_control.h>
 
 #include <algorithm>
