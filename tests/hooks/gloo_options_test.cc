@@ -30,8 +30,10 @@ int threads_of_policy(int policy) {
   return threads;
 }
 
+constexpr const char* kNoOther = "threads here are not of the usual policy, or may not have another one";
+
 TEST(GlooOptions, TheThreadOfTheirInterfacePushesNobodyOffACore) {
-  if (!may_change_policy()) GTEST_SKIP() << "threads here are not of the usual policy, or may not have another one";
+  if (!may_change_policy()) GTEST_SKIP() << kNoOther;
   run_ranks(1, [](const Rank&) {
     ASSERT_EQ(threads_of_policy(SCHED_BATCH), 0);
     const auto options = make_gloo_options(std::chrono::seconds(20));
@@ -42,6 +44,7 @@ TEST(GlooOptions, TheThreadOfTheirInterfacePushesNobodyOffACore) {
 }
 
 TEST(GlooOptions, APolicyThatWasChosenStays) {
+  if (!may_change_policy()) GTEST_SKIP() << kNoOther;
   run_ranks(1, [](const Rank&) {
     ASSERT_TRUE(set_policy(SCHED_IDLE));
     const auto options = make_gloo_options(std::chrono::seconds(20));
