@@ -152,6 +152,7 @@ class Search {
       const double least_dropped_us = fill(width, best_us);
       if (!labels_.back().labels().empty()) {
         result.plans = plans();
+        improve(result.plans[0]);
         best_us = result.plans[0].end_us;
       }
       result.least_us = std::max(result.least_us, std::min(best_us, least_dropped_us));
@@ -176,6 +177,52 @@ class Search {
     return std::max({last_ready_us() + delay_us + least.to_last_us, delay_us + least.after_ready_us,
                      lanes.us[kHost] + least.work[kHost], lanes.us[kLink] + least.work[kLink],
                      lanes.us[kUnpack] + least.work[kUnpack]});
+  }
+
+  double end_us(std::span<const Message> messages) const {
+    Lanes lanes;
+    for (const Message& message : messages) {
+      const auto choices = choices_of(message);
+      const auto chosen = std::ranges::find(choices, message.option, &Messages::Choice::option);
+      lanes.send(chosen->work, atoms_[static_cast<size_t>(message.last)].ready_us);
+    }
+    return lanes.end_us(last_ready_us());
+  }
+  std::span<const Messages::Choice> choices_of(const Message& message) const {
+    return messages_.choices(static_cast<size_t>(message.first), static_cast<size_t>(message.last) + 1);
+  }
+
+  // Moves ends of messages, with other options where these are better, as long as the plan ends earlier: what the labels
+  // that were kept stand for is often close to something better, and what is better bounds the next round.
+  void improve(Plan& plan) const {
+    constexpr int32_t kSteps[] = {-4, -1, 1, 4};
+    for (bool helped = true; helped;) {
+      helped = false;
+      for (size_t m = 0; m + 1 < plan.messages.size(); ++m) {
+        for (const int32_t step : kSteps) helped |= move_end(plan, m, step);
+      }
+    }
+  }
+
+  // Of message `m`, by so many atoms.
+  bool move_end(Plan& plan, size_t m, int32_t by) const {
+    const Message mine = plan.messages[m], next = plan.messages[m + 1];
+    if (mine.last + by < mine.first || mine.last + by >= next.last) return false;
+    bool helped = false;
+    Plan moved = plan;
+    moved.messages[m].last += by;
+    moved.messages[m + 1].first += by;
+    for (const Messages::Choice& choice : choices_of(moved.messages[m])) {
+      for (const Messages::Choice& next_choice : choices_of(moved.messages[m + 1])) {
+        moved.messages[m].option = choice.option;
+        moved.messages[m + 1].option = next_choice.option;
+        moved.end_us = end_us(moved.messages);
+        if (!(moved.end_us < plan.end_us)) continue;
+        plan = moved;
+        helped = true;
+      }
+    }
+    return helped;
   }
 
   // Labels of all prefixes, at most `width` each. A plan that ends at `known_us` is known already. Returns the least
