@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/options.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/compress/compressor.h"
+#include "hooks/allowed_cores.h"
 #include "policies/policy.h"
 #include "tuner/strategy_file.h"
 
@@ -224,14 +224,13 @@ Status choose_codecs(Draft& draft) {
 
 // The thread that trains keeps a core; the rest of this process's share of the machine may compress.
 int64_t spare_cores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0) return 0;
+  const int64_t cores = allowed_cores().count;
   int64_t ranks = 1;
   if (const auto text = environment_variable("LOCAL_WORLD_SIZE")) {
     if (!parse_number<int64_t>(*text, 1, 1 << 20, ranks)) ranks = 1;
   }
-  const bool shared = CPU_COUNT(&cores) == sysconf(_SC_NPROCESSORS_ONLN);  // not pinned: all ranks see all cores
-  return std::max<int64_t>(0, CPU_COUNT(&cores) / (shared ? ranks : 1) - 1);
+  const bool shared = cores == sysconf(_SC_NPROCESSORS_ONLN);  // not pinned: all ranks see all cores
+  return std::max<int64_t>(0, cores / (shared ? ranks : 1) - 1);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/peers.h"
 
+#include <ATen/Parallel.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 
 #include "engine/core/hash.h"
+#include "hooks/allowed_cores.h"
 #include "hooks/c10d_communicator.h"
 #include "hooks/launcher.h"
 #include "hooks/link_probe.h"
@@ -79,7 +81,19 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   };
   // What a byte takes over the network the baselines tell, but they send nothing over the links inside nodes alone.
   constexpr int64_t kInsideBytes = 8 << 20;
-  idle_links_ = {.flat = probe(data_, 0), .inter = probe(inter_, 0), .intra = probe(intra_, kInsideBytes)};
+  machine_.idle_links = {.flat = probe(data_, 0), .inter = probe(inter_, 0), .intra = probe(intra_, kInsideBytes)};
+  const double cores = share_of_cores();
+  machine_.cores = {.of_rank = cores, .computing = std::min(cores, static_cast<double>(at::get_num_threads()))};
+}
+
+// Of those that this rank may run on, which others of its node may share.
+double Peers::share_of_cores() {
+  const AllowedCores mine = allowed_cores();
+  core::Hasher name;
+  name.add(node_name(environment_variable));
+  name.add(mine.names);
+  const std::vector<uint64_t> all = gather(name.value());
+  return static_cast<double>(mine.count) / static_cast<double>(std::ranges::count(all, name.value()));
 }
 
 Peers::~Peers() { close(/*failed=*/true); }

@@ -28,7 +28,7 @@ class Peers {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  const policies::IdleLinks& idle_links() const { return idle_links_; }
+  const policies::Machine& machine() const { return machine_; }
   comm::Groups groups() const { return {seat_, *data_, *control_, intra_.get(), inter_.get()}; }
 
   // Over the control communicator, by all ranks; throws core::Exception.
@@ -67,6 +67,7 @@ class Peers {
   std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int rank, int size,
                                            int threads);
   void make_levels(const Options& options);
+  double share_of_cores();
 
   const int rank_, size_;
   const int64_t timeout_ms_;
@@ -77,7 +78,7 @@ class Peers {
   std::unique_ptr<comm::Communicator> data_, control_;
   core::Seat seat_;
   std::unique_ptr<comm::Communicator> intra_, inter_;  // where there are levels
-  policies::IdleLinks idle_links_;
+  policies::Machine machine_;
 };
 
 }  // namespace gradtune

@@ -26,26 +26,28 @@ bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe ||
 }  // namespace
 
 Pilot::Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
-             const policies::IdleLinks& idle_links, const core::Clock& clock)
-    : settings_(settings), seat_(seat), network_(network), idle_links_(idle_links) {
+             const policies::Machine& machine, const core::Clock& clock)
+    : settings_(settings), seat_(seat), network_(network), machine_(machine) {
   if (settings.quiet) return;
   progress_.emplace(tuner::Progress::on_standard_error(clock));
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
 tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
-                         const policies::IdleLinks& idle_links) const {
-  return {.table = table,
-          .world_size = seat_.size,
-          .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
-          .fidelity = settings_.fidelity,
-          .codecs = settings_.codecs,
-          .host_threads = static_cast<int>(settings_.host_threads),
-          .memory_bytes = settings_.memory_budget,
-          .idle_links = idle_links,
-          .policy = settings_.policy,
-          .tuning = tuner_options(settings_),
-          .imported = std::move(imported)};
+                         const policies::Machine& machine) const {
+  tuner::Job job{.table = table,
+                 .world_size = seat_.size,
+                 .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
+                 .fidelity = settings_.fidelity,
+                 .codecs = settings_.codecs,
+                 .host_threads = static_cast<int>(settings_.host_threads),
+                 .memory_bytes = settings_.memory_budget,
+                 .machine = machine,
+                 .policy = settings_.policy,
+                 .tuning = tuner_options(settings_),
+                 .imported = std::move(imported)};
+  job.machine.cores.host = job.host_threads;
+  return job;
 }
 
 core::Status Pilot::can_write_journal() const {
@@ -53,7 +55,7 @@ core::Status Pilot::can_write_journal() const {
 }
 
 void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
-  begin(job_of(table, std::move(imported), idle_links_));
+  begin(job_of(table, std::move(imported), machine_));
 }
 
 void Pilot::begin(tuner::Job job) {
@@ -83,14 +85,14 @@ tuner::SavedTuner Pilot::saved() const {
 }
 
 core::Status Pilot::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
-  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.idle_links);
+  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.machine);
   if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
   if (told.is_whole) return {};
   return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
 }
 
 core::Result<tuner::Action> Pilot::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
-  begin(job_of(saved.job.table, saved.job.imported, saved.job.idle_links));
+  begin(job_of(saved.job.table, saved.job.imported, saved.job.machine));
   resuming_ = true;
   auto action = tuner::tell_again(
       told,

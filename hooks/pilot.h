@@ -25,8 +25,8 @@ namespace gradtune {
 
 class Pilot {
  public:
-  Pilot(const Settings& settings, const core::Seat& seat, const std::string& network,
-        const policies::IdleLinks& idle_links, const core::Clock& clock);
+  Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const policies::Machine& machine,
+        const core::Clock& clock);
 
   // Whether it can be written, as far as can be known before there is something to write.
   core::Status can_write_journal() const;
@@ -63,9 +63,9 @@ class Pilot {
   Optimizer::Result result() const;
 
  private:
-  // `idle_links`: this run's, or those that a saved tuner decided with.
+  // `machine`: this run's, or what a saved tuner decided with.
   tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
-                    const policies::IdleLinks& idle_links) const;
+                    const policies::Machine& machine) const;
   void begin(tuner::Job job);
   void write(const std::string& journal_line);
   void end_journal(const core::Error& why);
@@ -75,7 +75,7 @@ class Pilot {
   const Settings settings_;
   const core::Seat seat_;
   const std::string network_;
-  const policies::IdleLinks idle_links_;
+  const policies::Machine machine_;
   tuner::Job job_;
   std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
   std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told

@@ -76,7 +76,7 @@ void Session::set_up() {
   module_broadcast_.broadcast(module_.buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
-    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.idle_links(), *clock_);
+    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(), *clock_);
     can_write = pilot_->can_write_journal();
   }
   peers_.must_succeed("write the journal", can_write);

@@ -3,6 +3,7 @@
 #include "policies/cost_fit.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 #include <utility>
 
@@ -32,17 +33,59 @@ struct Samples {
   }
 };
 
+Worker worker_of(const Step& step) {
+  if (core::is_collective(step.kind)) return Worker::link_intra;
+  return step.place == core::Place::device ? Worker::device : Worker::host;
+}
+
+// Of a step that ran; backward is over when the first operation begins of those that waited for its last gradient, and
+// what the device does before that interrupts it.
+WorkClock clock_of(const TimedStrategy& timed, const Cores& cores) {
+  std::vector<AtWork> all;
+  int32_t last_tensor = -1;
+  double backward_end_us = 0;
+  for (const TimedStep& each : timed.steps) {
+    const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
+    const int32_t tensor = std::ranges::max(bucket.slices, {}, &core::Slice::tensor).tensor;
+    if (tensor > last_tensor) {
+      last_tensor = tensor;
+      backward_end_us = each.begin_us;
+    } else if (tensor == last_tensor) {
+      backward_end_us = std::min(backward_end_us, each.begin_us);
+    }
+    if (each.step < 0) {
+      all.push_back({Worker::device, each.begin_us, each.end_us});
+      continue;
+    }
+    const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
+    if (core::is_collective(step.kind) && uses_network(step.level)) continue;
+    all.push_back({worker_of(step), each.begin_us, each.end_us});
+  }
+  std::vector<AtWork> on_device;
+  std::ranges::copy_if(all, std::back_inserter(on_device),
+                       [](const AtWork& each) { return each.worker == Worker::device; });
+  std::ranges::sort(on_device, {}, &AtWork::begin_us);
+  double until_us = 0;
+  for (const AtWork& each : on_device) {
+    all.push_back({Worker::backward, until_us, std::min(each.begin_us, backward_end_us)});
+    until_us = each.end_us;
+  }
+  all.push_back({Worker::backward, until_us, backward_end_us});
+  return {cores, all};
+}
+
 void take(const TimedStrategy& timed, const core::GradientTable& table, const Ranks& ranks,
-          const std::vector<core::CompressorTraits>& known, Samples& samples) {
+          const std::vector<core::CompressorTraits>& known, const Cores& cores, Samples& samples) {
   std::vector<std::vector<StepSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
     sizes.push_back(step_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known));
   }
   std::vector<TimedMessage>& messages = samples.messages.emplace_back();
+  const WorkClock clock = clock_of(timed, cores);
   for (const TimedStep& each : timed.steps) {
     const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
-    const double us = each.end_us - each.begin_us;
+    const double begin_us = clock.at(each.begin_us), end_us = clock.at(each.end_us), us = end_us - begin_us;
     if (each.step < 0) {
       samples.scale.push_back({static_cast<double>(core::numel(bucket)), us});
       continue;
@@ -50,7 +93,9 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
     const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
     const StepSize& size = sizes[static_cast<size_t>(each.bucket)][static_cast<size_t>(each.step)];
     if (core::is_collective(step.kind)) {
-      messages.push_back({step.kind, step.level, static_cast<double>(size.link_bytes), each.begin_us, each.end_us});
+      const bool needs_cores = !uses_network(step.level);
+      messages.push_back({step.kind, step.level, static_cast<double>(size.link_bytes),
+                          needs_cores ? begin_us : each.begin_us, needs_cores ? end_us : each.end_us});
       continue;
     }
     Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
@@ -65,10 +110,10 @@ void take(const TimedStrategy& timed, const core::GradientTable& table, const Ra
 }  // namespace
 
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
-                    const std::vector<core::CompressorTraits>& known, const CostTable& prior) {
+                    const std::vector<core::CompressorTraits>& known, const CostTable& prior, const Cores& cores) {
   Samples samples;
-  for (const TimedStrategy& each : timed) take(each, table, ranks, known, samples);
-  FittedCost fitted{.table = {.ranks = ranks}, .collectives = {}, .codecs = {}};
+  for (const TimedStrategy& each : timed) take(each, table, ranks, known, cores, samples);
+  FittedCost fitted{.table = {.ranks = ranks, .cores = cores}, .collectives = {}, .codecs = {}};
   for (const FittedCollective& each : fit_links(samples.messages, ranks, prior)) {
     fitted.table.collectives.push_back(each.rate);
     fitted.collectives.push_back(each.quality);

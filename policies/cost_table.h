@@ -11,14 +11,15 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/option.h"
+#include "policies/cores.h"
 #include "policies/step_sizes.h"
 
 namespace gradtune::policies {
 
 // Over a group of g ranks: messages(kind, g) * (message_us - wait_us) + travels(kind, g) * wait_us + link_bytes *
-// byte_us, where the ranks of a node share its link to other nodes (StepSize::link_bytes). While a message only
-// travels, or a thread is woken for it, the link is free for other collectives, and for other messages of an exchange
-// of pairs.
+// byte_us, where the ranks of a node share its link to other nodes (StepSize::link_bytes). Handling messages is for the
+// rank's cores to do, one after the other, whatever link they go over, and while bytes of other collectives pass the link.
+// While a message only travels, both are free for other collectives, and for other messages of an exchange of pairs.
 struct CollectiveRate {
   core::Step::Kind kind = core::Step::Kind::all_reduce;
   core::Level level = core::Level::flat;
@@ -26,8 +27,8 @@ struct CollectiveRate {
   double byte_us = 0;
   double wait_us = 0;  // of message_us, while others may use the link
 
-  // Without bytes: while the link is busy, and while it is free.
-  double busy_us(int group) const { return core::messages(kind, group) * (message_us - wait_us); }
+  // Without bytes: to handle the messages, and while they only travel.
+  double messages_us(int group) const { return core::messages(kind, group) * (message_us - wait_us); }
   double travel_us(int group) const { return core::travels(kind, group) * wait_us; }
 
   bool operator==(const CollectiveRate&) const = default;
@@ -60,8 +61,17 @@ struct IdleLinks {
   bool operator==(const IdleLinks&) const = default;
 };
 
+// What is known of the machines before the first step.
+struct Machine {
+  IdleLinks idle_links = {};
+  Cores cores = {};
+
+  bool operator==(const Machine&) const = default;
+};
+
 struct CostTable {
   Ranks ranks = {};
+  Cores cores = {};  // that all but what passes the network shares
   std::vector<CollectiveRate> collectives = {};
   std::vector<CodecRate> codecs = {};
   // Of what precedes a sum of gradients that are not encoded: n elements become shares of the average.

@@ -23,9 +23,9 @@ core::Result<Forecast> Forecast::make(const Knowledge& knowledge, std::span<cons
   forecast.traits_ = knowledge.traits;
   const Ranks ranks{.size = knowledge.world_size, .local_size = knowledge.ranks_per_node};
   const auto fit = [&](const CostTable& prior) {
-    return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior);
+    return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior, knowledge.machine.cores);
   };
-  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.idle_links);
+  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links);
   if (!prior) {
     return core::Error{core::Error::Code::invalid, "no step of the job was timed in which all ranks communicated"};
   }

@@ -42,8 +42,8 @@ struct Message {
 };
 struct Period {
   double us = 0;
-  double under_way_us = 0;  // of all its messages
-  std::vector<size_t> messages = {};
+  double under_way_us = 0;            // of all its messages
+  std::vector<size_t> messages = {};  // as they began
 };
 struct Traffic {
   std::vector<Message> messages = {};
@@ -89,21 +89,22 @@ struct Links {
   }
 };
 
-// What a period would take: the link has to do all its work, and the last message to arrive; and where all of them only
-// wait, as many do so at a time as were under way (Little's law).
+// What a period would take: messages are handled one after the other, and so are their bytes by the link, and the last ones
+// have to arrive; and where all of them only wait, as many do so at a time as were under way (Little's law).
 double expected_us(const Links& links, const Traffic& traffic, const Period& period) {
-  double busy_us = 0, all_us = 0, least_wait_us = std::numeric_limits<double>::infinity();
+  double handled_us = 0, carried_us = 0, end_us = 0, all_us = 0;
   for (const size_t m : period.messages) {
     const Message& message = traffic.messages[m];
     const Line& line = links.lines.at(message.collective);
     const double us = std::max(line.at(message.bytes), 1e-3);
     const double wait_us = links.wait_us(message.collective);
     all_us += us;
-    busy_us += us - wait_us;
-    least_wait_us = std::min(least_wait_us, wait_us);
+    handled_us += line.fixed - wait_us;
+    carried_us = std::max(carried_us, handled_us) + line.unit * message.bytes;
+    end_us = std::max(end_us, carried_us + wait_us);
   }
   const double at_once = std::max(period.under_way_us / std::max(period.us, 1e-3), 1.0);
-  return std::max(busy_us + least_wait_us, all_us / at_once);
+  return std::max({end_us, all_us / at_once, 1e-3});
 }
 
 // Messages in a period most of which is for much larger ones do not tell of their own cost.
@@ -117,10 +118,11 @@ void divide(const Links& links, Traffic& traffic) {
       share_us(m) = std::max(links.lines.at(traffic.messages[m].collective).at(traffic.messages[m].bytes), 1e-3);
       sum_us += share_us(m);
     }
-    std::ranges::sort(period.messages, std::greater(), share_us);
+    std::vector<size_t> by_share = period.messages;
+    std::ranges::sort(by_share, std::greater(), share_us);
     double larger_us = 0;
-    auto larger = period.messages.begin();
-    for (const size_t m : period.messages) {
+    auto larger = by_share.begin();
+    for (const size_t m : by_share) {
       while (share_us(*larger) > kMuchLarger * share_us(m)) larger_us += share_us(*larger++);
       traffic.messages[m].tells = larger_us <= sum_us / 2;
     }
@@ -241,7 +243,7 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
 
 Line line_of(const CollectiveRate& rate, const Ranks& ranks) {
   const int group = ranks.of(rate.level);
-  return {rate.busy_us(group) + rate.travel_us(group), rate.byte_us};
+  return {rate.messages_us(group) + rate.travel_us(group), rate.byte_us};
 }
 
 // What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
@@ -310,14 +312,14 @@ std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& 
 // where that explains clearly more.
 Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
   constexpr int kPasses = 6, kMorePasses = 3;
-  constexpr double kClearly = 0.9;
+  constexpr double kClearly = 0.9, kWell = 0.02;
   Links best = expected_links(prior, ranks, traffic);
   fit_lines(prior, kPasses, traffic, best);
   const std::array<double, 2> shortest_us = shortest_messages_us(traffic, ranks);
   for (const size_t link : {size_t{0}, size_t{1}}) {
     double least = kClearly * error_of(best, traffic, link);
     for (const double share : {0.5, 1.0}) {
-      if (least == 0) break;
+      if (least < kWell) break;  // there is nothing to explain
       Links links = best;
       links.travel_us[link] = share * shortest_us[link];
       fit_lines(prior, kMorePasses, traffic, links);

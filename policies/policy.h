@@ -46,9 +46,9 @@ struct Knowledge {
   std::vector<core::CompressorTraits> traits = {};  // of all known compressors
   int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
   int64_t memory_bytes = INT64_MAX;                 // that a strategy may have for residuals and payloads
-  IdleLinks idle_links = {};                        // as they were probed
-  double baseline_ms = 0;                           // step time of the baseline
-  double compute_ms = 0;                            // forward and backward of the slowest rank
+  Machine machine = {};
+  double baseline_ms = 0;  // step time of the baseline
+  double compute_ms = 0;   // forward and backward of the slowest rank
   // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a cost
   // model fit it to them.
   std::vector<TimedStrategy> timed = {};

@@ -22,7 +22,8 @@ std::optional<StepTime> step_time(const Step& step, const StepSize& size, const 
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
     const auto bytes = static_cast<double>(size.link_bytes);
-    return StepTime{.busy_us = rate->busy_us(group) + bytes * rate->byte_us, .wait_us = rate->travel_us(group)};
+    return StepTime{
+        .messages_us = rate->messages_us(group), .busy_us = bytes * rate->byte_us, .wait_us = rate->travel_us(group)};
   }
   const CodecRate* rate = find_rate(table, option.codecs[step.codec], step.place);
   if (rate == nullptr) return {};

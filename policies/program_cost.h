@@ -27,11 +27,12 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
                                                            const std::vector<core::CompressorTraits>& known,
                                                            int64_t most_elements);
 
-// What a step takes, us: who does it is busy first, and then it only waits, which is for collectives to do.
+// What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link is
+// busy with the bytes, and then they only wait for the last ones to arrive.
 struct StepTime {
-  double busy_us = 0, wait_us = 0;
+  double messages_us = 0, busy_us = 0, wait_us = 0;
 
-  double us() const { return busy_us + wait_us; }
+  double us() const { return messages_us + busy_us + wait_us; }
 };
 
 // Of each step, or an error that names the step without a rate.

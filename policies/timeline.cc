@@ -26,6 +26,7 @@ const char* to_string(Server server) {
   switch (server) {
     case Server::device: return "backward and device";
     case Server::host: return "host";
+    case Server::messages: return "messages";
     case Server::link: return "link";
     case Server::link_intra: return "link inside the node";
   }
@@ -36,6 +37,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
                                       const CostTable& cost, const std::vector<core::CompressorTraits>& known) {
   Timeline timeline;
   timeline.in_flight_limit_ = strategy.in_flight;
+  timeline.cores_ = cost.cores;
   double before_us = 0;
   for (const double ready_us : ready_times_us(table)) {
     timeline.gaps_us_.push_back(ready_us - before_us);
@@ -50,13 +52,13 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
     const auto number = static_cast<int32_t>(b);
     if (bucket.option.steps.front().kind != Step::Kind::encode) {
       const double us = cost.scale_us + static_cast<double>(core::numel(bucket)) * cost.scale_element_us;
-      timeline.ops_.push_back({Server::device, false, number, -1, us, 0});
+      timeline.ops_.push_back({Server::device, false, number, -1, 0, us, 0});
     }
     for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
       const Step& step = bucket.option.steps[s];
       const StepTime& time = steps.value()[s];
       timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s),
-                               time.busy_us, time.wait_us});
+                               time.messages_us, time.busy_us, time.wait_us});
     }
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
     for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
@@ -78,6 +80,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   timeline.next_op_.resize(strategy.buckets.size());
   timeline.may_issue_.resize(strategy.buckets.size());
   timeline.waiting_.reserve(timeline.order_.size());
+  timeline.spans_.resize(timeline.ops_.size());
   return timeline;
 }
 
@@ -109,7 +112,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
   next_issue_ = next_tensor_ = next_bucket_ = 0;
   in_flight_ = 0;
   in_hook_ = false;
-  double now_us = 0;
+  double now_us = work_us_ = 0;
   next_on_device(now_us);
   for (;;) {
     // Who is done first: a server, or what waits.
@@ -120,17 +123,23 @@ double Timeline::simulate(std::vector<Span>* spans) {
       least_us = waiting_[w].end_us;
       arrived = w;
     }
+    const double speed = speed_of_work();
     for (size_t s = 0; s < kServers; ++s) {
-      if (!lanes_[s].is_busy || !(lanes_[s].end_us < least_us)) continue;
-      least_us = lanes_[s].end_us;
+      const Lane& lane = lanes_[s];
+      if (!lane.is_busy) continue;
+      const double end_us = lane.needs_cores ? now_us + (lane.end_us - work_us_) / speed : lane.end_us;
+      if (!(end_us < least_us)) continue;
+      least_us = end_us;
       done = s;
     }
     if (done == kServers && arrived == waiting_.size()) return now_us;
+    work_us_ += (least_us - now_us) * speed;
     now_us = least_us;
     const auto ended = [&](int32_t op) {
       if constexpr (kRecords) {
-        const Op& of = ops_[static_cast<size_t>(op)];
-        spans->push_back({of.server, of.bucket, of.step, now_us - of.us - of.wait_us, now_us, of.wait_us});
+        Span& span = spans_[static_cast<size_t>(op)];
+        span.end_us = now_us;
+        spans->push_back(span);
       }
       finish(op, now_us);
     };
@@ -140,24 +149,44 @@ double Timeline::simulate(std::vector<Span>* spans) {
       ended(op);
       continue;
     }
+    const auto server = static_cast<Server>(done);
     Lane& lane = lanes_[done];
     lane.is_busy = false;
     if (lane.op < 0) {
       if constexpr (kRecords) {
         const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
-        spans->push_back({Server::device, -1, tensor, now_us - gaps_us_[next_tensor_ - 1], now_us});
+        spans->push_back({Server::device, -1, tensor, lane.begin_us, now_us});
       }
       in_hook_ = true;  // the gradient before next_tensor_ is ready
-    } else if (const double wait_us = ops_[static_cast<size_t>(lane.op)].wait_us; wait_us > 0) {
-      waiting_.push_back({now_us + wait_us, lane.op});
     } else {
-      ended(lane.op);
+      const Op& op = ops_[static_cast<size_t>(lane.op)];
+      if constexpr (kRecords) note(server, lane, now_us);
+      if (server != op.server && op.us > 0) {
+        enqueue(op.server, lane.op, now_us);
+      } else if (op.wait_us > 0) {
+        waiting_.push_back({now_us + op.wait_us, lane.op});
+      } else {
+        ended(lane.op);
+      }
     }
-    if (done == static_cast<size_t>(Server::device)) {
+    if (server == Server::device) {
       next_on_device(now_us);
     } else if (!lane.is_busy && lane.first < lane.last) {
-      start(lane, lane.queue[static_cast<size_t>(lane.first++)], now_us);
+      start(server, lane.queue[static_cast<size_t>(lane.first++)], now_us);
     }
+  }
+}
+
+// What a server did of an operation.
+void Timeline::note(Server server, const Lane& lane, double now_us) {
+  const Op& op = ops_[static_cast<size_t>(lane.op)];
+  Span& span = spans_[static_cast<size_t>(lane.op)];
+  if (server == Server::messages) {
+    span = {op.server, op.bucket, op.step, lane.begin_us, 0, op.wait_us, now_us, now_us};
+  } else if (op.messages_us > 0) {
+    span.carried_us = lane.begin_us;
+  } else {
+    span = {op.server, op.bucket, op.step, lane.begin_us, 0, op.wait_us};
   }
 }
 
@@ -176,20 +205,41 @@ void Timeline::finish(int32_t op, double now_us) {
   if (is_collective) issue(now_us);
 }
 
-void Timeline::start(Lane& lane, int32_t op, double now_us) {
+void Timeline::start(Server server, int32_t op, double now_us) {
+  const bool needs_cores = cores_.of_rank > 0 && server != Server::link;
+  const Op& of = ops_[static_cast<size_t>(op)];
+  start(lanes_[static_cast<size_t>(server)], op, now_us, server == Server::messages ? of.messages_us : of.us,
+        needs_cores);
+}
+
+void Timeline::start(Lane& lane, int32_t op, double now_us, double us, bool needs_cores) {
   lane.is_busy = true;
+  lane.needs_cores = needs_cores;
   lane.op = op;
-  lane.end_us = now_us + ops_[static_cast<size_t>(op)].us;
+  lane.begin_us = now_us;
+  lane.end_us = (needs_cores ? work_us_ : now_us) + us;
+}
+
+double Timeline::speed_of_work() const {
+  if (!(cores_.of_rank > 0)) return 1;
+  const auto busy = [&](Server server) { return lanes_[static_cast<size_t>(server)].is_busy; };
+  const bool is_backward = lanes_[static_cast<size_t>(Server::device)].op < 0;
+  return speed(cores_, {busy(Server::device) && is_backward, busy(Server::device) && !is_backward, busy(Server::host),
+                        busy(Server::messages), busy(Server::link_intra)});
 }
 
 void Timeline::enqueue(int32_t op, double now_us) {
-  const Server server = ops_[static_cast<size_t>(op)].server;
+  const Op& of = ops_[static_cast<size_t>(op)];
+  enqueue(of.messages_us > 0 ? Server::messages : of.server, op, now_us);
+}
+
+void Timeline::enqueue(Server server, int32_t op, double now_us) {
   Lane& lane = lanes_[static_cast<size_t>(server)];
   // The device takes up what waits when it comes to it; idle it is only after backward.
   const bool idle = !lane.is_busy && lane.first == lane.last &&
                     (server != Server::device || (next_tensor_ == gaps_us_.size() && !in_hook_));
   if (idle) {
-    start(lane, op, now_us);
+    start(server, op, now_us);
   } else {
     lane.queue[static_cast<size_t>(lane.last++)] = op;
   }
@@ -228,18 +278,18 @@ void Timeline::next_on_device(double now_us) {
     const int32_t next = next_op_[static_cast<size_t>(b)];
     if (next < bucket.first_op + bucket.leading) {
       in_hook_ = true;
-      return start(device, next, now_us);
+      return start(Server::device, next, now_us);
     }
     ++next_bucket_;
     if (bucket.leading == 0) go_on(b, now_us);
   }
   in_hook_ = false;
   if (device.is_busy) return;
-  if (device.first < device.last) return start(device, device.queue[static_cast<size_t>(device.first++)], now_us);
+  if (device.first < device.last) {
+    return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
+  }
   if (next_tensor_ == gaps_us_.size()) return;
-  device.is_busy = true;
-  device.op = -1;
-  device.end_us = now_us + gaps_us_[next_tensor_++];
+  start(device, -1, now_us, gaps_us_[next_tensor_++], cores_.of_rank > 0 && cores_.computing > 0);
 }
 
 }  // namespace gradtune::policies

@@ -17,11 +17,13 @@ using nlohmann::ordered_json;
 void add_events(const policies::Span& span, const core::Strategy& strategy, const core::GradientTable& table,
                 ordered_json& events) {
   const double busy_until_us = span.end_us - span.wait_us;
+  const bool has_messages = span.handled_us > span.begin_us;
+  const double busy_from_us = has_messages ? span.carried_us : span.begin_us;
   ordered_json event = {{"ph", "X"},
                         {"pid", 0},
                         {"tid", static_cast<int>(span.server)},
-                        {"ts", span.begin_us},
-                        {"dur", busy_until_us - span.begin_us}};
+                        {"ts", busy_from_us},
+                        {"dur", busy_until_us - busy_from_us}};
   if (span.bucket < 0) {
     event["name"] = "backward to " + table.tensors[static_cast<size_t>(span.step)].name;
     events.push_back(std::move(event));
@@ -32,6 +34,14 @@ void add_events(const policies::Span& span, const core::Strategy& strategy, cons
       span.step < 0 ? "scale" : std::string(to_string(bucket.option.steps[static_cast<size_t>(span.step)].kind));
   event["name"] = fmt::format("{} {}", what, span.bucket);
   event["args"] = {{"bucket", span.bucket}, {"elements", core::numel(bucket)}, {"program", to_string(bucket.option)}};
+  if (has_messages) {
+    events.push_back({{"ph", "X"},
+                      {"pid", 0},
+                      {"tid", static_cast<int>(policies::Server::messages)},
+                      {"ts", span.begin_us},
+                      {"dur", span.handled_us - span.begin_us},
+                      {"name", event["name"]}});
+  }
   events.push_back(std::move(event));
   if (span.wait_us <= 0) return;
   const std::string name = fmt::format("{} {} travels", what, span.bucket),

@@ -17,10 +17,11 @@ using policies::CodecRate;
 using policies::CollectiveRate;
 using policies::CostTable;
 
-constexpr std::string_view kSchema = "gradtune.cost/3";
+constexpr std::string_view kSchema = "gradtune.cost/4";
 constexpr size_t kMostText = 64;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMostUs = 1e12;
+constexpr int kMostCores = 1 << 20;
 
 // "all_reduce", "all_gather@inter": as the steps of programs are printed.
 core::Result<Step> parse_collective(const std::string& kind, const std::string& level) {
@@ -39,8 +40,8 @@ class Parser {
 
   core::Result<CostTable> parse(const JsonValue& root) {
     reader_.schema(root, "cost.schema", kSchema);
-    const JsonObject& file =
-        reader_.object(root, "cost", {"schema", "world_size", "ranks_per_node", "scale", "collectives", "codecs"});
+    const JsonObject& file = reader_.object(
+        root, "cost", {"schema", "world_size", "ranks_per_node", "cores", "scale", "collectives", "codecs"});
     table_.ranks.size =
         static_cast<int>(reader_.integer(JsonReader::member(file, "world_size"), "cost.world_size", 1, kMostRanks));
     table_.ranks.local_size = static_cast<int>(
@@ -49,6 +50,13 @@ class Parser {
       reader_.fail("cost.ranks_per_node",
                    fmt::format("{} does not divide the world size {}", table_.ranks.local_size, table_.ranks.size));
     }
+    const JsonObject& cores =
+        reader_.object(JsonReader::member(file, "cores"), "cost.cores", {"of_rank", "computing", "host_threads"});
+    table_.cores = {
+        .of_rank = reader_.number(JsonReader::member(cores, "of_rank"), "cost.cores.of_rank", 0, kMostCores),
+        .computing = reader_.number(JsonReader::member(cores, "computing"), "cost.cores.computing", 0, kMostCores),
+        .host = static_cast<int>(
+            reader_.integer(JsonReader::member(cores, "host_threads"), "cost.cores.host_threads", 0, kMostCores))};
     const JsonObject& scale =
         reader_.object(JsonReader::member(file, "scale"), "cost.scale", {"fixed_us", "element_us"});
     table_.scale_us = us(scale, "fixed_us", "cost.scale");
@@ -130,12 +138,15 @@ core::Result<CostTable> parse_cost(std::string_view text, const std::vector<core
 }
 
 std::string to_json(const CostTable& table) {
-  nlohmann::ordered_json json = {{"schema", kSchema},
-                                 {"world_size", table.ranks.size},
-                                 {"ranks_per_node", table.ranks.local_size},
-                                 {"scale", {{"fixed_us", table.scale_us}, {"element_us", table.scale_element_us}}},
-                                 {"collectives", nlohmann::ordered_json::array()},
-                                 {"codecs", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {
+      {"schema", kSchema},
+      {"world_size", table.ranks.size},
+      {"ranks_per_node", table.ranks.local_size},
+      {"cores",
+       {{"of_rank", table.cores.of_rank}, {"computing", table.cores.computing}, {"host_threads", table.cores.host}}},
+      {"scale", {{"fixed_us", table.scale_us}, {"element_us", table.scale_element_us}}},
+      {"collectives", nlohmann::ordered_json::array()},
+      {"codecs", nlohmann::ordered_json::array()}};
   for (const CollectiveRate& rate : table.collectives) {
     json["collectives"].push_back({{"kind", to_string(rate.kind)},
                                    {"level", to_string(rate.level)},

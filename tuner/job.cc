@@ -22,7 +22,7 @@ core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
                                 .traits = compress::known_traits(),
                                 .host_threads = job.host_threads,
                                 .memory_bytes = job.memory_bytes,
-                                .idle_links = job.idle_links};
+                                .machine = job.machine};
   return std::make_unique<Tuner>(job.tuning, make, std::move(knowledge), policies::baselines(job.table, job.fidelity),
                                  job.imported);
 }

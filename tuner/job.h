@@ -26,8 +26,8 @@ struct Job {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
-  int64_t memory_bytes = INT64_MAX;     // for residuals and payloads
-  policies::IdleLinks idle_links = {};  // measured before the first step
+  int64_t memory_bytes = INT64_MAX;  // for residuals and payloads
+  policies::Machine machine = {};    // of its cores `host` is the number above
   std::string policy = "mergecomp";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};

@@ -45,9 +45,11 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
-  if (job.idle_links == policies::IdleLinks()) return dump(header);
-  for (const auto& [name, link] : {std::pair("flat", job.idle_links.flat), std::pair("inter", job.idle_links.inter),
-                                   std::pair("intra", job.idle_links.intra)}) {
+  const auto& [links, cores] = job.machine;
+  if (cores.of_rank > 0) header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}};
+  if (links == policies::IdleLinks()) return dump(header);
+  for (const auto& [name, link] :
+       {std::pair("flat", links.flat), std::pair("inter", links.inter), std::pair("intra", links.intra)}) {
     header["idle_links"][name] = {
         {"message_us", link.message_us}, {"wait_us", link.wait_us}, {"byte_us", link.byte_us}};
   }

@@ -73,7 +73,7 @@ class Parser {
     const JsonObject& header = in_.object(
         value, where_,
         {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
-        {"ranks_per_node", "memory_budget", "idle_links"});
+        {"ranks_per_node", "memory_budget", "idle_links", "cores"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -89,7 +89,9 @@ class Parser {
     if (has(header, "memory_budget")) {
       job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());
     }
-    if (has(header, "idle_links")) job.idle_links = read_idle_links(get(header, "idle_links"));
+    if (has(header, "idle_links")) job.machine.idle_links = read_idle_links(get(header, "idle_links"));
+    if (has(header, "cores")) job.machine.cores = read_cores(get(header, "cores"));
+    job.machine.cores.host = job.host_threads;
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
@@ -116,6 +118,16 @@ class Parser {
       return policies::IdleLink{message_us, read_us("wait_us", message_us), read_us("byte_us", kMostMs)};
     };
     return {read("flat"), read("inter"), read("intra")};
+  }
+
+  policies::Cores read_cores(const JsonValue& value) {
+    const JsonObject& cores = in_.object(value, at("cores"), {"of_rank", "computing"});
+    if (!in_.ok()) return {};
+    constexpr double kMostCores = 1 << 20;
+    const auto read = [&](std::string_view what) {
+      return in_.number(get(cores, what), fmt::format("{}.{}", at("cores"), what), 0, kMostCores);
+    };
+    return {.of_rank = read("of_rank"), .computing = read("computing")};
   }
 
   template <class Value>

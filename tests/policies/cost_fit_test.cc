@@ -298,20 +298,21 @@ TEST(FitCost, ShortExchangesOfPairsTellWhatOneMessageTakes) {
   EXPECT_NEAR(times.value()[4].us(), 35'000, 2000);
 }
 
-// Messages that are issued at once, four at a time: each is on the link for its bytes, at 0.01 us, and `on_link_us`
-// besides, and is on its way for `wait_us`. Every second step has them one at a time.
-std::vector<TimedStrategy> with_latency(double on_link_us, double wait_us) {
+// Messages that are issued at once, four at a time: each is handled for `handled_us`, then on the link for its bytes, at
+// 0.01 us, and then on its way for `wait_us`. Every second step has them one at a time.
+std::vector<TimedStrategy> with_latency(double handled_us, double wait_us) {
   const std::vector<int64_t> sizes = {1000, 40'000, 3000, 10'000, 1000, 200'000, 5000, 20'000};
   core::Strategy plain = strategy_of("all_reduce", {});
   for (const int64_t size : sizes) plain.buckets.push_back(strategy_of("all_reduce", {size}).buckets[0]);
   std::vector<TimedStrategy> timed;
   for (int step = 0; step < 8; ++step) {
     TimedStrategy each{plain, {}};
-    double free_us = 0;
+    double handled_until_us = 0, free_us = 0;
     for (size_t b = 0; b < sizes.size(); ++b) {
       const bool waits = step % 2 == 0 || b % 4 == 0;
       const double begin_us = !waits ? each.steps.back().begin_us : b == 0 ? 0 : each.steps.back().end_us + 50;
-      free_us = std::max(free_us, begin_us) + on_link_us + 0.01 * 4 * static_cast<double>(sizes[b]);
+      handled_until_us = std::max(handled_until_us, begin_us) + handled_us;
+      free_us = std::max(free_us, handled_until_us) + 0.01 * 4 * static_cast<double>(sizes[b]);
       each.steps.push_back({static_cast<int32_t>(b), 0, begin_us, free_us + wait_us});
     }
     timed.push_back(std::move(each));
@@ -327,7 +328,7 @@ TEST(FitCost, MessagesThatTravelAtTheSameTimeLeaveTheLinkFree) {
   EXPECT_NEAR(rate.byte_us, 0.01, 5e-4);
 }
 
-TEST(FitCost, MessagesThatKeepTheLinkBusyDoNot) {
+TEST(FitCost, MessagesThatCoresHandleOneAfterTheOtherDoNot) {
   const FittedCost fitted = fit_cost(with_latency(5000, 0), kOneTensor, {.size = 2}, testing::known_traits());
   const CollectiveRate& rate = fitted.table.collectives[0];
   EXPECT_NEAR(2 * rate.message_us, 5000, 100);

@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "engine/exec/core.h"
 #include "policies/cost_model.h"
@@ -24,10 +25,13 @@ using core::Level;
 using core::Place;
 using Kind = Action::Kind;
 
-// The host and the links: each does one thing after the other, in the order in which they come.
+// The host, the threads of messages and the links: each does one thing after the other, in the order in which they come.
+enum At : size_t { kHost, kMessages, kNetwork, kInside, kServers };
 struct Server {
+  policies::Worker worker;
+  bool needs_cores = true;
   std::deque<Action> queue = {};
-  double end_us = 0;  // of what is at the front
+  double left_us = 0;  // of what is at the front, had it the cores for itself
 };
 
 // A collective that its link is done with.
@@ -39,8 +43,9 @@ struct Travelling {
 class VirtualPump {
  public:
   // `times`: of each operation.
-  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::StepTime>> times)
-      : program_(program), ready_us_(std::move(ready_us)), times_(std::move(times)) {}
+  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::StepTime>> times,
+              const policies::Cores& cores)
+      : program_(program), ready_us_(std::move(ready_us)), times_(std::move(times)), cores_(cores) {}
 
   // As Executor::tensor_ready, drain_device_ops and finish_step do it.
   double run() {
@@ -50,12 +55,12 @@ class VirtualPump {
     for (const BucketProgram& bucket : program_.buckets) missing.push_back(bucket.tensors);
     double before_us = 0;
     for (size_t tensor = 0; tensor < ready_us_.size(); ++tensor) {
-      work(ready_us_[tensor] - before_us);
+      work(policies::Worker::backward, ready_us_[tensor] - before_us);
       before_us = ready_us_[tensor];
       for (const Piece& piece : program_.pieces_of_tensor[tensor]) {
         if (--missing[static_cast<size_t>(piece.bucket)] > 0) continue;
         const int32_t leading = leading_device_ops(program_.buckets[static_cast<size_t>(piece.bucket)]);
-        for (int32_t op = 0; op < leading; ++op) work(us_of(piece.bucket, op));
+        for (int32_t op = 0; op < leading; ++op) work(policies::Worker::device, us_of(piece.bucket, op));
         tell([&](std::vector<Action>& actions) { core_.bucket_ready(piece.bucket, leading, actions); });
       }
       drain();
@@ -76,48 +81,72 @@ class VirtualPump {
   double us_of(int32_t bucket, int32_t op) const { return time_of(bucket, op).busy_us; }
 
   // The device is busy; the others go on beside it.
-  void work(double us) {
-    const double end_us = now_us_ + us;
-    others_until(end_us);
-    now_us_ = end_us;
+  void work(policies::Worker worker, double us) {
+    on_device_ = worker;
+    const bool needs_cores = worker == policies::Worker::device || cores_.computing > 0;
+    while (us > 0) {
+      const double my_speed = needs_cores ? speed() : 1, begin_us = now_us_;
+      const double end_us = now_us_ + us / my_speed, next_us = std::min(earliest(), end_us);
+      others_until(next_us);
+      us = next_us == end_us ? 0 : us - (next_us - begin_us) * my_speed;
+    }
+    on_device_.reset();
   }
+
+  double speed() const {
+    std::array<bool, policies::kWorkers> at_work{};
+    for (const Server& server : servers_) {
+      if (server.needs_cores && !server.queue.empty()) at_work[static_cast<size_t>(server.worker)] = true;
+    }
+    if (on_device_) at_work[static_cast<size_t>(*on_device_)] = true;
+    return policies::speed(cores_, at_work);
+  }
+  double end_of(const Server& server) const { return now_us_ + server.left_us / (server.needs_cores ? speed() : 1); }
 
   void drain() {
     while (!device_.empty()) {
       const Action action = device_.front();
       device_.pop_front();
-      work(us_of(action.bucket, action.op));
+      work(policies::Worker::device, us_of(action.bucket, action.op));
       tell([&](std::vector<Action>& actions) { core_.op_done(action.bucket, action.op, actions); });
     }
   }
 
   double earliest() const {
     double least = std::numeric_limits<double>::infinity();
-    for (const Server& server : servers_) least = server.queue.empty() ? least : std::min(least, server.end_us);
+    for (const Server& server : servers_) least = server.queue.empty() ? least : std::min(least, end_of(server));
     for (const Travelling& travelling : travelling_) least = std::min(least, travelling.end_us);
     return least;
   }
 
+  // No further than to what happens next.
   void others_until(double end_us) {
-    for (double next_us = earliest(); next_us <= end_us; next_us = earliest()) {
-      now_us_ = next_us;
-      if (arrive()) continue;
-      for (Server& server : servers_) {
-        if (server.queue.empty() || server.end_us != next_us) continue;
-        const Action done = server.queue.front();
-        server.queue.pop_front();
-        if (!server.queue.empty())
-          server.end_us = now_us_ + us_of(server.queue.front().bucket, server.queue.front().op);
-        const double wait_us = time_of(done.bucket, done.op).wait_us;
-        if (wait_us > 0) {
-          travelling_.push_back({done, now_us_ + wait_us});
-        } else {
-          tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
-        }
-        break;
+    const double next_us = earliest();
+    Server* next = nullptr;
+    for (Server& server : servers_) {
+      if (!server.queue.empty() && end_of(server) == next_us) next = &server;
+    }
+    const double passed_us = std::min(next_us, end_us) - now_us_, speed_of_work = speed();
+    for (Server& server : servers_) {
+      if (!server.queue.empty()) server.left_us -= passed_us * (server.needs_cores ? speed_of_work : 1);
+    }
+    now_us_ += passed_us;
+    if (next_us > end_us || arrive()) return;
+    if (next != nullptr) {
+      Server& server = *next;
+      const Action done = server.queue.front();
+      server.queue.pop_front();
+      if (!server.queue.empty()) server.left_us = us_of(server, server.queue.front());
+      const policies::StepTime& time = time_of(done.bucket, done.op);
+      const bool is_handled = &server == &servers_[kMessages];
+      if (is_handled && time.busy_us > 0) {
+        serve(link_of(done), done);
+      } else if (const double wait_us = time.wait_us; wait_us > 0) {
+        travelling_.push_back({done, now_us_ + wait_us});
+      } else {
+        tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
       }
     }
-    now_us_ = end_us;
   }
 
   // What travels and is there by now, if anything.
@@ -138,8 +167,10 @@ class VirtualPump {
     for (const Action& action : actions) {
       switch (action.kind) {
         case Kind::run_device: device_.push_back(action); break;
-        case Kind::run_host: serve(servers_[0], action); break;
-        case Kind::start: serve(servers_[policies::uses_network(op_of(action).level) ? 1 : 2], action); break;
+        case Kind::run_host: serve(servers_[kHost], action); break;
+        case Kind::start:
+          serve(time_of(action.bucket, action.op).messages_us > 0 ? servers_[kMessages] : link_of(action), action);
+          break;
         case Kind::control: tell([&](std::vector<Action>& more) { core_.control_done(more); }); break;
         case Kind::finished: finished_ = true; break;
       }
@@ -147,8 +178,15 @@ class VirtualPump {
   }
 
   void serve(Server& server, const Action& action) {
-    if (server.queue.empty()) server.end_us = now_us_ + us_of(action.bucket, action.op);
+    if (server.queue.empty()) server.left_us = us_of(server, action);
     server.queue.push_back(action);
+  }
+  double us_of(const Server& server, const Action& action) const {
+    const policies::StepTime& time = time_of(action.bucket, action.op);
+    return &server == &servers_[kMessages] ? time.messages_us : time.busy_us;
+  }
+  Server& link_of(const Action& action) {
+    return servers_[policies::uses_network(op_of(action).level) ? kNetwork : kInside];
   }
 
   const Op& op_of(const Action& action) const {
@@ -159,7 +197,12 @@ class VirtualPump {
   const std::vector<double> ready_us_;
   const std::vector<std::vector<policies::StepTime>> times_;
   Core core_;
-  std::array<Server, 3> servers_;  // host, network, link inside the node
+  const policies::Cores cores_;
+  std::optional<policies::Worker> on_device_;
+  std::array<Server, kServers> servers_ = {{{policies::Worker::host},
+                                            {policies::Worker::messages},
+                                            {policies::Worker::link_intra, /*needs_cores=*/false},
+                                            {policies::Worker::link_intra}}};
   std::vector<Travelling> travelling_;
   std::deque<Action> device_;
   double now_us_ = 0;
@@ -184,6 +227,7 @@ policies::CostTable random_costs(const policies::Ranks& ranks, core::Rng& rng) {
                               random_us(rng, 0.1), random_us(rng, 0.1)});
     }
   }
+  if (rng.below(2) == 0) table.cores = {0.5 + 2 * rng.uniform(), 2.0 * static_cast<double>(rng.below(2)), 1};
   table.scale_us = random_us(rng, 5);
   table.scale_element_us = random_us(rng, 0.02);
   return table;
@@ -259,7 +303,8 @@ void check(const policies::Ranks& ranks, const std::vector<policies::Steps>& pro
     const policies::CostTable cost = random_costs(ranks, rng);
     auto timeline = policies::Timeline::make(table, strategy, cost, compress::known_traits());
     ASSERT_TRUE(timeline.ok()) << timeline.error().message;
-    VirtualPump pump(*program.value(), policies::ready_times_us(table), times_of(*program.value(), table, cost));
+    VirtualPump pump(*program.value(), policies::ready_times_us(table), times_of(*program.value(), table, cost),
+                     cost.cores);
     const double executed = pump.run();
     ASSERT_NEAR(timeline.value().run(), executed, 1e-6 * executed)
         << "job " << job << ": " << to_string(strategy.buckets[0].option);

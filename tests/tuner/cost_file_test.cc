@@ -17,6 +17,7 @@ using Kind = core::Step::Kind;
 
 const policies::CostTable kTable{
     .ranks = {.size = 8, .local_size = 2},
+    .cores = {1.5, 1, 2},
     .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120}, {Kind::gather, Level::inter, 80.5, 0}},
     .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4}, {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
     .scale_us = 3,
@@ -39,13 +40,15 @@ TEST(CostFile, IsReadAsItWasWritten) {
 }
 
 TEST(CostFile, NamesWhatDoesNotFit) {
-  EXPECT_EQ(error_of("gradtune.cost/3", "gradtune.cost/2"),
-            "cost.schema: \"gradtune.cost/3\" is needed, found \"gradtune.cost/2\"");
-  EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/3\"", "\"schema\": \"gradtune.cost/4\", \"more\": 1"),
-              HasSubstr("found \"gradtune.cost/4\""))
+  EXPECT_EQ(error_of("gradtune.cost/4", "gradtune.cost/3"),
+            "cost.schema: \"gradtune.cost/4\" is needed, found \"gradtune.cost/3\"");
+  EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/4\"", "\"schema\": \"gradtune.cost/5\", \"more\": 1"),
+              HasSubstr("found \"gradtune.cost/5\""))
       << "another schema has other keys";
   EXPECT_EQ(error_of("\"ranks_per_node\": 2", "\"ranks_per_node\": 3"),
             "cost.ranks_per_node: 3 does not divide the world size 8");
+  EXPECT_EQ(error_of("\"of_rank\": 1.5", "\"of_rank\": -1"),
+            "cost.cores.of_rank: a number from 0 to 1048576 is needed, found -1");
   EXPECT_THAT(error_of("\"gather\"", "\"scatter\""),
               HasSubstr("cost.collectives[1]: step \"scatter@inter\" is unknown"));
   EXPECT_THAT(error_of("\"gather\"", "\"decode\""), HasSubstr("cost.collectives[1]"));

@@ -62,7 +62,8 @@ class Replay(unittest.TestCase):
         codec = {"codec": "topk:0.01", "place": "device", "encode": {"fixed_us": 5, "element_us": 0.0005},
                  "decode": {"fixed_us": 3, "element_us": 0.0001, "byte_us": 0.0005}}
         cost = self.trace.with_name("cost.json")
-        cost.write_text(json.dumps({"schema": "gradtune.cost/3", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
+        cost.write_text(json.dumps({"schema": "gradtune.cost/4", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
+                                    "cores": {"of_rank": 1, "computing": 1, "host_threads": 1},
                                     "scale": {"fixed_us": 1, "element_us": 0.0001}, "collectives": rates}), encoding="utf-8")
         ends = {policy: self.replay("--cost", cost, "--policy", policy) for policy in ["auto", "espresso", "mergecomp", "baseline"]}
         for policy, plan in ends.items():

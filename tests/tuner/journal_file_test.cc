@@ -56,11 +56,11 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
 
 TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
   Job measured = job();
-  measured.idle_links = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}, .intra = {12, 0, 1.0 / 3000}};
+  measured.machine.idle_links = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}, .intra = {12, 0, 1.0 / 3000}};
   const std::string text = journal_header(measured, "") + "\n" + journal_line(job().table) + "\n";
   const auto read = parse_journal(text);
   ASSERT_TRUE(read.ok()) << read.error().message;
-  EXPECT_EQ(read.value().job.idle_links, measured.idle_links);
+  EXPECT_EQ(read.value().job.machine.idle_links, measured.machine.idle_links);
   const auto with = [&](std::string what, std::string other) {
     std::string changed = text;
     const auto file = parse_journal(changed.replace(changed.find(what), what.size(), other));
@@ -69,6 +69,19 @@ TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
   EXPECT_THAT(with("\"wait_us\":80.25", "\"wait_us\":100.25"), HasSubstr("idle_links.inter.wait_us"));
   EXPECT_THAT(with("\"byte_us\":0.0", "\"bytes_us\":0.0"), HasSubstr("idle_links.flat"));
   EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("idle_links"));
+}
+
+TEST(JournalFile, GivesBackTheCores) {
+  Job known = job();
+  known.machine.cores = {.of_rank = 1.5, .computing = 1, .host = known.host_threads};
+  const std::string text = journal_header(known, "") + "\n" + journal_line(job().table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.machine, known.machine);
+  std::string changed = text;
+  const auto refused = parse_journal(changed.replace(changed.find("1.5"), 3, "-1"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("cores.of_rank"));
 }
 
 TEST(JournalFile, GivesBackTheMemoryBudget) {

@@ -35,7 +35,7 @@ TEST(JournalLine, OfTheHeader) {
 
 TEST(JournalLine, TheHeaderHasWhatCollectivesTookOverIdleLinks) {
   Job measured = job();
-  measured.idle_links = {.flat = {105.5, 90}, .inter = {100, 80.25}, .intra = {12, 0, 0.5}};
+  measured.machine.idle_links = {.flat = {105.5, 90}, .inter = {100, 80.25}, .intra = {12, 0, 0.5}};
   EXPECT_THAT(journal_header(measured, ""),
               HasSubstr(R"("idle_links":{"flat":{"message_us":105.5,"wait_us":90.0,"byte_us":0.0},)"
                         R"("inter":{"message_us":100.0,"wait_us":80.25,"byte_us":0.0},)"

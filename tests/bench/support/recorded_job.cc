@@ -51,7 +51,7 @@ class Pilot {
                   .codecs = {{"none"}},
                   .traits = known,
                   .host_threads = flags.host_threads,
-                  .idle_links = rank.idle_links()};
+                  .machine = rank.machine()};
     for (const std::string& text : flags.compressors) {
       knowledge_.codecs.push_back(core::parse_compressor(text, known).value());
     }

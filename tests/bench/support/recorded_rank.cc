@@ -35,10 +35,12 @@ RecordedRank::RecordedRank(const c10::intrusive_ptr<c10d::ProcessGroup>& group, 
       arena_(4 * compute_.table.numel()),
       ready_us_(compute_.table.tensors.size()),
       peers_(group, {}, kTimeoutMs, clock_),
-      executor_(peers_.groups(), clock_, {.host_threads = host_threads, .timeout_ms = kTimeoutMs}, [this](bool finite) {
-        word_ = {finite ? 0.0 : 1.0};
-        return std::span<double>(word_);
-      }) {
+      executor_(peers_.groups(), clock_, {.host_threads = host_threads, .timeout_ms = kTimeoutMs},
+                [this](bool finite) {
+                  word_ = {finite ? 0.0 : 1.0};
+                  return std::span<double>(word_);
+                }),
+      host_threads_(host_threads) {
   prctl(PR_SET_TIMERSLACK, 1);  // of this thread, ns
   int64_t begin = 0;
   for (const core::TensorInfo& tensor : compute_.table.tensors) {

@@ -38,7 +38,13 @@ class RecordedRank {
 
   int rank() const { return peers_.rank(); }
   core::Seat seat() const { return peers_.groups().seat; }
-  const policies::IdleLinks& idle_links() const { return peers_.idle_links(); }
+  // As of a job whose computation needs no core.
+  policies::Machine machine() const {
+    policies::Machine machine = peers_.machine();
+    machine.cores.computing = 0;
+    machine.cores.host = host_threads_;
+    return machine;
+  }
 
   // On rank 0: all ranks put the strategy in force and run that many steps.
   Block lead(const core::Strategy& strategy, int steps);
@@ -66,6 +72,7 @@ class RecordedRank {
   std::array<double, 1> word_{};
   exec::Executor executor_;
   int32_t slot_ = -1;
+  const int host_threads_;
 };
 
 }  // namespace gradtune::bench
