@@ -84,10 +84,19 @@ class Strata {
 
   // Random bits are those of the second element of each kWords strata, since the first one of all has said where they begin.
   void draw(int64_t stratum, int64_t next, uint32_t* words) const {
-    int64_t positions[kAtOnce / kWords];
-    size_t blocks = 0;
-    for (; stratum < next; stratum += kWords) positions[blocks++] = work_.first_element + begin_of(stratum) + 1;
-    shared_random_of(work_.random, positions, blocks, words);
+    while (stratum < next) {
+      // As far as one step leads: up to the first that begins behind the larger ones, or to the end.
+      const bool is_larger = stratum < larger_;
+      const int64_t last = is_larger ? std::min(next, larger_ + 1) : next,
+                    blocks = (last - stratum + kWords - 1) / kWords;
+      shared_random_of(work_.random,
+                       {.first = work_.first_element + begin_of(stratum) + 1,
+                        .step = kWords * (is_larger ? size_ + 1 : size_),
+                        .n = static_cast<size_t>(blocks)},
+                       words);
+      stratum += blocks * kWords;
+      words += blocks * kSharedWords;
+    }
   }
 
   // Of `count` strata of that size, of which the first begins at `from`.

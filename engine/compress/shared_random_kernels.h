@@ -11,8 +11,15 @@
 
 namespace gradtune::compress {
 
-// Of each of n elements the kSharedWords words of shared_random, one element's behind the other's.
 inline constexpr size_t kSharedWords = 4;
-void shared_random_of(const Random& random, const int64_t* elements, size_t n, uint32_t* words);
+
+// The elements first, first + step, and so on.
+struct SharedElements {
+  int64_t first, step;
+  size_t n;
+};
+
+// Of each of them the kSharedWords words of shared_random, one element's behind the other's.
+void shared_random_of(const Random& random, const SharedElements& elements, uint32_t* words);
 
 }  // namespace gradtune::compress

@@ -42,9 +42,7 @@ int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * blocks_of(n) : 
 // Of the elements from that position on.
 RotationSigns signs_of(const Random& random, int64_t element) {
   RotationSigns signs;
-  std::array<int64_t, signs.size() / kSharedWords> elements;
-  for (size_t i = 0; i < elements.size(); ++i) elements[i] = element + static_cast<int64_t>(kSharedWords * i);
-  shared_random_of(random, elements.data(), elements.size(), signs.data());
+  shared_random_of(random, {element, kSharedWords, signs.size() / kSharedWords}, signs.data());
   return signs;
 }
 
