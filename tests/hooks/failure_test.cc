@@ -6,9 +6,9 @@
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -42,9 +42,12 @@ void train_until_killed(const Rank& rank) {
   try {
     std::printf("wrapping\n");
     std::fflush(stdout);
-    auto optimizer =
-        wrap(sgd, *model, group,
-             quiet({.fidelity = "lossy", .tuning_budget = 100000, .tuning_share = 1.0, .timeout = kTimeoutS}));
+    auto optimizer = wrap(sgd, *model, group,
+                          quiet({.fidelity = "lossy",
+                                 .compressors = {{"packed", "bf16", "bf16packed", "topk"}},
+                                 .tuning_budget = 100000,
+                                 .tuning_share = 1.0,
+                                 .timeout = kTimeoutS}));
     int64_t epoch = 1;
     for (int64_t step = 0; step < 100000; ++step) {
       optimizer.zero_grad();

@@ -34,7 +34,7 @@ TEST(Table, what_each_fidelity_uses_without_being_asked) {
   }
   EXPECT_THAT(exact, testing::ElementsAre("none", "packed"));
   EXPECT_THAT(half, testing::ElementsAre("bf16", "bf16packed"));
-  EXPECT_THAT(lossy, testing::ElementsAre("topk"));
+  EXPECT_THAT(lossy, testing::ElementsAre("int8"));
 }
 
 TEST(Table, defaults_are_allowed_and_survive_printing) {
