@@ -245,5 +245,35 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
   EXPECT_GT(used.size(), 5u) << "many programs are the best somewhere";
 }
 
+// A few programs of the tree, which leaves brute force room for more tensors.
+TEST(ProgramCost, TheJointSearchIsWithinAPercentForManyTensorsUnderAFewPrograms) {
+  constexpr Ranks kRanks[] = {{2, 0}, {4, 2}, {8, 2}, {16, 4}, {32, 8}, {64, 8}};
+  core::Rng rng(7);
+  int changed = 0;
+  for (int job = 0; job < 250; ++job) {
+    std::vector<Atom> atoms;
+    double ready_us = 0;
+    for (uint64_t a = 0, size = 1 + rng.below(8); a < size; ++a) {
+      atoms.push_back({static_cast<int64_t>(1 + rng.below(2'000'000)), ready_us});
+      ready_us += static_cast<double>(rng.below(3'000));
+    }
+    const uint64_t seed = rng.below(1 << 30), first = rng.below(5);
+    std::vector<std::vector<Message>> chosen;
+    for (const Ranks& ranks : {kRanks[first], kRanks[5]}) {
+      core::Rng rates(seed);
+      const CostTable table = random_table(rates, ranks);
+      std::vector<Option> options = {core::gather_payloads(kTopk, Place::device),
+                                     core::gather_payloads(kTopk, Place::host)};
+      const auto model = make_program_cost(table, options, testing::known_traits(), 1 << 24).value();
+      const SearchResult found = search_labels(*model, atoms);
+      ASSERT_FALSE(found.plans.empty());
+      EXPECT_LE(found.plans[0].end_us, 1.01 * testing::best_us(*model, atoms)) << "job " << job;
+      chosen.push_back(found.plans[0].messages);
+    }
+    changed += chosen[0] != chosen[1];
+  }
+  EXPECT_GT(changed, 100) << "of 250";
+}
+
 }  // namespace
 }  // namespace gradtune::policies
