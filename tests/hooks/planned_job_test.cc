@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 
+#include "hooks/allowed_cores.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tuner/journal_file.h"
@@ -42,6 +43,9 @@ void plan_a_job(const std::string& policy) {
     ASSERT_TRUE(journal.ok()) << journal.error().message;
     std::filesystem::remove(file);
     EXPECT_FALSE(journal.value().timings.empty());
+    const policies::Cores cores = journal.value().job.machine.cores;
+    EXPECT_EQ(2 * cores.of_rank, allowed_cores().count) << "both ranks may run on the same ones";
+    EXPECT_GT(cores.computing, 0);
     std::string decided;
     for (const std::string& line : journal.value().decided) decided += line + "\n";
     EXPECT_THAT(decided, HasSubstr("\"what\":\"predict\",\"label\":\"" + policy + " 1:"));

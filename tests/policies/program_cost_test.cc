@@ -207,17 +207,22 @@ CostTable random_table(core::Rng& rng, const Ranks& ranks) {
   return table;
 }
 
+std::vector<Atom> random_atoms(core::Rng& rng, uint64_t most) {
+  std::vector<Atom> atoms;
+  double ready_us = 0;
+  for (uint64_t a = 0, size = 1 + rng.below(most); a < size; ++a) {
+    atoms.push_back({static_cast<int64_t>(1 + rng.below(2'000'000)), ready_us});
+    ready_us += static_cast<double>(rng.below(3'000));
+  }
+  return atoms;
+}
+
 TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) {
   core::Rng rng(5);
   int changed = 0;
   std::set<std::string> used;
   for (int job = 0; job < 30; ++job) {
-    std::vector<Atom> atoms;
-    double ready_us = 0;
-    for (uint64_t a = 0, size = 1 + rng.below(3); a < size; ++a) {
-      atoms.push_back({static_cast<int64_t>(1 + rng.below(2'000'000)), ready_us});
-      ready_us += static_cast<double>(rng.below(3'000));
-    }
+    const std::vector<Atom> atoms = random_atoms(rng, 3);
     const uint64_t seed = rng.below(1 << 30);
     std::set<std::string> choices;
     for (const Ranks& ranks : {Ranks{2, 0}, Ranks{16, 4}, Ranks{64, 8}}) {
@@ -251,19 +256,14 @@ TEST(ProgramCost, TheJointSearchIsWithinAPercentForManyTensorsUnderAFewPrograms)
   core::Rng rng(7);
   int changed = 0;
   for (int job = 0; job < 250; ++job) {
-    std::vector<Atom> atoms;
-    double ready_us = 0;
-    for (uint64_t a = 0, size = 1 + rng.below(8); a < size; ++a) {
-      atoms.push_back({static_cast<int64_t>(1 + rng.below(2'000'000)), ready_us});
-      ready_us += static_cast<double>(rng.below(3'000));
-    }
+    const std::vector<Atom> atoms = random_atoms(rng, 8);
     const uint64_t seed = rng.below(1 << 30), first = rng.below(5);
     std::vector<std::vector<Message>> chosen;
     for (const Ranks& ranks : {kRanks[first], kRanks[5]}) {
       core::Rng rates(seed);
       const CostTable table = random_table(rates, ranks);
-      std::vector<Option> options = {core::gather_payloads(kTopk, Place::device),
-                                     core::gather_payloads(kTopk, Place::host)};
+      const std::vector<Option> options = {core::gather_payloads(kTopk, Place::device),
+                                           core::gather_payloads(kTopk, Place::host)};
       const auto model = make_program_cost(table, options, testing::known_traits(), 1 << 24).value();
       const SearchResult found = search_labels(*model, atoms);
       ASSERT_FALSE(found.plans.empty());
