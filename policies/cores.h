@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How the work of one rank shares the rank's cores. Backward, what gradtune does on the same thread, the workers of the
-// host, the threads that handle messages, and bytes inside a node, which the cores themselves move, all go on as slowly as
-// there are too few cores for them (processor sharing). Bytes on the network need next to nothing of a core. What something
-// takes is told, and fitted, as if it had the cores for itself; ranks are alike, so what they take from each other is in
-// that.
+// host, the threads that handle messages, and bytes inside a node, which the cores themselves move, all go on as slowly
+// as there are too few cores for them (processor sharing). Bytes on the network need next to nothing of a core. What
+// something takes is told, and fitted, as if it had the cores for itself; ranks are alike, so what they take from each
+// other is in that.
 #pragma once
 
 #include <array>

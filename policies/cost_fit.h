@@ -25,9 +25,9 @@ struct FittedCost {
 };
 
 // The strategies are of that table. A rate whose samples are of one size only is taken for proportional to the size,
-// beyond the prior's fixed part where there is one. What was slow because others needed the cores too counts as if it had
-// had them for itself. Of what was not seen the prior's rates are taken; without any a
-// compressor is left out unless both halves of it were seen.
+// beyond the prior's fixed part where there is one. What was slow because others needed the cores too counts as if it
+// had had them for itself. Of what was not seen the prior's rates are taken; without any a compressor is left out
+// unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedStrategy> timed, const core::GradientTable& table, const Ranks& ranks,
                     const std::vector<core::CompressorTraits>& known, const CostTable& prior = {},
                     const Cores& cores = {});

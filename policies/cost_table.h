@@ -18,8 +18,9 @@ namespace gradtune::policies {
 
 // Over a group of g ranks: messages(kind, g) * (message_us - wait_us) + travels(kind, g) * wait_us + link_bytes *
 // byte_us, where the ranks of a node share its link to other nodes (StepSize::link_bytes). Handling messages is for the
-// rank's cores to do, one after the other, whatever link they go over, and while bytes of other collectives pass the link.
-// While a message only travels, both are free for other collectives, and for other messages of an exchange of pairs.
+// rank's cores to do, one after the other, whatever link they go over, and while bytes of other collectives pass the
+// link. While a message only travels, both are free for other collectives, and for other messages of an exchange of
+// pairs.
 struct CollectiveRate {
   core::Step::Kind kind = core::Step::Kind::all_reduce;
   core::Level level = core::Level::flat;
@@ -45,8 +46,8 @@ struct CodecRate {
   bool operator==(const CodecRate&) const = default;
 };
 
-// What a collective took over links that were idle, as was measured before the first step: one message, how much of that
-// the link was free for others, and each byte more; 0: not known.
+// What a collective took over links that were idle, as was measured before the first step: one message, how much of
+// that the link was free for others, and each byte more; 0: not known.
 struct IdleLink {
   double message_us = 0, wait_us = 0, byte_us = 0;
 

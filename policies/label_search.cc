@@ -192,8 +192,8 @@ class Search {
     return messages_.choices(static_cast<size_t>(message.first), static_cast<size_t>(message.last) + 1);
   }
 
-  // Moves ends of messages, with other options where these are better, as long as the plan ends earlier: what the labels
-  // that were kept stand for is often close to something better, and what is better bounds the next round.
+  // Moves ends of messages, with other options where these are better, as long as the plan ends earlier: what the
+  // labels that were kept stand for is often close to something better, and what is better bounds the next round.
   void improve(Plan& plan) const {
     constexpr int32_t kSteps[] = {-4, -1, 1, 4};
     for (bool helped = true; helped;) {

@@ -89,8 +89,8 @@ struct Links {
   }
 };
 
-// What a period would take: messages are handled one after the other, and so are their bytes by the link, and the last ones
-// have to arrive; and where all of them only wait, as many do so at a time as were under way (Little's law).
+// What a period would take: messages are handled one after the other, and so are their bytes by the link, and the last
+// ones have to arrive; and where all of them only wait, as many do so at a time as were under way (Little's law).
 double expected_us(const Links& links, const Traffic& traffic, const Period& period) {
   double handled_us = 0, carried_us = 0, end_us = 0, all_us = 0;
   for (const size_t m : period.messages) {

@@ -49,8 +49,8 @@ struct Knowledge {
   Machine machine = {};
   double baseline_ms = 0;  // step time of the baseline
   double compute_ms = 0;   // forward and backward of the slowest rank
-  // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a cost
-  // model fit it to them.
+  // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a
+  // cost model fit it to them.
   std::vector<TimedStrategy> timed = {};
 };
 

@@ -27,8 +27,8 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
                                                            const std::vector<core::CompressorTraits>& known,
                                                            int64_t most_elements);
 
-// What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link is
-// busy with the bytes, and then they only wait for the last ones to arrive.
+// What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link
+// is busy with the bytes, and then they only wait for the last ones to arrive.
 struct StepTime {
   double messages_us = 0, busy_us = 0, wait_us = 0;
 

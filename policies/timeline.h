@@ -4,9 +4,10 @@
 // One training step of one rank, predicted: when every operation of every bucket begins and ends, by the executor's own
 // rules (engine/exec/core.h): the thread that runs backward works on a bucket as soon as its last gradient is ready,
 // and on what else waits for it in its next hook; the host does one operation after the other; collectives are issued
-// in the strategy's order, at most `in_flight` at once; their messages are handled one after the other, then a link carries
-// their bytes, one collective after the other, and then they only wait for the last ones to arrive. What needs cores is slow while others need them too (cores.h). Where a rate
-// comes from is the cost table's business; ranks are alike.
+// in the strategy's order, at most `in_flight` at once; their messages are handled one after the other, then a link
+// carries their bytes, one collective after the other, and then they only wait for the last ones to arrive. What needs
+// cores is slow while others need them too (cores.h). Where a rate comes from is the cost table's business; ranks are
+// alike.
 #pragma once
 
 #include <array>
@@ -21,15 +22,14 @@
 
 namespace gradtune::policies {
 
-// Who does an operation: one after the other, in the order in which they come.
-// `messages` are the threads that handle those of collectives, `link` is the network, `link_intra` what ranks of a node have
-// between them.
+// Who does an operation: one after the other, in the order in which they come. `messages` are the threads that handle
+// those of collectives, `link` is the network, `link_intra` what ranks of a node have between them.
 enum class Server : uint8_t { device, host, messages, link, link_intra };
 constexpr size_t kServers = 5;
 const char* to_string(Server server);
 
-// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients. Backward
-// between two gradients has the bucket -1, and the position of the gradient that it ends with as its step.
+// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients.
+// Backward between two gradients has the bucket -1, and the position of the gradient that it ends with as its step.
 struct Span {
   Server server = Server::device;
   int32_t bucket = -1;

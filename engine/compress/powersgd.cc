@@ -4,22 +4,23 @@
 // PowerSGD (Vogels, Karimireddy, Jaggi: PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization;
 // NeurIPS 2019): matrices M as products of narrow ones. In the first round ranks add up P = M Q, whose columns then are
 // made orthonormal; in the second they add up Q = M^T P, and P Q^T stands for M. It is one step of a power iteration
-// that begins where the step before ended: the sum Q is the state of a bucket (warm start). Columns of it that are zero,
-// as all are at first and as what was zero for a step leaves them, are drawn anew, on all ranks alike, or they would
-// stay zero for ever. With error feedback: of a matrix, P P^T M is sent and the rest, which is orthogonal to it, kept.
+// that begins where the step before ended: the sum Q is the state of a bucket (warm start). Columns of it that are
+// zero, as all are at first and as what was zero for a step leaves them, are drawn anew, on all ranks alike, or they
+// would stay zero for ever. With error feedback: of a matrix, P P^T M is sent and the rest, which is orthogonal to it,
+// kept.
 //
 // Matrices of which that sends at most half the numbers are compressed; others, and vectors, travel in fp32 with the
 // second round. Tensors of several dimensions are matrices whose rows belong to the first of them, and a slice of one
 // has those rows that are whole in it.
 //
 // Payloads, fp32: round 0 has the columns of all P, round 1 those of all Q and then the elements of no matrix that is
-// compressed. Bytes moved per element: 12 by the first encode (reads gradient and residual, writes their sum), 12 by the
-// second (reads the sum twice, writes the next residual), 4 by the last decode; without error feedback 4, 4 and 4.
+// compressed. Bytes moved per element: 12 by the first encode (reads gradient and residual, writes their sum), 12 by
+// the second (reads the sum twice, writes the next residual), 4 by the last decode; without error feedback 4, 4 and 4.
 // Multiplications: 2 * rank for each encode, and 1 * rank for the error and for the last decode.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, fp32
-// 85.5 %: rank 4 85.1. Of PyTorch's hook rank 1 is 1.6 points below fp32. A transformer under AdamW, 400 steps, perplexity of
-// a byte, fp32 6.52: 8.25. It is not in the default list.
+// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one
+// epoch, fp32 85.5 %: rank 4 85.1. Of PyTorch's hook rank 1 is 1.6 points below fp32. A transformer under AdamW, 400
+// steps, perplexity of a byte, fp32 6.52: 8.25. It is not in the default list.
 #include <bit>
 #include <cmath>
 

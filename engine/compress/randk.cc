@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rand-k (Stich, Cordonnier, Jaggi: Sparsified SGD with Memory; NeurIPS 2018): k = ceil(density * n) elements at random,
-// the same ones on all ranks, so that values alone travel and a collective can add them up. With error feedback, and
-// unscaled: of p it keeps k / n of the squared norm on average, and nothing where it sends nothing.
+// Rand-k (Stich, Cordonnier, Jaggi: Sparsified SGD with Memory; NeurIPS 2018): k = ceil(density * n) elements at
+// random, the same ones on all ranks, so that values alone travel and a collective can add them up. With error
+// feedback, and unscaled: of p it keeps k / n of the squared norm on average, and nothing where it sends nothing.
 //
 // The elements are cut into k strata of equal size, but for one element, and one is drawn from each; strata begin at an
 // element that is drawn too. So elements are distinct, each is sent with probability k / n, and they ascend but for one
@@ -12,10 +12,10 @@
 // Payload: k fp32 values. Both directions go block by block, each with its strata, in one pass over memory. Bytes moved
 // per element: encode with error feedback 12 (reads gradient and residual, writes the next residual), decode 4.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, fp32
-// 85.5 %: at 10 % 83.8, in three times as many steps to fp32's loss at three quarters of the way. A transformer under AdamW,
-// 400 steps, perplexity of a byte, fp32 6.52: 14.2. At 1 % an earlier prototype's residual grew to a hundred times the
-// gradient, and training diverged. It is not in the default list.
+// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one
+// epoch, fp32 85.5 %: at 10 % 83.8, in three times as many steps to fp32's loss at three quarters of the way. A
+// transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 14.2. At 1 % an earlier prototype's residual
+// grew to a hundred times the gradient, and training diverged. It is not in the default list.
 #include <cmath>
 
 #include "engine/compress/add_by_blocks.h"
@@ -40,7 +40,8 @@ class Strata {
   static constexpr int64_t kWords = kSharedWords;  // strata that one element's random bits are for
   static constexpr int64_t kAtOnce = 64 * kWords;  // strata that are drawn at once
 
-  // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked for.
+  // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked
+  // for.
   struct Run {
     int64_t stratum;
     std::span<const int64_t> elements;
@@ -84,7 +85,8 @@ class Strata {
     }
   }
 
-  // Random bits are those of the second element of each kWords strata, since the first one of all has said where they begin.
+  // Random bits are those of the second element of each kWords strata, since the first one of all has said where they
+  // begin.
   void draw(int64_t stratum, int64_t next, uint32_t* words) const {
     while (stratum < next) {
       // As far as one step leads: up to the first that begins behind the larger ones, or to the end.

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/compress/shared_random_kernels.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "engine/compress/shared.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -16,12 +16,13 @@
 //
 // Payload: header (count = blocks), the fp32 scales, one bit for each element. A block is small enough to be read twice
 // from the cache, so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
-// writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the payloads.
+// writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the
+// payloads.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2 ranks,
-// fp32 85.2 %: efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8; 4 ranks, half as many steps, fp32 84.4 %: 80.2, 82.6,
-// 85.3, 84.8. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 8.36, 9.28, 20.5, 9.95. None is in the
-// default list.
+// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
+// ranks, fp32 85.2 %: efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8; 4 ranks, half as many steps, fp32 84.4 %:
+// 80.2, 82.6, 85.3, 84.8. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 8.36, 9.28, 20.5,
+// 9.95. None is in the default list.
 #include "engine/compress/blocks.h"
 #include "engine/compress/momentum_kernels.h"
 #include "engine/compress/rows.h"

@@ -1,22 +1,23 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// THC (Li et al.: THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression; NSDI 2024), uniform:
-// small integers that a collective adds up as they are; the sum is decoded once, whatever the number of ranks. Each
-// block of 1024 elements is rotated at random, on all ranks alike, which spreads it evenly over its coordinates; these
-// are clamped to [-t, t] and rounded, at random and without bias, to one of levels + 1 values between. t is a multiple of
-// the block's norm, of the largest of all ranks: that is what the first round agrees on, by a maximum. Error feedback
-// keeps what was clamped and rounded away.
+// THC (Li et al.: THC: Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression; NSDI 2024),
+// uniform: small integers that a collective adds up as they are; the sum is decoded once, whatever the number of ranks.
+// Each block of 1024 elements is rotated at random, on all ranks alike, which spreads it evenly over its coordinates;
+// these are clamped to [-t, t] and rounded, at random and without bias, to one of levels + 1 values between. t is a
+// multiple of the block's norm, of the largest of all ranks: that is what the first round agrees on, by a maximum.
+// Error feedback keeps what was clamped and rounded away.
 //
 // The sum of codes has to fit a byte: levels * ranks <= 255. More levels make steps finer, and t larger with them: what
 // is clamped falls as fast as what is rounded.
 //
-// Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last block.
-// Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode 5. Two
-// rotations by encode, one by decode: 10 additions an element each.
+// Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last
+// block. Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode
+// 5. Two rotations by encode, one by decode: 10 additions an element each.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, fp32
-// 85.5 %: 85.4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 6.60. It is not in the default list.
+// Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one
+// epoch, fp32 85.5 %: 85.4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 6.60. It is not in
+// the default list.
 #include <hwy/cache_control.h>
 
 #include <algorithm>

@@ -21,14 +21,14 @@
 // Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
 // else): 4 bytes per sent element. Encode with error feedback reads gradient and residual and writes the next residual:
-// 12 bytes per element (dgc: 20, with the momentum), and one cache line for each candidate that is not sent. Decode writes
-// 4 bytes per element and reads the payloads.
+// 12 bytes per element (dgc: 20, with the momentum), and one cache line for each candidate that is not sent. Decode
+// writes 4 bytes per element and reads the payloads.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2 ranks,
-// fp32 85.2 %: topk 86.1, threshk 86.3; 4 ranks, half as many steps, fp32 84.4 %: 82.9 and 83.7. Both take about twice as
-// many steps as fp32 to its loss at three quarters of the way. dgc, whose first tenth is dense: 84.2 beside 85.5 % with 2
-// ranks, 85.2 beside 84.4 % with 4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: topk 9.41, threshk
-// 9.98. So none is in the default list.
+// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
+// ranks, fp32 85.2 %: topk 86.1, threshk 86.3; 4 ranks, half as many steps, fp32 84.4 %: 82.9 and 83.7. Both take about
+// twice as many steps as fp32 to its loss at three quarters of the way. dgc, whose first tenth is dense: 84.2 beside
+// 85.5 % with 2 ranks, 85.2 beside 84.4 % with 4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32
+// 6.52: topk 9.41, threshk 9.98. So none is in the default list.
 #include <fmt/format.h>
 #include <hwy/cache_control.h>
 
@@ -204,7 +204,8 @@ class TopK final : public Compressor {
       values = {reinterpret_cast<const uint16_t*>(payload.data() + layout.values_at) + first, last - first};
     }
 
-    // What follows is what the next block will be decoded from. There are too many payloads for a processor to see that.
+    // What follows is what the next block will be decoded from. There are too many payloads for a processor to see
+    // that.
     void prefetch_next() const {
       constexpr size_t kLine = 64 / sizeof(uint16_t);
       for (size_t i = 0; i < positions.size(); i += kLine) {

@@ -41,8 +41,6 @@ TASKS = {
     "text": {"program": "train_text", "steps": {2: 400, 4: 400}, "metric": "perplexity", "unit": "",
              "flags": {}, "without": ["dgc"]},
 }
-
-
 WARM_UP = {"dgc": 0.1}  # share of the steps before which nothing is compressed
 
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that end and go on: told the same step times they take the same decisions and come to the same bits as a job that
-// never ended; and what stays where the job that goes on is another one.
+// Jobs that end and go on: told the same step times they take the same decisions and come to the same bits as a job
+// that never ended; and what stays where the job that goes on is another one.
 #include <gmock/gmock.h>
 
 #include <algorithm>

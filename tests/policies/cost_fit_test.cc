@@ -298,8 +298,8 @@ TEST(FitCost, ShortExchangesOfPairsTellWhatOneMessageTakes) {
   EXPECT_NEAR(times.value()[4].us(), 35'000, 2000);
 }
 
-// Messages that are issued at once, four at a time: each is handled for `handled_us`, then on the link for its bytes, at
-// 0.01 us, and then on its way for `wait_us`. Every second step has them one at a time.
+// Messages that are issued at once, four at a time: each is handled for `handled_us`, then on the link for its bytes,
+// at 0.01 us, and then on its way for `wait_us`. Every second step has them one at a time.
 std::vector<TimedStrategy> with_latency(double handled_us, double wait_us) {
   const std::vector<int64_t> sizes = {1000, 40'000, 3000, 10'000, 1000, 200'000, 5000, 20'000};
   core::Strategy plain = strategy_of("all_reduce", {});

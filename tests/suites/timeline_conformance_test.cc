@@ -25,7 +25,8 @@ using core::Level;
 using core::Place;
 using Kind = Action::Kind;
 
-// The host, the threads of messages and the links: each does one thing after the other, in the order in which they come.
+// The host, the threads of messages and the links: each does one thing after the other, in the order in which they
+// come.
 enum At : size_t { kHost, kMessages, kNetwork, kInside, kServers };
 struct Server {
   policies::Worker worker;
