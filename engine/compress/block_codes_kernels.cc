@@ -107,8 +107,8 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
       }
     });
     if (bits < 8) pack_planes(unpacked, count, format.bits, place);
-    out.finish_tile(begin / 8 * bits, static_cast<size_t>(code_bytes(count, format.bits)));
-    errors.finish_tile(begin, count);
+    out.finish_tile(static_cast<size_t>(code_bytes(count, format.bits)));
+    errors.finish_tile(count);
   };
   bool finite = true;
   // Codes need the unit, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
@@ -120,8 +120,6 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
       encode_tile(tile, std::min(kTile, end - tile), begin / to.block);
     }
   }
-  out.finish();
-  errors.finish();
   return finite;
 }
 
@@ -217,9 +215,8 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
                  [&](auto of) HWY_ATTR { add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile); });
       old = tile;
     }
-    out.finish_tile(begin, count);
+    out.finish_tile(count);
   }
-  out.finish();
   return bad;
 }
 

@@ -132,10 +132,9 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
       return abs_bits(d, sent);
     });
     largest = std::max(largest, seen);
-    codes.finish_tile(begin, count);
-    errors.finish_tile(begin, count);
+    codes.finish_tile(count);
+    errors.finish_tile(count);
   }
-  codes.finish();
   return largest;
 }
 
@@ -169,9 +168,8 @@ void decode(const DenseDecode job) {
       with_count(payloads, [&](auto of) HWY_ATTR { add_values<of(), Wire>(codes, old, sums, count); });
       old = sums;
     }
-    out.finish_tile(begin, count);
+    out.finish_tile(count);
   }
-  out.finish();
 }
 
 uint32_t encode_f32(const EncodeRun& run, std::byte* codes, bool stream) { return encode<WireF32>(run, codes, stream); }

@@ -164,7 +164,7 @@ void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t
         hn::StoreU(missed, d, part + i);
       });
     });
-    errors.finish_tile(begin, count);
+    errors.finish_tile(count);
   }
 }
 
@@ -183,7 +183,6 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
     });
     if (run.residual_next != nullptr) write_errors(run, to, begin, end, errors);
   }
-  errors.finish();
   // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
   // the total does not.
   const auto bound = static_cast<float>(largest);
@@ -237,9 +236,8 @@ void decode_run(const SignDecode& run) {
                  [&](auto of) HWY_ATTR { add_tile<of()>(run, parts, begin, begin + count, old, tile); });
       old = tile;
     }
-    out.finish_tile(begin, count);
+    out.finish_tile(count);
   }
-  out.finish();
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

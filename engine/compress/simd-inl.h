@@ -204,25 +204,63 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
   std::memcpy(target + i, source + i, bytes - i);
 }
 
-// Where the tiles of an output are computed: in place, or in the L1 cache to be streamed to their place from there. An
-// output that is not wanted is null, and so are its tiles.
+// Where the tiles of an output are computed, one after the other: in place, or in the L1 cache to be streamed to their
+// place from there. An output that is not wanted is null, and so are its tiles.
+//
+// What is streamed are whole cache lines. A line that two tiles share waits for the second one: to store to a part of it
+// the processor would have to read it first, and all stores behind that wait as long as memory takes.
 template <class T>
 class Output {
  public:
   Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {}
-
-  HWY_INLINE T* tile(size_t begin) { return streamed_ ? tile_ : offset(target_, begin); }
-  HWY_INLINE void finish_tile(size_t begin, size_t count) {
-    if (streamed_) stream(tile_, target_ + begin, count * sizeof(T));
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  // The rest is written. Streaming stores are not ordered with what follows by themselves.
+  HWY_INLINE ~Output() {
+    if (!streamed_) return;
+    if (to_ > from_) write(to_);
+    hwy::FlushStream();
   }
-  // To be called after the last tile: streaming stores are not ordered with what follows.
-  HWY_INLINE void finish() {
-    if (streamed_) hwy::FlushStream();
+
+  // Of at most kTile elements, which follow those of the tile before.
+  HWY_INLINE T* tile(size_t begin) {
+    if (!streamed_) return offset(target_, begin);
+    if (line_ == nullptr) {
+      const size_t in_line = reinterpret_cast<uintptr_t>(target_ + begin) % kLine / sizeof(T);
+      line_ = target_ + begin - in_line;
+      from_ = to_ = in_line;
+    }
+    return tile_ + to_;
+  }
+  HWY_INLINE void finish_tile(size_t count) {
+    if (!streamed_) return;
+    to_ += count;
+    const size_t whole = to_ / kInLine * kInLine;
+    if (whole == 0) return;
+    if (from_ > 0) write(std::min(to_, kInLine));
+    for (size_t i = from_; i < whole; i += kInLine) stream_line(i);
+    line_ += whole;
+    std::memcpy(tile_, tile_ + whole, kLine);
+    from_ = 0;
+    to_ -= whole;
   }
 
  private:
-  HWY_ALIGN T tile_[kTile];
+  static constexpr size_t kLine = 64, kInLine = kLine / sizeof(T);
+
+  HWY_INLINE void write(size_t end) {
+    std::memcpy(line_ + from_, tile_ + from_, (end - from_) * sizeof(T));
+    from_ = end;
+  }
+  HWY_INLINE void stream_line(size_t i) {
+    const hn::CappedTag<T, kInLine> d;
+    for (size_t j = i; j < i + kInLine; j += hn::Lanes(d)) hn::Stream(hn::Load(d, tile_ + j), d, line_ + j);
+  }
+
+  HWY_ALIGN T tile_[kTile + 2 * kInLine];  // from the start of a cache line on
   T* target_;
+  T* line_ = nullptr;         // where tile_ belongs
+  size_t from_ = 0, to_ = 0;  // what of tile_ is still to be written
   bool streamed_;
 };
 

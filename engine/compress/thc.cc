@@ -18,9 +18,8 @@
 // Accuracy (`./run bench accuracy`, 2026-11-24, 2 ranks, 3 seeds, alone from the first step on). Fashion-MNIST, one
 // epoch, fp32 85.5 %: 85.4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 6.60. It is not in
 // the default list.
-#include <hwy/cache_control.h>
-
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -36,9 +35,9 @@ namespace {
 
 constexpr int kLargestSum = 255;
 
-int64_t blocks_of(int64_t n) { return (n + kRotated - 1) / kRotated; }
+int64_t block_count(int64_t n) { return (n + kRotated - 1) / kRotated; }
 
-int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * blocks_of(n) : kRotated * blocks_of(n); }
+int64_t bytes_of(int64_t n, int round) { return round == 0 ? 4 * block_count(n) : kRotated * block_count(n); }
 
 // Of the elements from that position on.
 RotationSigns signs_of(const Random& random, int64_t element) {
@@ -91,7 +90,7 @@ class Thc final : public Compressor {
   }
 
   static core::Status decode_norms(const Decode& job, int64_t n, Queue& queue) {
-    const int64_t blocks = blocks_of(n);
+    const int64_t blocks = block_count(n);
     auto* const largest = reinterpret_cast<float*>(job.work.round_memory);
     std::fill_n(largest, blocks, 0.0F);
     for (size_t p = 0; p < job.payloads.size(); ++p) {
@@ -110,17 +109,12 @@ class Thc final : public Compressor {
 
   bool encode_codes(const Encode& job, int64_t n, Queue& queue) const {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      for (; begin < end; begin += kRotated) {
-        const RotationSigns signs = signs_of(job.work.random, job.work.first_element + begin);
-        encode_thc(run_of(job, begin, std::min(end, begin + kRotated)),
-                   {.signs = &signs,
-                    .levels = levels_of(job.work, begin),
-                    .random = job.work.random,
-                    .first_element = job.work.first_element + begin,
-                    .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
-                    .stream = n * 4 >= kStreamBytes});
-      }
-      hwy::FlushStream();
+      Blocks blocks;
+      encode_thc(run_of(job, begin, end), {.blocks = blocks_of(job.work, begin, end, blocks),
+                                           .random = job.work.random,
+                                           .first_element = job.work.first_element + begin,
+                                           .codes = reinterpret_cast<uint8_t*>(job.payload.data()) + begin,
+                                           .stream = n * 4 >= kStreamBytes});
     });
     return true;  // the first round has seen all elements
   }
@@ -128,23 +122,29 @@ class Thc final : public Compressor {
   core::Status decode_codes(const Decode& job, int64_t n, Queue& queue) const {
     std::atomic<bool> good = true;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      for (; begin < end; begin += kRotated) {
-        const RotationSigns signs = signs_of(job.work.random, job.work.first_element + begin);
-        const bool decoded = decode_thc({.payloads = job.payloads,
-                                         .codes_at = static_cast<size_t>(begin),
-                                         .summed = job.summed,
-                                         .signs = &signs,
-                                         .levels = levels_of(job.work, begin),
-                                         .out = job.out.data() + begin,
-                                         .n = static_cast<size_t>(std::min(end - begin, kRotated)),
-                                         .accumulate = job.accumulate,
-                                         .stream = n * 4 >= kStreamBytes});
-        if (!decoded) good.store(false, std::memory_order_relaxed);
-      }
-      hwy::FlushStream();
+      Blocks blocks;
+      const bool decoded = decode_thc({.payloads = job.payloads,
+                                       .codes_at = static_cast<size_t>(begin),
+                                       .summed = job.summed,
+                                       .blocks = blocks_of(job.work, begin, end, blocks),
+                                       .out = job.out.data() + begin,
+                                       .n = static_cast<size_t>(end - begin),
+                                       .accumulate = job.accumulate,
+                                       .stream = n * 4 >= kStreamBytes});
+      if (!decoded) good.store(false, std::memory_order_relaxed);
     });
     if (good.load(std::memory_order_relaxed)) return {};
     return bad_sum(job);
+  }
+
+  using Blocks = std::array<ThcBlock, kBlockElements / kRotated>;
+
+  std::span<const ThcBlock> blocks_of(const Work& work, int64_t begin, int64_t end, Blocks& blocks) const {
+    size_t count = 0;
+    for (; begin < end; begin += kRotated) {
+      blocks[count++] = {signs_of(work.random, work.first_element + begin), levels_of(work, begin)};
+    }
+    return std::span(blocks).first(count);
   }
 
   // The first sum that is larger than any can be.

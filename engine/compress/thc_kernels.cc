@@ -119,7 +119,9 @@ HWY_INLINE void quantise(const ThcLevels of, const uint16_t* random, bool wanted
   }
 }
 
-void encode_block(const EncodeRun& block, const ThcTarget& to) {
+// The codes of a block of at most kOrder elements, and its errors where they are kept.
+HWY_INLINE void encode_block(const EncodeRun& block, const ThcBlock& shared, const uint16_t* random, uint8_t* codes,
+                             float* error) {
   EncodeRun of = block;  // what the compiler keeps in registers no store can change
   HWY_ALIGN float padded[kOrder];
   if (of.n < kOrder) {
@@ -130,20 +132,16 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
     of.residual = nullptr;
   }
   HWY_ALIGN float x[kOrder];
-  const RotationSigns& signs = *to.signs;
+  const RotationSigns& signs = shared.signs;
   const auto rotated = [&](auto d, size_t i) HWY_ATTR {
     prefetch_p(d, of.gradient, of.residual, i + kOrder);
     const auto sent = hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, of.scale));
     return change_signs(d, signs, i, hn::Mul(sent, hn::Set(d, kNorm)));
   };
   transform(rotated, x);
-  RandomTile random(to.random);
-  const uint16_t* const draws = random.bits(static_cast<uint64_t>(to.first_element), kOrder);
-  quantise(to.levels, draws, of.residual_next != nullptr, x, to.codes);
-  if (of.residual_next == nullptr) return;
+  quantise(shared.levels, random, error != nullptr, x, codes);
+  if (error == nullptr) return;
   transform([&](auto d, size_t i) HWY_ATTR { return hn::Mul(hn::Load(d, x + i), hn::Set(d, kNorm)); }, x);
-  Output<float> errors(of.residual_next, to.stream && !of.add_to_residual_next);
-  float* const error = errors.tile(0);
   for_vectors(of.n, [&](auto d, size_t i) HWY_ATTR {
     const auto p = load_p(d, of.gradient, of.residual, i);
     const auto sent = hn::Mul(change_signs(d, signs, i, hn::LoadU(d, x + i)), hn::Set(d, of.error_scale));
@@ -151,7 +149,23 @@ void encode_block(const EncodeRun& block, const ThcTarget& to) {
     if (of.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error + i), missed);
     hn::StoreU(missed, d, error + i);
   });
-  errors.finish_tile(0, of.n);
+}
+
+void encode_run(const EncodeRun& run, const ThcTarget& to) {
+  Output<uint8_t> codes(to.codes, to.stream);
+  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
+  RandomTile random(to.random);
+  for (size_t b = 0; b < to.blocks.size(); ++b) {
+    const size_t begin = b * kOrder;
+    EncodeRun block = run;
+    block.gradient = run.gradient + begin;
+    block.residual = offset(run.residual, begin);
+    block.n = std::min(kOrder, run.n - begin);
+    encode_block(block, to.blocks[b], random.bits(static_cast<uint64_t>(to.first_element) + begin, kOrder),
+                 codes.tile(begin), errors.tile(begin));
+    codes.finish_tile(kOrder);
+    errors.finish_tile(block.n);
+  }
 }
 
 // The sums of so many payloads fit 16 bits.
@@ -188,32 +202,37 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
   return *std::max_element(lanes, lanes + hn::Lanes(d16));
 }
 
-bool decode_block(const ThcDecode& block) {
-  HWY_ALIGN float x[kOrder];
-  const size_t payloads = block.payloads.size();
-  uint32_t largest = 0;
-  for (size_t first = 0; first < payloads; first += kFitting) {
-    const auto some = block.payloads.subspan(first, std::min(kFitting, payloads - first));
-    largest = std::max(largest, add_codes(some, block.codes_at, first == 0, x));
+bool decode_run(const ThcDecode& run) {
+  Output<float> out(run.out, run.stream);
+  bool good = true;
+  for (size_t b = 0; b < run.blocks.size(); ++b) {
+    const size_t begin = b * kOrder, n = std::min(kOrder, run.n - begin);
+    const auto& [signs, levels] = run.blocks[b];
+    HWY_ALIGN float x[kOrder];
+    const size_t payloads = run.payloads.size();
+    uint32_t largest = 0;
+    for (size_t first = 0; first < payloads; first += kFitting) {
+      const auto some = run.payloads.subspan(first, std::min(kFitting, payloads - first));
+      largest = std::max(largest, add_codes(some, run.codes_at + begin, first == 0, x));
+    }
+    good &= largest <= static_cast<uint32_t>(levels.levels * run.summed);
+    const float unit = levels.unit;
+    const float low = static_cast<float>(payloads * static_cast<size_t>(run.summed)) * levels.low;
+    const auto values = [&](auto d, size_t i) HWY_ATTR {
+      const auto value = hn::Add(hn::Mul(hn::Load(d, x + i), hn::Set(d, unit)), hn::Set(d, low));
+      return hn::Mul(value, hn::Set(d, kNorm));
+    };
+    transform(values, x);
+    const float* const old = run.accumulate ? run.out + begin : nullptr;
+    float* const sums = out.tile(begin);
+    for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
+      auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
+      if (old != nullptr) value = hn::Add(hn::LoadU(d, old + i), value);
+      hn::StoreU(value, d, sums + i);
+    });
+    out.finish_tile(n);
   }
-  if (largest > static_cast<uint32_t>(block.levels.levels * block.summed)) return false;
-  const float unit = block.levels.unit;
-  const float low = static_cast<float>(payloads * static_cast<size_t>(block.summed)) * block.levels.low;
-  const auto values = [&](auto d, size_t i) HWY_ATTR {
-    const auto value = hn::Add(hn::Mul(hn::Load(d, x + i), hn::Set(d, unit)), hn::Set(d, low));
-    return hn::Mul(value, hn::Set(d, kNorm));
-  };
-  transform(values, x);
-  const RotationSigns& signs = *block.signs;
-  Output<float> out(block.out, block.stream);
-  float* const sums = out.tile(0);
-  for_vectors(block.n, [&](auto d, size_t i) HWY_ATTR {
-    auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
-    if (block.accumulate) value = hn::Add(hn::LoadU(d, block.out + i), value);
-    hn::StoreU(value, d, sums + i);
-  });
-  out.finish_tile(0, block.n);
-  return true;
+  return good;
 }
 
 double norm_of_block(const float* gradient, const float* residual, size_t n) {
@@ -227,12 +246,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace gradtune::compress {
 
-HWY_EXPORT(encode_block);
-HWY_EXPORT(decode_block);
+HWY_EXPORT(encode_run);
+HWY_EXPORT(decode_run);
 HWY_EXPORT(norm_of_block);
 
-void encode_thc(const EncodeRun& block, const ThcTarget& to) { HWY_DYNAMIC_DISPATCH(encode_block)(block, to); }
-bool decode_thc(const ThcDecode& block) { return HWY_DYNAMIC_DISPATCH(decode_block)(block); }
+void encode_thc(const EncodeRun& run, const ThcTarget& to) { HWY_DYNAMIC_DISPATCH(encode_run)(run, to); }
+bool decode_thc(const ThcDecode& run) { return HWY_DYNAMIC_DISPATCH(decode_run)(run); }
 double norm_of(const float* gradient, const float* residual, size_t n) {
   return HWY_DYNAMIC_DISPATCH(norm_of_block)(gradient, residual, n);
 }

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of `thc`, over one block. Internal to engine/compress. Streaming stores are not ordered with what follows: the
-// caller has to flush them (hwy::FlushStream) behind its last block.
+// Kernels of `thc`, over a run of blocks. Internal to engine/compress.
 //
 // The rotation of a block x: y = H D x / 32, where D changes signs and H is the Hadamard matrix of order 1024, whose
 // entries are 1 and -1. It is orthonormal, and its inverse is D H / 32. A shorter block is rotated with zeros behind it.
@@ -31,29 +30,32 @@ struct ThcLevels {
 // The Euclidean norm of gradient + residual.
 double norm_of(const float* gradient, const float* residual, size_t n);
 
-struct ThcTarget {
-  const RotationSigns* signs;
+// What all ranks know of a block.
+struct ThcBlock {
+  RotationSigns signs;
   ThcLevels levels;
+};
+
+struct ThcTarget {
+  std::span<const ThcBlock> blocks;  // of the run, whole ones but for the last
   Random random;
   int64_t first_element;  // the position of the first element in the whole gradient
-  uint8_t* codes;         // kRotated
+  uint8_t* codes;         // kRotated for each block
   bool stream;
 };
-// Of at most kRotated elements.
-void encode_thc(const EncodeRun& block, const ThcTarget& to);
+void encode_thc(const EncodeRun& run, const ThcTarget& to);
 
 struct ThcDecode {
   std::span<const std::span<const std::byte>> payloads;  // sums of codes
-  size_t codes_at;                                       // of this block, in bytes from the start of each payload
+  size_t codes_at;                                       // of this run, in bytes from the start of each payload
   int summed;                                            // how many codes each is the sum of
-  const RotationSigns* signs;
-  ThcLevels levels;
+  std::span<const ThcBlock> blocks;                      // of the run, whole ones but for the last
   float* out;
-  size_t n;  // <= kRotated
+  size_t n;
   bool accumulate;
   bool stream;
 };
-// False, and `out` left alone, where a sum of codes is larger than any can be.
-bool decode_thc(const ThcDecode& block);
+// False where a sum of codes is larger than any can be; `out` then holds garbage.
+bool decode_thc(const ThcDecode& run);
 
 }  // namespace gradtune::compress

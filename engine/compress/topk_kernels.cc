@@ -52,9 +52,8 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     for (size_t i = found_before; tile != nullptr && i < found; ++i) {
       tile[candidates[i].index - block.index - begin] = errors.of_sent(candidates[i].value);
     }
-    kept.finish_tile(begin, count);
+    kept.finish_tile(count);
   }
-  kept.finish();
   return found;
 }
 
@@ -81,9 +80,8 @@ uint32_t keep_block(const Unsent& block) {
       return abs_bits(d, p);
     });
     largest = std::max(largest, seen);
-    errors.finish_tile(begin, count);
+    errors.finish_tile(count);
   }
-  errors.finish();
   return largest;
 }
 

@@ -127,6 +127,22 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
   }
 }
 
+// Large results are written past the caches, in whole lines but at both ends.
+TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) {
+  EncodeCase job = usual_case(270001);
+  const Encoded once = encode(*compressor_, job);
+  const std::vector<float> decoded = decode_one(once.payload, job);
+  for (size_t misaligned : {0, 2, 7, 15}) {
+    job.misaligned = misaligned;
+    const Encoded again = encode(*compressor_, job);
+    EXPECT_EQ(once.payload, again.payload) << misaligned;
+    EXPECT_TRUE(same_bytes(once.residual_next, again.residual_next)) << misaligned;
+    DecodeCase decoding = decoding_of(job, {once.payload});
+    decoding.misaligned = misaligned;
+    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decoded)) << misaligned;
+  }
+}
+
 TEST_P(CompressorConformance, thread_count_does_not_matter) {
   const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
   std::vector<std::unique_ptr<compress::Queue>> queues;
