@@ -86,17 +86,18 @@ class Packed final : public Compressor {
     const Layout layout = layout_of(type_, n);
     uint32_t* const ends = ends_of(job.payload);
     GroupHeader* const headers = headers_of(job.payload, layout);
+    const bool stream = n * 4 >= kStreamBytes;
     std::atomic<bool> finite = true;
     for_ranges(queue, n, kRun, [&](int64_t begin, int64_t end) {
       const auto [bytes, is_finite] =
-          write_group_headers(type_, run_of(job, begin, end), headers + begin / kGroupElements);
+          write_group_headers(type_, run_of(job, begin, end), stream, headers + begin / kGroupElements);
       ends[begin / kRun] = static_cast<uint32_t>(bytes / kUnit);
       if (!is_finite) finite.store(false, std::memory_order_relaxed);
     });
     for (int64_t run = 1; run < layout.runs; ++run) ends[run] += ends[run - 1];
     std::byte* const groups = job.payload.data() + layout.groups_at;
     for_ranges(queue, n, kRun, [&](int64_t begin, int64_t end) {
-      write_groups(type_, run_of(job, begin, end), headers + begin / kGroupElements,
+      write_groups(type_, run_of(job, begin, end), stream, headers + begin / kGroupElements,
                    groups + begin_of(ends, begin / kRun));
     });
     write_frame(job.payload, layout, n);
@@ -138,11 +139,10 @@ class Packed final : public Compressor {
   // Returns the position of the first payload whose groups of the run are not as long as they should be, or the number
   // of payloads, which are decoded then.
   size_t decode_run(const Decode& job, const Layout& layout, int64_t begin, int64_t end) const {
-    constexpr size_t kMost = 64;
-    std::array<PackedRun, kMost> runs;
+    std::array<PackedRun, kMostPackedRuns> runs;
     const std::span<float> out = job.out.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
-    for (size_t first = 0; first < job.payloads.size(); first += kMost) {
-      const size_t count = std::min(kMost, job.payloads.size() - first);
+    for (size_t first = 0; first < job.payloads.size(); first += kMostPackedRuns) {
+      const size_t count = std::min(kMostPackedRuns, job.payloads.size() - first);
       for (size_t p = 0; p < count; ++p) {
         const std::span<const std::byte> payload = job.payloads[first + p];
         const uint32_t* const ends = ends_of(payload);
@@ -153,7 +153,8 @@ class Packed final : public Compressor {
         if (layout.groups_at + to > static_cast<int64_t>(payload.size())) return first + p;
         runs[p] = {headers, payload.data() + layout.groups_at + from};
       }
-      add_groups(type_, {runs.data(), count}, out, job.accumulate || first > 0);
+      add_groups(type_, {runs.data(), count}, out, job.accumulate || first > 0,
+                 /*stream=*/static_cast<int64_t>(job.out.size()) * 4 >= kStreamBytes);
     }
     return job.payloads.size();
   }

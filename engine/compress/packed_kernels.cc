@@ -28,61 +28,60 @@ HWY_INLINE auto sent_bits(D d, const EncodeRun& run, size_t i) {
   return hn::BitCast(du, sent);
 }
 
-template <class V>
-HWY_INLINE V exponent_of(V bits) {
-  const hn::DFromV<V> du;
-  return hn::And(hn::ShiftRight<23>(bits), hn::Set(du, 0xff));
+// What is missed of elements i and following, if it is kept.
+template <class D, class V>
+HWY_INLINE void write_error(D d, const EncodeRun& run, size_t element, V bits, float* error) {
+  const auto sent = hn::Mul(load_p(d, run.gradient, run.residual, element), hn::Set(d, run.scale));
+  auto missed = hn::Mul(hn::Sub(sent, hn::BitCast(d, bits)), hn::Set(d, run.error_scale));
+  if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error), missed);
+  hn::StoreU(missed, d, error);
 }
 
 struct Range {
-  uint32_t any, most, least;  // bits that are set anywhere; exponents; the least one that is not 0, less 1
+  bool any;              // bits are set
+  uint32_t most, least;  // exponents; the least one that is not 0, less 1
 };
 
-// What is missed of element i, if it is kept.
-template <class D, class V>
-HWY_INLINE void write_error(D d, const EncodeRun& run, size_t i, V bits) {
-  if (run.residual_next == nullptr) return;
-  const auto sent = hn::Mul(load_p(d, run.gradient, run.residual, i), hn::Set(d, run.scale));
-  auto missed = hn::Mul(hn::Sub(sent, hn::BitCast(d, bits)), hn::Set(d, run.error_scale));
-  if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, run.residual_next + i), missed);
-  hn::StoreU(missed, d, run.residual_next + i);
-}
-
 template <PackedType type>
-HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n) {
+HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n, float* error) {
   const hn::CappedTag<float, kGroup> d;
   const hn::RebindToUnsigned<decltype(d)> du;
+  const auto first_exponent = hn::Set(du, 1U << 23);
   auto any = hn::Zero(du), most = any, least = hn::Set(du, ~0U);
+  const auto see = [&](auto of, size_t i) HWY_ATTR {
+    const auto bits = sent_bits<type>(of, run, begin + i);
+    if (error != nullptr) write_error(of, run, begin + i, bits, error + i);
+    return bits;
+  };
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
     prefetch_p(d, run.gradient, run.residual, begin + i + kAhead);
-    const auto bits = sent_bits<type>(d, run, begin + i);
-    write_error(d, run, begin + i, bits);
-    const auto exponent = exponent_of(bits);
+    const auto bits = see(d, i);
+    const auto magnitude = hn::And(bits, hn::Set(du, kAbsBits));
     any = hn::Or(any, bits);
-    most = hn::Max(most, exponent);
-    least = hn::Min(least, hn::Sub(exponent, hn::Set(du, 1)));
+    most = hn::Max(most, magnitude);
+    least = hn::Min(least, hn::Sub(magnitude, first_exponent));
   }
-  // The bits of the largest word are not those of all, but there are some or none in both.
-  Range range{hn::GetLane(hn::MaxOfLanes(du, any)), hn::GetLane(hn::MaxOfLanes(du, most)),
-              hn::GetLane(hn::MinOfLanes(du, least))};
+  Range range{!hn::AllTrue(du, hn::Eq(any, hn::Zero(du))), hn::GetLane(hn::MaxOfLanes(du, most)) >> 23,
+              hn::GetLane(hn::MinOfLanes(du, least)) >> 23};
   const hn::CappedTag<float, 1> lane;
   for (; i < n; ++i) {
-    const auto bits = sent_bits<type>(lane, run, begin + i);
-    write_error(lane, run, begin + i, bits);
-    const uint32_t exponent = hn::GetLane(exponent_of(bits));
-    range = {range.any | hn::GetLane(bits), std::max(range.most, exponent), std::min(range.least, exponent - 1)};
+    const uint32_t bits = hn::GetLane(see(lane, i)), exponent = (bits & kAbsBits) >> 23;
+    range = {range.any || bits != 0, std::max(range.most, exponent), std::min(range.least, exponent - 1)};
   }
   return range;
 }
 
 template <PackedType type>
-PackedHeaders write_group_headers(const EncodeRun run, GroupHeader* headers) {
+PackedHeaders write_group_headers(const EncodeRun run, bool stream, GroupHeader* headers) {
+  Output<float> errors(run.residual_next, stream && !run.add_to_residual_next);
   PackedHeaders all{0, true};
   for (size_t begin = 0; begin < run.n; begin += kGroup) {
-    const Range range = range_of<type>(run, begin, std::min(kGroup, run.n - begin));
+    const size_t n = std::min(kGroup, run.n - begin);
+    const Range range = range_of<type>(run, begin, n, errors.tile(begin));
+    errors.finish_tile(n);
     GroupHeader header{.base = 0, .bits = GroupHeader::kNoGroup};
-    if (range.any != 0) {
+    if (range.any) {
       const uint32_t base = range.most == 0 ? 0 : range.least;
       header = {static_cast<uint8_t>(base), static_cast<uint8_t>(std::bit_width(range.most - base))};
     }
@@ -93,138 +92,225 @@ PackedHeaders write_group_headers(const EncodeRun run, GroupHeader* headers) {
   return all;
 }
 
-// What an element is made of, to be stored, or loaded.
-struct Parts {
-  HWY_ALIGN uint8_t codes[kGroup];
-  HWY_ALIGN uint8_t high[kGroup];
-  HWY_ALIGN uint16_t low[kGroup];
-};
+// Of the 32 bits of a number, sign and upper fraction are a byte, `high`, exponents become codes, and the lower fraction
+// is `low`. How they are taken apart, and put together: calls from(d, i) for the numbers of a group from i on, or to(d,
+// i, numbers).
+#if HWY_TARGET == HWY_SCALAR
 
-template <PackedType type, class D>
-HWY_INLINE void take_apart(D d, const EncodeRun& run, size_t element, uint32_t base, size_t i, Parts& parts) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::RebindToSigned<D> di;
-  const hn::Rebind<uint8_t, D> d8;
-  const hn::Rebind<uint16_t, D> d16;
-  const auto bits = sent_bits<type>(d, run, element);
-  const auto exponent = exponent_of(bits);
-  const auto code = hn::IfThenZeroElse(hn::Eq(exponent, hn::Zero(du)), hn::Sub(exponent, hn::Set(du, base)));
-  const auto high = hn::Or(hn::And(hn::ShiftRight<24>(bits), hn::Set(du, 0x80)),
-                           hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 0x7f)));
-  hn::StoreU(hn::U8FromU32(code), d8, parts.codes + i);
-  hn::StoreU(hn::U8FromU32(high), d8, parts.high + i);
-  if constexpr (type == PackedType::f32) {
-    hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, hn::And(bits, hn::Set(du, 0xffff)))), d16, parts.low + i);
+template <PackedType type, class From>
+HWY_INLINE void take_apart(const From& from, uint8_t base, uint8_t* codes, uint8_t* high, uint8_t* low) {
+  const hn::CappedTag<float, 1> d;
+  for (size_t i = 0; i < kGroup; ++i) {
+    const uint32_t bits = hn::GetLane(from(d, i)), exponent = bits >> 23 & 0xff;
+    codes[i] = static_cast<uint8_t>(exponent == 0 ? 0 : exponent - base);
+    high[i] = static_cast<uint8_t>((bits >> 24 & 0x80) | (bits >> 16 & 0x7f));
+    if (type == PackedType::bf16) continue;
+    const auto rest = static_cast<uint16_t>(bits);
+    std::memcpy(low + 2 * i, &rest, sizeof rest);
   }
 }
 
-template <PackedType type>
-void write_groups(const EncodeRun run, const GroupHeader* headers, std::byte* out) {
-  const hn::CappedTag<float, kGroup> d;
-  const hn::CappedTag<float, 1> lane;
-  auto* to = reinterpret_cast<uint8_t*>(out);
-  Parts parts;
-  for (size_t begin = 0; begin < run.n; begin += kGroup, ++headers) {
-    if (headers->bits == GroupHeader::kNoGroup) continue;
-    const uint32_t base = headers->base;
-    const size_t n = std::min(kGroup, run.n - begin);
-    if (n < kGroup) parts = {};
-    size_t i = 0;
-    for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) take_apart<type>(d, run, begin + i, base, i, parts);
-    for (; i < n; ++i) take_apart<type>(lane, run, begin + i, base, i, parts);
-    pack_planes(parts.codes, kGroup, headers->bits, to);
-    to += size_t{headers->bits} * 8;
-    std::memcpy(to, parts.high, sizeof parts.high);
-    to += sizeof parts.high;
+template <PackedType type, class To>
+HWY_INLINE void put_together(const uint8_t* codes, const uint8_t* high, const uint8_t* low, uint8_t base,
+                             const To& to) {
+  const hn::CappedTag<float, 1> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  for (size_t i = 0; i < kGroup; ++i) {
+    const uint32_t exponent = codes[i] == 0 ? 0 : (codes[i] + base) & 0xff;
+    uint16_t rest = 0;
+    if (type == PackedType::f32) std::memcpy(&rest, low + 2 * i, sizeof rest);
+    const uint32_t bits = uint32_t{high[i]} >> 7 << 31 | exponent << 23 | (high[i] & 0x7fU) << 16 | rest;
+    to(d, i, hn::BitCast(d, hn::Set(du, bits)));
+  }
+}
+
+#else
+
+// Four vectors of numbers, a to d, at a time: their bytes of one kind are one vector. In a block of 128 bits are four
+// bytes, or two times four pairs of them, of each; these have to change places with their like in other blocks.
+using Numbers = hn::CappedTag<float, kGroup / 4>;
+using Words = hn::RebindToUnsigned<Numbers>;
+using Pairs = hn::Repartition<uint64_t, Numbers>;
+using Halves = hn::Repartition<uint16_t, Numbers>;
+using Bytes = hn::Repartition<uint8_t, Numbers>;
+constexpr size_t kBlocks = hn::MaxLanes(Numbers()) / 4;
+
+// Unit u of `rows` times `columns` is what was at u's place among `columns` times `rows`.
+template <class D>
+HWY_INLINE auto transposed(D d, size_t rows, size_t columns) {
+  HWY_ALIGN hn::TFromD<D> from[hn::MaxLanes(D())];
+  for (size_t u = 0; u < rows * columns; ++u) from[u] = static_cast<hn::TFromD<D>>(u % columns * rows + u / columns);
+  return hn::SetTableIndices(d, from);
+}
+
+// Bytes with the first bit of the one and the others of the other.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V sign_of(D d, V first, V others) {
+  return hn::OrAnd(hn::And(others, hn::Set(d, uint8_t{0x7f})), first, hn::Set(d, uint8_t{0x80}));
+}
+
+template <PackedType type, class From>
+HWY_INLINE void take_apart(const From& from, uint8_t base, uint8_t* codes, uint8_t* high, uint8_t* low) {
+  const Numbers d;
+  const Words d32;
+  const Pairs d64;
+  const Bytes d8;
+  constexpr size_t kLanes = hn::MaxLanes(Numbers());
+  // Of a block, the third bytes of its numbers, the fourth ones, and the rest.
+  HWY_ALIGN static constexpr uint8_t kOrder[16] = {2, 6, 10, 14, 3, 7, 11, 15, 0, 1, 4, 5, 8, 9, 12, 13};
+  const auto order = hn::LoadDup128(d8, kOrder);
+  const auto by_vector = transposed(d32, 4, kBlocks);
+  for (size_t i = 0; i < kGroup; i += 4 * kLanes) {
+    const auto sorted = [&](size_t vector) HWY_ATTR {
+      return hn::TableLookupBytes(hn::BitCast(d8, from(d, i + vector * kLanes)), order);
+    };
+    const auto a = sorted(0), b = sorted(1), c = sorted(2), e = sorted(3);
+    const auto ab = hn::InterleaveLower(d32, hn::BitCast(d32, a), hn::BitCast(d32, b));
+    const auto ce = hn::InterleaveLower(d32, hn::BitCast(d32, c), hn::BitCast(d32, e));
+    const auto of_all = [&](auto units) HWY_ATTR {
+      return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, units), by_vector));
+    };
+    const auto third = of_all(hn::InterleaveLower(d64, hn::BitCast(d64, ab), hn::BitCast(d64, ce)));
+    const auto fourth = of_all(hn::InterleaveUpper(d64, hn::BitCast(d64, ab), hn::BitCast(d64, ce)));
+    const auto exponent = hn::Or(hn::Add(fourth, fourth), hn::ShiftRight<7>(third));
+    const auto code = hn::IfThenZeroElse(hn::Eq(exponent, hn::Zero(d8)), hn::Sub(exponent, hn::Set(d8, base)));
+    hn::StoreU(code, d8, codes + i);
+    hn::StoreU(sign_of(d8, fourth, third), d8, high + i);
     if constexpr (type == PackedType::f32) {
-      std::memcpy(to, parts.low, sizeof parts.low);
-      to += sizeof parts.low;
+      const auto by_two = transposed(d64, 2, kBlocks);
+      const auto store = [&](auto first, auto second, size_t at) HWY_ATTR {
+        const auto rest = hn::InterleaveUpper(d64, hn::BitCast(d64, first), hn::BitCast(d64, second));
+        hn::StoreU(hn::BitCast(d8, hn::TableLookupLanes(rest, by_two)), d8, low + 2 * at);
+      };
+      store(a, b, i);
+      store(c, e, i + 2 * kLanes);
     }
   }
 }
 
-// The values at i of a group.
-template <PackedType type, class D>
-HWY_INLINE hn::Vec<D> put_together(D d, const uint8_t* codes, const uint8_t* high, uint32_t base, size_t i) {
-  const hn::RebindToUnsigned<D> du;
-  const hn::Rebind<uint8_t, D> d8;
-  const hn::Rebind<uint16_t, D> d16;
-  const auto code = hn::PromoteTo(du, hn::LoadU(d8, codes + i));
-  // What no encoder sends goes round, and stays an exponent.
-  const auto exponent =
-      hn::IfThenZeroElse(hn::Eq(code, hn::Zero(du)), hn::And(hn::Add(code, hn::Set(du, base)), hn::Set(du, 0xff)));
-  const auto upper = hn::PromoteTo(du, hn::LoadU(d8, high + i));
-  auto bits = hn::Or(hn::ShiftLeft<24>(hn::And(upper, hn::Set(du, 0x80))),
-                     hn::ShiftLeft<16>(hn::And(upper, hn::Set(du, 0x7f))));
-  bits = hn::Or(bits, hn::ShiftLeft<23>(exponent));
-  if constexpr (type == PackedType::f32) {
-    uint16_t low[hn::MaxLanes(d)];
-    std::memcpy(low, high + kGroup + 2 * i, sizeof low);  // two bytes each, wherever they are
-    bits = hn::Or(bits, hn::PromoteTo(du, hn::LoadU(d16, low)));
+template <PackedType type, class To>
+HWY_INLINE void put_together(const uint8_t* codes, const uint8_t* high, const uint8_t* low, uint8_t base,
+                             const To& to) {
+  const Numbers d;
+  const Words d32;
+  const Pairs d64;
+  const Halves d16;
+  const Bytes d8;
+  constexpr size_t kLanes = hn::MaxLanes(Numbers());
+  const auto by_block = transposed(d32, kBlocks, 4);
+  for (size_t i = 0; i < kGroup; i += 4 * kLanes) {
+    const auto code = hn::LoadU(d8, codes + i), upper = hn::LoadU(d8, high + i);
+    // What no encoder sends goes round, and stays an exponent.
+    const auto exponent = hn::IfThenZeroElse(hn::Eq(code, hn::Zero(d8)), hn::Add(code, hn::Set(d8, base)));
+    const auto of_all = [&](auto bytes) HWY_ATTR {
+      return hn::BitCast(d8, hn::TableLookupLanes(hn::BitCast(d32, bytes), by_block));
+    };
+    const auto fourth = of_all(sign_of(d8, upper, hn::ShiftRight<1>(exponent)));
+    const auto third = of_all(sign_of(d8, hn::ShiftLeft<7>(exponent), upper));
+    const auto put = [&](auto halves, size_t at) HWY_ATTR {
+      auto rest = hn::Zero(d16);
+      if constexpr (type == PackedType::f32) {
+        const auto loaded = hn::BitCast(d64, hn::LoadU(d8, low + 2 * at));
+        rest = hn::BitCast(d16, hn::TableLookupLanes(loaded, transposed(d64, kBlocks, 2)));
+      }
+      to(d, at, hn::BitCast(d, hn::InterleaveLower(d16, rest, halves)));
+      to(d, at + kLanes, hn::BitCast(d, hn::InterleaveUpper(d16, rest, halves)));
+    };
+    put(hn::BitCast(d16, hn::InterleaveLower(d8, third, fourth)), i);
+    put(hn::BitCast(d16, hn::InterleaveUpper(d8, third, fourth)), i + 2 * kLanes);
   }
-  return hn::BitCast(d, bits);
+}
+
+#endif
+
+template <PackedType type>
+void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, std::byte* to) {
+  Output<uint8_t> out(reinterpret_cast<uint8_t*>(to), stream);
+  size_t at = 0;
+  for (size_t begin = 0; begin < run.n; begin += kGroup, ++headers) {
+    if (headers->bits == GroupHeader::kNoGroup) continue;
+    EncodeRun group = run;
+    group.gradient = run.gradient + begin;
+    group.residual = offset(run.residual, begin);
+    float padded[kGroup] = {};
+    if (run.n - begin < kGroup) {
+      for (size_t i = 0; begin + i < run.n; ++i) {
+        padded[i] = group.residual == nullptr ? group.gradient[i] : group.gradient[i] + group.residual[i];
+      }
+      group.gradient = padded;
+      group.residual = nullptr;
+    }
+    const auto sent = [&](auto d, size_t i) HWY_ATTR {
+      prefetch_p(d, group.gradient, group.residual, i + kAhead);
+      return sent_bits<type>(d, group, i);
+    };
+    HWY_ALIGN uint8_t codes[kGroup];
+    uint8_t* const planes = out.tile(at);
+    uint8_t* const high = planes + size_t{headers->bits} * 8;
+    take_apart<type>(sent, headers->base, codes, high, high + kGroup);
+    pack_planes(codes, kGroup, headers->bits, planes);
+    const auto bytes = static_cast<size_t>(group_bytes(type, headers->bits));
+    out.finish_tile(bytes);
+    at += bytes;
+  }
 }
 
 // sums += the values of a group; of `first`, nothing is there yet. Returns where the next group begins.
 template <PackedType type>
 HWY_INLINE const uint8_t* add_group(const uint8_t* from, const GroupHeader header, bool first, float* sums) {
-  const hn::CappedTag<float, kGroup> d;
   if (header.bits == GroupHeader::kNoGroup) {
     if (first) std::fill(sums, sums + kGroup, 0.0F);
     return from;
   }
+  for (size_t line = 0; line < kGroup * sizeof(float); line += 64) hwy::Prefetch(from + kTile + line);
   HWY_ALIGN uint8_t codes[kGroup];
   unpack_planes(from, kGroup, header.bits, codes);
   const uint8_t* const high = from + size_t{header.bits} * 8;
-  for (size_t i = 0; i < kGroup; i += hn::Lanes(d)) {
-    auto value = put_together<type>(d, codes, high, header.base, i);
-    if (!first) value = hn::Add(hn::LoadU(d, sums + i), value);
-    hn::StoreU(value, d, sums + i);
-  }
+  put_together<type>(codes, high, high + kGroup, header.base, [&](auto d, size_t i, auto value) HWY_ATTR {
+    hn::StoreU(first ? value : hn::Add(hn::LoadU(d, sums + i), value), d, sums + i);
+  });
   return from + group_bytes(type, header.bits);
 }
 
-// Group `group` of so many payloads, which begin there, in their order.
 template <PackedType type>
-HWY_INLINE void add_group_of_all(std::span<const PackedRun> payloads, size_t group, const uint8_t** from, bool adds,
-                                 float* sums) {
-  for (size_t p = 0; p < payloads.size(); ++p) {
-    from[p] = add_group<type>(from[p], payloads[p].headers[group], p == 0 && !adds, sums);
+void add_groups(std::span<const PackedRun> payloads, std::span<float> out, bool accumulate, bool stream) {
+  const uint8_t* from[kMostPackedRuns];
+  for (size_t p = 0; p < payloads.size(); ++p) from[p] = reinterpret_cast<const uint8_t*>(payloads[p].groups);
+  Output<float> tiles(out.data(), stream);
+  for (size_t begin = 0; begin < out.size(); begin += kTile) {
+    const size_t count = std::min(kTile, out.size() - begin);
+    float* const tile = tiles.tile(begin);
+    if (accumulate && tile != out.data() + begin) std::copy_n(out.data() + begin, count, tile);
+    const size_t groups = (count + kGroup - 1) / kGroup, whole = count / kGroup;
+    for (size_t p = 0; p < payloads.size(); ++p) {
+      const GroupHeader* const headers = payloads[p].headers + begin / kGroup;
+      const bool first = p == 0 && !accumulate;
+      for (size_t g = 0; g < whole; ++g) from[p] = add_group<type>(from[p], headers[g], first, tile + g * kGroup);
+      if (whole == groups) continue;
+      float sums[kGroup] = {};
+      const size_t rest = count - whole * kGroup;
+      if (!first) std::copy_n(tile + whole * kGroup, rest, sums);
+      add_group<type>(from[p], headers[whole], first, sums);
+      std::copy_n(sums, rest, tile + whole * kGroup);
+    }
+    tiles.finish_tile(count);
   }
 }
 
-template <PackedType type>
-void add_groups(std::span<const PackedRun> payloads, std::span<float> out, bool accumulate) {
-  // Runs are short, so of many payloads some are added to what the others left in `out`.
-  for (size_t first = 0; first < payloads.size(); first += kAtOnce) {
-    const auto some = payloads.subspan(first, std::min(kAtOnce, payloads.size() - first));
-    const bool adds = accumulate || first > 0;
-    const uint8_t* from[kAtOnce];
-    for (size_t p = 0; p < some.size(); ++p) from[p] = reinterpret_cast<const uint8_t*>(some[p].groups);
-    const size_t whole = out.size() / kGroup;
-    for (size_t g = 0; g < whole; ++g) add_group_of_all<type>(some, g, from, adds, out.data() + g * kGroup);
-    const size_t rest = out.size() - whole * kGroup;
-    if (rest == 0) continue;
-    float sums[kGroup] = {};
-    std::memcpy(sums, out.data() + whole * kGroup, rest * sizeof(float));
-    add_group_of_all<type>(some, whole, from, adds, sums);
-    std::memcpy(out.data() + whole * kGroup, sums, rest * sizeof(float));
-  }
+PackedHeaders write_any_headers(PackedType type, const EncodeRun& run, bool stream, GroupHeader* headers) {
+  return type == PackedType::f32 ? write_group_headers<PackedType::f32>(run, stream, headers)
+                                 : write_group_headers<PackedType::bf16>(run, stream, headers);
 }
 
-PackedHeaders write_any_headers(PackedType type, const EncodeRun& run, GroupHeader* headers) {
-  return type == PackedType::f32 ? write_group_headers<PackedType::f32>(run, headers)
-                                 : write_group_headers<PackedType::bf16>(run, headers);
+void write_any_groups(PackedType type, const EncodeRun& run, bool stream, const GroupHeader* headers, std::byte* to) {
+  type == PackedType::f32 ? write_groups<PackedType::f32>(run, stream, headers, to)
+                          : write_groups<PackedType::bf16>(run, stream, headers, to);
 }
 
-void write_any_groups(PackedType type, const EncodeRun& run, const GroupHeader* headers, std::byte* to) {
-  type == PackedType::f32 ? write_groups<PackedType::f32>(run, headers, to)
-                          : write_groups<PackedType::bf16>(run, headers, to);
-}
-
-void add_any_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate) {
-  type == PackedType::f32 ? add_groups<PackedType::f32>(payloads, out, accumulate)
-                          : add_groups<PackedType::bf16>(payloads, out, accumulate);
+void add_any_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate,
+                    bool stream) {
+  type == PackedType::f32 ? add_groups<PackedType::f32>(payloads, out, accumulate, stream)
+                          : add_groups<PackedType::bf16>(payloads, out, accumulate, stream);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -238,16 +324,17 @@ HWY_EXPORT(write_any_headers);
 HWY_EXPORT(write_any_groups);
 HWY_EXPORT(add_any_groups);
 
-PackedHeaders write_group_headers(PackedType type, const EncodeRun& run, GroupHeader* headers) {
-  return HWY_DYNAMIC_DISPATCH(write_any_headers)(type, run, headers);
+PackedHeaders write_group_headers(PackedType type, const EncodeRun& run, bool stream, GroupHeader* headers) {
+  return HWY_DYNAMIC_DISPATCH(write_any_headers)(type, run, stream, headers);
 }
 
-void write_groups(PackedType type, const EncodeRun& run, const GroupHeader* headers, std::byte* to) {
-  HWY_DYNAMIC_DISPATCH(write_any_groups)(type, run, headers, to);
+void write_groups(PackedType type, const EncodeRun& run, bool stream, const GroupHeader* headers, std::byte* to) {
+  HWY_DYNAMIC_DISPATCH(write_any_groups)(type, run, stream, headers, to);
 }
 
-void add_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate) {
-  HWY_DYNAMIC_DISPATCH(add_any_groups)(type, payloads, out, accumulate);
+void add_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate,
+                bool stream) {
+  HWY_DYNAMIC_DISPATCH(add_any_groups)(type, payloads, out, accumulate, stream);
 }
 
 }  // namespace gradtune::compress

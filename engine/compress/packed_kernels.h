@@ -42,11 +42,12 @@ struct PackedHeaders {
   bool finite;
 };
 
-// Writes the headers of a run's groups, and the next residual where the error is kept.
-PackedHeaders write_group_headers(PackedType type, const EncodeRun& run, GroupHeader* headers);
+// Writes the headers of a run's groups, and the next residual where the error is kept. `stream`: results that are large
+// go past the caches.
+PackedHeaders write_group_headers(PackedType type, const EncodeRun& run, bool stream, GroupHeader* headers);
 
 // Writes the groups of a run, one behind the other.
-void write_groups(PackedType type, const EncodeRun& run, const GroupHeader* headers, std::byte* to);
+void write_groups(PackedType type, const EncodeRun& run, bool stream, const GroupHeader* headers, std::byte* to);
 
 // Of one payload, the groups of a run.
 struct PackedRun {
@@ -54,7 +55,11 @@ struct PackedRun {
   const std::byte* groups;
 };
 
+// Of so many payloads at most are groups added at once.
+inline constexpr size_t kMostPackedRuns = 64;
+
 // out = (accumulate ? out : 0) + what the payloads' groups say, in their order. Sizes were checked.
-void add_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate);
+void add_groups(PackedType type, std::span<const PackedRun> payloads, std::span<float> out, bool accumulate,
+                bool stream);
 
 }  // namespace gradtune::compress

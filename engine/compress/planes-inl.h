@@ -40,16 +40,18 @@ HWY_INLINE void pack_planes(uint8_t* codes, size_t n, int bits, uint8_t* planes)
 
 HWY_INLINE void unpack_planes(const uint8_t* planes, size_t n, int bits, uint8_t* codes) {
   const hn::CappedTag<uint8_t, kPlaneElements> d;
-  for (size_t begin = 0; begin < n; begin += kPlaneElements) {
-    uint64_t words[8];
-    for (int bit = 0; bit < bits; ++bit, planes += sizeof(uint64_t)) {
-      std::memcpy(words + bit, planes, sizeof(uint64_t));  // together they would be a call, for a few bytes
-    }
+  for (size_t begin = 0; begin < n; begin += kPlaneElements, planes += bits * sizeof(uint64_t)) {
     for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
       auto code = hn::Zero(d);
       for (int bit = 0; bit < bits; ++bit) {
-        const uint64_t word = words[bit] >> lane;
-        const auto set = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t*>(&word));
+        const uint8_t* word = planes + bit * sizeof(uint64_t);
+        uint64_t shifted;  // a mask is loaded from 8 bytes, whatever it has
+        if constexpr (hn::MaxLanes(d) < kPlaneElements) {
+          std::memcpy(&shifted, word, sizeof shifted);
+          shifted >>= lane;
+          word = reinterpret_cast<const uint8_t*>(&shifted);
+        }
+        const auto set = hn::LoadMaskBits(d, word);
         code = hn::Or(code, hn::IfThenElseZero(set, hn::Set(d, static_cast<uint8_t>(1 << bit))));
       }
       hn::StoreU(code, d, codes + begin + lane);
