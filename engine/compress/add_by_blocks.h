@@ -4,6 +4,8 @@
 // Decoding of sparse payloads: what they have is added to a result that is nowhere but in the cache meanwhile.
 #pragma once
 
+#include <hwy/cache_control.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +21,24 @@ template <typename Body>
 void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
   const auto n = static_cast<int64_t>(job.out.size());
   const bool streamed = n * 4 >= kStreamBytes;
-  for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-    alignas(64) float tile[kBlockElements];
-    float* const place = job.out.data() + begin;
-    float* const sums = streamed ? tile : place;
-    if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
-    if (job.accumulate && streamed) std::copy_n(place, end - begin, sums);
-    body(begin, end, sums);
-    if (streamed) write_floats(sums, place, static_cast<size_t>(end - begin), /*past_caches=*/true);
+  if (!streamed) {
+    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+      float* const sums = job.out.data() + begin;
+      if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
+      body(begin, end, sums);
+    });
+    return;
+  }
+  for_ranges(queue, n, task_elements(n), [&](int64_t from, int64_t to) {
+    alignas(64) float tile[kBlockElements] = {};
+    for (int64_t begin = from; begin < to; begin += kBlockElements) {
+      const int64_t end = std::min(to, begin + kBlockElements);
+      float* const place = job.out.data() + begin;
+      if (job.accumulate) std::copy_n(place, end - begin, tile);
+      body(begin, end, tile);
+      stream_and_clear(tile, place, static_cast<size_t>(end - begin));
+    }
+    hwy::FlushStream();
   });
 }
 

@@ -76,7 +76,7 @@ class BlockCodes final : public Compressor {
     write_frame(job.payload, layout, member_.id, n);
     std::byte* const payload = job.payload.data();
     std::atomic<bool> finite = true;
-    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       const CodeTarget to{
           .random = job.work.random,
           .first_element = static_cast<uint64_t>(job.work.first_element + begin),
@@ -95,7 +95,7 @@ class BlockCodes final : public Compressor {
     const BlockLayout layout = layout_of(member_, n);
     if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
     Largest accepted;  // complement of the lowest position of a bad payload
-    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       const CodeDecode run{.payloads = job.payloads,
                            .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
                            .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),

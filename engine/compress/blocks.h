@@ -15,8 +15,8 @@ struct BlockLayout {
 };
 BlockLayout block_layout(int64_t block, int64_t n, int64_t scales_per_block, int64_t code_bytes);
 
-// Elements of one task: whole blocks, about as many as other compressors give to one.
-constexpr int64_t run_elements(int64_t block) { return std::max(block, kBlockElements / block * block); }
+// Elements of one task of so many: whole blocks.
+constexpr int64_t run_elements(int64_t block, int64_t task) { return std::max(block, task / block * block); }
 
 // Writes the header, and zeros between the sections and behind them.
 void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32_t compressor, int64_t n);

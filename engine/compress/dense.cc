@@ -52,7 +52,7 @@ class Dense final : public Compressor {
     const int64_t width = core::bytes_per_element(wire_);
     const auto n = static_cast<int64_t>(job.gradient.size());
     Largest largest;
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       largest.add(encode_dense(wire_, run_of(job, begin, end), job.payload.data() + begin * width,
                                /*stream=*/n * width >= kStreamBytes));
     });
@@ -62,7 +62,7 @@ class Dense final : public Compressor {
   core::Status decode(const Decode& job, Queue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes) return sizes;
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       decode_dense(wire_, {.payloads = job.payloads,
                            .first = static_cast<size_t>(begin),
                            .out = job.out.data() + begin,

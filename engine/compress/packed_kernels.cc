@@ -232,8 +232,9 @@ void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, 
     EncodeRun group = run;
     group.gradient = run.gradient + begin;
     group.residual = offset(run.residual, begin);
-    float padded[kGroup] = {};
+    float padded[kGroup];
     if (run.n - begin < kGroup) {
+      std::fill_n(padded, kGroup, 0.0F);
       for (size_t i = 0; begin + i < run.n; ++i) {
         padded[i] = group.residual == nullptr ? group.gradient[i] : group.gradient[i] + group.residual[i];
       }

@@ -103,6 +103,12 @@ std::array<uint32_t, 4> shared_random(const Random& random, int64_t element);
 // Elements that one task works on: large against the cost of a task, small against the L2 cache.
 inline constexpr int64_t kBlockElements = 8192;
 
+// Of a bucket of n elements, up to eight blocks, as long as there are 64 tasks: one that ends waits until what it has
+// streamed is on its way, and the next one begins without anything at hand.
+constexpr int64_t task_elements(int64_t n) {
+  return std::clamp<int64_t>(n / (64 * kBlockElements), 1, 8) * kBlockElements;
+}
+
 // Outputs at least this large are written past the caches: they would evict each other before they are read again, and
 // a normal store reads the line first (measured on one core: 1.3-1.7x slower).
 inline constexpr int64_t kStreamBytes = 1 << 20;

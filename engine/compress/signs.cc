@@ -68,9 +68,10 @@ class Signs final : public Compressor {
     write_frame(job.payload, layout, member_.id, n);
     std::atomic<bool> finite = true;
     const bool streamed = n * 4 >= kStreamBytes;
-    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+    const int64_t task = member_.has_momentum ? kBlockElements : task_elements(n);
+    for_ranges(queue, n, run_elements(layout.block, task), [&](int64_t begin, int64_t end) {
       EncodeRun run = run_of(job, begin, end);
-      alignas(64) float momentum[kBlockElements];  // of signum, whose blocks are as large
+      alignas(64) float momentum[kBlockElements];  // of signum, whose tasks are as large
       if (member_.has_momentum && job.work.state != nullptr) {
         const auto decay = static_cast<float>(spec_.parameter);
         update_momentum({.before = reinterpret_cast<const float*>(job.work.state) + begin,
@@ -98,7 +99,7 @@ class Signs final : public Compressor {
     const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, spec_, n);
     if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
-    for_ranges(queue, n, run_elements(layout.block), [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       decode_signs({.kind = member_.scales,
                     .payloads = job.payloads,
                     .scales_at = static_cast<size_t>(scales_at(layout, begin)),

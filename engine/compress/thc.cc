@@ -108,7 +108,7 @@ class Thc final : public Compressor {
   }
 
   bool encode_codes(const Encode& job, int64_t n, Queue& queue) const {
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       Blocks blocks;
       encode_thc(run_of(job, begin, end), {.blocks = blocks_of(job.work, begin, end, blocks),
                                            .random = job.work.random,
@@ -121,7 +121,7 @@ class Thc final : public Compressor {
 
   core::Status decode_codes(const Decode& job, int64_t n, Queue& queue) const {
     std::atomic<bool> good = true;
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+    for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       Blocks blocks;
       const bool decoded = decode_thc({.payloads = job.payloads,
                                        .codes_at = static_cast<size_t>(begin),
@@ -137,7 +137,7 @@ class Thc final : public Compressor {
     return bad_sum(job);
   }
 
-  using Blocks = std::array<ThcBlock, kBlockElements / kRotated>;
+  using Blocks = std::array<ThcBlock, 8 * kBlockElements / kRotated>;  // of the largest task
 
   std::span<const ThcBlock> blocks_of(const Work& work, int64_t begin, int64_t end, Blocks& blocks) const {
     size_t count = 0;

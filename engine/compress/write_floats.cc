@@ -19,6 +19,23 @@ void stream_floats(const float* from, float* to, size_t n) {
   hwy::FlushStream();
 }
 
+// A line at a time: what waits for memory has time for the zeros.
+void move_floats(float* from, float* to, size_t n) {
+  const hn::CappedTag<float, 16> d;
+  const size_t first = std::min(n, -reinterpret_cast<uintptr_t>(to) % 64 / sizeof(float));
+  size_t i = first;
+  std::copy_n(from, first, to);
+  std::fill_n(from, first, 0.0F);
+  for (; i + 16 <= n; i += 16) {
+    for (size_t j = i; j < i + 16; j += hn::Lanes(d)) {
+      hn::Stream(hn::LoadU(d, from + j), d, to + j);
+      hn::StoreU(hn::Zero(d), d, from + j);
+    }
+  }
+  std::copy(from + i, from + n, to + i);
+  std::fill(from + i, from + n, 0.0F);
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace gradtune::compress::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -27,6 +44,7 @@ HWY_AFTER_NAMESPACE();
 namespace gradtune::compress {
 
 HWY_EXPORT(stream_floats);
+HWY_EXPORT(move_floats);
 
 void write_floats(const float* from, float* to, size_t n, bool past_caches) {
   if (past_caches) {
@@ -35,6 +53,8 @@ void write_floats(const float* from, float* to, size_t n, bool past_caches) {
     std::copy_n(from, n, to);
   }
 }
+
+void stream_and_clear(float* from, float* to, size_t n) { HWY_DYNAMIC_DISPATCH(move_floats)(from, to, n); }
 
 }  // namespace gradtune::compress
 #endif

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
+#include "engine/compress/shared.h"
 #include "engine/core/option.h"
 #include "engine/core/rng.h"
 #include "tests/bench/support/compressor_operations.h"
@@ -141,11 +142,9 @@ class Bench {
 
   void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int cores,
                compress::Queue& queue) {
-    constexpr int64_t kStep = 8192 / kGroup;
     const auto by_steps = [&](const auto& body) {
       const int64_t groups = operation.stream.groups;
-      compress::for_blocks(queue, (groups + kStep - 1) / kStep,
-                           [&](int64_t block) { body(block * kStep, std::min(groups, (block + 1) * kStep)); });
+      compress::for_ranges(queue, groups, compress::task_elements(n) / kGroup, body);
     };
     operation.run();
     const int repeats = std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
