@@ -55,7 +55,7 @@ HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n, float* e
   };
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    prefetch_p(d, run.gradient, run.residual, begin + i + kAhead);
+    prefetch_ahead(d, run.gradient, run.residual, begin + i);
     const auto bits = see(d, i);
     const auto magnitude = hn::And(bits, hn::Set(du, kAbsBits));
     any = hn::Or(any, bits);
@@ -242,7 +242,7 @@ void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, 
       group.residual = nullptr;
     }
     const auto sent = [&](auto d, size_t i) HWY_ATTR {
-      prefetch_p(d, group.gradient, group.residual, i + kAhead);
+      prefetch_ahead(d, group.gradient, group.residual, i);
       return sent_bits<type>(d, group, i);
     };
     HWY_ALIGN uint8_t codes[kGroup];

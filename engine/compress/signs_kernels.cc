@@ -90,7 +90,7 @@ HWY_INLINE Sums sum_block(const float* gradient, const float* residual, size_t n
   size_t i = 0;
   for (; i + 64 <= n; i += 64) {
     for (size_t line = 0; reads_once && line < 64; line += 16) {
-      prefetch_p(one, gradient, residual, i + line + kAhead);
+      prefetch_ahead(one, gradient, residual, i + line);
     }
     const uint64_t signs = sum_word<kSides>(gradient + i, offset(residual, i), sums);
     std::memcpy(bits + i / 8, &signs, 8);
@@ -156,7 +156,7 @@ void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t
       const float* residual = offset(run.residual, from);
       float* part = error + (from - begin);
       for_vectors(stop - from, [&](auto d, size_t i) HWY_ATTR {
-        prefetch_p(d, gradient, residual, i + kAhead);
+        prefetch_ahead(d, gradient, residual, i);
         const auto p = load_p(d, gradient, residual, i);
         const auto sent = by_sign(d, p, hn::Set(d, negative), hn::Set(d, positive));
         auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)), sent);

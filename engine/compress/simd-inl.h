@@ -106,6 +106,13 @@ HWY_INLINE void prefetch_p(D d, const float* gradient, const float* residual, si
   if (residual != nullptr) prefetch(d, residual, i);
 }
 
+// The cache lines of what encoders will read when they are done with element i's tile. Without a residual that is the tile
+// after the next one, as many bytes ahead: while norms are made and random bits drawn nothing is asked for.
+template <class D>
+HWY_INLINE void prefetch_ahead(D d, const float* gradient, const float* residual, size_t i) {
+  prefetch_p(d, gradient, residual, i + (residual == nullptr ? 2 * kAhead : kAhead));
+}
+
 template <class D, class M>
 HWY_INLINE uint64_t bits_of(D d, M mask) {
   uint64_t bits = 0;

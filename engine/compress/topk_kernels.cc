@@ -29,7 +29,7 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     float* const tile = kept.tile(begin);
     const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
       const hn::RebindToSigned<decltype(d)> di;
-      prefetch_p(d, gradient, residual, i + kAhead);
+      prefetch_ahead(d, gradient, residual, i);
       auto p = hn::LoadU(d, gradient + i);
       if constexpr (has_residual) p = hn::Add(p, hn::LoadU(d, residual + i));
       if (tile != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, errors.unsent_factor)), d, tile + i);
@@ -70,7 +70,7 @@ uint32_t keep_block(const Unsent& block) {
     const float* residual = offset(block.residual, begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
-      prefetch_p(d, gradient, residual, i + kAhead);
+      prefetch_ahead(d, gradient, residual, i);
       const auto p = load_p(d, gradient, residual, i);
       if (error != nullptr) {
         auto kept = hn::Mul(p, hn::Set(d, block.factor));
