@@ -44,6 +44,7 @@ HWY_INLINE void unpack_planes(const uint8_t* planes, size_t n, int bits, uint8_t
     for (size_t lane = 0; lane < kPlaneElements; lane += hn::Lanes(d)) {
       auto code = hn::Zero(d);
       for (int bit = 0; bit < bits; ++bit) {
+        // In place where it can be: a mask that is loaded where a word was just stored has to wait.
         const uint8_t* word = planes + bit * sizeof(uint64_t);
         uint64_t shifted;  // a mask is loaded from 8 bytes, whatever it has
         if constexpr (hn::MaxLanes(d) < kPlaneElements) {

@@ -105,8 +105,9 @@ inline constexpr int64_t kBlockElements = 8192;
 
 // Of a bucket of n elements, up to eight blocks, as long as there are 64 tasks: one that ends waits until what it has
 // streamed is on its way, and the next one begins without anything at hand.
+inline constexpr int64_t kMostTaskElements = 8 * kBlockElements;
 constexpr int64_t task_elements(int64_t n) {
-  return std::clamp<int64_t>(n / (64 * kBlockElements), 1, 8) * kBlockElements;
+  return std::clamp(n / 64 / kBlockElements * kBlockElements, kBlockElements, kMostTaskElements);
 }
 
 // Outputs at least this large are written past the caches: they would evict each other before they are read again, and

@@ -138,7 +138,7 @@ class Thc final : public Compressor {
     return bad_sum(job);
   }
 
-  using Blocks = std::array<ThcBlock, 8 * kBlockElements / kRotated>;  // of the largest task
+  using Blocks = std::array<ThcBlock, kMostTaskElements / kRotated>;
 
   std::span<const ThcBlock> blocks_of(const Work& work, int64_t begin, int64_t end, Blocks& blocks) const {
     size_t count = 0;
