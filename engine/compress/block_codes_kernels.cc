@@ -94,9 +94,9 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   HWY_ALIGN float inverses[kMostBlocks];  // of a group
   const auto encode_tile = [&](size_t begin, size_t count, size_t first_block) HWY_ATTR {
     const uint16_t* random = Codes::kRandom ? randoms.bits(to.first_element + begin, count) : nullptr;
-    uint8_t* const place = out.tile();
+    uint8_t* const place = out.tile(begin / 8 * bits);
     uint8_t* const code = bits == 8 ? place : unpacked;
-    float* const error = errors.tile();
+    float* const error = errors.tile(begin);
     for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const size_t at = from - begin;
       const float unit = to.units[block], inverse = inverses[block - first_block];
@@ -196,7 +196,7 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
   size_t bad = run.payloads.size();
   for (size_t begin = 0; begin < run.n; begin += kTile) {
     const size_t count = std::min(kTile, run.n - begin);
-    float* const tile = out.tile();
+    float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
       const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));

@@ -118,8 +118,8 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
     const size_t count = std::min(kTile, job.n - begin);
     const float* gradient = job.gradient + begin;
     const float* residual = offset(job.residual, begin);
-    Code* code = codes.tile();
-    float* error = errors.tile();
+    Code* code = codes.tile(begin);
+    float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
       prefetch_ahead(d, gradient, residual, i);
       const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, job.scale));
@@ -157,7 +157,7 @@ void decode(const DenseDecode job) {
   Output<float> out(job.out, job.stream);
   for (size_t begin = 0; begin < job.n; begin += kTile) {
     const size_t count = std::min(kTile, job.n - begin);
-    float* const sums = out.tile();
+    float* const sums = out.tile(begin);
     const float* old = job.accumulate ? job.out + begin : nullptr;
     for (size_t first = 0; first < job.payloads.size(); first += kAtOnce) {
       const size_t payloads = std::min(kAtOnce, job.payloads.size() - first);

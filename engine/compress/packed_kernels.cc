@@ -78,7 +78,7 @@ PackedHeaders write_group_headers(const EncodeRun run, bool stream, GroupHeader*
   PackedHeaders all{0, true};
   for (size_t begin = 0; begin < run.n; begin += kGroup) {
     const size_t n = std::min(kGroup, run.n - begin);
-    const Range range = range_of<type>(run, begin, n, errors.tile());
+    const Range range = range_of<type>(run, begin, n, errors.tile(begin));
     errors.finish_tile(n);
     GroupHeader header{.base = 0, .bits = GroupHeader::kNoGroup};
     if (range.any) {
@@ -226,6 +226,7 @@ HWY_INLINE void put_together(const uint8_t* codes, const uint8_t* high, const ui
 template <PackedType type>
 void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, std::byte* to) {
   Output<uint8_t> out(reinterpret_cast<uint8_t*>(to), stream);
+  size_t at = 0;
   for (size_t begin = 0; begin < run.n; begin += kGroup, ++headers) {
     if (headers->bits == GroupHeader::kNoGroup) continue;
     EncodeRun group = run;
@@ -245,11 +246,13 @@ void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, 
       return sent_bits<type>(d, group, i);
     };
     HWY_ALIGN uint8_t codes[kGroup];
-    uint8_t* const planes = out.tile();
+    uint8_t* const planes = out.tile(at);
     uint8_t* const high = planes + size_t{headers->bits} * 8;
     take_apart<type>(sent, headers->base, codes, high, high + kGroup);
     pack_planes(codes, kGroup, headers->bits, planes);
-    out.finish_tile(static_cast<size_t>(group_bytes(type, headers->bits)));
+    const auto bytes = static_cast<size_t>(group_bytes(type, headers->bits));
+    out.finish_tile(bytes);
+    at += bytes;
   }
 }
 
@@ -277,7 +280,7 @@ void add_groups(std::span<const PackedRun> payloads, std::span<float> out, bool 
   Output<float> tiles(out.data(), stream);
   for (size_t begin = 0; begin < out.size(); begin += kTile) {
     const size_t count = std::min(kTile, out.size() - begin);
-    float* const tile = tiles.tile();
+    float* const tile = tiles.tile(begin);
     if (accumulate && tile != out.data() + begin) std::copy_n(out.data() + begin, count, tile);
     const size_t groups = (count + kGroup - 1) / kGroup, whole = count / kGroup;
     for (size_t p = 0; p < payloads.size(); ++p) {

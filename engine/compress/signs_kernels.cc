@@ -148,7 +148,7 @@ struct Levels {
 void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, Output<float>& errors) {
   for (; begin < end; begin += kTile) {
     const size_t count = std::min(kTile, end - begin);
-    float* error = errors.tile();
+    float* error = errors.tile(begin);
     for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const Levels levels(to.kind, to.scales, block);
       const float positive = run.error_scale * levels.positive, negative = run.error_scale * levels.negative;
@@ -222,7 +222,7 @@ void decode_run(const SignDecode& run) {
   Output<float> out(run.out, run.stream);
   for (size_t begin = 0; begin < run.n; begin += kTile) {
     const size_t count = std::min(kTile, run.n - begin);
-    float* const tile = out.tile();
+    float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
       const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));

@@ -219,11 +219,7 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
 template <class T>
 class Output {
  public:
-  Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {
-    if (!streamed_) return;
-    from_ = to_ = reinterpret_cast<uintptr_t>(target) % kLine / sizeof(T);
-    target_ -= from_;
-  }
+  Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {}
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
   // The rest is written. Streaming stores are not ordered with what follows by themselves.
@@ -233,19 +229,25 @@ class Output {
     hwy::FlushStream();
   }
 
-  // The next at most kTile elements.
-  HWY_INLINE T* tile() { return streamed_ ? tile_ + to_ : target_; }
-  HWY_INLINE void finish_tile(size_t count) {
-    if (!streamed_) {
-      target_ = offset(target_, static_cast<int64_t>(count));
-      return;
+  // Of at most kTile elements, which follow those of the tile before. Where they begin is told all the same: a pointer
+  // that moves from tile to tile costs int8 5 % of its speed.
+  HWY_INLINE T* tile(size_t begin) {
+    if (!streamed_) return offset(target_, begin);
+    if (line_ == nullptr) {
+      const size_t in_line = reinterpret_cast<uintptr_t>(target_ + begin) % kLine / sizeof(T);
+      line_ = target_ + begin - in_line;
+      from_ = to_ = in_line;
     }
+    return tile_ + to_;
+  }
+  HWY_INLINE void finish_tile(size_t count) {
+    if (!streamed_) return;
     to_ += count;
     const size_t whole = to_ / kInLine * kInLine;
     if (whole == 0) return;
-    if (from_ > 0) write(kInLine);
+    if (from_ > 0) write(std::min(to_, kInLine));
     for (size_t i = from_; i < whole; i += kInLine) stream_line(i);
-    target_ += whole;
+    line_ += whole;
     std::memcpy(tile_, tile_ + whole, kLine);
     from_ = 0;
     to_ -= whole;
@@ -255,17 +257,18 @@ class Output {
   static constexpr size_t kLine = 64, kInLine = kLine / sizeof(T);
 
   HWY_INLINE void write(size_t end) {
-    std::memcpy(target_ + from_, tile_ + from_, (end - from_) * sizeof(T));
+    std::memcpy(line_ + from_, tile_ + from_, (end - from_) * sizeof(T));
     from_ = end;
   }
   HWY_INLINE void stream_line(size_t i) {
     const hn::CappedTag<T, kInLine> d;
-    for (size_t j = i; j < i + kInLine; j += hn::Lanes(d)) hn::Stream(hn::Load(d, tile_ + j), d, target_ + j);
+    for (size_t j = i; j < i + kInLine; j += hn::Lanes(d)) hn::Stream(hn::Load(d, tile_ + j), d, line_ + j);
   }
 
   HWY_ALIGN T tile_[kTile + 2 * kInLine];  // from the start of a cache line on
-  T* target_;                              // where the next tile belongs; of what is streamed, the start of tile_
-  size_t from_ = 0, to_ = 0;               // what of tile_ is still to be written
+  T* target_;
+  T* line_ = nullptr;         // where tile_ belongs
+  size_t from_ = 0, to_ = 0;  // what of tile_ is still to be written
   bool streamed_;
 };
 

@@ -162,7 +162,7 @@ void encode_run(const EncodeRun& run, const ThcTarget& to) {
     block.residual = offset(run.residual, begin);
     block.n = std::min(kOrder, run.n - begin);
     encode_block(block, to.blocks[b], random.bits(static_cast<uint64_t>(to.first_element) + begin, kOrder),
-                 codes.tile(), errors.tile());
+                 codes.tile(begin), errors.tile(begin));
     codes.finish_tile(kOrder);
     errors.finish_tile(block.n);
   }
@@ -224,7 +224,7 @@ bool decode_run(const ThcDecode& run) {
     };
     transform(values, x);
     const float* const old = run.accumulate ? run.out + begin : nullptr;
-    float* const sums = out.tile();
+    float* const sums = out.tile(begin);
     for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
       auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
       if (old != nullptr) value = hn::Add(hn::LoadU(d, old + i), value);

@@ -26,7 +26,7 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     const size_t count = std::min(kTile, block.n - begin), found_before = found;
     const float* gradient = block.gradient + begin;
     const float* residual = offset(block.residual, begin);
-    float* const tile = kept.tile();
+    float* const tile = kept.tile(begin);
     const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
       const hn::RebindToSigned<decltype(d)> di;
       prefetch_ahead(d, gradient, residual, i);
@@ -68,7 +68,7 @@ uint32_t keep_block(const Unsent& block) {
     const size_t count = std::min(kTile, block.n - begin);
     const float* gradient = block.gradient + begin;
     const float* residual = offset(block.residual, begin);
-    float* error = errors.tile();
+    float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
       prefetch_ahead(d, gradient, residual, i);
       const auto p = load_p(d, gradient, residual, i);
