@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "engine/compress/bit_sums-inl.h"
 #include "engine/compress/codes-inl.h"
 #include "engine/compress/planes-inl.h"
 #include "engine/compress/random-inl.h"
@@ -30,8 +31,8 @@ HWY_INLINE double largest_magnitude(const float* gradient, const float* residual
 
 // --- Runs. They come by value: what the compiler keeps in registers no store can change.
 
-// Blocks of which more than one make a tile.
-constexpr size_t kMostBlocks = kTile / static_cast<size_t>(kPlaneElements);
+// Blocks of which more than one make a tile, and room for a vector of them.
+constexpr size_t kMostBlocks = std::max<size_t>(kTile / kPlaneElements, 16);
 
 // Writes the units of the blocks of [begin, end), and what to multiply their elements by; returns whether all is finite.
 template <class Codes>
@@ -89,7 +90,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   const auto bits = static_cast<size_t>(format.bits);
   Output<uint8_t> out(to.codes, to.stream);
   Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
-  RandomTile randoms(to.random);
+  RandomTile<> randoms(to.random);
   HWY_ALIGN uint8_t unpacked[kTile];
   HWY_ALIGN float inverses[kMostBlocks];  // of a group
   const auto encode_tile = [&](size_t begin, size_t count, size_t first_block) HWY_ATTR {
@@ -131,7 +132,7 @@ struct Parts {
 
 // sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
 template <size_t kCount, class Codes>
-HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
+HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts& parts, size_t begin, size_t end,
                          const float* old, float* sums) {
   for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
     const size_t at = from - begin;
@@ -154,28 +155,54 @@ HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts parts
   });
 }
 
-// The largest of so many codes, sign apart.
-HWY_INLINE uint32_t largest_of_codes(const uint8_t* codes, size_t n, int32_t mask) {
-  const hn::CappedTag<uint8_t, kPlaneElements> d;
-  const auto of_code = hn::Set(d, static_cast<uint8_t>(mask));
-  auto largest = hn::Zero(d);
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    largest = hn::Max(largest, hn::And(hn::LoadU(d, codes + i), of_code));
-  }
-  HWY_ALIGN uint8_t lanes[kPlaneElements];
-  hn::Store(largest, d, lanes);
-  uint32_t last = 0;
-  for (size_t lane = 0; lane < hn::Lanes(d); ++lane) last = std::max<uint32_t>(last, lanes[lane]);
-  for (; i < n; ++i) last = std::max<uint32_t>(last, codes[i] & static_cast<uint32_t>(mask));
-  return last;
+// Of one or two payloads with ternary codes: their bits are those of a nibble, and their values are added up first.
+template <size_t kCount>
+HWY_INLINE void fill_nibbles(const uint8_t* const* codes, size_t elements, Nibbles& nibbles) {
+  nibbles.fill(elements, [&](size_t bit, size_t word) HWY_ATTR {
+    return bit / 2 < kCount ? plane_of_two(codes[bit / 2], bit % 2, word) : hn::Zero(BitPlanes());
+  });
+}
+
+template <size_t kCount>
+HWY_INLINE void fill_sums(const float* const* units, size_t block, float* sums) {
+  fill_bit_sums(
+      [&](auto d, const auto& bit) HWY_ATTR {
+        const auto first = Ternary::value(bit(0), bit(1), hn::Set(d, units[0][block]));
+        if constexpr (kCount == 1) return first;
+        return hn::Add(first, Ternary::value(bit(2), bit(3), hn::Set(d, units[1][block])));
+      },
+      sums);
+}
+
+// The same of ternary codes.
+template <size_t kCount>
+HWY_INLINE void add_tile(const Ternary& /*codes*/, size_t block_size, const Parts& parts, size_t begin, size_t end,
+                         const float* old, float* sums) {
+  constexpr size_t kFirst = std::min<size_t>(kCount, 2), kMore = kCount - kFirst;
+  BitSums all[2];
+  fill_nibbles<kFirst>(parts.codes, end - begin, all[0].nibbles);
+  if constexpr (kMore > 0) fill_nibbles<kMore>(parts.codes + 2, end - begin, all[1].nibbles);
+  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    fill_sums<kFirst>(parts.units, block, all[0].of_block);
+    if constexpr (kMore > 0) fill_sums<kMore>(parts.units + 2, block, all[1].of_block);
+    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
+  });
 }
 
 // Whether an encoder may have sent all of these codes.
 template <class Codes>
 HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
-  const int32_t mask = codes.code_mask(), most = codes.largest_code();
-  return most == mask || largest_of_codes(from, n, mask) <= static_cast<uint32_t>(most);
+  const auto mask = static_cast<uint8_t>(codes.code_mask()), most = static_cast<uint8_t>(codes.largest_code());
+  if (most == mask) return true;
+  const hn::CappedTag<uint8_t, kPlaneElements> d;
+  auto largest = hn::Set(d, most);
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, from + i), hn::Set(d, mask)));
+  }
+  bool good = hn::AllTrue(d, hn::Eq(largest, hn::Set(d, most)));
+  for (; i < n; ++i) good &= (from[i] & mask) <= most;
+  return good;
 }
 
 HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t n) {
@@ -191,11 +218,12 @@ HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t
 template <class Codes>
 size_t decode_run(const CodeFormat format, const CodeDecode run) {
   const Codes codes(format.bits);
-  Output<float> out(run.out, run.stream);
-  HWY_ALIGN uint8_t unpacked[kAtOnce][kTile];
+  Output<float, kMostOfTile> out(run.out, run.stream);
+  const size_t whole = tile_of(run.payloads.size());
+  HWY_ALIGN uint8_t unpacked[kAtOnce][kMostOfTile];
   size_t bad = run.payloads.size();
-  for (size_t begin = 0; begin < run.n; begin += kTile) {
-    const size_t count = std::min(kTile, run.n - begin);
+  for (size_t begin = 0; begin < run.n; begin += whole) {
+    const size_t count = std::min(whole, run.n - begin);
     float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
@@ -207,6 +235,9 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
         if (format.bits < Codes::kBits) {
           unpack_planes(parts.codes[p], count, format.bits, unpacked[p]);
+          parts.codes[p] = unpacked[p];
+        } else if (std::is_same_v<Codes, Ternary> && count < whole) {
+          std::memcpy(unpacked[p], parts.codes[p], code_bytes(count, format.bits));
           parts.codes[p] = unpacked[p];
         }
         if (!are_sent(codes, parts.codes[p], count)) bad = std::min(bad, first + p);

@@ -195,13 +195,9 @@ class Ternary {
   static constexpr int kBits = 2;
   explicit Ternary(int /*bits*/) {}
 
-  float step(float unit) const { return unit; }
-  template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* from, size_t i, hn::Vec<D> step) const {
-    constexpr size_t kElements = kPlaneElements, kPlane = kElements / 8;
-    const uint8_t* const planes = from + i / kElements * (kBits * kPlane);
-    const auto is_zero = mask_at(d, planes, i % kElements), is_one = mask_at(d, planes + kPlane, i % kElements);
-    return hn::IfThenElse(is_one, step, hn::IfThenZeroElse(is_zero, hn::Neg(step)));
+  template <class M, class V>
+  static HWY_INLINE V value(M low_bit, M high_bit, V unit) {
+    return hn::IfThenElse(high_bit, unit, hn::IfThenZeroElse(low_bit, hn::Neg(unit)));
   }
 };
 

@@ -116,7 +116,9 @@ class Compressor {
   // fails before all have learned of it; the next residual is garbage that the caller must not use.
   [[nodiscard]] virtual bool encode(const Encode& job, Queue& queue) const = 0;
 
-  // out = (accumulate ? out : 0) + the sum of the decoded payloads, added in the order given, in one pass over `out`.
+  // out = (accumulate ? out : 0) + the sum of the decoded payloads, in one pass over `out`. They are added in the order
+  // given, by some compressors in runs of two or of four that are added up first: always the same ones, so that all who
+  // decode the same payloads have the same sums.
   // The error names the payload's position and the field that was wrong; `out` then holds garbage inside its bounds.
   virtual core::Status decode(const Decode& job, Queue& queue) const = 0;
 };

@@ -16,7 +16,8 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 // Rows that are multiplied together, so that each load of q serves all of them.
 inline constexpr size_t kRows = 4;
-inline constexpr size_t kRowsDown = 8;  // of the transposed product
+inline constexpr size_t kColumns = 1024;  // of them, at a time
+inline constexpr size_t kRowsDown = 8;    // of the transposed product
 
 HWY_INLINE double sum_lanes(const float* lanes) {
   double sum = 0;
@@ -34,8 +35,8 @@ HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, si
     auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
     for (size_t i = lane; i < n; i += kLanes) {
       const auto a = hn::LoadU(d, qa + i), b = hn::LoadU(d, qb + i);
-      const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kTile + i);
-      const auto m2 = hn::LoadU(d, rows + 2 * kTile + i), m3 = hn::LoadU(d, rows + 3 * kTile + i);
+      const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kColumns + i);
+      const auto m2 = hn::LoadU(d, rows + 2 * kColumns + i), m3 = hn::LoadU(d, rows + 3 * kColumns + i);
       a0 = hn::Add(a0, hn::Mul(m0, a));
       a1 = hn::Add(a1, hn::Mul(m1, a));
       a2 = hn::Add(a2, hn::Mul(m2, a));
@@ -61,24 +62,24 @@ HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, si
 }
 
 uint32_t multiply_rows(const MatrixProduct& job) {
-  HWY_ALIGN float tile[kRows * kTile];
+  HWY_ALIGN float tile[kRows * kColumns];
   double sums[kMaxRank + 1][kRows];  // one more, for the partner of the last column when their number is odd
   uint32_t largest = 0;
   for (size_t first = 0; first < job.rows; first += kRows) {
     const size_t rows = std::min(kRows, job.rows - first);
     std::fill_n(&sums[0][0], (kMaxRank + 1) * kRows, 0.0);
-    std::fill_n(tile + rows * kTile, (kRows - rows) * kTile, 0.0F);
-    for (size_t begin = 0; begin < job.columns; begin += kTile) {
-      const size_t count = std::min(kTile, job.columns - begin);
+    std::fill_n(tile + rows * kColumns, (kRows - rows) * kColumns, 0.0F);
+    for (size_t begin = 0; begin < job.columns; begin += kColumns) {
+      const size_t count = std::min(kColumns, job.columns - begin);
       const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
       // From an element to the one that takes its place in the tile: further right, or in the next rows.
-      const size_t ahead = begin + kTile < job.columns ? kTile : kRows * job.columns - begin;
+      const size_t ahead = begin + kColumns < job.columns ? kColumns : kRows * job.columns - begin;
       for (size_t row = 0; row < rows; ++row) {
         const size_t at = (first + row) * job.columns + begin;
         const float* gradient = job.gradient + at;
         const float* residual = offset(job.residual, static_cast<int64_t>(at));
         float* const sum = offset(job.sum, static_cast<int64_t>(at));
-        float* const to = tile + row * kTile;
+        float* const to = tile + row * kColumns;
         const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
           prefetch_p(d, gradient, residual, i + ahead);
           const auto p = load_p(d, gradient, residual, i);
@@ -143,8 +144,8 @@ HWY_INLINE void add_rows(const TransposedProduct& job, size_t row, size_t begin,
 }
 
 void multiply_columns(const TransposedProduct& job) {
-  for (size_t begin = 0; begin < job.columns; begin += kTile) {
-    const size_t count = std::min(kTile, job.columns - begin);
+  for (size_t begin = 0; begin < job.columns; begin += kColumns) {
+    const size_t count = std::min(kColumns, job.columns - begin);
     for (size_t j = 0; j < job.rank; ++j) std::fill_n(job.q + j * job.q_stride + begin, count, 0.0F);
     size_t row = 0;
     for (; row + kRowsDown <= job.rows; row += kRowsDown) add_rows(job, row, begin, count);
@@ -183,7 +184,7 @@ HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, si
 }
 
 void outer_rows(const OuterProduct& job) {
-  HWY_ALIGN float tile[kRows * kTile];
+  HWY_ALIGN float tile[kRows * kColumns];
   size_t row = 0;
   for (; row + kRows <= job.rows; row += kRows) {
     float* const out = job.out + row * job.columns;
@@ -191,10 +192,11 @@ void outer_rows(const OuterProduct& job) {
       outer_tile(job, row, 0, job.columns, out, job.columns);
       continue;
     }
-    for (size_t begin = 0; begin < job.columns; begin += kTile) {
-      const size_t count = std::min(kTile, job.columns - begin);
-      outer_tile(job, row, begin, count, tile, kTile);
-      for (size_t i = 0; i < kRows; ++i) stream(tile + i * kTile, out + i * job.columns + begin, count * sizeof(float));
+    for (size_t begin = 0; begin < job.columns; begin += kColumns) {
+      const size_t count = std::min(kColumns, job.columns - begin);
+      outer_tile(job, row, begin, count, tile, kColumns);
+      for (size_t i = 0; i < kRows; ++i)
+        stream(tile + i * kColumns, out + i * job.columns + begin, count * sizeof(float));
     }
   }
   for (; row < job.rows; ++row) {

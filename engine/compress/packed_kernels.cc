@@ -263,7 +263,7 @@ HWY_INLINE const uint8_t* add_group(const uint8_t* from, const GroupHeader heade
     if (first) std::fill(sums, sums + kGroup, 0.0F);
     return from;
   }
-  for (size_t line = 0; line < kGroup * sizeof(float); line += 64) hwy::Prefetch(from + kTile + line);
+  for (size_t line = 0; line < kGroup * sizeof(float); line += 64) hwy::Prefetch(from + kAhead + line);
   HWY_ALIGN uint8_t codes[kGroup];
   unpack_planes(from, kGroup, header.bits, codes);
   const uint8_t* const high = from + size_t{header.bits} * 8;

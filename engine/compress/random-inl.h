@@ -74,11 +74,12 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, fl
   return hn::Sub(hn::ShiftRight<kPlaces>(sum), hn::Set(di, kBitsOf384 >> kPlaces));
 }
 
+template <size_t kMost = kTile>
 class RandomTile {
  public:
   explicit RandomTile(const Random& random) : random_(random), keys_(random.seed) {}
 
-  // The bits of elements [first, first + count), count <= kTile.
+  // The bits of elements [first, first + count), count <= kMost.
   HWY_INLINE const uint16_t* bits(uint64_t first, size_t count) {
     const size_t skipped = first % kGroup;
     fill(first / kGroup, (skipped + count + kGroup - 1) / kGroup);
@@ -143,7 +144,7 @@ class RandomTile {
 
   const Random random_;
   const PhiloxKeys keys_;
-  HWY_ALIGN uint16_t tile_[kTile + 2 * kGroup];
+  HWY_ALIGN uint16_t tile_[kMost + 2 * kGroup];
 };
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

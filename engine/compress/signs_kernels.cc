@@ -12,6 +12,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "engine/compress/bit_sums-inl.h"
 #include "engine/compress/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -189,51 +190,83 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
+// Payloads that are added at once are those of two BitSums.
+constexpr size_t kPayloads = 2 * kBitsTogether;
+
 // Of so many payloads, where the scales of a run and the signs of a tile begin.
 struct Parts {
-  const float* scales[kAtOnce];
-  const uint8_t* bits[kAtOnce];
+  const float* scales[kPayloads];
+  const uint64_t* bits[kPayloads];
 };
 
-// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
 template <size_t kCount>
-HWY_INLINE void add_tile(const SignDecode run, const Parts parts, size_t begin, size_t end, const float* old,
+HWY_INLINE void fill_nibbles(const uint64_t* const* bits, size_t elements, Nibbles& signs) {
+  signs.fill(elements, [&](size_t p, size_t word) HWY_ATTR {
+    const BitPlanes d;
+    return p < kCount ? hn::LoadU(d, bits[p] + word) : hn::Zero(d);
+  });
+}
+
+// What the signs of a block stand for: sums in the order of payloads.
+template <size_t kCount>
+HWY_INLINE void fill_sums(const float* const* scales, size_t block, size_t per_block, float* sums) {
+  fill_bit_sums(
+      [&](auto d, const auto& is_negative) HWY_ATTR {
+        const auto value = [&](size_t p) HWY_ATTR {
+          const float* const of = scales[p] + block * per_block;
+          const auto scale = hn::IfThenElse(is_negative(p), hn::Set(d, of[per_block - 1]), hn::Set(d, of[0]));
+          return hn::Xor(scale, hn::IfThenElseZero(is_negative(p), hn::Set(d, -0.0F)));
+        };
+        auto sum = value(0);
+        for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
+        return sum;
+      },
+      sums);
+}
+
+// sums = (old == nullptr ? 0 : old) + the values of payloads of a tile, of which kBitsTogether are added up first, then
+// the other kMore, if any.
+template <size_t kFirst, size_t kMore>
+HWY_INLINE void add_tile(const SignDecode run, const Parts& parts, size_t begin, size_t end, const float* old,
                          float* sums) {
+  BitSums all[2];
+  fill_nibbles<kFirst>(parts.bits, end - begin, all[0].nibbles);
+  if constexpr (kMore > 0) fill_nibbles<kMore>(parts.bits + kFirst, end - begin, all[1].nibbles);
+  const auto per_block = static_cast<size_t>(scales_per_block(run.kind));
   for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-    const size_t at = from - begin;
-    const float* const before = offset(old, static_cast<int64_t>(at));
-    float* const out = sums + at;
-    Levels levels[kCount];
-    for (size_t p = 0; p < kCount; ++p) levels[p] = Levels(run.kind, parts.scales[p], block);
-    for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
-      const auto value = [&](size_t p) HWY_ATTR {
-        const auto is_negative = mask_at(d, parts.bits[p], at + i);
-        return hn::IfThenElse(is_negative, hn::Set(d, levels[p].negative), hn::Set(d, levels[p].positive));
-      };
-      auto sum = value(0);
-      if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
-      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
-      hn::StoreU(sum, d, out + i);
-    });
+    fill_sums<kFirst>(parts.scales, block, per_block, all[0].of_block);
+    if constexpr (kMore > 0) fill_sums<kMore>(parts.scales + kFirst, block, per_block, all[1].of_block);
+    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
   });
 }
 
 void decode_run(const SignDecode& run) {
-  Output<float> out(run.out, run.stream);
-  for (size_t begin = 0; begin < run.n; begin += kTile) {
-    const size_t count = std::min(kTile, run.n - begin);
+  static_assert(kAtOnce == kBitsTogether);
+  Output<float, kMostOfTile> out(run.out, run.stream);
+  const size_t whole = tile_of(run.payloads.size());
+  HWY_ALIGN uint64_t last[kPayloads][kMostOfTile / 64] = {};  // of a tile that is not whole
+  for (size_t begin = 0; begin < run.n; begin += whole) {
+    const size_t count = std::min(whole, run.n - begin);
     float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
-    for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
-      const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
+    for (size_t first = 0; first < run.payloads.size(); first += kPayloads) {
+      const auto payloads = run.payloads.subspan(first, std::min(kPayloads, run.payloads.size() - first));
       Parts parts{};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
         parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
-        parts.bits[p] = reinterpret_cast<const uint8_t*>(payload) + run.bits_at + begin / 8;
+        const std::byte* const at = payload + run.bits_at + begin / 8;
+        if (count < whole) std::memcpy(last[p], at, (count + 7) / 8);
+        parts.bits[p] = count < whole ? last[p] : reinterpret_cast<const uint64_t*>(at);
       }
-      with_count(payloads.size(),
-                 [&](auto of) HWY_ATTR { add_tile<of()>(run, parts, begin, begin + count, old, tile); });
+      if (payloads.size() <= kBitsTogether) {
+        with_count(payloads.size(),
+                   [&](auto of) HWY_ATTR { add_tile<of(), 0>(run, parts, begin, begin + count, old, tile); });
+      } else {
+        with_count(payloads.size() - kBitsTogether, [&](auto of) HWY_ATTR {
+          add_tile<kBitsTogether, of()>(run, parts, begin, begin + count, old, tile);
+        });
+      }
       old = tile;
     }
     out.finish_tile(count);

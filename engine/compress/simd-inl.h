@@ -28,8 +28,9 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Elements: 4 KiB of fp32, a small part of the L1 cache; the loops' start-up costs vanish in it.
-inline constexpr size_t kTile = 1024;
+// Elements: 1 KiB of fp32. Loops' start-up costs vanish in it, and what a processor does ahead of time, a few hundred
+// instructions, reaches from one tile into the next: while a tile is read again or written, memory has work to do.
+inline constexpr size_t kTile = 256;
 
 // Calls body(d, i) for vectors that cover [0, n): whole ones first, then lane by lane.
 template <class Body>
@@ -71,6 +72,10 @@ HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& bo
 // Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
 inline constexpr size_t kAtOnce = 4;
 
+// Decoders whose payloads cost something for each tile take larger ones where payloads are many.
+inline constexpr size_t kMostOfTile = 4 * kTile;
+inline size_t tile_of(size_t payloads) { return payloads <= kAtOnce ? kTile : kMostOfTile; }
+
 // Calls body(N) where N is an integral constant, 1 to kAtOnce: loops over payloads are made for each number of them.
 template <class Body>
 HWY_INLINE void with_count(size_t count, const Body& body) {
@@ -91,7 +96,7 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
 
 // Kernels ask for the next tile while they work on one: by itself a processor reads ahead only while it reads, and not
 // beyond a page.
-inline constexpr size_t kAhead = kTile;
+inline constexpr size_t kAhead = 1024;
 
 // The cache line of element i, where a vector of another one has not asked for it.
 template <class D, class T>
@@ -216,7 +221,7 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
 //
 // What is streamed are whole cache lines. A line that two tiles share waits for the second one: to store to a part of it
 // the processor would have to read it first, and all stores behind that wait as long as memory takes.
-template <class T>
+template <class T, size_t kMost = kTile>
 class Output {
  public:
   Output(T* target, bool streamed) : target_(target), streamed_(streamed && target != nullptr) {}
@@ -229,7 +234,7 @@ class Output {
     hwy::FlushStream();
   }
 
-  // Of at most kTile elements, which follow those of the tile before. Where they begin is told all the same: a pointer
+  // Of at most kMost elements, which follow those of the tile before. Where they begin is told all the same: a pointer
   // that moves from tile to tile costs int8 5 % of its speed.
   HWY_INLINE T* tile(size_t begin) {
     if (!streamed_) return offset(target_, begin);
@@ -265,7 +270,7 @@ class Output {
     for (size_t j = i; j < i + kInLine; j += hn::Lanes(d)) hn::Stream(hn::Load(d, tile_ + j), d, line_ + j);
   }
 
-  HWY_ALIGN T tile_[kTile + 2 * kInLine];  // from the start of a cache line on
+  HWY_ALIGN T tile_[kMost + 2 * kInLine];  // from the start of a cache line on
   T* target_;
   T* line_ = nullptr;         // where tile_ belongs
   size_t from_ = 0, to_ = 0;  // what of tile_ is still to be written

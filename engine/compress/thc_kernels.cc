@@ -16,7 +16,6 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 constexpr size_t kOrder = kRotated;
-static_assert(kOrder == kTile);  // so that an Output holds a block
 
 // Sums and differences of elements that are `kStride` apart, kStride smaller than a vector.
 template <size_t kStride, class D>
@@ -99,8 +98,8 @@ constexpr float kNorm = 1.0F / 32;
 // The codes of a tile of y, and in its place, where that is wanted, what they stand for.
 HWY_INLINE void quantise(const ThcLevels of, const uint16_t* random, bool wanted, float* y, uint8_t* codes) {
   if (of.unit == 0) {
-    std::fill_n(y, kTile, 0.0F);
-    std::fill_n(codes, kTile, uint8_t{0});
+    std::fill_n(y, kOrder, 0.0F);
+    std::fill_n(codes, kOrder, uint8_t{0});
     return;
   }
   const hn::CappedTag<float, 16> d;
@@ -109,7 +108,7 @@ HWY_INLINE void quantise(const ThcLevels of, const uint16_t* random, bool wanted
   const hn::Rebind<uint8_t, decltype(d)> d8;
   const float per_unit = 1 / of.unit;
   const auto most = hn::Set(d, static_cast<float>(of.levels));
-  for (size_t i = 0; i < kTile; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < kOrder; i += hn::Lanes(d)) {
     const auto above = hn::Mul(hn::Sub(hn::LoadU(d, y + i), hn::Set(d, of.low)), hn::Set(d, per_unit));
     const auto inside = hn::Max(hn::Min(above, most), hn::Zero(d));
     const auto code = round_at_random(d, inside, hn::PromoteTo(di, hn::LoadU(d16, random + i)));
@@ -152,9 +151,9 @@ HWY_INLINE void encode_block(const EncodeRun& block, const ThcBlock& shared, con
 }
 
 void encode_run(const EncodeRun& run, const ThcTarget& to) {
-  Output<uint8_t> codes(to.codes, to.stream);
-  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
-  RandomTile random(to.random);
+  Output<uint8_t, kOrder> codes(to.codes, to.stream);
+  Output<float, kOrder> errors(run.residual_next, to.stream && !run.add_to_residual_next);
+  RandomTile<kOrder> random(to.random);
   for (size_t b = 0; b < to.blocks.size(); ++b) {
     const size_t begin = b * kOrder;
     EncodeRun block = run;
@@ -203,7 +202,7 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
 }
 
 bool decode_run(const ThcDecode& run) {
-  Output<float> out(run.out, run.stream);
+  Output<float, kOrder> out(run.out, run.stream);
   bool good = true;
   for (size_t b = 0; b < run.blocks.size(); ++b) {
     const size_t begin = b * kOrder, n = std::min(kOrder, run.n - begin);

@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/reference_compressors.h"
@@ -184,20 +185,37 @@ TEST_P(CompressorConformance, simd_target_does_not_matter) {
   }
 }
 
+// start + the payloads, of which runs of so many are added up first.
+std::vector<float> sum_of_runs(const std::vector<std::vector<float>>& payloads, size_t run, std::vector<float> start) {
+  for (size_t first = 0; first < payloads.size(); first += run) {
+    for (size_t i = 0; i < start.size(); ++i) {
+      float sum = payloads[first][i];
+      for (size_t p = first + 1; p < std::min(payloads.size(), first + run); ++p) sum += payloads[p][i];
+      start[i] += sum;
+    }
+  }
+  return start;
+}
+
 TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
   if (compressor_->traits().rounds > 1) GTEST_SKIP() << "later rounds hang on the sums of those before them";
+  std::set<size_t> runs = {1, 2, 4};  // those that all sums agree with
   for (size_t n : kFewSizes) {
-    std::vector<Payload> payloads;
-    for (uint64_t seed = 1; seed <= 8; ++seed) {
-      payloads.push_back(encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
+    for (size_t count : {3, 7, 8, 13}) {
+      std::vector<Payload> payloads;
+      std::vector<std::vector<float>> values;
+      for (uint64_t seed = 1; seed <= count; ++seed) {
+        payloads.push_back(encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
+        values.push_back(decode(*compressor_, {.payloads = {payloads.back()}, .n = n}).value());
+      }
+      const std::vector<float> start = make_data(Data::normal, n, 20);
+      const auto sum = decode(*compressor_, {.payloads = payloads, .n = n}).value();
+      const auto accumulated = decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value();
+      std::erase_if(runs, [&](size_t run) {
+        return sum != sum_of_runs(values, run, std::vector<float>(n)) || accumulated != sum_of_runs(values, run, start);
+      });
+      ASSERT_FALSE(runs.empty()) << n << " elements, " << count << " payloads";
     }
-    std::vector<float> sum(n), start = make_data(Data::normal, n, 20), accumulated = start;
-    for (const Payload& payload : payloads) {
-      const std::vector<float> one = decode(*compressor_, {.payloads = {payload}, .n = n}).value();
-      for (size_t i = 0; i < n; ++i) sum[i] += one[i], accumulated[i] += one[i];
-    }
-    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n}).value(), sum);
-    EXPECT_EQ(decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value(), accumulated);
   }
 }
 

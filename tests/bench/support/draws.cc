@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 void draw_tiles(int64_t begin, int64_t end) {
-  RandomTile random({});
+  RandomTile<> random({});
   uint16_t last = 0;
   for (; begin < end; begin += kTile) {
     const size_t count = std::min(kTile, static_cast<size_t>(end - begin));

@@ -1,0 +1,171 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sums of what several payloads send as bits: four bits of an element, of one payload or of several, choose one of the 16
+// sums that there are of them in a block. So an element takes one addition for all of these payloads.
+// Compiled once per target by Highway, as simd-inl.h is.
+#if defined(GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
+#undef GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
+#else
+#define GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/compress/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace gradtune::compress::HWY_NAMESPACE {
+
+inline constexpr size_t kBitsTogether = 4, kBitSums = 1 << kBitsTogether;
+
+// Bits of elements as they are sent: a word has those of 64 elements.
+using BitPlanes = hn::CappedTag<uint64_t, kTile / 64>;
+
+// Of codes of two bits, which alternate by words: one of both planes, vectors from that word on.
+HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, size_t word) {
+  const BitPlanes d;
+  const auto* const words = reinterpret_cast<const uint64_t*>(planes) + 2 * word;
+#if HWY_TARGET == HWY_SCALAR
+  return hn::LoadU(d, words + plane);
+#else
+  const auto first = hn::LoadU(d, words), second = hn::LoadU(d, words + hn::Lanes(d));
+  return plane == 0 ? hn::ConcatEven(d, second, first) : hn::ConcatOdd(d, second, first);
+#endif
+}
+
+// The four bits of each element of a tile. A quad of 32-bit words has those of 32 elements: element e those of word e % 4
+// from bit e / 4 * 4 on.
+class Nibbles {
+ public:
+  // `plane(bit, word)`: that bit of all elements, as vectors of BitPlanes from that word on.
+  template <class Plane>
+  HWY_INLINE void fill(size_t count, const Plane& plane) {
+    const BitPlanes d;
+    for (size_t word = 0; word * 64 < count; word += hn::Lanes(d)) {
+      auto even = plane(0, word), odd = plane(1, word), even_high = plane(2, word), odd_high = plane(3, word);
+      interleave<1>(d, 0x5555555555555555, even, odd);
+      interleave<1>(d, 0x5555555555555555, even_high, odd_high);
+      interleave<2>(d, 0x3333333333333333, even, even_high);
+      interleave<2>(d, 0x3333333333333333, odd, odd_high);
+      store(even, odd, even_high, odd_high, quads_ + word * 8);
+    }
+  }
+
+  // Those of element i, or of all from i on, a multiple of 32, of which kFirst are left out; with other bits above.
+  HWY_INLINE uint32_t at(size_t i) const { return quads_[i / 32 * 4 + i % 4] >> i % 32 / 4 * 4; }
+  template <size_t kFirst, class D>
+  HWY_INLINE hn::Vec<D> at(D d, size_t i) const {
+    const auto quarters = hn::Add(hn::ShiftRight<2>(hn::Iota(d, 0)), hn::Set(d, uint32_t{kFirst / 4}));
+    return hn::Shr(hn::LoadDup128(d, quads_ + i / 8), hn::ShiftLeft<2>(quarters));
+  }
+
+ private:
+  // Parts of kShift bits of a and b become the parts of one another: the lower ones of `a`, and those of `b`.
+  template <int kShift, class V>
+  static HWY_INLINE void interleave(BitPlanes d, uint64_t mask, V& a, V& b) {
+    const auto low = hn::Set(d, mask), high = hn::Set(d, ~mask);
+    const auto first = hn::OrAnd(hn::And(a, low), hn::ShiftLeft<kShift>(b), high);
+    b = hn::OrAnd(hn::And(b, high), hn::ShiftRight<kShift>(a), low);
+    a = first;
+  }
+
+  template <class V>
+  static HWY_INLINE void store(V a, V b, V c, V e, uint32_t* quads) {
+#if HWY_TARGET == HWY_SCALAR
+    const uint64_t words[4] = {hn::GetLane(a), hn::GetLane(b), hn::GetLane(c), hn::GetLane(e)};
+    for (size_t i = 0; i < 8; ++i) quads[i] = static_cast<uint32_t>(words[i % 4] >> (i / 4 * 32));
+#else
+    const hn::Repartition<uint32_t, BitPlanes> d32;
+    hn::StoreInterleaved4(hn::BitCast(d32, a), hn::BitCast(d32, b), hn::BitCast(d32, c), hn::BitCast(d32, e), d32,
+                          quads);
+#endif
+  }
+
+  HWY_ALIGN uint32_t quads_[kMostOfTile / 8];
+};
+
+// Writes what four bits stand for: sum(d, bit) of vectors with the masks bit(0) to bit(3), where each bit is set.
+template <class Sum>
+HWY_INLINE void fill_bit_sums(const Sum& sum, float* sums) {
+  const hn::CappedTag<float, kBitSums> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  for (size_t lane = 0; lane < kBitSums; lane += hn::Lanes(d)) {
+    const auto nibbles = hn::Iota(du, static_cast<uint32_t>(lane));
+    const auto bit = [&](size_t i)
+                         HWY_ATTR { return hn::RebindMask(d, hn::TestBit(nibbles, hn::Set(du, uint32_t{1} << i))); };
+    hn::Store(sum(d, bit), d, sums + lane);
+  }
+}
+
+// The nibbles of a tile, and what they stand for in a block.
+struct BitSums {
+  Nibbles nibbles;
+  HWY_ALIGN float of_block[kBitSums];
+};
+
+#if HWY_TARGET != HWY_SCALAR
+
+// Sums of a block by the low bits of lanes, of vectors that hold all of them, or half.
+template <class D, class V>
+HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
+  constexpr size_t kLanes = hn::MaxLanes(D());
+  const hn::RebindToUnsigned<D> du;
+  // A lookup takes the low bits of what it is given, which Highway checks that there are no others of.
+  const auto places = HWY_IS_DEBUG_BUILD ? hn::And(nibbles, hn::Set(du, uint32_t{kLanes - 1})) : nibbles;
+  const auto indices = hn::IndicesFromVec(d, places);
+  const auto sums = hn::TableLookupLanes(hn::Load(d, bit_sums), indices);
+  if constexpr (kLanes == kBitSums) return sums;
+  const auto is_upper = hn::RebindMask(d, hn::TestBit(nibbles, hn::Set(du, uint32_t{kLanes})));
+  return hn::IfThenElse(is_upper, hn::TableLookupLanes(hn::Load(d, bit_sums + kBitSums - kLanes), indices), sums);
+}
+
+// For the vector that is kFirst elements behind the one at `begin`.
+template <size_t kCount, size_t kFirst, class D>
+HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, float* sums) {
+  const hn::RebindToUnsigned<D> du;
+  auto sum = look_up(d, all[0].of_block, all[0].nibbles.template at<kFirst>(du, begin));
+  if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + begin + kFirst), sum);
+  if constexpr (kCount > 1) {
+    sum = hn::Add(sum, look_up(d, all[1].of_block, all[1].nibbles.template at<kFirst>(du, begin)));
+  }
+  hn::StoreU(sum, d, sums + begin + kFirst);
+}
+
+#endif
+
+// sums[i] = (old == nullptr ? 0 : old[i]) + what the nibbles of i stand for in the first one or two of `all`, one after the
+// other; of the elements [begin, end) of a tile.
+template <size_t kCount>
+HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, float* sums) {
+  static_assert(kCount == 1 || kCount == 2);
+  const auto one = [&](size_t i) HWY_ATTR {
+    float sum = all[0].of_block[all[0].nibbles.at(i) % kBitSums];
+    if (old != nullptr) sum = old[i] + sum;
+    if (kCount > 1) sum += all[1].of_block[all[1].nibbles.at(i) % kBitSums];
+    sums[i] = sum;
+  };
+#if HWY_TARGET != HWY_SCALAR
+  const hn::CappedTag<float, kBitSums> d;
+  constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
+  if constexpr (kLanes >= kBitSums / 2) {
+    for (; begin < end && begin % 32 != 0; ++begin) one(begin);
+    for (; begin + 32 <= end; begin += 32) {
+      add_bit_sums<kCount, 0>(d, all, begin, old, sums);
+      add_bit_sums<kCount, kLanes>(d, all, begin, old, sums);
+      if constexpr (kLanes == kBitSums) continue;
+      add_bit_sums<kCount, 16>(d, all, begin, old, sums);
+      add_bit_sums<kCount, 24>(d, all, begin, old, sums);
+    }
+  }
+#endif
+  for (; begin < end; ++begin) one(begin);
+}
+
+// NOLINTNEXTLINE(google-readability-namespace-comments)
+}  // namespace gradtune::compress::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
