@@ -15,8 +15,12 @@
 
 namespace gradtune::compress {
 
-// Decodes block by block: body(begin, end, sums) adds what payloads have of the elements [begin, end) to sums, which are
-// zeros, or what is in `out` where that is added to. A large result is made in the cache and then streamed to memory.
+// Elements that are written at once, so that memory has work to do while what follows is computed.
+inline constexpr int64_t kPieceElements = 1024;
+
+// Decodes block by block: body(begin, end, sums, done) adds what payloads have of the elements [begin, end) to sums, which
+// are zeros, or what is in `out` where that is added to. It says done(first, last) of elements whose sums are complete,
+// piece by piece in ascending order. A large result is made in the cache and then streamed to memory.
 template <typename Body>
 void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
   const auto n = static_cast<int64_t>(job.out.size());
@@ -25,7 +29,7 @@ void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       float* const sums = job.out.data() + begin;
       if (!job.accumulate) std::fill_n(sums, end - begin, 0.0F);
-      body(begin, end, sums);
+      body(begin, end, sums, [](int64_t /*first*/, int64_t /*last*/) {});
     });
     return;
   }
@@ -33,10 +37,11 @@ void add_by_blocks(const Decode& job, Queue& queue, Body&& body) {
     alignas(64) float tile[kBlockElements] = {};
     for (int64_t begin = from; begin < to; begin += kBlockElements) {
       const int64_t end = std::min(to, begin + kBlockElements);
-      float* const place = job.out.data() + begin;
-      if (job.accumulate) std::copy_n(place, end - begin, tile);
-      body(begin, end, tile);
-      stream_and_clear(tile, place, static_cast<size_t>(end - begin));  // zeros in a pass of their own cost 20 %
+      if (job.accumulate) std::copy_n(job.out.data() + begin, end - begin, tile);
+      body(begin, end, tile, [&](int64_t first, int64_t last) {
+        // Zeros in a pass of their own cost 20 %.
+        stream_and_clear(tile + (first - begin), job.out.data() + first, static_cast<size_t>(last - first));
+      });
     }
     hwy::FlushStream();
   });

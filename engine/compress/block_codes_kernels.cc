@@ -73,11 +73,11 @@ HWY_INLINE void write_codes(const Codes codes, const EncodeRun run, float unit, 
     const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, run.scale));
     auto bits = hn::Zero(di);
     if constexpr (Codes::kRandom) bits = hn::PromoteTo(di, hn::LoadU(d16, random + i));
-    const auto chosen = codes.encode(d, hn::Mul(sent, hn::Set(d, inverse)), bits);
+    auto value = sent;
+    const auto chosen = codes.encode(d, hn::Mul(sent, hn::Set(d, inverse)), bits, value);
     hn::StoreU(hn::U8FromU32(hn::BitCast(hn::RebindToUnsigned<decltype(d)>(), chosen)), d8, code + i);
     if (error != nullptr) {
-      const auto decoded = codes.decoded(d, code, i, hn::Set(d, codes.step(unit)));
-      auto missed = hn::Mul(hn::Sub(sent, decoded), hn::Set(d, run.error_scale));
+      auto missed = hn::Mul(hn::Sub(sent, hn::Mul(value, hn::Set(d, unit))), hn::Set(d, run.error_scale));
       if (run.add_to_residual_next) missed = hn::Add(hn::LoadU(d, error + i), missed);
       hn::StoreU(missed, d, error + i);
     }

@@ -9,6 +9,7 @@
 #define GRADTUNE_ENGINE_COMPRESS_CODES_INL_H_
 #endif
 
+#include <bit>
 #include <cmath>
 
 #include "engine/compress/block_codes_kernels.h"
@@ -19,8 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 // Each of the following says how numbers become codes: `unit` of a block by what its norm is sent as, `encode` of x =
-// element / unit with 16 random bits, the code of 0, and the largest code there is, sign apart. No x is larger than the
-// largest value but for rounding. `decoded` are elements by codes of so many bits each, and by step(unit).
+// element / unit with 16 random bits, which sets `value` to what the code says of x, the code of 0, and the largest code
+// there is, sign apart. No x is larger than the largest value but for rounding. `decoded` are elements by their codes and by
+// step(unit).
 
 // What most of them have in common; they have `value` of a code.
 template <class Codes>
@@ -62,15 +64,18 @@ class Integers : public Bytes<Integers<kIsRandom>> {
   int32_t largest_code() const { return high_ - low_; }
 
   template <class D, class V, class R>
-  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random, V& value) const {
     const hn::RebindToSigned<D> di;
     if constexpr (kRandom) {
-      const auto code = hn::Sub(round_at_random(d, x, random, shift_), hn::Set(di, low_));
-      return hn::Min(hn::Max(code, hn::Zero(di)), hn::Set(di, high_ - low_));
+      const auto drawn = hn::Sub(round_at_random(d, x, random, shift_), hn::Set(di, low_));
+      const auto code = hn::Min(hn::Max(drawn, hn::Zero(di)), hn::Set(di, high_ - low_));
+      value = this->value(d, code);
+      return code;
     } else {
-      constexpr int32_t kPlace = 0x4b400000;  // of 1.5 * 2^23, whose last place is that of integers
-      const auto sum = hn::BitCast(di, hn::Add(x, hn::Set(d, 0x1.8p23F)));
-      return hn::Sub(sum, hn::Set(di, kPlace + low_));
+      constexpr float kPlace = 0x1.8p23F;  // its last place is that of integers
+      const auto sum = hn::Add(x, hn::Set(d, kPlace));
+      value = hn::Sub(sum, hn::Set(d, kPlace));
+      return hn::Sub(hn::BitCast(di, sum), hn::Set(di, std::bit_cast<int32_t>(kPlace) + low_));
     }
   }
 
@@ -102,14 +107,15 @@ class Floats : public Bytes<Floats<kMantissa, kLargestCode>> {
   // By adding a power of two whose last place is that of the code: 2^(23 - kMantissa) times that of |x|, or of the
   // smallest normal number. So many last places are the mantissa with its first bit, if it has one.
   template <class D, class V, class R>
-  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R /*random*/) const {
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R /*random*/, V& value) const {
     const hn::RebindToSigned<D> di;
     const auto bits = abs_bits(d, x);
     const auto power = hn::Max(hn::And(bits, hn::Set(di, 0x7f800000)), hn::Set(di, kSmallest));
     const auto added = hn::Add(power, hn::Set(di, kShift << 23));
-    const auto sum = hn::BitCast(di, hn::Add(hn::BitCast(d, bits), hn::BitCast(d, added)));
+    const auto sum = hn::Add(hn::BitCast(d, bits), hn::BitCast(d, added));
+    value = hn::CopySignToAbs(hn::Sub(sum, hn::BitCast(d, added)), x);
     const auto exponent = hn::ShiftRight<kShift>(hn::Sub(power, hn::Set(di, kSmallest)));
-    const auto code = hn::Add(hn::Sub(sum, added), exponent);
+    const auto code = hn::Add(hn::Sub(hn::BitCast(di, sum), added), exponent);
     return hn::OrAnd(code, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
   }
 
@@ -147,11 +153,13 @@ class Powers : public Bytes<Powers> {
   int32_t largest_code() const { return 0x7f; }
 
   template <class D, class V, class R>
-  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random) const {
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V x, R random, V& value) const {
     const hn::RebindToSigned<D> di;
     const auto draw = hn::Add(hn::ShiftLeft<7>(random), hn::Set(di, 64));
     const auto magnitude = hn::ShiftRight<23>(hn::Add(abs_bits(d, x), draw));
-    return hn::OrAnd(magnitude, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+    const auto code = hn::OrAnd(magnitude, hn::ShiftRight<24>(hn::BitCast(di, x)), hn::Set(di, 0x80));
+    value = this->value(d, code);
+    return code;
   }
 
   template <class D, class C>
@@ -176,13 +184,9 @@ class Zeros {
   explicit Zeros(int32_t zero_code) : zero_code_(zero_code) {}
 
   template <class D, class V, class R>
-  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D /*d*/, V /*x*/, R /*random*/) const {
+  HWY_INLINE hn::Vec<hn::RebindToSigned<D>> encode(D d, V /*x*/, R /*random*/, V& value) const {
+    value = hn::Zero(d);
     return hn::Set(hn::RebindToSigned<D>(), zero_code_);
-  }
-  float step(float /*unit*/) const { return 0; }
-  template <class D>
-  HWY_INLINE hn::Vec<D> decoded(D d, const uint8_t* /*from*/, size_t /*i*/, hn::Vec<D> /*step*/) const {
-    return hn::Zero(d);
   }
 
  private:

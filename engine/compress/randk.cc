@@ -167,7 +167,8 @@ class RandK final : public Compressor {
     const auto n = static_cast<int64_t>(job.out.size());
     if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes || n == 0) return sizes;
     const Strata strata(job.work, n, share_of(spec_.parameter, n));
-    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums) {
+    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& done) {
+      int64_t piece = begin;
       strata.for_sent(begin, end, [&](const Strata::Run& run) {
         float sent[Strata::kAtOnce];
         const size_t count = run.elements.size();
@@ -177,7 +178,11 @@ class RandK final : public Compressor {
           for (size_t i = 0; i < count; ++i) sent[i] += values[i];
         }
         for (size_t i = 0; i < count; ++i) sums[run.elements[i]] = sent[i];
+        const int64_t next = begin + run.elements.back() / kPieceElements * kPieceElements;
+        if (next > piece) done(piece, next);
+        piece = std::max(piece, next);
       });
+      done(piece, end);
     });
     return {};
   }

@@ -72,9 +72,12 @@ HWY_INLINE void for_parts(size_t begin, size_t end, size_t block, const Body& bo
 // Payloads whose values are added up before the sum is stored: registers hold what is said of so many.
 inline constexpr size_t kAtOnce = 4;
 
-// Decoders whose payloads cost something for each tile take larger ones where payloads are many.
+// Decoders whose payloads cost something for each tile take larger ones for several, and for many.
 inline constexpr size_t kMostOfTile = 4 * kTile;
-inline size_t tile_of(size_t payloads) { return payloads <= kAtOnce ? kTile : kMostOfTile; }
+inline size_t tile_of(size_t payloads) {
+  if (payloads == 1) return kTile;
+  return payloads <= kAtOnce ? 2 * kTile : kMostOfTile;
+}
 
 // Calls body(N) where N is an integral constant, 1 to kAtOnce: loops over payloads are made for each number of them.
 template <class Body>

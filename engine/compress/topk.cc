@@ -128,11 +128,25 @@ class TopK final : public Compressor {
     if (status.ok()) status = check_starts(job.payloads, layout);
     if (!status.ok()) return status;
     Largest rejected;  // how many payloads there are from the first bad one on
-    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums) {
-      for (size_t p = 0; p < job.payloads.size(); ++p) {
-        const Block block(job.payloads[p], layout, begin, end);
-        block.prefetch_next();
-        if (!block.add_to(sums)) rejected.add(static_cast<uint32_t>(job.payloads.size() - p));
+    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& done) {
+      // As many payloads at a time as there is room for; of the last ones, piece by piece.
+      std::array<Block, kPayloadsAtOnce> some;
+      for (size_t first = 0; first < job.payloads.size(); first += kPayloadsAtOnce) {
+        const size_t count = std::min(kPayloadsAtOnce, job.payloads.size() - first);
+        for (size_t p = 0; p < count; ++p) {
+          some[p] = Block(job.payloads[first + p], layout, begin, end);
+          some[p].prefetch_next();
+          if (some[p].is_good()) continue;
+          rejected.add(static_cast<uint32_t>(job.payloads.size() - first - p));
+          some[p] = {};
+        }
+        const bool are_last = first + count == job.payloads.size();
+        const int64_t step = are_last ? kPieceElements : kBlockElements;
+        for (int64_t piece = begin; piece < end; piece += step) {
+          const int64_t piece_end = std::min(end, piece + step);
+          for (size_t p = 0; p < count; ++p) some[p].add_to(sums, static_cast<uint32_t>(piece_end - begin));
+          if (are_last) done(piece, piece_end);
+        }
       }
     });
     if (rejected.get() == 0) return {};
@@ -189,11 +203,15 @@ class TopK final : public Compressor {
     return {};
   }
 
+  static constexpr size_t kPayloadsAtOnce = 8;
+
   // What a payload has of the elements [begin, end), which are a block.
   struct Block {
     std::span<const uint16_t> positions, values;
-    uint32_t first, length;  // of the positions in the payload, and of the block
+    uint32_t first = 0, length = 0;  // of the positions in the payload, and of the block
+    uint32_t added = 0;
 
+    Block() = default;
     Block(std::span<const std::byte> payload, const Layout& layout, int64_t begin, int64_t end)
         : length(static_cast<uint32_t>(end - begin)) {
       const int64_t block = begin / kBlockElements;
@@ -214,13 +232,21 @@ class TopK final : public Compressor {
       }
     }
 
-    // False, and nothing is added, where positions do not ascend or are not inside the block.
-    bool add_to(float* sums) const {
+    // Whether positions ascend and are inside the block.
+    bool is_good() const {
       bool good = positions.empty() || positions.back() < length;
       for (size_t i = 1; i < positions.size(); ++i) good &= positions[i - 1] < positions[i];
-      if (!good) return false;
-      for (size_t i = 0; i < positions.size(); ++i) sums[positions[i]] += core::widen_bf16(values[i]);
-      return true;
+      return good;
+    }
+
+    // Adds what has not been added so far of the elements before `end`.
+    void add_to(float* sums, uint32_t end) {
+      const uint16_t* const at = positions.data();
+      const uint16_t* const value = values.data();
+      const auto count = static_cast<uint32_t>(positions.size());
+      uint32_t i = added;
+      for (; i < count && at[i] < end; ++i) sums[at[i]] += core::widen_bf16(value[i]);
+      added = i;
     }
   };
 
