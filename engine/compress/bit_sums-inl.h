@@ -40,12 +40,15 @@ HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, 
 // from bit e / 4 * 4 on.
 class Nibbles {
  public:
-  // `plane(bit, word)`: that bit of all elements, as vectors of BitPlanes from that word on.
-  template <class Plane>
-  HWY_INLINE void fill(size_t count, const Plane& plane) {
+  // Of kCount payloads from `first` on (add_by_bits).
+  template <size_t kCount, class Payloads>
+  HWY_INLINE void fill(const Payloads& payloads, size_t first, size_t elements) {
     const BitPlanes d;
-    for (size_t word = 0; word * 64 < count; word += hn::Lanes(d)) {
-      auto even = plane(0, word), odd = plane(1, word), even_high = plane(2, word), odd_high = plane(3, word);
+    for (size_t word = 0; word * 64 < elements; word += hn::Lanes(d)) {
+      auto even = payloads.template plane<kCount>(first, 0, word),
+           odd = payloads.template plane<kCount>(first, 1, word);
+      auto even_high = payloads.template plane<kCount>(first, 2, word);
+      auto odd_high = payloads.template plane<kCount>(first, 3, word);
       interleave<1>(d, 0x5555555555555555, even, odd);
       interleave<1>(d, 0x5555555555555555, even_high, odd_high);
       interleave<2>(d, 0x3333333333333333, even, even_high);
@@ -87,23 +90,27 @@ class Nibbles {
   HWY_ALIGN uint32_t quads_[kMostOfTile / 8];
 };
 
-// Writes what four bits stand for: sum(d, bit) of vectors with the masks bit(0) to bit(3), where each bit is set.
-template <class Sum>
-HWY_INLINE void fill_bit_sums(const Sum& sum, float* sums) {
-  const hn::CappedTag<float, kBitSums> d;
-  const hn::RebindToUnsigned<decltype(d)> du;
-  for (size_t lane = 0; lane < kBitSums; lane += hn::Lanes(d)) {
-    const auto nibbles = hn::Iota(du, static_cast<uint32_t>(lane));
-    const auto bit = [&](size_t i)
-                         HWY_ATTR { return hn::RebindMask(d, hn::TestBit(nibbles, hn::Set(du, uint32_t{1} << i))); };
-    hn::Store(sum(d, bit), d, sums + lane);
-  }
+// Where that bit of numbers is set.
+template <class D, class V>
+HWY_INLINE hn::Mask<D> has_bit(D d, V numbers, size_t bit) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::RebindMask(d, hn::TestBit(numbers, hn::Set(du, uint32_t{1} << bit)));
 }
 
-// The nibbles of a tile, and what they stand for in a block.
+// The nibbles of a tile, and what they stand for in a block, of some payloads.
 struct BitSums {
   Nibbles nibbles;
   HWY_ALIGN float of_block[kBitSums];
+
+  template <size_t kCount, class Payloads>
+  HWY_INLINE void fill(const Payloads& payloads, size_t first, size_t block) {
+    const hn::CappedTag<float, kBitSums> d;
+    const hn::RebindToUnsigned<decltype(d)> du;
+    for (size_t lane = 0; lane < kBitSums; lane += hn::Lanes(d)) {
+      const auto all = hn::Iota(du, static_cast<uint32_t>(lane));
+      hn::Store(payloads.template sum<kCount>(d, first, block, all), d, of_block + lane);
+    }
+  }
 };
 
 #if HWY_TARGET != HWY_SCALAR
@@ -118,7 +125,7 @@ HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
   const auto indices = hn::IndicesFromVec(d, places);
   const auto sums = hn::TableLookupLanes(hn::Load(d, bit_sums), indices);
   if constexpr (kLanes == kBitSums) return sums;
-  const auto is_upper = hn::RebindMask(d, hn::TestBit(nibbles, hn::Set(du, uint32_t{kLanes})));
+  const auto is_upper = has_bit(d, nibbles, kBitsTogether - 1);
   return hn::IfThenElse(is_upper, hn::TableLookupLanes(hn::Load(d, bit_sums + kBitSums - kLanes), indices), sums);
 }
 
@@ -162,6 +169,23 @@ HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const
   }
 #endif
   for (; begin < end; ++begin) one(begin);
+}
+
+// sums = (old == nullptr ? 0 : old) + the values of payloads of a tile, [begin, end) of a run of blocks. The values of
+// kFirst of them are added up first, then those of the other kMore, if any. Of kCount payloads from `first` on, Payloads
+// has plane<kCount>(first, bit, word), a bit of all elements, as vectors of BitPlanes from that word on, and
+// sum<kCount>(d, first, block, nibbles), what nibbles stand for in a block.
+template <size_t kFirst, size_t kMore, class Payloads>
+HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t begin, size_t end, const float* old,
+                            float* sums) {
+  BitSums all[2];
+  all[0].nibbles.template fill<kFirst>(payloads, 0, end - begin);
+  if constexpr (kMore > 0) all[1].nibbles.template fill<kMore>(payloads, kFirst, end - begin);
+  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
+    all[0].template fill<kFirst>(payloads, 0, block);
+    if constexpr (kMore > 0) all[1].template fill<kMore>(payloads, kFirst, block);
+    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
+  });
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

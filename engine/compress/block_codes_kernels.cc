@@ -155,38 +155,33 @@ HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts& part
   });
 }
 
-// Of one or two payloads with ternary codes: their bits are those of a nibble, and their values are added up first.
-template <size_t kCount>
-HWY_INLINE void fill_nibbles(const uint8_t* const* codes, size_t elements, Nibbles& nibbles) {
-  nibbles.fill(elements, [&](size_t bit, size_t word) HWY_ATTR {
-    return bit / 2 < kCount ? plane_of_two(codes[bit / 2], bit % 2, word) : hn::Zero(BitPlanes());
-  });
-}
+// Of payloads with ternary codes: the bits of two are those of a nibble.
+struct TernaryParts {
+  const Parts& parts;
 
-template <size_t kCount>
-HWY_INLINE void fill_sums(const float* const* units, size_t block, float* sums) {
-  fill_bit_sums(
-      [&](auto d, const auto& bit) HWY_ATTR {
-        const auto first = Ternary::value(bit(0), bit(1), hn::Set(d, units[0][block]));
-        if constexpr (kCount == 1) return first;
-        return hn::Add(first, Ternary::value(bit(2), bit(3), hn::Set(d, units[1][block])));
-      },
-      sums);
-}
+  template <size_t kCount>
+  HWY_INLINE hn::Vec<BitPlanes> plane(size_t first, size_t bit, size_t word) const {
+    return bit / 2 < kCount ? plane_of_two(parts.codes[first + bit / 2], bit % 2, word) : hn::Zero(BitPlanes());
+  }
 
-// The same of ternary codes.
+  template <size_t kCount, class D, class V>
+  HWY_INLINE hn::Vec<D> sum(D d, size_t first, size_t block, V nibbles) const {
+    auto sum = hn::Zero(d);
+    for (size_t p = 0; p < kCount; ++p) {
+      const auto step = hn::Set(d, parts.units[first + p][block]);
+      const auto value = Ternary::value(has_bit(d, nibbles, 2 * p), has_bit(d, nibbles, 2 * p + 1), step);
+      sum = p == 0 ? value : hn::Add(sum, value);
+    }
+    return sum;
+  }
+};
+
+// The same of ternary codes, of which the values of each two payloads are added up first.
 template <size_t kCount>
 HWY_INLINE void add_tile(const Ternary& /*codes*/, size_t block_size, const Parts& parts, size_t begin, size_t end,
                          const float* old, float* sums) {
-  constexpr size_t kFirst = std::min<size_t>(kCount, 2), kMore = kCount - kFirst;
-  BitSums all[2];
-  fill_nibbles<kFirst>(parts.codes, end - begin, all[0].nibbles);
-  if constexpr (kMore > 0) fill_nibbles<kMore>(parts.codes + 2, end - begin, all[1].nibbles);
-  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-    fill_sums<kFirst>(parts.units, block, all[0].of_block);
-    if constexpr (kMore > 0) fill_sums<kMore>(parts.units + 2, block, all[1].of_block);
-    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
-  });
+  constexpr size_t kFirst = std::min<size_t>(kCount, 2);
+  add_by_bits<kFirst, kCount - kFirst>(TernaryParts{parts}, block_size, begin, end, old, sums);
 }
 
 // Whether an encoder may have sent all of these codes.
@@ -236,7 +231,7 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         if (format.bits < Codes::kBits) {
           unpack_planes(parts.codes[p], count, format.bits, unpacked[p]);
           parts.codes[p] = unpacked[p];
-        } else if (std::is_same_v<Codes, Ternary> && count < whole) {
+        } else if (Codes::kBits < 8 && count < whole) {  // what reads planes reads those of a whole tile
           std::memcpy(unpacked[p], parts.codes[p], code_bytes(count, format.bits));
           parts.codes[p] = unpacked[p];
         }

@@ -194,51 +194,32 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
 constexpr size_t kPayloads = 2 * kBitsTogether;
 
 // Of so many payloads, where the scales of a run and the signs of a tile begin.
-struct Parts {
+struct SignParts {
+  size_t per_block;  // scales
   const float* scales[kPayloads];
   const uint64_t* bits[kPayloads];
-};
 
-template <size_t kCount>
-HWY_INLINE void fill_nibbles(const uint64_t* const* bits, size_t elements, Nibbles& signs) {
-  signs.fill(elements, [&](size_t p, size_t word) HWY_ATTR {
+  template <size_t kCount>
+  HWY_INLINE hn::Vec<BitPlanes> plane(size_t first, size_t bit, size_t word) const {
     const BitPlanes d;
-    return p < kCount ? hn::LoadU(d, bits[p] + word) : hn::Zero(d);
-  });
-}
+    return bit < kCount ? hn::LoadU(d, bits[first + bit] + word) : hn::Zero(d);
+  }
 
-// What the signs of a block stand for: sums in the order of payloads.
-template <size_t kCount>
-HWY_INLINE void fill_sums(const float* const* scales, size_t block, size_t per_block, float* sums) {
-  fill_bit_sums(
-      [&](auto d, const auto& is_negative) HWY_ATTR {
-        const auto value = [&](size_t p) HWY_ATTR {
-          const float* const of = scales[p] + block * per_block;
-          const auto scale = hn::IfThenElse(is_negative(p), hn::Set(d, of[per_block - 1]), hn::Set(d, of[0]));
-          return hn::Xor(scale, hn::IfThenElseZero(is_negative(p), hn::Set(d, -0.0F)));
-        };
-        auto sum = value(0);
-        for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
-        return sum;
-      },
-      sums);
-}
+  template <size_t kCount, class D, class V>
+  HWY_INLINE hn::Vec<D> sum(D d, size_t first, size_t block, V nibbles) const {
+    auto sum = value(d, first, block, has_bit(d, nibbles, 0));
+    for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(d, first + p, block, has_bit(d, nibbles, p)));
+    return sum;
+  }
 
-// sums = (old == nullptr ? 0 : old) + the values of payloads of a tile, of which kBitsTogether are added up first, then
-// the other kMore, if any.
-template <size_t kFirst, size_t kMore>
-HWY_INLINE void add_tile(const SignDecode run, const Parts& parts, size_t begin, size_t end, const float* old,
-                         float* sums) {
-  BitSums all[2];
-  fill_nibbles<kFirst>(parts.bits, end - begin, all[0].nibbles);
-  if constexpr (kMore > 0) fill_nibbles<kMore>(parts.bits + kFirst, end - begin, all[1].nibbles);
-  const auto per_block = static_cast<size_t>(scales_per_block(run.kind));
-  for_parts(begin, end, run.block, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-    fill_sums<kFirst>(parts.scales, block, per_block, all[0].of_block);
-    if constexpr (kMore > 0) fill_sums<kMore>(parts.scales + kFirst, block, per_block, all[1].of_block);
-    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
-  });
-}
+ private:
+  template <class D>
+  HWY_INLINE hn::Vec<D> value(D d, size_t payload, size_t block, hn::Mask<D> is_negative) const {
+    const float* const of = scales[payload] + block * per_block;
+    const auto scale = hn::IfThenElse(is_negative, hn::Set(d, of[per_block - 1]), hn::Set(d, of[0]));
+    return hn::Xor(scale, hn::IfThenElseZero(is_negative, hn::Set(d, -0.0F)));
+  }
+};
 
 void decode_run(const SignDecode& run) {
   static_assert(kAtOnce == kBitsTogether);
@@ -251,7 +232,7 @@ void decode_run(const SignDecode& run) {
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size(); first += kPayloads) {
       const auto payloads = run.payloads.subspan(first, std::min(kPayloads, run.payloads.size() - first));
-      Parts parts{};
+      SignParts parts{.per_block = static_cast<size_t>(scales_per_block(run.kind)), .scales = {}, .bits = {}};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
         parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
@@ -261,10 +242,10 @@ void decode_run(const SignDecode& run) {
       }
       if (payloads.size() <= kBitsTogether) {
         with_count(payloads.size(),
-                   [&](auto of) HWY_ATTR { add_tile<of(), 0>(run, parts, begin, begin + count, old, tile); });
+                   [&](auto of) HWY_ATTR { add_by_bits<of(), 0>(parts, run.block, begin, begin + count, old, tile); });
       } else {
         with_count(payloads.size() - kBitsTogether, [&](auto of) HWY_ATTR {
-          add_tile<kBitsTogether, of()>(run, parts, begin, begin + count, old, tile);
+          add_by_bits<kBitsTogether, of()>(parts, run.block, begin, begin + count, old, tile);
         });
       }
       old = tile;

@@ -97,8 +97,8 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
   return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
 }
 
-// Kernels ask for the next tile while they work on one: by itself a processor reads ahead only while it reads, and not
-// beyond a page.
+// Elements that kernels ask for ahead of those that they work on: by itself a processor reads ahead only while it reads,
+// and not beyond a page.
 inline constexpr size_t kAhead = 1024;
 
 // The cache line of element i, where a vector of another one has not asked for it.
@@ -114,8 +114,8 @@ HWY_INLINE void prefetch_p(D d, const float* gradient, const float* residual, si
   if (residual != nullptr) prefetch(d, residual, i);
 }
 
-// The cache lines of what encoders will read when they are done with element i's tile. Without a residual that is the tile
-// after the next one, as many bytes ahead: while norms are made and random bits drawn nothing is asked for.
+// The cache lines of what encoders read later than element i: without a residual twice as far, which is as many bytes,
+// since nothing is asked for while norms are made and random bits drawn.
 template <class D>
 HWY_INLINE void prefetch_ahead(D d, const float* gradient, const float* residual, size_t i) {
   prefetch_p(d, gradient, residual, i + (residual == nullptr ? 2 * kAhead : kAhead));
