@@ -14,10 +14,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// Rows that are multiplied together, so that each load of q serves all of them.
-inline constexpr size_t kRows = 4;
-inline constexpr size_t kColumns = 1024;  // of them, at a time
-inline constexpr size_t kRowsDown = 8;    // of the transposed product
+// --- p = M q. Of kRows rows at a time, and of kAtOnce columns of q: each load of one serves all of the other.
+
+constexpr size_t kRows = 2;
+
+// Columns whose products are added up in single precision: element i of them to partial sum i % kLanes, whatever the
+// vector size. The sums of these are in double precision.
+constexpr size_t kColumns = 4 * kTile;
 
 HWY_INLINE double sum_lanes(const float* lanes) {
   double sum = 0;
@@ -25,86 +28,154 @@ HWY_INLINE double sum_lanes(const float* lanes) {
   return sum;
 }
 
-// Adds the products of four rows and two columns of q to `sums`, of which those of a row are `stride` apart. Element i
-// goes to partial sum i % kLanes whatever the vector size. `n` is a multiple of kLanes.
-HWY_INLINE void add_dots(const float* rows, const float* qa, const float* qb, size_t n, double* sums_a,
-                         double* sums_b) {
-  const hn::CappedTag<float, kLanes> d;
-  HWY_ALIGN float lanes[2 * kRows][kLanes];
+using RowLanes = hn::CappedTag<float, kLanes>;
+
+// Partial sums of a column of q.
+struct Dots {
+  HWY_ALIGN float of_row[kRows][kLanes];
+};
+
+// Adds the products of n elements, a multiple of kLanes, of kRows rows and kCount columns of q to `dots`. M has
+// `load`(d, row, i).
+template <size_t kCount, class M>
+HWY_INLINE void add_dots(M& m, const float* q, size_t q_stride, size_t n, Dots* dots) {
+  const RowLanes d;
   for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
-    auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    const auto sum_of = [&](size_t row, size_t j) HWY_ATTR { return hn::Load(d, dots[j].of_row[row] + lane); };
+    auto a0 = sum_of(0, 0), b0 = sum_of(1, 0), a1 = a0, b1 = b0, a2 = a0, b2 = b0, a3 = a0, b3 = b0;
+    if constexpr (kCount > 1) a1 = sum_of(0, 1), b1 = sum_of(1, 1);
+    if constexpr (kCount > 2) a2 = sum_of(0, 2), b2 = sum_of(1, 2);
+    if constexpr (kCount > 3) a3 = sum_of(0, 3), b3 = sum_of(1, 3);
     for (size_t i = lane; i < n; i += kLanes) {
-      const auto a = hn::LoadU(d, qa + i), b = hn::LoadU(d, qb + i);
-      const auto m0 = hn::LoadU(d, rows + i), m1 = hn::LoadU(d, rows + kColumns + i);
-      const auto m2 = hn::LoadU(d, rows + 2 * kColumns + i), m3 = hn::LoadU(d, rows + 3 * kColumns + i);
-      a0 = hn::Add(a0, hn::Mul(m0, a));
-      a1 = hn::Add(a1, hn::Mul(m1, a));
-      a2 = hn::Add(a2, hn::Mul(m2, a));
-      a3 = hn::Add(a3, hn::Mul(m3, a));
-      b0 = hn::Add(b0, hn::Mul(m0, b));
-      b1 = hn::Add(b1, hn::Mul(m1, b));
-      b2 = hn::Add(b2, hn::Mul(m2, b));
-      b3 = hn::Add(b3, hn::Mul(m3, b));
+      const auto a = m.load(d, 0, i), b = m.load(d, 1, i);
+      const auto add = [&](size_t j, auto& sum_a, auto& sum_b) HWY_ATTR {
+        const auto factor = hn::LoadU(d, q + j * q_stride + i);
+        sum_a = hn::Add(sum_a, hn::Mul(a, factor));
+        sum_b = hn::Add(sum_b, hn::Mul(b, factor));
+      };
+      add(0, a0, b0);
+      if constexpr (kCount > 1) add(1, a1, b1);
+      if constexpr (kCount > 2) add(2, a2, b2);
+      if constexpr (kCount > 3) add(3, a3, b3);
     }
-    hn::StoreU(a0, d, lanes[0] + lane);
-    hn::StoreU(a1, d, lanes[1] + lane);
-    hn::StoreU(a2, d, lanes[2] + lane);
-    hn::StoreU(a3, d, lanes[3] + lane);
-    hn::StoreU(b0, d, lanes[4] + lane);
-    hn::StoreU(b1, d, lanes[5] + lane);
-    hn::StoreU(b2, d, lanes[6] + lane);
-    hn::StoreU(b3, d, lanes[7] + lane);
-  }
-  for (size_t row = 0; row < kRows; ++row) {
-    sums_a[row] += sum_lanes(lanes[row]);
-    sums_b[row] += sum_lanes(lanes[kRows + row]);
+    const auto keep = [&](size_t j, auto sum_a, auto sum_b) HWY_ATTR {
+      hn::Store(sum_a, d, dots[j].of_row[0] + lane);
+      hn::Store(sum_b, d, dots[j].of_row[1] + lane);
+    };
+    keep(0, a0, b0);
+    if constexpr (kCount > 1) keep(1, a1, b1);
+    if constexpr (kCount > 2) keep(2, a2, b2);
+    if constexpr (kCount > 3) keep(3, a3, b3);
   }
 }
 
-uint32_t multiply_rows(const MatrixProduct& job) {
-  HWY_ALIGN float tile[kRows * kColumns];
-  double sums[kMaxRank + 1][kRows];  // one more, for the partner of the last column when their number is odd
-  uint32_t largest = 0;
-  for (size_t first = 0; first < job.rows; first += kRows) {
-    const size_t rows = std::min(kRows, job.rows - first);
-    std::fill_n(&sums[0][0], (kMaxRank + 1) * kRows, 0.0);
-    std::fill_n(tile + rows * kColumns, (kRows - rows) * kColumns, 0.0F);
-    for (size_t begin = 0; begin < job.columns; begin += kColumns) {
-      const size_t count = std::min(kColumns, job.columns - begin);
-      const size_t padded = (count + kLanes - 1) / kLanes * kLanes;
-      // From an element to the one that takes its place in the tile: further right, or in the next rows.
-      const size_t ahead = begin + kColumns < job.columns ? kColumns : kRows * job.columns - begin;
-      for (size_t row = 0; row < rows; ++row) {
-        const size_t at = (first + row) * job.columns + begin;
-        const float* gradient = job.gradient + at;
-        const float* residual = offset(job.residual, static_cast<int64_t>(at));
-        float* const sum = offset(job.sum, static_cast<int64_t>(at));
-        float* const to = tile + row * kColumns;
-        const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
-          prefetch_p(d, gradient, residual, i + ahead);
-          const auto p = load_p(d, gradient, residual, i);
-          hn::StoreU(p, d, to + i);
-          if (sum != nullptr && !job.stream) hn::StoreU(p, d, sum + i);
-          return abs_bits(d, p);
-        });
-        if (sum != nullptr && job.stream) stream(to, sum, count * sizeof(float));
-        largest = std::max(largest, seen);
-        std::fill(to + count, to + padded, 0.0F);
+template <class M>
+HWY_INLINE void add_dots(M& m, const float* q, size_t q_stride, size_t columns, size_t n, Dots* dots) {
+  with_count(std::min(columns, kAtOnce), [&](auto of) HWY_ATTR { add_dots<of()>(m, q, q_stride, n, dots); });
+}
+
+// A tile of rows that was read before.
+struct Rows {
+  const float* at[kRows];
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) const {
+    return hn::LoadU(d, at[row] + i);
+  }
+};
+
+// One that is read, and kept.
+struct NewRows {
+  const float* gradient[kRows];
+  const float* residual[kRows];  // or null
+  float* kept[kRows];            // or null
+  size_t ahead;                  // from an element to one that is read later
+
+  template <class D>
+  HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) {
+    prefetch_p(d, gradient[row], residual[row], i + ahead);
+    const auto p = load_p(d, gradient[row], residual[row], i);
+    if (kept[row] != nullptr) hn::StoreU(p, d, kept[row] + i);
+    return p;
+  }
+};
+
+// The products of two rows, which may be the same one, and a tile of their columns, added to `dots`. `ahead`: from an
+// element to one that is read later.
+HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRows], size_t begin, size_t count,
+                              size_t ahead, Dots* dots) {
+  HWY_ALIGN float tile[kRows][kTile];
+  const bool streams = job.sum != nullptr && job.stream;
+  NewRows from{.gradient = {}, .residual = {}, .kept = {}, .ahead = ahead};
+  Rows again;
+  for (size_t row = 0; row < kRows; ++row) {
+    const size_t at = rows[row] * job.columns + begin;
+    from.gradient[row] = job.gradient + at;
+    from.residual[row] = offset(job.residual, at);
+    from.kept[row] = streams ? tile[row] : offset(job.sum, at);
+    again.at[row] = job.sum == nullptr ? from.gradient[row] : from.kept[row];
+  }
+  const float* const q = job.q + begin;
+  const size_t whole = count / kLanes * kLanes;
+  add_dots(from, q, job.q_stride, job.rank, whole, dots);
+  for (size_t j = kAtOnce; j < job.rank; j += kAtOnce) {
+    add_dots(again, q + j * job.q_stride, job.q_stride, job.rank - j, whole, dots + j);
+  }
+  if (whole < count) {
+    HWY_ALIGN float rest[kRows][kLanes] = {};
+    for (size_t row = 0; row < kRows; ++row) {
+      for (size_t i = whole; i < count; ++i) {
+        hn::StoreU(from.load(hn::CappedTag<float, 1>(), row, i), hn::CappedTag<float, 1>(), rest[row] + i - whole);
       }
-      for (size_t j = 0; j < job.rank; j += 2) {
-        const float* const q = job.q + j * job.q_stride + begin;
-        add_dots(tile, q, j + 1 < job.rank ? q + job.q_stride : q, padded, sums[j], sums[j + 1]);
+    }
+    Rows padded{rest[0], rest[1]};
+    for (size_t j = 0; j < job.rank; j += kAtOnce) {
+      add_dots(padded, q + whole + j * job.q_stride, job.q_stride, job.rank - j, kLanes, dots + j);
+    }
+  }
+  for (size_t row = 0; streams && row < kRows; ++row) {
+    stream(tile[row], job.sum + rows[row] * job.columns + begin, count * sizeof(float));
+  }
+}
+
+// Rows that a part of q serves, two at a time, while it is in the L1 cache.
+constexpr size_t kRowsAcross = 16;
+
+void multiply_rows(const MatrixProduct& job) {
+  Dots dots[kMaxRank];
+  double sums[kMaxRank][kRowsAcross];
+  for (size_t top = 0; top < job.rows; top += kRowsAcross) {
+    const size_t bottom = std::min(job.rows, top + kRowsAcross);
+    std::fill_n(&sums[0][0], job.rank * kRowsAcross, 0.0);
+    for (size_t from = 0; from < job.columns; from += kColumns) {
+      const size_t to = std::min(job.columns, from + kColumns);
+      for (size_t first = top; first < bottom; first += kRows) {
+        const size_t second = std::min(first + 1, bottom - 1);  // of an odd number the last row stands for both
+        // The same columns of the next rows, or the next ones of the first rows, or the first ones below.
+        size_t next = (first + kRows) * job.columns + from;
+        if (first + kRows >= bottom) next = to < job.columns ? top * job.columns + to : bottom * job.columns;
+        const size_t ahead = next - (first * job.columns + from);
+        std::fill_n(&dots[0].of_row[0][0], job.rank * kRows * kLanes, 0.0F);
+        for (size_t begin = from; begin < to; begin += kTile) {
+          multiply_tile(job, {first, second}, begin, std::min(kTile, to - begin), ahead, dots);
+        }
+        for (size_t j = 0; j < job.rank; ++j) {
+          sums[j][first - top] += sum_lanes(dots[j].of_row[0]);
+          if (second > first) sums[j][second - top] += sum_lanes(dots[j].of_row[1]);
+        }
       }
     }
     for (size_t j = 0; j < job.rank; ++j) {
-      for (size_t row = 0; row < rows; ++row) {
-        job.p[j * job.p_stride + first + row] = static_cast<float>(double{job.scale} * sums[j][row]);
-      }
+      float* const p = job.p + j * job.p_stride;
+      for (size_t row = top; row < bottom; ++row) p[row] = static_cast<float>(double{job.scale} * sums[j][row - top]);
     }
   }
   if (job.stream) hwy::FlushStream();
-  return largest;
 }
+
+// --- q = M^T p.
+
+constexpr size_t kRowsDown = 8;
 
 // Adds row * p to q for one row, or for kRowsDown rows one after the other.
 HWY_INLINE void add_row(const TransposedProduct& job, size_t row, size_t begin, size_t count) {
@@ -162,7 +233,11 @@ HWY_INLINE hn::Vec<D> finished(D d, const OuterProduct& job, size_t at, V produc
   return job.accumulate ? hn::Add(hn::LoadU(d, job.out + at), product) : product;
 }
 
-// Of kRows rows, some columns.
+// --- Outer products, of kOuterRows rows at a time, and a tile of them.
+
+constexpr size_t kOuterRows = 4, kOuterColumns = kTile / kOuterRows;
+
+// Of kOuterRows rows, some columns.
 HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, size_t count, float* to,
                            size_t to_stride) {
   for_vectors(count, [&](auto d, size_t i) HWY_ATTR {
@@ -184,19 +259,19 @@ HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, si
 }
 
 void outer_rows(const OuterProduct& job) {
-  HWY_ALIGN float tile[kRows * kColumns];
+  HWY_ALIGN float tile[kTile];
   size_t row = 0;
-  for (; row + kRows <= job.rows; row += kRows) {
+  for (; row + kOuterRows <= job.rows; row += kOuterRows) {
     float* const out = job.out + row * job.columns;
     if (!job.stream) {
       outer_tile(job, row, 0, job.columns, out, job.columns);
       continue;
     }
-    for (size_t begin = 0; begin < job.columns; begin += kColumns) {
-      const size_t count = std::min(kColumns, job.columns - begin);
-      outer_tile(job, row, begin, count, tile, kColumns);
-      for (size_t i = 0; i < kRows; ++i)
-        stream(tile + i * kColumns, out + i * job.columns + begin, count * sizeof(float));
+    for (size_t begin = 0; begin < job.columns; begin += kOuterColumns) {
+      const size_t count = std::min(kOuterColumns, job.columns - begin);
+      outer_tile(job, row, begin, count, tile, kOuterColumns);
+      for (size_t i = 0; i < kOuterRows; ++i)
+        stream(tile + i * kOuterColumns, out + i * job.columns + begin, count * sizeof(float));
     }
   }
   for (; row < job.rows; ++row) {
@@ -257,7 +332,7 @@ HWY_EXPORT(multiply_columns);
 HWY_EXPORT(outer_rows);
 HWY_EXPORT(pass_column);
 
-uint32_t multiply(const MatrixProduct& job) { return HWY_DYNAMIC_DISPATCH(multiply_rows)(job); }
+void multiply(const MatrixProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_rows)(job); }
 
 void multiply_transposed(const TransposedProduct& job) { HWY_DYNAMIC_DISPATCH(multiply_columns)(job); }
 

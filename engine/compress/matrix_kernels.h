@@ -16,7 +16,7 @@ inline constexpr size_t kMaxRank = 64;
 // Narrow factors of rows are padded with zeros to a multiple of so many elements.
 inline constexpr size_t kLanes = 16;
 
-// p = scale * M q, for rows of M = gradient + residual. Returns the largest of the bits of |M|.
+// p = scale * M q, for rows of M = gradient + residual.
 struct MatrixProduct {
   const float* gradient;
   const float* residual;  // or null
@@ -30,7 +30,7 @@ struct MatrixProduct {
   float* p;
   size_t p_stride;
 };
-uint32_t multiply(const MatrixProduct& job);
+void multiply(const MatrixProduct& job);
 
 // q = M^T p, for rows of M and a strip of its columns.
 struct TransposedProduct {

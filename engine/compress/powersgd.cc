@@ -160,27 +160,26 @@ class PowerSgd final : public Compressor {
   // gradient + residual, which is kept where the next residual will be.
   bool encode_p(const Encode& job, const Layout& layout, Queue& queue) const {
     auto* const p = reinterpret_cast<float*>(job.payload.data());
-    Largest largest;
     layout.for_matrices([&](const Factors& of) {
       const int64_t columns = of.matrix.columns, stride = round_up(columns, kLanes);
       const float* const q = start(job, layout, of, stride);
       for_ranges(queue, of.matrix.rows, Layout::rows_across(of.matrix), [&](int64_t begin, int64_t end) {
         const int64_t at = of.matrix.begin + begin * columns;
-        largest.add(multiply({.gradient = job.gradient.data() + at,
-                              .residual = offset(job.residual, at),
-                              .sum = job.residual == nullptr ? nullptr : job.residual_next + at,
-                              .stream = job.gradient.size() * sizeof(float) >= kStreamBytes,
-                              .rows = static_cast<size_t>(end - begin),
-                              .columns = static_cast<size_t>(columns),
-                              .q = q,
-                              .q_stride = static_cast<size_t>(stride),
-                              .rank = static_cast<size_t>(layout.rank()),
-                              .scale = job.scale,
-                              .p = p + of.p_at + begin,
-                              .p_stride = static_cast<size_t>(of.matrix.rows)}));
+        multiply({.gradient = job.gradient.data() + at,
+                  .residual = offset(job.residual, at),
+                  .sum = job.residual == nullptr ? nullptr : job.residual_next + at,
+                  .stream = job.gradient.size() * sizeof(float) >= kStreamBytes,
+                  .rows = static_cast<size_t>(end - begin),
+                  .columns = static_cast<size_t>(columns),
+                  .q = q,
+                  .q_stride = static_cast<size_t>(stride),
+                  .rank = static_cast<size_t>(layout.rank()),
+                  .scale = job.scale,
+                  .p = p + of.p_at + begin,
+                  .p_stride = static_cast<size_t>(of.matrix.rows)});
       });
     });
-    return finite_product(job.scale, largest.get()) && all_finite(p, layout.p_numbers());
+    return all_finite(p, layout.p_numbers());
   }
 
   // The Q that this step begins with, padded, in scratch.
