@@ -24,11 +24,9 @@
 // 80.2, 82.6, 85.3, 84.8. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 8.36, 9.28, 20.5,
 // 9.95; 4 ranks, fp32 5.80: 10.7, 12.1, 20.7, 5.97. None is in the default list.
 #include "engine/compress/blocks.h"
-#include "engine/compress/momentum_kernels.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
-#include "engine/compress/write_floats.h"
 
 namespace gradtune::compress {
 namespace {
@@ -68,29 +66,20 @@ class Signs final : public Compressor {
     write_frame(job.payload, layout, member_.id, n);
     std::atomic<bool> finite = true;
     const bool streamed = n * 4 >= kStreamBytes;
-    const int64_t task = member_.has_momentum ? kBlockElements : task_elements(n);
-    for_ranges(queue, n, run_elements(layout.block, task), [&](int64_t begin, int64_t end) {
-      EncodeRun run = run_of(job, begin, end);
-      alignas(64) float momentum[kBlockElements];  // of signum, whose tasks are as large
-      if (member_.has_momentum && job.work.state != nullptr) {
-        const auto decay = static_cast<float>(spec_.parameter);
-        update_momentum({.before = reinterpret_cast<const float*>(job.work.state) + begin,
-                         .gradient = run.gradient,
-                         .residual = run.residual,
-                         .next = momentum,
-                         .decay = decay,
-                         .gain = 1 - decay,
-                         .n = run.n});
-        write_floats(momentum, reinterpret_cast<float*>(job.work.state_next) + begin, run.n, streamed);
-        run.gradient = momentum;
-        run.residual = nullptr;
-      }
+    Momentum momentum;
+    if (member_.has_momentum && job.work.state != nullptr) {
+      momentum = {.before = reinterpret_cast<const float*>(job.work.state),
+                  .next = reinterpret_cast<float*>(job.work.state_next),
+                  .decay = static_cast<float>(spec_.parameter)};
+    }
+    for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       const SignTarget to{.kind = member_.scales,
                           .scales = reinterpret_cast<float*>(payload + scales_at(layout, begin)),
                           .bits = payload + layout.codes_at + begin / 8,
                           .block = static_cast<size_t>(layout.block),
+                          .momentum = momentum.from(begin),
                           .stream = streamed};
-      if (!encode_signs(run, to)) finite.store(false, std::memory_order_relaxed);
+      if (!encode_signs(run_of(job, begin, end), to)) finite.store(false, std::memory_order_relaxed);
     });
     return finite.load(std::memory_order_relaxed);
   }

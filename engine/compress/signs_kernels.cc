@@ -13,6 +13,7 @@
 #include <hwy/highway.h>
 
 #include "engine/compress/bit_sums-inl.h"
+#include "engine/compress/momentum-inl.h"
 #include "engine/compress/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -146,10 +147,11 @@ struct Levels {
 };
 
 // The run comes by value: what the compiler keeps in registers no store can change.
-void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, Output<float>& errors) {
+void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, size_t at,
+                  Output<float>& errors) {
   for (; begin < end; begin += kTile) {
     const size_t count = std::min(kTile, end - begin);
-    float* error = errors.tile(begin);
+    float* error = errors.tile(at + begin);
     for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const Levels levels(to.kind, to.scales, block);
       const float positive = run.error_scale * levels.positive, negative = run.error_scale * levels.negative;
@@ -169,9 +171,14 @@ void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t
   }
 }
 
-bool encode_run(const EncodeRun& run, const SignTarget& to) {
-  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
+// The sums of blocks.
+struct BlockSums {
   double largest = 0, total = 0;
+};
+
+// What is `at` elements behind the first one of `errors`.
+HWY_INLINE void encode_blocks(const EncodeRun& run, const SignTarget& to, size_t at, Output<float>& errors,
+                              BlockSums& sums) {
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
   // Errors of votes do not.
   const size_t group = to.kind == SignScales::vote ? kTile : std::max(to.block, kTile / to.block * to.block);
@@ -179,15 +186,45 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
     const size_t end = std::min(run.n, begin + group);
     for_parts(begin, end, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const double sum = write_block(run, to, block, from, stop - from).total();
-      largest = std::max(largest, sum);
-      total += sum;
+      sums.largest = std::max(sums.largest, sum);
+      sums.total += sum;
     });
-    if (run.residual_next != nullptr) write_errors(run, to, begin, end, errors);
+    if (run.residual_next != nullptr) write_errors(run, to, begin, end, at, errors);
+  }
+}
+
+HWY_INLINE void encode_momentum(const EncodeRun& run, const SignTarget& to, Output<float>& errors, BlockSums& sums) {
+  const Momentum momentum = to.momentum;
+  Output<float> next(momentum.next, to.stream);
+  for (size_t begin = 0; begin < run.n; begin += kTile) {
+    const size_t count = std::min(kTile, run.n - begin);
+    float* const tile = next.tile(begin);
+    update_momentum(momentum.before + begin, momentum.decay, run.gradient + begin, offset(run.residual, begin), count,
+                    tile);
+    EncodeRun part = run;
+    part.gradient = tile;
+    part.residual = nullptr;
+    part.n = count;
+    SignTarget target = to;
+    target.bits += begin / 8;
+    target.scales += begin / to.block;
+    encode_blocks(part, target, begin, errors, sums);
+    next.finish_tile(count);
+  }
+}
+
+bool encode_run(const EncodeRun& run, const SignTarget& to) {
+  Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
+  BlockSums sums;
+  if (to.momentum.before == nullptr) {
+    encode_blocks(run, to, 0, errors, sums);
+  } else {
+    encode_momentum(run, to, errors, sums);
   }
   // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
   // the total does not.
-  const auto bound = static_cast<float>(largest);
-  return std::isfinite(total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
+  const auto bound = static_cast<float>(sums.largest);
+  return std::isfinite(sums.total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
 // Payloads that are added at once are those of two BitSums.

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/compress/momentum.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
@@ -26,9 +27,10 @@ constexpr int64_t scales_per_block(SignScales scales) { return scales == SignSca
 // Where a run of whole blocks, but for the last one of the bucket, is encoded to.
 struct SignTarget {
   SignScales kind;
-  float* scales;    // of each block
-  std::byte* bits;  // zero behind the last element
-  size_t block;     // elements, a multiple of 8
+  float* scales;      // of each block
+  std::byte* bits;    // zero behind the last element
+  size_t block;       // elements, a multiple of 8
+  Momentum momentum;  // of votes: what is encoded instead of gradient + residual, if any
   bool stream;
 };
 

@@ -165,9 +165,9 @@ class TopK final : public Compressor {
     TopkSelection::Carried carried;
     std::memcpy(&carried.bound, work.state, sizeof carried.bound);
     if (member_.has_momentum) {
-      carried.momentum = reinterpret_cast<const float*>(work.state + kMomentumAt);
-      carried.momentum_next = reinterpret_cast<float*>(work.state_next + kMomentumAt);
-      carried.decay = decay_after(steps_of(work));
+      carried.momentum = {.before = reinterpret_cast<const float*>(work.state + kMomentumAt),
+                          .next = reinterpret_cast<float*>(work.state_next + kMomentumAt),
+                          .decay = decay_after(steps_of(work))};
     }
     return carried;
   }

@@ -11,14 +11,17 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "engine/compress/momentum-inl.h"
 #include "engine/compress/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-template <bool has_residual>
+template <bool has_residual, bool has_momentum>
 size_t scan(const TopkScan& block, Candidate* candidates) {
   Output<float> kept(block.kept, block.stream);
+  Output<float> momenta(block.momentum.next, block.stream);
+  HWY_ALIGN float only_scanned[kTile];
   const Errors errors = block.errors;
   const auto below = static_cast<int32_t>(block.bound - 1);
   size_t found = 0;
@@ -27,9 +30,16 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     const float* gradient = block.gradient + begin;
     const float* residual = offset(block.residual, begin);
     float* const tile = kept.tile(begin);
+    float* const momentum = momenta.tile(begin);
+    if constexpr (has_momentum) {
+      float* const to = momentum == nullptr ? only_scanned : momentum;
+      update_momentum(block.momentum.before + begin, block.momentum.decay, gradient, nullptr, count, to);
+      gradient = to;
+    }
     const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
       const hn::RebindToSigned<decltype(d)> di;
-      prefetch_ahead(d, gradient, residual, i);
+      if constexpr (!has_momentum) prefetch_ahead(d, gradient, residual, i);
+      if constexpr (has_momentum && has_residual) prefetch(d, residual, i + kAhead);
       auto p = hn::LoadU(d, gradient + i);
       if constexpr (has_residual) p = hn::Add(p, hn::LoadU(d, residual + i));
       if (tile != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, errors.unsent_factor)), d, tile + i);
@@ -52,13 +62,20 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     for (size_t i = found_before; tile != nullptr && i < found; ++i) {
       tile[candidates[i].index - block.index - begin] = errors.of_sent(candidates[i].value);
     }
+    for (size_t i = found_before; has_momentum && momentum != nullptr && i < found; ++i) {
+      momentum[candidates[i].index - block.index - begin] = 0;
+    }
     kept.finish_tile(count);
+    momenta.finish_tile(count);
   }
   return found;
 }
 
 size_t scan_block(const TopkScan& block, Candidate* candidates) {
-  return block.residual == nullptr ? scan<false>(block, candidates) : scan<true>(block, candidates);
+  if (block.momentum.before != nullptr) {
+    return block.residual == nullptr ? scan<false, true>(block, candidates) : scan<true, true>(block, candidates);
+  }
+  return block.residual == nullptr ? scan<false, false>(block, candidates) : scan<true, false>(block, candidates);
 }
 
 uint32_t keep_block(const Unsent& block) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/compress/momentum.h"
 #include "engine/core/float16.h"
 
 namespace gradtune::compress {
@@ -38,6 +39,7 @@ struct TopkScan {
   uint32_t index;  // of the first element
   uint32_t bound;  // keeps elements whose bits of |p| are >= bound
   Errors errors;
+  Momentum momentum;  // if any, it takes the gradient's place; the next one is zero where candidates are
   float* kept;  // or null; otherwise what is kept of every element is written there, as if all candidates were sent
   bool stream;
 };

@@ -8,8 +8,6 @@
 #include <cmath>
 #include <functional>
 
-#include "engine/compress/momentum_kernels.h"
-#include "engine/compress/write_floats.h"
 #include "engine/core/float16.h"
 #include "engine/core/rng.h"
 
@@ -96,31 +94,21 @@ uint32_t TopkSelection::next_bound() const {
   return static_cast<uint32_t>(std::clamp<int64_t>(threshold + above, 1, kInfinityBits));
 }
 
-// As update_momentum makes it.
 float TopkSelection::momentum_of(int64_t element) const {
-  return carried_.momentum[element] * carried_.decay + job_.gradient.data()[element] * (1 - carried_.decay);
+  return carried_.momentum.of(carried_.momentum.before[element], job_.gradient.data()[element]);
 }
 
-TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound, Tile& momentum) const {
+TopkScan TopkSelection::scan_of(int64_t block, uint32_t bound) const {
   const int64_t begin = block * kBlockElements;
-  const auto n = static_cast<size_t>(std::min(n_ - begin, kBlockElements));
-  const float* gradient = job_.gradient.data() + begin;
-  if (carried_.momentum != nullptr) {
-    update_momentum({.before = carried_.momentum + begin,
-                     .gradient = gradient,
-                     .residual = nullptr,
-                     .next = momentum.data(),
-                     .decay = carried_.decay,
-                     .gain = 1 - carried_.decay,
-                     .n = n});
-    gradient = momentum.data();
-  }
-  return {.gradient = gradient,
+  Momentum momentum = carried_.momentum.from(begin);
+  momentum.next = nullptr;
+  return {.gradient = job_.gradient.data() + begin,
           .residual = offset(job_.residual, begin),
-          .n = n,
+          .n = static_cast<size_t>(std::min(n_ - begin, kBlockElements)),
           .index = static_cast<uint32_t>(begin),
           .bound = bound,
           .errors = errors_,
+          .momentum = momentum,
           .kept = nullptr,
           .stream = false};
 }
@@ -133,8 +121,7 @@ bool TopkSelection::pooled(uint32_t bound) const {
 // The elements of a block whose bits of |p| reach the bound, and all candidates. `buffer` may be used for them.
 std::span<const Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
   if (pooled(bound)) return pool_.subspan(blocks_[block].pool_at, blocks_[block].pool_count);
-  Tile momentum;
-  return {buffer, scan_topk(scan_of(block, std::min(bound, bound_), momentum), buffer)};
+  return {buffer, scan_topk(scan_of(block, std::min(bound, bound_)), buffer)};
 }
 
 // A bound that about 1.3 to 1.6 k elements reach, as bits of |p|; at least 1, so that zeros (there may be a great many)
@@ -146,7 +133,7 @@ uint32_t TopkSelection::guess_bound() const {
   const float* const gradient = job_.gradient.data();
   const float* const residual = job_.residual;
   const auto p_of = [&](int64_t i) {
-    const float of_gradient = carried_.momentum == nullptr ? gradient[i] : momentum_of(i);
+    const float of_gradient = carried_.momentum.before == nullptr ? gradient[i] : momentum_of(i);
     return residual == nullptr ? of_gradient : of_gradient + residual[i];
   };
   const auto first_of = [&](int64_t group) {
@@ -184,19 +171,15 @@ void TopkSelection::collect(uint32_t bound) {
   const bool streamed = n_ * 4 >= kStreamBytes;
   for_blocks(queue_, blocks(), [&](int64_t block) {
     const int64_t begin = block * kBlockElements;
-    alignas(64) Tile momentum;
     Buffer buffer;
-    TopkScan scan = scan_of(block, bound_, momentum);
+    TopkScan scan = scan_of(block, bound_);
+    scan.momentum = carried_.momentum.from(begin);
     scan.kept = banks() ? job_.residual_next + begin : nullptr;
     scan.stream = streamed;
     const size_t count = scan_topk(scan, buffer.data());
     uint32_t largest = 0;
     for (size_t i = 0; i < count; ++i) largest = std::max(largest, key_of(buffer[i].value));
     largest_.add(largest);
-    if (carried_.momentum != nullptr) {
-      for (size_t i = 0; i < count; ++i) momentum[buffer[i].index - scan.index] = 0;
-      write_floats(momentum.data(), carried_.momentum_next + begin, scan.n, streamed);
-    }
     const int64_t at = found_.fetch_add(static_cast<int64_t>(count), std::memory_order_relaxed);
     blocks_[block].pool_at = static_cast<uint32_t>(at);
     blocks_[block].pool_count = static_cast<uint32_t>(count);
@@ -335,8 +318,8 @@ void TopkSelection::keep(const Candidate& candidate, bool is_sent) const {
     const float p = candidate.value;
     job_.residual_next[candidate.index] = is_sent ? errors_.of_sent(p) : errors_.of_unsent(p);
   }
-  if (carried_.momentum != nullptr) {
-    carried_.momentum_next[candidate.index] = is_sent ? 0 : momentum_of(candidate.index);
+  if (carried_.momentum.before != nullptr) {
+    carried_.momentum.next[candidate.index] = is_sent ? 0 : momentum_of(candidate.index);
   }
 }
 

@@ -21,6 +21,7 @@
 #include <span>
 
 #include "engine/compress/compressor.h"
+#include "engine/compress/momentum.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/topk_kernels.h"
 
@@ -32,10 +33,8 @@ class TopkSelection {
 
   // What the step before left.
   struct Carried {
-    uint32_t bound = 0;               // as bits of |p|; 0: none
-    const float* momentum = nullptr;  // null: what is selected from is p. Otherwise the next momentum takes the
-    float* momentum_next = nullptr;   // gradient's place, and is zero where it is sent
-    float decay = 0;                  // momentum_next = decay * momentum + (1 - decay) * gradient
+    uint32_t bound = 0;  // as bits of |p|; 0: none
+    Momentum momentum;   // if any, it takes the gradient's place, and the next one is zero where it is sent
   };
 
   // 0 < k <= n.
@@ -60,13 +59,12 @@ class TopkSelection {
 
  private:
   struct Block;
-  using Tile = std::array<float, kBlockElements>;
 
   int64_t blocks() const { return (n_ + kBlockElements - 1) / kBlockElements; }
   bool banks() const { return job_.residual_next != nullptr && !job_.add_to_residual_next; }
   bool adds() const { return job_.residual_next != nullptr && job_.add_to_residual_next; }
   float momentum_of(int64_t element) const;
-  TopkScan scan_of(int64_t block, uint32_t bound, Tile& momentum) const;
+  TopkScan scan_of(int64_t block, uint32_t bound) const;
   bool pooled(uint32_t bound) const;
   std::span<const Candidate> candidates(int64_t block, uint32_t bound, Candidate* buffer) const;
 
