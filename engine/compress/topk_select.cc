@@ -281,10 +281,22 @@ void TopkSelection::divide(uint32_t threshold) {
   }
 }
 
+// An element of a block, as it is sent.
+void TopkSelection::send(const Candidate& candidate, uint32_t begin, uint32_t at, const Sent& sent) const {
+  sent.positions[at] = static_cast<uint16_t>(candidate.index - begin);
+  sent.values[at] = core::narrow_bf16(job_.scale * candidate.value);
+}
+
 // Candidates that are not sent are too many for branches to be predicted.
 void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) const {
   const Block& block = blocks_[index];
+  const auto begin = static_cast<uint32_t>(index * kBlockElements);
   sent.starts[index] = block.sent_at;
+  if (found_ == count_ && !adds()) {  // all of them are, as is kept already
+    const Candidate* const all = pool_.data() + block.pool_at;
+    for (uint32_t i = 0; i < block.pool_count; ++i) send(all[i], begin, block.sent_at + i, sent);
+    return;
+  }
   Buffer buffer;
   const std::span<const Candidate> list = candidates(index, block.ties > 0 ? threshold : threshold + 1, buffer.data());
   const auto is_kept_as_sent = [&](uint32_t key) { return key >= bound_; };
@@ -298,11 +310,9 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
     takes += is_sent;
     mistakes += is_sent != is_kept_as_sent(key);
   }
-  const auto begin = static_cast<uint32_t>(index * kBlockElements);
   for (uint32_t i = 0; i < takes; ++i) {
     const Candidate& candidate = list[taken[i]];
-    sent.positions[block.sent_at + i] = static_cast<uint16_t>(candidate.index - begin);
-    sent.values[block.sent_at + i] = core::narrow_bf16(job_.scale * candidate.value);
+    send(candidate, begin, block.sent_at + i, sent);
     if (adds()) job_.residual_next[candidate.index] += errors_.of_sent(candidate.value);
   }
   for (uint32_t i = 0; banks() && i < mistakes; ++i) hwy::Prefetch(job_.residual_next + list[mistaken[i]].index);

@@ -74,6 +74,7 @@ class TopkSelection {
   void count_bins(uint32_t low, uint32_t high, int shift) const;
   uint32_t select(uint32_t low, uint32_t high, uint32_t rank) const;
   void divide(uint32_t threshold);
+  void send(const Candidate& candidate, uint32_t begin, uint32_t at, const Sent& sent) const;
   void send(int64_t block, uint32_t threshold, const Sent& sent) const;
   void keep(const Candidate& candidate, bool is_sent) const;
   void add_unsent(int64_t block, const uint16_t* positions) const;
