@@ -93,7 +93,7 @@ struct CompressorTraits {
   int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
 
   // Of payloads that need not be full: how many bytes of one are used, from the first on, as it says itself; never more
-  // than it has, whatever it says. Exchanges leave out the rest. Null: all are.
+  // than it has, whatever it says. Encoders leave the rest as it is, and exchanges leave it out. Null: all are.
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   double usual_use = 1;  // the share of payload_bytes that is used of gradients, until it was measured
 

@@ -51,6 +51,13 @@ class CompressorConformance : public testing::TestWithParam<core::CompressorSpec
   std::vector<float> decode_one(const Payload& payload, const EncodeCase& job) const {
     return decode(*compressor_, decoding_of(job, {payload})).value();
   }
+
+  // What an encoder writes of a payload, and exchanges send.
+  Payload used_of(const Payload& payload) const {
+    const auto used_bytes = compressor_->traits().used_bytes;
+    if (used_bytes == nullptr) return payload;
+    return {payload.begin(), payload.begin() + used_bytes(std::as_bytes(std::span(payload)))};
+  }
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, CompressorConformance, testing::ValuesIn(specs()), [](const auto& spec) {
@@ -119,9 +126,9 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
     job.fill = 0x5a;
     job.misaligned = 6;
     const Encoded again = encode(*compressor_, job);
-    EXPECT_EQ(once.payload, again.payload) << n;
+    EXPECT_EQ(used_of(once.payload), used_of(again.payload)) << n;
     EXPECT_TRUE(same_bytes(once.residual_next, again.residual_next)) << n;
-    DecodeCase decoding = decoding_of(job, {once.payload});
+    DecodeCase decoding = decoding_of(job, {again.payload});
     decoding.misaligned = 0;
     EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decode_one(once.payload, job))) << n;
   }
