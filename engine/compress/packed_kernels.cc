@@ -47,7 +47,7 @@ HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n, float* e
   const hn::CappedTag<float, kGroup> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const auto first_exponent = hn::Set(du, 1U << 23);
-  auto any = hn::Zero(du), most = any, least = hn::Set(du, ~0U);
+  auto most = hn::Zero(du), least = hn::Set(du, ~0U);
   const auto see = [&](auto of, size_t i) HWY_ATTR {
     const auto bits = sent_bits<type>(of, run, begin + i);
     if (error != nullptr) write_error(of, run, begin + i, bits, error + i);
@@ -58,12 +58,16 @@ HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n, float* e
     prefetch_ahead(d, run.gradient, run.residual, begin + i);
     const auto bits = see(d, i);
     const auto magnitude = hn::And(bits, hn::Set(du, kAbsBits));
-    any = hn::Or(any, bits);
     most = hn::Max(most, magnitude);
     least = hn::Min(least, hn::Sub(magnitude, first_exponent));
   }
-  Range range{!hn::AllTrue(du, hn::Eq(any, hn::Zero(du))), hn::GetLane(hn::MaxOfLanes(du, most)) >> 23,
-              hn::GetLane(hn::MinOfLanes(du, least)) >> 23};
+  const uint32_t largest = hn::GetLane(hn::MaxOfLanes(du, most));
+  Range range{largest != 0, largest >> 23, hn::GetLane(hn::MinOfLanes(du, least)) >> 23};
+  if (largest == 0) {  // zeros, some of which may be negative
+    auto any = hn::Zero(du);
+    for (size_t j = 0; j < i; j += hn::Lanes(d)) any = hn::Or(any, sent_bits<type>(d, run, begin + j));
+    range.any = !hn::AllTrue(du, hn::Eq(any, hn::Zero(du)));
+  }
   const hn::CappedTag<float, 1> lane;
   for (; i < n; ++i) {
     const uint32_t bits = hn::GetLane(see(lane, i)), exponent = (bits & kAbsBits) >> 23;
@@ -76,18 +80,21 @@ template <PackedType type>
 PackedHeaders write_group_headers(const EncodeRun run, bool stream, GroupHeader* headers) {
   Output<float> errors(run.residual_next, stream && !run.add_to_residual_next);
   PackedHeaders all{0, true};
-  for (size_t begin = 0; begin < run.n; begin += kGroup) {
-    const size_t n = std::min(kGroup, run.n - begin);
-    const Range range = range_of<type>(run, begin, n, errors.tile(begin));
-    errors.finish_tile(n);
-    GroupHeader header{.base = 0, .bits = GroupHeader::kNoGroup};
-    if (range.any) {
-      const uint32_t base = range.most == 0 ? 0 : range.least;
-      header = {static_cast<uint8_t>(base), static_cast<uint8_t>(std::bit_width(range.most - base))};
+  for (size_t tile = 0; tile < run.n; tile += kTile) {
+    const size_t end = std::min(run.n, tile + kTile);
+    float* const error = errors.tile(tile);
+    for (size_t begin = tile; begin < end; begin += kGroup) {
+      const Range range = range_of<type>(run, begin, std::min(kGroup, end - begin), offset(error, begin - tile));
+      GroupHeader header{.base = 0, .bits = GroupHeader::kNoGroup};
+      if (range.any) {
+        const uint32_t base = range.most == 0 ? 0 : range.least;
+        header = {static_cast<uint8_t>(base), static_cast<uint8_t>(std::bit_width(range.most - base))};
+      }
+      all.finite &= range.most != 0xff;
+      all.bytes += group_bytes(type, header.bits);
+      *headers++ = header;
     }
-    all.finite &= range.most != 0xff;
-    all.bytes += group_bytes(type, header.bits);
-    *headers++ = header;
+    errors.finish_tile(end - tile);
   }
   return all;
 }
