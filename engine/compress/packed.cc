@@ -8,14 +8,15 @@
 // (Hershcovitch et al., "ZipNN", 2024; Zhang et al., "DFloat11", 2025, both of weights).
 //
 // Payload: header (count = used bytes / 16); for each run of 8192 elements where its groups end, in units of 8 bytes of
-// 32 bits; the groups' headers; the groups. There is room for the worst case, a little more than the numbers themselves;
-// what is behind the last group is left as it was and need not be sent (used_bytes). Over Gloo it is not; other backends carry all
-// of it, and gain nothing. Normal numbers take 28 of 32 and 12 of 16 bits, gradients of the Fashion-MNIST model 24 to 26
-// and 8 to 10, as every tenth group is zeros.
+// 32 bits; the groups' headers; the groups. There is room for the worst case, a little more than the numbers
+// themselves; what is behind the last group is left as it was and need not be sent (used_bytes). Over Gloo it is not;
+// other backends carry all of it, and gain nothing. Normal numbers take 28 of 32 and 12 of 16 bits, gradients of the
+// Fashion-MNIST model 24 to 26 and 8 to 10, as every tenth group is zeros.
 //
-// Bytes moved per element: encode reads 4 twice, as headers come before groups, or 8, and writes the groups; decode reads
-// those of all payloads and writes 4. On two cores with AVX-512 (bench compress_host, 2026-11-24) packed takes 0.76 of
-// the stream kernel's speed to encode, 1.09 with error feedback, and 0.95 to decode, bf16packed 0.73, 1.07 and 1.05.
+// Bytes moved per element: encode reads 4 twice, as headers come before groups, or 8, and writes the groups; decode
+// reads those of all payloads and writes 4. On two cores with AVX-512 (bench compress_host, 2026-11-24) packed takes
+// 0.76 of the stream kernel's speed to encode, 1.09 with error feedback, and 0.95 to decode, bf16packed 0.73, 1.07 and
+// 1.05.
 #include <atomic>
 #include <cstring>
 #include <vector>
