@@ -38,7 +38,7 @@ struct Dots {
 // Adds the products of n elements, a multiple of kLanes, of kRows rows and kCount columns of q to `dots`. M has
 // `load`(d, row, i).
 template <size_t kCount, class M>
-HWY_INLINE void add_dots(M& m, const float* q, size_t q_stride, size_t n, Dots* dots) {
+HWY_INLINE void add_dots(const M& m, const float* q, size_t q_stride, size_t n, Dots* dots) {
   const RowLanes d;
   for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
     const auto sum_of = [&](size_t row, size_t j) HWY_ATTR { return hn::Load(d, dots[j].of_row[row] + lane); };
@@ -70,7 +70,7 @@ HWY_INLINE void add_dots(M& m, const float* q, size_t q_stride, size_t n, Dots* 
 }
 
 template <class M>
-HWY_INLINE void add_dots(M& m, const float* q, size_t q_stride, size_t columns, size_t n, Dots* dots) {
+HWY_INLINE void add_dots(const M& m, const float* q, size_t q_stride, size_t columns, size_t n, Dots* dots) {
   with_count(std::min(columns, kAtOnce), [&](auto of) HWY_ATTR { add_dots<of()>(m, q, q_stride, n, dots); });
 }
 
@@ -92,7 +92,7 @@ struct NewRows {
   size_t ahead;                  // from an element to one that is read later
 
   template <class D>
-  HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) {
+  HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) const {
     prefetch_p(d, gradient[row], residual[row], i + ahead);
     const auto p = load_p(d, gradient[row], residual[row], i);
     if (kept[row] != nullptr) hn::StoreU(p, d, kept[row] + i);

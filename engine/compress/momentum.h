@@ -20,6 +20,7 @@ struct Momentum {
     if (before == nullptr) return {};
     return {before + i, next == nullptr ? nullptr : next + i, decay};
   }
+  // Of one element, rounded as update_momentum (momentum-inl.h) does.
   float of(float old, float p) const { return old * decay + p * (1 - decay); }
 };
 

@@ -179,6 +179,7 @@ class PowerSgd final : public Compressor {
                   .p_stride = static_cast<size_t>(of.matrix.rows)});
       });
     });
+    // An element that is not finite makes its row of P so, whatever Q is: zero times infinity is none either.
     return all_finite(p, layout.p_numbers());
   }
 
