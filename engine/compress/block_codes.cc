@@ -16,8 +16,8 @@
 //
 // Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
 // bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads.
-// Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 64 elements, alone less than half of
-// what memory takes (bench compress_host, rows "draws").
+// Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 128 elements, alone a quarter of what
+// memory takes (bench compress_host, rows "draws").
 //
 // Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
 // ranks, fp32 85.2 %: int8 85.6, int8s 85.5, fp8e4m3 85.7, fp8e5m2 85.4, natural 85.5; beside 85.5 %: qsgd 85.4 with 8

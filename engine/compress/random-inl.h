@@ -1,11 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits of elements, by their position in the gradient: 16 each, so that one block of Philox
-// (engine/core/philox.h) serves 8 elements. Element e belongs to the group e / 64, which is made of the 8 blocks with
-// counters {group * 8 + b, step, rank, use}, b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the
-// blocks, the others words 2 and 3: with i = e % 32, block i / 4, and of its two words the low half of the first, its
-// high half, and so on. So vectors of 64-bit lanes, one block in each, store what they computed as it is.
+// Random bits of elements, by their position in the gradient: 16 each, of which 8 are drawn for it. Those of two elements
+// are the same two bytes, which are the upper one in turn. So every element has 16 uniform bits, and where it is rounded
+// to hangs on what its pair is rounded to only as far as the lower byte decides: in one case of 256. One block of Philox
+// (engine/core/philox.h) serves 16 elements.
+//
+// Element e belongs to the group e / 128, which is made of the 8 blocks with counters {group * 8 + b, step, rank, use},
+// b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the blocks, the next 32 words 2 and 3: with i = e %
+// 32, block i / 4, and of its two words the low half of the first, its high half, and so on. So vectors of 64-bit lanes,
+// one block in each, store what they computed as it is. The last 64 elements have the same, with bytes exchanged.
 #if defined(GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
@@ -87,21 +91,23 @@ class RandomTile {
   }
 
  private:
-  static constexpr size_t kGroup = 64;
+  static constexpr size_t kGroup = 128, kPair = kGroup / 2;
   static constexpr size_t kBlocks = 8;
 
 #if HWY_TARGET == HWY_SCALAR
 
   HWY_INLINE void fill(uint64_t group, size_t groups) {
     uint16_t* to = tile_;
-    for (; groups > 0; --groups, ++group, to += kGroup / 2) {
+    for (; groups > 0; --groups, ++group, to += kGroup - kPair / 2) {
       for (size_t b = 0; b < kBlocks; ++b, to += 4) {
         const auto words =
             core::philox4x32({static_cast<uint32_t>(group * kBlocks + b), random_.step, random_.rank, random_.use},
                              {static_cast<uint32_t>(random_.seed), static_cast<uint32_t>(random_.seed >> 32)});
         std::memcpy(to, words.data(), 8);
-        std::memcpy(to + kGroup / 2, words.data() + 2, 8);
+        std::memcpy(to + kPair / 2, words.data() + 2, 8);
       }
+      for (size_t i = 0; i < kPair; ++i)
+        to[kPair / 2 + i] = static_cast<uint16_t>(to[i - kPair / 2] << 8 | to[i - kPair / 2] >> 8);
     }
   }
 
@@ -131,13 +137,21 @@ class RandomTile {
     }
   }
 
+  template <class D16, class V16>
+  static HWY_INLINE V16 exchange_bytes(D16 /*d*/, V16 v) {
+    return hn::Or(hn::ShiftLeft<8>(v), hn::ShiftRight<8>(v));
+  }
+
   // A block in each lane, of one group.
   HWY_INLINE void store(V x0, V x1, V x2, V x3, size_t block) {
     const D d;
     const hn::Repartition<uint16_t, D> d16;
     uint16_t* const to = tile_ + block / kBlocks * kGroup + block % kBlocks * 4;
-    hn::StoreU(hn::BitCast(d16, philox_pair(d, x0, x1)), d16, to);
-    hn::StoreU(hn::BitCast(d16, philox_pair(d, x2, x3)), d16, to + kGroup / 2);
+    const auto first = hn::BitCast(d16, philox_pair(d, x0, x1)), second = hn::BitCast(d16, philox_pair(d, x2, x3));
+    hn::StoreU(first, d16, to);
+    hn::StoreU(second, d16, to + kPair / 2);
+    hn::StoreU(exchange_bytes(d16, first), d16, to + kPair);
+    hn::StoreU(exchange_bytes(d16, second), d16, to + kPair + kPair / 2);
   }
 
 #endif

@@ -64,7 +64,7 @@ struct HostWork {
   // those of the state, each of which is read and written. One pass needs as many as this. Decode writes one.
   int reads = 1, feedback_reads = 2, feedback_writes = 1, state_arrays = 0;
 
-  bool rounds_at_random = false;  // encode draws 16 random bits for each element
+  bool rounds_at_random = false;  // encode draws random bits for each element
 };
 
 struct CompressorTraits {

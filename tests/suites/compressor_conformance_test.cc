@@ -316,6 +316,36 @@ TEST_P(CompressorConformance, random_ones_are_unbiased) {
   }
 }
 
+// Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not average out.
+TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
+  if (!compressor_->traits().host.rounds_at_random) return;
+  constexpr size_t n = 640, kApart = 64, kPairs = n - kApart;
+  constexpr uint32_t kSteps = 3000;
+  EncodeCase job = usual_case(n, Data::normal);
+  job.random.seed = 77;
+  const std::vector<float> p = corrected(job);
+  std::vector<double> sums(n), products(kPairs), squares(n);  // of errors; thc's have a mean, that of what it clips
+  for (job.random.step = 0; job.random.step < kSteps; ++job.random.step) {
+    std::vector<float> errors = decode_one(encode(*compressor_, job).payload, job);
+    for (size_t i = 0; i < n; ++i) errors[i] -= job.scale * p[i];
+    for (size_t i = 0; i < kPairs; ++i) products[i] += double{errors[i]} * errors[i + kApart];
+    for (size_t i = 0; i < n; ++i) {
+      sums[i] += errors[i];
+      squares[i] += double{errors[i]} * errors[i];
+    }
+  }
+  const auto variance = [&](size_t i) { return squares[i] - sums[i] * sums[i] / kSteps; };
+  double mean = 0;
+  for (size_t i = 0; i < kPairs; ++i) {
+    const double product = products[i] - sums[i] * sums[i + kApart] / kSteps;
+    if (variance(i) <= 0 || variance(i + kApart) <= 0) continue;
+    const double correlation = product / std::sqrt(variance(i) * variance(i + kApart));
+    EXPECT_LE(std::abs(correlation), 6 / std::sqrt(kSteps)) << "of elements " << i << " and " << i + kApart;
+    mean += correlation / kPairs;
+  }
+  EXPECT_LE(std::abs(mean), 0.01);
+}
+
 // What was sent and what is left add up to what was given, step after step.
 TEST_P(CompressorConformance, error_feedback_loses_nothing) {
   constexpr int kRanks = 3, kSteps = 20;

@@ -322,12 +322,13 @@ Reference low_rank(const core::CompressorSpec& spec, std::span<const float> p, c
 }  // namespace
 
 uint16_t reference_random(const compress::Random& random, uint64_t element) {
-  const uint64_t group = element / 64, in_group = element % 64, in_half = in_group % 32;
+  const uint64_t group = element / 128, in_pair = element % 64, in_half = in_pair % 32;
   const auto block = static_cast<uint32_t>(group * 8 + in_half / 4);
   const auto words = core::philox4x32({block, random.step, random.rank, random.use},
                                       {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
-  const uint32_t word = words[in_group / 32 * 2 + in_half % 4 / 2];
-  return static_cast<uint16_t>(in_half % 2 == 0 ? word : word >> 16);
+  const uint32_t word = words[in_pair / 32 * 2 + in_half % 4 / 2];
+  const auto bits = static_cast<uint16_t>(in_half % 2 == 0 ? word : word >> 16);
+  return element % 128 < 64 ? bits : static_cast<uint16_t>(bits << 8 | bits >> 8);
 }
 
 Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job) {

@@ -8,7 +8,7 @@
 
 namespace gradtune::bench {
 
-// Makes the 16 random bits of each of the elements [begin, end), as an encode does, and leaves them in the cache.
+// Makes the random bits of the elements [begin, end), as an encode does, and leaves them in the cache.
 void draw(int64_t begin, int64_t end);
 
 }  // namespace gradtune::bench
