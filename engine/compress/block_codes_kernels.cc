@@ -23,10 +23,10 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 // --- Norms. They do not depend on the size of vectors.
 
-HWY_INLINE double largest_magnitude(const float* gradient, const float* residual, size_t n) {
+HWY_INLINE float largest_magnitude(const float* gradient, const float* residual, size_t n) {
   const uint32_t bits =
       largest_of(n, [&](auto d, size_t i) HWY_ATTR { return abs_bits(d, load_p(d, gradient, residual, i)); });
-  return double{std::bit_cast<float>(bits)};
+  return std::bit_cast<float>(bits);
 }
 
 // --- Runs. They come by value: what the compiler keeps in registers no store can change.
@@ -43,9 +43,9 @@ bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run
   for_parts(begin, end, to.block, [&](size_t /*block*/, size_t from, size_t stop) HWY_ATTR {
     const auto* gradient = run.gradient + from;
     const auto* residual = offset(run.residual, from);
-    const double of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, stop - from)
-                                                              : euclidean_norm(gradient, residual, stop - from);
-    units[blocks++] = static_cast<float>(of_block * run.scale);
+    const float of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, stop - from)
+                                                             : quick_norm(gradient, residual, stop - from);
+    units[blocks++] = of_block * run.scale;
   });
   bool finite = true;
   for_vectors(blocks, [&](auto d, size_t i) HWY_ATTR {

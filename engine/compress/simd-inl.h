@@ -177,6 +177,18 @@ HWY_INLINE uint32_t largest_of(size_t n, const Body& body) {
   return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
 }
 
+// What is kStride lanes away: v[i ^ kStride], kStride a power of two below the number of lanes.
+template <size_t kStride, class D>
+HWY_INLINE hn::Vec<D> exchange(D d, hn::Vec<D> v) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kStride == 1) return hn::Reverse2(d, v);
+  if constexpr (kStride == 2) return hn::Shuffle1032(v);
+  if constexpr (kStride == 4) return hn::SwapAdjacentBlocks(v);
+  if constexpr (kStride == 8) return hn::ConcatLowerUpper(d, v, v);  // of 16 lanes
+#endif
+  return v;
+}
+
 // The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes, and
 // it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so that few
 // additions have to wait for the one before.
@@ -204,6 +216,44 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
     sums[i % 8] += p * p;
   }
   return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
+}
+
+// The same to single precision, by a third of the instructions. Squares are added up in 16 partial sums, and these in pairs that
+// are 8 apart, then 4, and so on. Where they could overflow or lose what counts, they are made in fp64 after all.
+HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
+  const hn::CappedTag<float, 16> d;
+  constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
+  HWY_ALIGN float sums[16];
+  const size_t whole = n / 32 * 32;
+  for (size_t lane = 0; lane < 16; lane += kLanes) {
+    const auto added = [&](size_t i, auto sum) HWY_ATTR {
+      const auto p = load_p(d, gradient, residual, i);
+      return hn::Add(hn::Mul(p, p), sum);  // rounded twice on all targets
+    };
+    auto first = hn::Zero(d), second = first;
+    for (size_t i = lane; i < whole; i += 32) {
+      first = added(i, first);
+      second = added(i + 16, second);
+    }
+    hn::Store(hn::Add(first, second), d, sums + lane);
+  }
+  for (size_t i = whole; i < n; ++i) {
+    const float p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
+    sums[i % 16] += p * p;
+  }
+  for (size_t half = 8; half >= kLanes; half /= 2) {
+    for (size_t i = 0; i < half; i += kLanes) {
+      hn::Store(hn::Add(hn::Load(d, sums + i), hn::Load(d, sums + i + half)), d, sums + i);
+    }
+  }
+  auto sum = hn::Load(d, sums);
+  if constexpr (kLanes > 8) sum = hn::Add(sum, exchange<8>(d, sum));
+  if constexpr (kLanes > 4) sum = hn::Add(sum, exchange<4>(d, sum));
+  if constexpr (kLanes > 2) sum = hn::Add(sum, exchange<2>(d, sum));
+  if constexpr (kLanes > 1) sum = hn::Add(sum, exchange<1>(d, sum));
+  const float squares = hn::GetLane(sum);
+  const bool is_safe = squares > 0x1p-80F && squares < 0x1p120F;
+  return is_safe ? hn::GetLane(hn::Sqrt(sum)) : static_cast<float>(euclidean_norm(gradient, residual, n));
 }
 
 // Writes past the caches: whole cache lines by streaming stores, what is left at both ends by plain ones.

@@ -22,13 +22,7 @@ template <size_t kStride, class D>
 HWY_INLINE hn::Vec<D> butterfly(D d, hn::Vec<D> v) {
   constexpr int kLog = std::countr_zero(kStride);
   const hn::RebindToUnsigned<D> du;
-  auto swapped = v;
-#if HWY_TARGET != HWY_SCALAR
-  if constexpr (kStride == 1) swapped = hn::Reverse2(d, v);
-  if constexpr (kStride == 2) swapped = hn::Shuffle1032(v);
-  if constexpr (kStride == 4) swapped = hn::SwapAdjacentBlocks(v);
-  if constexpr (kStride == 8) swapped = hn::ConcatLowerUpper(d, v, v);  // of 16 lanes
-#endif
+  const auto swapped = exchange<kStride>(d, v);
   // Where the bit of the stride is set it is what stands before minus this. A product by 1 or -1 is exact.
   const auto is_second = hn::ShiftLeft<31>(hn::ShiftRight<kLog>(hn::Iota(du, 0)));
   const auto factor = hn::BitCast(d, hn::Xor(hn::BitCast(du, hn::Set(d, 1.0F)), is_second));
