@@ -19,7 +19,7 @@
 // diverged. It is not in the default list.
 #include <cmath>
 
-#include "engine/compress/add_by_blocks.h"
+#include "engine/compress/add_by_pieces.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
@@ -32,14 +32,17 @@ namespace {
 // The elements that are sent, of n > 0.
 class Strata {
  public:
-  Strata(const Work& work, int64_t n, int64_t k) : work_(work), n_(n), size_(n / k), larger_(n % k) {
+  Strata(const Work& work, int64_t n, int64_t k, int64_t at_once)
+      : work_(work), n_(n), size_(n / k), larger_(n % k), at_once_(at_once) {
+    core::check(at_once % kWords == 0 && at_once <= kMostAtOnce,
+                "strata are drawn in fours, and there is room for them");
     const auto words = shared_random(work.random, work.first_element);
     const uint64_t draw = uint64_t{words[1]} << 32 | words[2];
     begin_ = static_cast<int64_t>(draw % static_cast<uint64_t>(n));
   }
 
   static constexpr int64_t kWords = kSharedWords;  // strata that one element's random bits are for
-  static constexpr int64_t kAtOnce = 64 * kWords;  // strata that are drawn at once
+  static constexpr int64_t kMostAtOnce = 256;
 
   // Elements that are sent by consecutive strata, the first of which is named, counted from the `begin` that was asked
   // for.
@@ -69,14 +72,9 @@ class Strata {
     const int64_t behind = stratum_of(end - 1 - origin) + 1;
     int64_t stratum = stratum_of(begin - origin) / kWords * kWords;
     while (stratum < behind) {
-      const int64_t next = std::min(behind, stratum + kAtOnce);
-      uint32_t words[kAtOnce];
-      draw(stratum, next, words);
-      int64_t elements[kAtOnce];
-      const int64_t larger = std::clamp(larger_, stratum, next) - stratum;
-      const int64_t from = origin + begin_of(stratum) - zero;
-      place(words, larger, from, size_ + 1, elements);
-      place(words + larger, next - stratum - larger, from + larger * (size_ + 1), size_, elements + larger);
+      const int64_t next = std::min(behind, stratum + at_once_);
+      int64_t elements[kMostAtOnce];
+      draw(stratum, next, origin - zero, elements);
       // Strata at both ends may be partly outside, and what they send.
       int64_t first = 0, last = next - stratum;
       while (first < last && elements[first] < begin - zero) ++first;
@@ -86,36 +84,46 @@ class Strata {
     }
   }
 
-  // Random bits are those of the second element of each kWords strata, since the first one of all has said where they
-  // begin.
-  void draw(int64_t stratum, int64_t next, uint32_t* words) const {
+  // The elements that strata send, where strata begin at the element `origin`; perhaps of a few strata more. Random bits
+  // are those of the second element of each kWords strata, since the first one of all has said where they begin.
+  void draw(int64_t stratum, int64_t next, int64_t origin, int64_t* elements) const {
+    const int64_t all_larger = larger_ / kWords * kWords;
     while (stratum < next) {
-      // As far as one step leads: up to the first that begins behind the larger ones, or to the end.
-      const bool is_larger = stratum < larger_;
-      const int64_t last = is_larger ? std::min(next, larger_ + 1) : next,
-                    blocks = (last - stratum + kWords - 1) / kWords;
-      shared_random_of(work_.random,
-                       {.first = work_.first_element + begin_of(stratum) + 1,
-                        .step = kWords * (is_larger ? size_ + 1 : size_),
-                        .n = static_cast<size_t>(blocks)},
-                       words);
-      stratum += blocks * kWords;
-      words += blocks * kSharedWords;
-    }
-  }
-
-  // Of `count` strata of that size, of which the first begins at `from`.
-  static void place(const uint32_t* words, int64_t count, int64_t from, int64_t size, int64_t* elements) {
-    const auto width = static_cast<uint32_t>(size);
-    for (int64_t i = 0; i < count; ++i) {
-      elements[i] = from + i * size + static_cast<int64_t>(uint64_t{words[i]} * width >> 32);
+      const int64_t element = work_.first_element + begin_of(stratum) + 1;
+      if (stratum == all_larger && larger_ > all_larger) {  // of both sizes
+        for (const uint32_t word : shared_random(work_.random, element)) {
+          const auto size = static_cast<uint64_t>(size_ + (stratum < larger_ ? 1 : 0));
+          *elements++ = origin + begin_of(stratum++) + static_cast<int64_t>(word * size >> 32);
+        }
+        continue;
+      }
+      const bool is_larger = stratum < all_larger;
+      const int64_t behind = is_larger ? std::min(next, all_larger) : next,
+                    groups = (behind - stratum + kWords - 1) / kWords;
+      draw_from_strata(work_.random,
+                       {.begin = origin + begin_of(stratum),
+                        .size = is_larger ? size_ + 1 : size_,
+                        .element = element,
+                        .words_of = static_cast<size_t>(groups)},
+                       elements);
+      stratum += groups * kWords;
+      elements += groups * kWords;
     }
   }
 
   const Work& work_;
   int64_t n_, size_, larger_;  // the first so many strata have one element more
+  int64_t at_once_;            // strata that are drawn at once
   int64_t begin_ = 0;
 };
+
+// Elements that are encoded at once: errors are written while what follows is read, so that fewer are better than where
+// all that memory has to do is to read.
+constexpr int64_t kReadAtOnce = 4096, kErrorsAtOnce = 2048;
+
+// Strata whose values are added at once: few, since so much is asked for of all payloads, and then written.
+constexpr int64_t kDecodedAtOnce = 64;
+constexpr size_t kFloatsOfLine = 64 / sizeof(float);
 
 class RandK final : public Compressor {
  public:
@@ -130,12 +138,12 @@ class RandK final : public Compressor {
     check_encode(*this, job);
     const auto n = static_cast<int64_t>(job.gradient.size());
     if (n == 0) return true;
-    const Strata strata(job.work, n, share_of(spec_.parameter, n));
+    const Strata strata(job.work, n, share_of(spec_.parameter, n), Strata::kMostAtOnce);
     auto* const values = reinterpret_cast<float*>(job.payload.data());
     const float factor = unsent_factor(job);
     Largest largest;
-    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      alignas(64) float tile[kBlockElements];
+    const auto encode_piece = [&](int64_t begin, int64_t end) {
+      alignas(64) float tile[kErrorsAtOnce];
       const auto count = static_cast<size_t>(end - begin);
       float* const next = offset(job.residual_next, begin);
       if (next != nullptr && job.add_to_residual_next) std::copy_n(next, count, tile);
@@ -159,6 +167,10 @@ class RandK final : public Compressor {
       });
       if (next == nullptr) return;
       write_floats(tile, next, count, /*past_caches=*/n * 4 >= kStreamBytes);
+    };
+    const int64_t step = job.residual_next == nullptr ? kReadAtOnce : kErrorsAtOnce;
+    for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
+      for (; begin < end; begin += step) encode_piece(begin, std::min(end, begin + step));
     });
     return finite_product(job.scale, largest.get()) && finite_product(factor, largest.get());
   }
@@ -166,28 +178,43 @@ class RandK final : public Compressor {
   core::Status decode(const Decode& job, Queue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes || n == 0) return sizes;
-    const Strata strata(job.work, n, share_of(spec_.parameter, n));
-    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& done) {
-      int64_t piece = begin;
+    const Strata strata(job.work, n, share_of(spec_.parameter, n), kDecodedAtOnce);
+    add_by_pieces(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& write) {
       strata.for_sent(begin, end, [&](const Strata::Run& run) {
-        float sent[Strata::kAtOnce];
-        const size_t count = run.elements.size();
-        for (size_t i = 0; i < count; ++i) sent[i] = sums[run.elements[i]];
-        for (const std::span<const std::byte>& payload : job.payloads) {
-          const float* const values = reinterpret_cast<const float*>(payload.data()) + run.stratum;
-          for (size_t i = 0; i < count; ++i) sent[i] += values[i];
-        }
-        for (size_t i = 0; i < count; ++i) sums[run.elements[i]] = sent[i];
-        const int64_t next = begin + run.elements.back() / kPieceElements * kPieceElements;
-        if (next > piece) done(piece, next);
-        piece = std::max(piece, next);
+        add_run(job, run, sums);
+        write(run.elements.back());
       });
-      done(piece, end);
     });
     return {};
   }
 
  private:
+  // To sums that are not zero values are added one by one, in the order of payloads. Otherwise they are added up where
+  // they lie side by side.
+  static void add_run(const Decode& job, const Strata::Run& run, float* sums) {
+    const auto values_of = [&](size_t p) {
+      return reinterpret_cast<const float*>(job.payloads[p].data()) + run.stratum;
+    };
+    const int64_t* const elements = run.elements.data();
+    const size_t count = run.elements.size(), payloads = job.payloads.size();
+    const auto add = [&](const float* values) {
+      for (size_t i = 0; i < count; ++i) sums[elements[i]] += values[i];
+    };
+    if (job.accumulate || payloads == 1) {
+      for (size_t p = 0; p < payloads; ++p) add(values_of(p));
+      return;
+    }
+    float sent[kDecodedAtOnce];
+    const float* values = values_of(0);
+    for (size_t p = 1; p < payloads; ++p) {
+      const float* const more = values_of(p);
+      for (size_t i = 0; i < count; i += kFloatsOfLine) hwy::Prefetch(more + count + i);
+      for (size_t i = 0; i < count; ++i) sent[i] = values[i] + more[i];
+      values = sent;
+    }
+    add(values);
+  }
+
   core::CompressorSpec spec_;
   core::CompressorTraits traits_;
 };

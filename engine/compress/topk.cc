@@ -36,8 +36,9 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
-#include "engine/compress/add_by_blocks.h"
+#include "engine/compress/add_by_pieces.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/topk_select.h"
@@ -125,32 +126,25 @@ class TopK final : public Compressor {
     const Layout layout(spec_, n);
     const int64_t fewest = member_.carries_bound ? 0 : layout.k;
     core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k});
-    if (status.ok()) status = check_starts(job.payloads, layout);
     if (!status.ok()) return status;
     Largest rejected;  // how many payloads there are from the first bad one on
-    add_by_blocks(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& done) {
-      // As many payloads at a time as there is room for; of the last ones, piece by piece.
-      std::array<Block, kPayloadsAtOnce> some;
-      for (size_t first = 0; first < job.payloads.size(); first += kPayloadsAtOnce) {
-        const size_t count = std::min(kPayloadsAtOnce, job.payloads.size() - first);
-        for (size_t p = 0; p < count; ++p) {
-          some[p] = Block(job.payloads[first + p], layout, begin, end);
-          some[p].prefetch_next();
-          if (some[p].is_good()) continue;
-          rejected.add(static_cast<uint32_t>(job.payloads.size() - first - p));
-          some[p] = {};
+    const size_t payloads = job.payloads.size();
+    add_by_pieces(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& write) {
+      const int64_t index = begin / kBlockElements, first = index * kBlockElements;
+      const auto length = static_cast<uint32_t>(std::min(kBlockElements, n - first));
+      for (size_t p = 0; p < payloads; ++p) {
+        const std::optional<TopkBlock> block = block_of(job.payloads[p], layout, index);
+        // A block is looked at before its first piece is made; once one is bad it does not matter what others have.
+        if (begin == first && !(block && is_ascending(*block, length))) {
+          rejected.add(static_cast<uint32_t>(payloads - p));
+        } else if (begin == first || rejected.get() == 0) {
+          add_topk(*block, static_cast<uint32_t>(begin - first), static_cast<uint32_t>(end - first), sums);
         }
-        const bool are_last = first + count == job.payloads.size();
-        const int64_t step = are_last ? kPieceElements : kBlockElements;
-        for (int64_t piece = begin; piece < end; piece += step) {
-          const int64_t piece_end = std::min(end, piece + step);
-          for (size_t p = 0; p < count; ++p) some[p].add_to(sums, static_cast<uint32_t>(piece_end - begin));
-          if (are_last) done(piece, piece_end);
-        }
+        write(static_cast<int64_t>((p + 1) * kPieceElements / payloads));
       }
     });
     if (rejected.get() == 0) return {};
-    return bad_position(job.payloads, job.payloads.size() - rejected.get(), layout, n);
+    return defect(job.payloads, job.payloads.size() - rejected.get(), layout, n);
   }
 
  private:
@@ -183,88 +177,45 @@ class TopK final : public Compressor {
     std::fill_n(sent.values, layout.k, core::narrow_bf16(std::numeric_limits<float>::quiet_NaN()));
   }
 
-  static const uint32_t* starts_of(std::span<const std::byte> payload, const Layout& layout) {
-    return reinterpret_cast<const uint32_t*>(payload.data() + layout.starts_at);
+  // Of what a payload sends, where that of a block begins and ends.
+  static std::pair<uint32_t, uint32_t> range_of(std::span<const std::byte> payload, const Layout& layout,
+                                                int64_t index) {
+    const auto* const starts = reinterpret_cast<const uint32_t*>(payload.data() + layout.starts_at);
+    hwy::Prefetch(starts + index + 64 / sizeof(uint32_t));
+    return {starts[index], index + 1 < layout.blocks ? starts[index + 1] : header_of(payload).count};
   }
 
-  // Starts ascend from 0 to the count, or are rejected.
-  static core::Status check_starts(std::span<const std::span<const std::byte>> payloads, const Layout& layout) {
-    for (size_t p = 0; p < payloads.size(); ++p) {
-      const uint32_t* const starts = starts_of(payloads[p], layout);
-      const uint32_t count = header_of(payloads[p]).count;
-      for (int64_t block = 0; block < layout.blocks; ++block) {
-        const uint32_t end = block + 1 < layout.blocks ? starts[block + 1] : count;
-        if ((block > 0 || starts[block] == 0) && starts[block] <= end) continue;
+  // What a payload has of a block. None where starts do not ascend from 0 to the count; with all of them they do.
+  static std::optional<TopkBlock> block_of(std::span<const std::byte> payload, const Layout& layout, int64_t index) {
+    const auto [first, end] = range_of(payload, layout, index);
+    if (end < first || end > layout.k || (index == 0 && first > 0)) return {};
+    return TopkBlock{.positions = reinterpret_cast<const uint16_t*>(payload.data() + layout.positions_at) + first,
+                     .values = reinterpret_cast<const uint16_t*>(payload.data() + layout.values_at) + first,
+                     .n = end - first};
+  }
+
+  // What is bad in a payload that was rejected.
+  static core::Error defect(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
+                            int64_t n) {
+    for (int64_t index = 0; index < layout.blocks; ++index) {
+      const auto [first, end] = range_of(payloads[p], layout, index);
+      const std::optional<TopkBlock> block = block_of(payloads[p], layout, index);
+      if (!block) {
         return bad_payload(
             p, payloads.size(),
-            fmt::format("start of block {} is {}; starts ascend from 0 to the count", block, starts[block]));
+            fmt::format("start of block {} is {}, its end {}; starts ascend from 0 to the count", index, first, end));
       }
-    }
-    return {};
-  }
-
-  static constexpr size_t kPayloadsAtOnce = 8;
-
-  // What a payload has of the elements [begin, end), which are a block.
-  struct Block {
-    std::span<const uint16_t> positions, values;
-    uint32_t first = 0, length = 0;  // of the positions in the payload, and of the block
-    uint32_t added = 0;
-
-    Block() = default;
-    Block(std::span<const std::byte> payload, const Layout& layout, int64_t begin, int64_t end)
-        : length(static_cast<uint32_t>(end - begin)) {
-      const int64_t block = begin / kBlockElements;
-      const uint32_t* const starts = starts_of(payload, layout);
-      first = starts[block];
-      const uint32_t last = block + 1 < layout.blocks ? starts[block + 1] : header_of(payload).count;
-      positions = {reinterpret_cast<const uint16_t*>(payload.data() + layout.positions_at) + first, last - first};
-      values = {reinterpret_cast<const uint16_t*>(payload.data() + layout.values_at) + first, last - first};
-    }
-
-    // What follows is what the next block will be decoded from. There are too many payloads for a processor to see
-    // that.
-    void prefetch_next() const {
-      constexpr size_t kLine = 64 / sizeof(uint16_t);
-      for (size_t i = 0; i < positions.size(); i += kLine) {
-        hwy::Prefetch(positions.data() + positions.size() + i);
-        hwy::Prefetch(values.data() + values.size() + i);
-      }
-    }
-
-    // Whether positions ascend and are inside the block.
-    bool is_good() const {
-      bool good = positions.empty() || positions.back() < length;
-      for (size_t i = 1; i < positions.size(); ++i) good &= positions[i - 1] < positions[i];
-      return good;
-    }
-
-    // Adds what has not been added so far of the elements before `end`.
-    void add_to(float* sums, uint32_t end) {
-      const uint16_t* const at = positions.data();
-      const uint16_t* const value = values.data();
-      const auto count = static_cast<uint32_t>(positions.size());
-      uint32_t i = added;
-      for (; i < count && at[i] < end; ++i) sums[at[i]] += core::widen_bf16(value[i]);
-      added = i;
-    }
-  };
-
-  // The first bad position of a payload that has one.
-  static core::Error bad_position(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
-                                  int64_t n) {
-    for (int64_t begin = 0; begin < n; begin += kBlockElements) {
-      const Block block(payloads[p], layout, begin, std::min(n, begin + kBlockElements));
+      const auto length = static_cast<uint32_t>(std::min(kBlockElements, n - index * kBlockElements));
       uint32_t least = 0;
-      for (size_t i = 0; i < block.positions.size(); least = block.positions[i++] + 1U) {
-        const uint32_t position = block.positions[i];
-        if (position >= least && position < block.length) continue;
+      for (uint32_t i = 0; i < block->n; least = block->positions[i++] + 1U) {
+        const uint32_t position = block->positions[i];
+        if (position >= least && position < length) continue;
         return bad_payload(p, payloads.size(),
-                           fmt::format("position {} in block {} is {}; they ascend and are below {}", block.first + i,
-                                       begin / kBlockElements, position, block.length));
+                           fmt::format("position {} in block {} is {}; they ascend and are below {}", first + i, index,
+                                       position, length));
       }
     }
-    core::check(false, "a payload that was rejected has a bad position");
+    core::check(false, "a payload that was rejected has a defect");
     return {};
   }
 

@@ -102,6 +102,55 @@ uint32_t keep_block(const Unsent& block) {
   return largest;
 }
 
+bool do_ascend(const TopkBlock& block, uint32_t length) {
+  if (block.n == 0) return true;
+  const hn::ScalableTag<uint16_t> d;
+  const uint16_t* const positions = block.positions;
+  const size_t last = block.n - 1;
+  auto good = hn::FirstN(d, hn::Lanes(d));
+  size_t i = 0;
+  for (; i + hn::Lanes(d) <= last; i += hn::Lanes(d)) {
+    good = hn::And(good, hn::Lt(hn::LoadU(d, positions + i), hn::LoadU(d, positions + i + 1)));
+  }
+  bool rest = positions[last] < length;
+  for (; i < last; ++i) rest &= positions[i] < positions[i + 1];
+  return rest && hn::AllTrue(d, good);
+}
+
+// How many positions are below the limit.
+HWY_INLINE size_t count_below(const uint16_t* positions, size_t n, uint32_t limit) {
+  const hn::ScalableTag<uint16_t> d;
+  const auto below = hn::Set(d, static_cast<uint16_t>(limit));
+  size_t count = 0, i = 0;
+  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
+    count += hn::CountTrue(d, hn::Lt(hn::LoadU(d, positions + i), below));
+  }
+  for (; i < n; ++i) count += positions[i] < limit ? 1 : 0;
+  return count;
+}
+
+void add_some(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums) {
+  const hn::CappedTag<float, 4> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const hn::Rebind<uint16_t, decltype(d)> d16;
+  const uint16_t* const positions = block.positions;
+  const uint16_t* const values = block.values;
+  const size_t n = block.n;
+  HWY_ALIGN float wide[8];
+  size_t i = begin == 0 ? 0 : count_below(positions, n, begin);
+  // Values are widened together, and there is one branch for eight: most of what an element takes is to add it.
+  for (; i + 8 <= n && positions[i + 7] < end; i += 8) {
+    // Behind them is what the next block is decoded from. There are too many payloads for a processor to see that.
+    hwy::Prefetch(positions + i + n);
+    hwy::Prefetch(values + i + n);
+    for (size_t j = 0; j < 8; j += hn::Lanes(d)) {
+      hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, values + i + j)))), d, wide + j);
+    }
+    for (size_t j = 0; j < 8; ++j) sums[positions[i + j] - begin] += wide[j];
+  }
+  for (; i < n && positions[i] < end; ++i) sums[positions[i] - begin] += core::widen_bf16(values[i]);
+}
+
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace gradtune::compress::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -111,12 +160,20 @@ namespace gradtune::compress {
 
 HWY_EXPORT(scan_block);
 HWY_EXPORT(keep_block);
+HWY_EXPORT(do_ascend);
+HWY_EXPORT(add_some);
 
 size_t scan_topk(const TopkScan& block, Candidate* candidates) {
   return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
 }
 
 uint32_t keep_unsent(const Unsent& block) { return HWY_DYNAMIC_DISPATCH(keep_block)(block); }
+
+bool is_ascending(const TopkBlock& block, uint32_t length) { return HWY_DYNAMIC_DISPATCH(do_ascend)(block, length); }
+
+void add_topk(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums) {
+  HWY_DYNAMIC_DISPATCH(add_some)(block, begin, end, sums);
+}
 
 }  // namespace gradtune::compress
 #endif

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "engine/compress/momentum.h"
 #include "engine/core/float16.h"
@@ -58,5 +57,18 @@ struct Unsent {
   bool stream;
 };
 uint32_t keep_unsent(const Unsent& block);
+
+// What a payload has of a block: positions in it, and values as bfloat16.
+struct TopkBlock {
+  const uint16_t* positions;
+  const uint16_t* values;
+  uint32_t n;
+};
+
+// Whether positions ascend and are below the length of the block.
+bool is_ascending(const TopkBlock& block, uint32_t length);
+
+// sums[position - begin] += value, for the positions in [begin, end) of a block in which they ascend.
+void add_topk(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums);
 
 }  // namespace gradtune::compress

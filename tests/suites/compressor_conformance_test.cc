@@ -221,7 +221,7 @@ size_t payloads_together(const core::CompressorSpec& spec) {
 TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
   if (compressor_->traits().rounds > 1) GTEST_SKIP() << "later rounds hang on the sums of those before them";
   const size_t run = payloads_together(compressor_->spec());
-  for (size_t n : kFewSizes) {
+  for (size_t n : {size_t{1}, size_t{17}, size_t{1000}, kMedium, size_t{300001}}) {
     for (size_t count : {3, 7, 8, 13}) {
       std::vector<Payload> payloads;
       std::vector<std::vector<float>> values;
