@@ -13,6 +13,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
+#include <utility>
 
 #include "engine/compress/simd-inl.h"
 
@@ -130,29 +132,28 @@ HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
 }
 
 // For the vector that is kFirst elements behind the one at `begin`.
-template <size_t kCount, size_t kFirst, class D>
-HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, float* sums) {
+template <size_t kTables, size_t kFirst, class D>
+HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, const SumOutput::Pass& to) {
   const hn::RebindToUnsigned<D> du;
   auto sum = look_up(d, all[0].of_block, all[0].nibbles.template at<kFirst>(du, begin));
   if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + begin + kFirst), sum);
-  if constexpr (kCount > 1) {
-    sum = hn::Add(sum, look_up(d, all[1].of_block, all[1].nibbles.template at<kFirst>(du, begin)));
+  for (size_t t = 1; t < kTables; ++t) {
+    sum = hn::Add(sum, look_up(d, all[t].of_block, all[t].nibbles.template at<kFirst>(du, begin)));
   }
-  hn::StoreU(sum, d, sums + begin + kFirst);
+  to.store(sum, d, begin + kFirst);
 }
 
 #endif
 
-// sums[i] = (old == nullptr ? 0 : old[i]) + what the nibbles of i stand for in the first one or two of `all`, one after the
-// other; of the elements [begin, end) of a tile.
-template <size_t kCount>
-HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, float* sums) {
-  static_assert(kCount == 1 || kCount == 2);
+// to[i] = (old == nullptr ? 0 : old[i]) + what the nibbles of i stand for in each of `all`, one after the other; of the
+// elements [begin, end) of a tile.
+template <size_t kTables>
+HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, const SumOutput::Pass to) {
   const auto one = [&](size_t i) HWY_ATTR {
     float sum = all[0].of_block[all[0].nibbles.at(i) % kBitSums];
     if (old != nullptr) sum = old[i] + sum;
-    if (kCount > 1) sum += all[1].of_block[all[1].nibbles.at(i) % kBitSums];
-    sums[i] = sum;
+    for (size_t t = 1; t < kTables; ++t) sum += all[t].of_block[all[t].nibbles.at(i) % kBitSums];
+    to.to[i] = sum;
   };
 #if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<float, kBitSums> d;
@@ -160,31 +161,39 @@ HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const
   if constexpr (kLanes >= kBitSums / 2) {
     for (; begin < end && begin % 32 != 0; ++begin) one(begin);
     for (; begin + 32 <= end; begin += 32) {
-      add_bit_sums<kCount, 0>(d, all, begin, old, sums);
-      add_bit_sums<kCount, kLanes>(d, all, begin, old, sums);
+      add_bit_sums<kTables, 0>(d, all, begin, old, to);
+      add_bit_sums<kTables, kLanes>(d, all, begin, old, to);
       if constexpr (kLanes == kBitSums) continue;
-      add_bit_sums<kCount, 16>(d, all, begin, old, sums);
-      add_bit_sums<kCount, 24>(d, all, begin, old, sums);
+      add_bit_sums<kTables, 16>(d, all, begin, old, to);
+      add_bit_sums<kTables, 24>(d, all, begin, old, to);
     }
   }
 #endif
   for (; begin < end; ++begin) one(begin);
 }
 
-// sums = (old == nullptr ? 0 : old) + the values of payloads of a tile, [begin, end) of a run of blocks. The values of
-// kFirst of them are added up first, then those of the other kMore, if any. Of kCount payloads from `first` on, Payloads
-// has plane<kCount>(first, bit, word), a bit of all elements, as vectors of BitPlanes from that word on, and
-// sum<kCount>(d, first, block, nibbles), what nibbles stand for in a block.
-template <size_t kFirst, size_t kMore, class Payloads>
+// to = (old == nullptr ? 0 : old) + the values of kCount payloads of a tile, [begin, end) of a run of blocks. The values of
+// each kEach of them are added up first. Of kSome payloads from `first` on, Payloads has plane<kSome>(first, bit, word), a
+// bit of all elements, as vectors of BitPlanes from that word on, and sum<kSome>(d, first, block, nibbles), what nibbles
+// stand for in a block.
+template <size_t kEach, size_t kCount, class Payloads>
 HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t begin, size_t end, const float* old,
-                            float* sums) {
-  BitSums all[2];
-  all[0].nibbles.template fill<kFirst>(payloads, 0, end - begin);
-  if constexpr (kMore > 0) all[1].nibbles.template fill<kMore>(payloads, kFirst, end - begin);
-  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-    all[0].template fill<kFirst>(payloads, 0, block);
-    if constexpr (kMore > 0) all[1].template fill<kMore>(payloads, kFirst, block);
-    add_bit_sums<kMore == 0 ? 1 : 2>(all, from - begin, to - begin, old, sums);
+                            const SumOutput::Pass& to) {
+  constexpr size_t kTables = (kCount + kEach - 1) / kEach;
+  BitSums all[kTables];
+  // Calls body(first, kSome) for each of them.
+  const auto for_tables = [&]<size_t... t>(const auto& body, std::index_sequence<t...>) HWY_ATTR {
+    (body(all[t], t * kEach, std::integral_constant<size_t, std::min(kEach, kCount - t * kEach)>()), ...);
+  };
+  constexpr auto kAll = std::make_index_sequence<kTables>();
+  for_tables([&](BitSums& table, size_t first, auto some)
+                 HWY_ATTR { table.nibbles.template fill<some()>(payloads, first, end - begin); },
+             kAll);
+  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
+    for_tables([&](BitSums& table, size_t first, auto some)
+                   HWY_ATTR { table.template fill<some()>(payloads, first, block); },
+               kAll);
+    add_bit_sums<kTables>(all, from - begin, stop - begin, old, to);
   });
 }
 

@@ -94,9 +94,12 @@ class BlockCodes final : public Compressor {
   core::Status decode(const Decode& job, Queue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, n);
-    if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
+    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks);
+    if (!status) return status;
+    std::atomic<bool> good = true;
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
+      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
       const CodeDecode run{.payloads = job.payloads,
                            .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
                            .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
@@ -107,6 +110,7 @@ class BlockCodes final : public Compressor {
                            .stream = n * 4 >= kStreamBytes};
       accepted.add(static_cast<uint32_t>(job.payloads.size() - decode_codes(member_.format, run)));
     });
+    if (!good.load(std::memory_order_relaxed)) return bad_scale(job.payloads, layout);
     if (accepted.get() == 0) return {};
     return bad_payload(job.payloads.size() - accepted.get(), job.payloads.size(),
                        "a code is larger than any that is sent");

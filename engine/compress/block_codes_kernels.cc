@@ -130,29 +130,64 @@ struct Parts {
   const uint8_t* codes[kAtOnce];
 };
 
-// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile.
+// Whether an encoder may have sent all of these codes.
+template <class Codes>
+HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
+  bool good = true;
+  for (size_t i = 0; i < n; ++i) good &= (from[i] & codes.code_mask()) <= codes.largest_code();
+  return good;
+}
+
+// to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile. Returns whether an encoder
+// may have sent all of their codes, which are looked at while they are at hand.
 template <size_t kCount, class Codes>
-HWY_INLINE void add_tile(const Codes codes, size_t block_size, const Parts& parts, size_t begin, size_t end,
-                         const float* old, float* sums) {
-  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t to) HWY_ATTR {
-    const size_t at = from - begin;
-    const float* const before = offset(old, static_cast<int64_t>(at));
-    float* const out = sums + at;
+HWY_INLINE bool add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
+                         const float* old, const SumOutput::Pass to) {
+  const hn::CappedTag<uint8_t, kPlaneElements> d8;
+  const auto mask = hn::Set(d8, static_cast<uint8_t>(codes.code_mask())),
+             most = hn::Set(d8, static_cast<uint8_t>(codes.largest_code()));
+  const bool all_are_sent = codes.code_mask() == codes.largest_code();
+  auto largest = most;
+  bool good = true;
+  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
     float steps[kCount];
     for (size_t p = 0; p < kCount; ++p) steps[p] = codes.step(parts.units[p][block]);
-    for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
-      const auto value = [&](size_t p) HWY_ATTR {
-        if (i % kPlaneElements == 0) {
-          hwy::Prefetch(parts.codes[p] + code_bytes(static_cast<int64_t>(at + i + kAhead), Codes::kBits));
+    const auto add = [&](auto d, size_t i) HWY_ATTR {
+      auto sum = codes.decoded(d, parts.codes[0], i, hn::Set(d, steps[0]));
+      if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
+      for (size_t p = 1; p < kCount; ++p) {
+        sum = hn::Add(sum, codes.decoded(d, parts.codes[p], i, hn::Set(d, steps[p])));
+      }
+      to.store(sum, d, i);
+    };
+    size_t i = from - begin;
+    for (const size_t last = stop - begin; i < last; i += kPlaneElements) {
+      const size_t n = std::min<size_t>(kPlaneElements, last - i);
+      for (size_t p = 0; p < kCount; ++p) hwy::Prefetch(parts.codes[p] + i + kAhead);
+      for_vectors(n, [&](auto d, size_t j) HWY_ATTR { add(d, i + j); });
+      for (size_t p = 0; !all_are_sent && p < kCount; ++p) {
+        const uint8_t* const at = parts.codes[p] + i;
+        if (n < kPlaneElements) {
+          good &= are_sent(codes, at, n);
+          continue;
         }
-        return codes.decoded(d, parts.codes[p], at + i, hn::Set(d, steps[p]));
-      };
-      auto sum = value(0);
-      if (before != nullptr) sum = hn::Add(hn::LoadU(d, before + i), sum);
-      for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, value(p));
-      hn::StoreU(sum, d, out + i);
-    });
+        for (size_t j = 0; j < kPlaneElements; j += hn::Lanes(d8)) {
+          largest = hn::Max(largest, hn::And(hn::LoadU(d8, at + j), mask));
+        }
+      }
+    }
   });
+  return good && hn::AllTrue(d8, hn::Eq(largest, most));
+}
+
+HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t n) {
+  uint64_t both = 0;
+  for (size_t i = 0; i < n; i += kPlaneElements, planes += 16) {
+    uint64_t words[2];
+    std::memcpy(words, planes, sizeof words);
+    both |= words[0] & words[1];
+  }
+  return both == 0;
 }
 
 // Of payloads with ternary codes: the bits of two are those of a nibble.
@@ -178,51 +213,26 @@ struct TernaryParts {
 
 // The same of ternary codes, of which the values of each two payloads are added up first.
 template <size_t kCount>
-HWY_INLINE void add_tile(const Ternary& /*codes*/, size_t block_size, const Parts& parts, size_t begin, size_t end,
-                         const float* old, float* sums) {
-  constexpr size_t kFirst = std::min<size_t>(kCount, 2);
-  add_by_bits<kFirst, kCount - kFirst>(TernaryParts{parts}, block_size, begin, end, old, sums);
-}
-
-// Whether an encoder may have sent all of these codes.
-template <class Codes>
-HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
-  const auto mask = static_cast<uint8_t>(codes.code_mask()), most = static_cast<uint8_t>(codes.largest_code());
-  if (most == mask) return true;
-  const hn::CappedTag<uint8_t, kPlaneElements> d;
-  auto largest = hn::Set(d, most);
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    largest = hn::Max(largest, hn::And(hn::LoadU(d, from + i), hn::Set(d, mask)));
-  }
-  bool good = hn::AllTrue(d, hn::Eq(largest, hn::Set(d, most)));
-  for (; i < n; ++i) good &= (from[i] & mask) <= most;
+HWY_INLINE bool add_tile(const Ternary& /*codes*/, size_t block_size, const Parts& parts, size_t begin, size_t end,
+                         const float* old, const SumOutput::Pass to) {
+  add_by_bits<2, kCount>(TernaryParts{parts}, block_size, begin, end, old, to);
+  bool good = true;
+  for (size_t p = 0; p < kCount; ++p) good &= are_sent(Ternary(2), parts.codes[p], end - begin);
   return good;
-}
-
-HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t n) {
-  uint64_t both = 0;
-  for (size_t i = 0; i < n; i += kPlaneElements, planes += 16) {
-    uint64_t words[2];
-    std::memcpy(words, planes, sizeof words);
-    both |= words[0] & words[1];
-  }
-  return both == 0;
 }
 
 template <class Codes>
 size_t decode_run(const CodeFormat format, const CodeDecode run) {
   const Codes codes(format.bits);
-  Output<float, kMostOfTile> out(run.out, run.stream);
+  SumOutput out(run.out, run.stream, run.block);
   const size_t whole = tile_of(run.payloads.size());
   HWY_ALIGN uint8_t unpacked[kAtOnce][kMostOfTile];
   size_t bad = run.payloads.size();
   for (size_t begin = 0; begin < run.n; begin += whole) {
     const size_t count = std::min(whole, run.n - begin);
-    float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
-    for (size_t first = 0; first < run.payloads.size(); first += kAtOnce) {
-      const auto payloads = run.payloads.subspan(first, std::min(kAtOnce, run.payloads.size() - first));
+    for (size_t first = 0; first < run.payloads.size();) {
+      const auto payloads = run.payloads.subspan(first, at_once(run.payloads.size() - first));
       Parts parts{};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
@@ -235,11 +245,17 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
           std::memcpy(unpacked[p], parts.codes[p], code_bytes(count, format.bits));
           parts.codes[p] = unpacked[p];
         }
+      }
+      const SumOutput::Pass to = out.pass(begin, first + payloads.size() == run.payloads.size());
+      bool good = true;
+      with_count(payloads.size(), [&](auto of) HWY_ATTR {
+        good = add_tile<of()>(codes, run.block, parts, begin, begin + count, old, to);
+      });
+      for (size_t p = 0; !good && p < payloads.size(); ++p) {
         if (!are_sent(codes, parts.codes[p], count)) bad = std::min(bad, first + p);
       }
-      with_count(payloads.size(),
-                 [&](auto of) HWY_ATTR { add_tile<of()>(codes, run.block, parts, begin, begin + count, old, tile); });
-      old = tile;
+      first += payloads.size();
+      old = to.to;
     }
     out.finish_tile(count);
   }

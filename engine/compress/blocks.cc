@@ -20,16 +20,36 @@ void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32
   std::fill(data + layout.codes_at + layout.code_bytes, data + layout.bytes, std::byte{0});
 }
 
-core::Status check_blocks(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout,
-                          uint32_t compressor, int64_t n, Queue& queue) {
-  if (core::Status frames = check_frames(payloads, layout.bytes, compressor, n, layout.blocks); !frames) return frames;
-  for (size_t i = 0; i < payloads.size(); ++i) {
-    const auto* bits = reinterpret_cast<const uint32_t*>(payloads[i].data() + layout.scales_at);
-    const int64_t bad = find_first(queue, layout.scales, [bits](int64_t s) { return bits[s] >= kInfinityBits; });
-    if (bad == layout.scales) continue;
-    const auto value = std::to_string(std::bit_cast<float>(bits[bad]));
-    return bad_payload(i, payloads.size(), "scale " + std::to_string(bad) + " is " + value);
+namespace {
+
+// Those of scales that are finite and not negative are below kInfinityBits.
+const uint32_t* scale_bits(std::span<const std::byte> payload, const BlockLayout& layout) {
+  return reinterpret_cast<const uint32_t*>(payload.data() + layout.scales_at);
+}
+
+}  // namespace
+
+bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
+                     int64_t end) {
+  const int64_t first = layout.scales_before(begin), last = layout.scales_before(end + layout.block - 1);
+  uint32_t good = 1;
+  for (const std::span<const std::byte>& payload : payloads) {
+    const uint32_t* const bits = scale_bits(payload, layout);
+    for (int64_t i = first; i < last; ++i) good &= static_cast<uint32_t>(bits[i] < kInfinityBits);
   }
+  return good != 0;
+}
+
+core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout) {
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    const uint32_t* const bits = scale_bits(payloads[i], layout);
+    for (int64_t s = 0; s < layout.scales; ++s) {
+      if (bits[s] < kInfinityBits) continue;
+      const auto value = std::to_string(std::bit_cast<float>(bits[s]));
+      return bad_payload(i, payloads.size(), "scale " + std::to_string(s) + " is " + value);
+    }
+  }
+  core::check(false, "a scale that was rejected is bad");
   return {};
 }
 

@@ -12,6 +12,8 @@ namespace gradtune::compress {
 // Where the sections of such a payload begin, in bytes.
 struct BlockLayout {
   int64_t block, blocks, scales, scales_at, codes_at, code_bytes, bytes;
+
+  int64_t scales_before(int64_t element) const { return element / block * (scales / std::max<int64_t>(blocks, 1)); }
 };
 BlockLayout block_layout(int64_t block, int64_t n, int64_t scales_per_block, int64_t code_bytes);
 
@@ -21,8 +23,10 @@ constexpr int64_t run_elements(int64_t block, int64_t task) { return std::max(bl
 // Writes the header, and zeros between the sections and behind them.
 void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32_t compressor, int64_t n);
 
-// The frame of each payload; and every scale has to be finite and not negative.
-core::Status check_blocks(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout,
-                          uint32_t compressor, int64_t n, Queue& queue);
+// Every scale has to be finite and not negative. Decoders look at those of a task's elements before they use them, so that
+// they are read from memory once; when some are not, the error tells which.
+bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
+                     int64_t end);
+core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout);
 
 }  // namespace gradtune::compress

@@ -138,35 +138,37 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
   return largest;
 }
 
-// sums = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
+// to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
 template <size_t kCount, class Wire>
-HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old, float* sums,
-                           size_t n) {
+HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old,
+                           const SumOutput::Pass to, size_t n) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
     for (size_t p = 0; p < kCount; ++p) prefetch(d, codes[p], i + kAhead);
     auto sum = Wire::load(d, codes[0] + i);
     if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
     for (size_t p = 1; p < kCount; ++p) sum = hn::Add(sum, Wire::load(d, codes[p] + i));
-    hn::StoreU(sum, d, sums + i);
+    to.store(sum, d, i);
   });
 }
 
 template <class Wire>
 void decode(const DenseDecode job) {
   using Code = typename Wire::Code;
-  Output<float> out(job.out, job.stream);
-  for (size_t begin = 0; begin < job.n; begin += kTile) {
-    const size_t count = std::min(kTile, job.n - begin);
-    float* const sums = out.tile(begin);
+  SumOutput out(job.out, job.stream, kTile);
+  const size_t payloads = job.payloads.size(), whole = tile_of(payloads);
+  for (size_t begin = 0; begin < job.n; begin += whole) {
+    const size_t count = std::min(whole, job.n - begin);
     const float* old = job.accumulate ? job.out + begin : nullptr;
-    for (size_t first = 0; first < job.payloads.size(); first += kAtOnce) {
-      const size_t payloads = std::min(kAtOnce, job.payloads.size() - first);
+    for (size_t first = 0; first < payloads;) {
+      const size_t some = at_once(payloads - first);
       std::array<const Code*, kAtOnce> codes{};
-      for (size_t p = 0; p < payloads; ++p) {
+      for (size_t p = 0; p < some; ++p) {
         codes[p] = reinterpret_cast<const Code*>(job.payloads[first + p].data()) + job.first + begin;
       }
-      with_count(payloads, [&](auto of) HWY_ATTR { add_values<of(), Wire>(codes, old, sums, count); });
-      old = sums;
+      first += some;
+      const SumOutput::Pass to = out.pass(begin, first == payloads);
+      with_count(some, [&](auto of) HWY_ATTR { add_values<of(), Wire>(codes, old, to, count); });
+      old = to.to;
     }
     out.finish_tile(count);
   }

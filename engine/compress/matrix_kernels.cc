@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
-// --- p = M q. Of kRows rows at a time, and of kAtOnce columns of q: each load of one serves all of the other.
+// --- p = M q. Of kRows rows at a time, and of kFew columns of q: each load of one serves all of the other.
 
 constexpr size_t kRows = 2;
 
@@ -71,7 +71,7 @@ HWY_INLINE void add_dots(const M& m, const float* q, size_t q_stride, size_t n, 
 
 template <class M>
 HWY_INLINE void add_dots(const M& m, const float* q, size_t q_stride, size_t columns, size_t n, Dots* dots) {
-  with_count(std::min(columns, kAtOnce), [&](auto of) HWY_ATTR { add_dots<of()>(m, q, q_stride, n, dots); });
+  with_count(std::min(columns, kFew), [&](auto of) HWY_ATTR { add_dots<of()>(m, q, q_stride, n, dots); });
 }
 
 // A tile of rows that was read before.
@@ -118,7 +118,7 @@ HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRo
   const float* const q = job.q + begin;
   const size_t whole = count / kLanes * kLanes;
   add_dots(from, q, job.q_stride, job.rank, whole, dots);
-  for (size_t j = kAtOnce; j < job.rank; j += kAtOnce) {
+  for (size_t j = kFew; j < job.rank; j += kFew) {
     add_dots(again, q + j * job.q_stride, job.q_stride, job.rank - j, whole, dots + j);
   }
   if (whole < count) {
@@ -129,7 +129,7 @@ HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRo
       }
     }
     Rows padded{rest[0], rest[1]};
-    for (size_t j = 0; j < job.rank; j += kAtOnce) {
+    for (size_t j = 0; j < job.rank; j += kFew) {
       add_dots(padded, q + whole + j * job.q_stride, job.q_stride, job.rank - j, kLanes, dots + j);
     }
   }

@@ -87,8 +87,11 @@ class Signs final : public Compressor {
   core::Status decode(const Decode& job, Queue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, spec_, n);
-    if (core::Status status = check_blocks(job.payloads, layout, member_.id, n, queue); !status) return status;
+    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks);
+    if (!status) return status;
+    std::atomic<bool> good = true;
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
+      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
       decode_signs({.kind = member_.scales,
                     .payloads = job.payloads,
                     .scales_at = static_cast<size_t>(scales_at(layout, begin)),
@@ -99,12 +102,13 @@ class Signs final : public Compressor {
                     .accumulate = job.accumulate,
                     .stream = n * 4 >= kStreamBytes});
     });
-    return {};
+    if (good.load(std::memory_order_relaxed)) return {};
+    return bad_scale(job.payloads, layout);
   }
 
  private:
-  int64_t scales_at(const BlockLayout& layout, int64_t element) const {
-    return layout.scales_at + element / layout.block * scales_per_block(member_.scales) * 4;
+  static int64_t scales_at(const BlockLayout& layout, int64_t element) {
+    return layout.scales_at + layout.scales_before(element) * 4;
   }
 
   core::CompressorSpec spec_;

@@ -227,14 +227,11 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   return std::isfinite(sums.total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// Payloads that are added at once are those of two BitSums.
-constexpr size_t kPayloads = 2 * kBitsTogether;
-
 // Of so many payloads, where the scales of a run and the signs of a tile begin.
 struct SignParts {
   size_t per_block;  // scales
-  const float* scales[kPayloads];
-  const uint64_t* bits[kPayloads];
+  const float* scales[kAtOnce];
+  const uint64_t* bits[kAtOnce];
 
   template <size_t kCount>
   HWY_INLINE hn::Vec<BitPlanes> plane(size_t first, size_t bit, size_t word) const {
@@ -259,33 +256,29 @@ struct SignParts {
 };
 
 void decode_run(const SignDecode& run) {
-  static_assert(kAtOnce == kBitsTogether);
-  Output<float, kMostOfTile> out(run.out, run.stream);
+  SumOutput out(run.out, run.stream, run.block);
   const size_t whole = tile_of(run.payloads.size());
-  HWY_ALIGN uint64_t last[kPayloads][kMostOfTile / 64] = {};  // of a tile that is not whole
+  HWY_ALIGN uint64_t last[kAtOnce][kMostOfTile / 64] = {};  // of a tile that is not whole
   for (size_t begin = 0; begin < run.n; begin += whole) {
     const size_t count = std::min(whole, run.n - begin);
-    float* const tile = out.tile(begin);
     const float* old = run.accumulate ? run.out + begin : nullptr;
-    for (size_t first = 0; first < run.payloads.size(); first += kPayloads) {
-      const auto payloads = run.payloads.subspan(first, std::min(kPayloads, run.payloads.size() - first));
+    for (size_t first = 0; first < run.payloads.size();) {
+      const auto payloads = run.payloads.subspan(first, at_once(run.payloads.size() - first));
+      const SumOutput::Pass to = out.pass(begin, first + payloads.size() == run.payloads.size());
       SignParts parts{.per_block = static_cast<size_t>(scales_per_block(run.kind)), .scales = {}, .bits = {}};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
         parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
         const std::byte* const at = payload + run.bits_at + begin / 8;
+        for (size_t line = 0; line < whole / 8; line += 64) hwy::Prefetch(at + 2 * whole / 8 + line);
         if (count < whole) std::memcpy(last[p], at, (count + 7) / 8);
         parts.bits[p] = count < whole ? last[p] : reinterpret_cast<const uint64_t*>(at);
       }
-      if (payloads.size() <= kBitsTogether) {
-        with_count(payloads.size(),
-                   [&](auto of) HWY_ATTR { add_by_bits<of(), 0>(parts, run.block, begin, begin + count, old, tile); });
-      } else {
-        with_count(payloads.size() - kBitsTogether, [&](auto of) HWY_ATTR {
-          add_by_bits<kBitsTogether, of()>(parts, run.block, begin, begin + count, old, tile);
-        });
-      }
-      old = tile;
+      with_count(payloads.size(), [&](auto of) HWY_ATTR {
+        add_by_bits<kBitsTogether, of()>(parts, run.block, begin, begin + count, old, to);
+      });
+      first += payloads.size();
+      old = to.to;
     }
     out.finish_tile(count);
   }
