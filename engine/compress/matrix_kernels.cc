@@ -22,10 +22,18 @@ constexpr size_t kRows = 2;
 // vector size. The sums of these are in double precision.
 constexpr size_t kColumns = 4 * kTile;
 
+// In pairs that are 8 apart, then 4, 2 and 1.
 HWY_INLINE double sum_lanes(const float* lanes) {
-  double sum = 0;
-  for (size_t lane = 0; lane < kLanes; ++lane) sum += double{lanes[lane]};
-  return sum;
+  static_assert(kLanes == 16);
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  HWY_ALIGN double sums[8];
+  for (size_t i = 0; i < 8; i += hn::Lanes(d)) {
+    const auto first = hn::PromoteTo(d, hn::Load(df, lanes + i)),
+               second = hn::PromoteTo(d, hn::Load(df, lanes + 8 + i));
+    hn::Store(hn::Add(first, second), d, sums + i);
+  }
+  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
 }
 
 using RowLanes = hn::CappedTag<float, kLanes>;
@@ -89,13 +97,18 @@ struct NewRows {
   const float* gradient[kRows];
   const float* residual[kRows];  // or null
   float* kept[kRows];            // or null
+  bool past_caches;              // what is kept, in whole vectors
   size_t ahead;                  // from an element to one that is read later
 
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) const {
     prefetch_p(d, gradient[row], residual[row], i + ahead);
     const auto p = load_p(d, gradient[row], residual[row], i);
-    if (kept[row] != nullptr) hn::StoreU(p, d, kept[row] + i);
+    if (past_caches && hn::MaxLanes(d) > 1) {
+      hn::Stream(p, d, kept[row] + i);
+    } else if (kept[row] != nullptr) {
+      hn::StoreU(p, d, kept[row] + i);
+    }
     return p;
   }
 };
@@ -105,8 +118,11 @@ struct NewRows {
 HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRows], size_t begin, size_t count,
                               size_t ahead, Dots* dots) {
   HWY_ALIGN float tile[kRows][kTile];
-  const bool streams = job.sum != nullptr && job.stream;
-  NewRows from{.gradient = {}, .residual = {}, .kept = {}, .ahead = ahead};
+  // Past the caches from registers, where vectors make whole cache lines and nothing is read again.
+  const bool is_direct = job.sum != nullptr && job.stream && job.rank <= kFew && job.columns % kLanes == 0 &&
+                         reinterpret_cast<uintptr_t>(job.sum) % 64 == 0;
+  const bool streams = job.sum != nullptr && job.stream && !is_direct;
+  NewRows from{.gradient = {}, .residual = {}, .kept = {}, .past_caches = is_direct, .ahead = ahead};
   Rows again;
   for (size_t row = 0; row < kRows; ++row) {
     const size_t at = rows[row] * job.columns + begin;
@@ -175,7 +191,7 @@ void multiply_rows(const MatrixProduct& job) {
 
 // --- q = M^T p.
 
-constexpr size_t kRowsDown = 8;
+constexpr size_t kRowsDown = 4;
 
 // Adds row * p to q for one row, or for kRowsDown rows one after the other.
 HWY_INLINE void add_row(const TransposedProduct& job, size_t row, size_t begin, size_t count) {
@@ -196,8 +212,6 @@ HWY_INLINE void add_rows(const TransposedProduct& job, size_t row, size_t begin,
     for (size_t ahead = kRowsDown; ahead < 2 * kRowsDown; ++ahead) prefetch(d, m + ahead * stride, i);
     const auto m0 = hn::LoadU(d, m + i), m1 = hn::LoadU(d, m + stride + i);
     const auto m2 = hn::LoadU(d, m + 2 * stride + i), m3 = hn::LoadU(d, m + 3 * stride + i);
-    const auto m4 = hn::LoadU(d, m + 4 * stride + i), m5 = hn::LoadU(d, m + 5 * stride + i);
-    const auto m6 = hn::LoadU(d, m + 6 * stride + i), m7 = hn::LoadU(d, m + 7 * stride + i);
     for (size_t j = 0; j < job.rank; ++j) {
       const float* const p = job.p + j * job.p_stride + row;
       float* const q = job.q + j * job.q_stride + begin + i;
@@ -205,10 +219,6 @@ HWY_INLINE void add_rows(const TransposedProduct& job, size_t row, size_t begin,
       sum = hn::Add(sum, hn::Mul(m1, hn::Set(d, p[1])));
       sum = hn::Add(sum, hn::Mul(m2, hn::Set(d, p[2])));
       sum = hn::Add(sum, hn::Mul(m3, hn::Set(d, p[3])));
-      sum = hn::Add(sum, hn::Mul(m4, hn::Set(d, p[4])));
-      sum = hn::Add(sum, hn::Mul(m5, hn::Set(d, p[5])));
-      sum = hn::Add(sum, hn::Mul(m6, hn::Set(d, p[6])));
-      sum = hn::Add(sum, hn::Mul(m7, hn::Set(d, p[7])));
       hn::StoreU(sum, d, q);
     }
   });
@@ -251,6 +261,9 @@ HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, si
       v3 = hn::Add(v3, hn::Mul(q, hn::Set(d, p[3])));
     }
     const size_t at = row * job.columns + begin + i;
+    for (size_t r = kOuterRows; job.matrix != nullptr && r < 2 * kOuterRows; ++r) {
+      prefetch(d, job.matrix + r * job.columns, row * job.columns + begin + i);
+    }
     hn::StoreU(finished(d, job, at, v0), d, to + i);
     hn::StoreU(finished(d, job, at + job.columns, v1), d, to + to_stride + i);
     hn::StoreU(finished(d, job, at + 2 * job.columns, v2), d, to + 2 * to_stride + i);

@@ -60,7 +60,7 @@ class Layout {
   int64_t q_numbers() const { return rank_ * columns_; }
   int64_t plain() const { return plain_; }
   int64_t payload_bytes(int round) const { return 4 * (round == 0 ? p_numbers() : q_numbers() + plain_); }
-  int64_t scratch_bytes() const { return 4 * rank_ * std::max(round_up(widest_, kLanes), most_partials_); }
+  int64_t scratch_bytes() const { return 4 * rank_ * std::max(padded(widest_), most_partials_); }
 
   // Calls visit(factors) for each matrix that is compressed.
   template <class Visit>
@@ -86,6 +86,10 @@ class Layout {
     for_matrices([&](const Factors& of) { up_to(of.matrix.begin, of.matrix.end()); });
     up_to(extent_.numel, extent_.numel);
   }
+
+  // From a column of Q to the next one. Those of a power of two would share a place in the L1 cache with each other, and
+  // with the rows of M.
+  static int64_t padded(int64_t columns) { return round_up(columns, kLanes) + kLanes; }
 
   // Rows and columns of one task. For M^T P tasks are so large that adding up what they found is little beside it.
   static int64_t rows_across(const core::Matrix& matrix) { return round_up(kTaskElements / matrix.columns + 1, 4); }
@@ -161,7 +165,7 @@ class PowerSgd final : public Compressor {
   bool encode_p(const Encode& job, const Layout& layout, Queue& queue) const {
     auto* const p = reinterpret_cast<float*>(job.payload.data());
     layout.for_matrices([&](const Factors& of) {
-      const int64_t columns = of.matrix.columns, stride = round_up(columns, kLanes);
+      const int64_t columns = of.matrix.columns, stride = Layout::padded(columns);
       const float* const q = start(job, layout, of, stride);
       for_ranges(queue, of.matrix.rows, Layout::rows_across(of.matrix), [&](int64_t begin, int64_t end) {
         const int64_t at = of.matrix.begin + begin * columns;
