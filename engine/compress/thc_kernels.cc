@@ -196,7 +196,7 @@ HWY_INLINE uint32_t add_codes(std::span<const std::span<const std::byte>> payloa
 }
 
 bool decode_run(const ThcDecode& run) {
-  Output<float, kOrder> out(run.out, run.stream);
+  SumOutput out(run.out, run.stream, kOrder);
   bool good = true;
   for (size_t b = 0; b < run.blocks.size(); ++b) {
     const size_t begin = b * kOrder, n = std::min(kOrder, run.n - begin);
@@ -217,11 +217,11 @@ bool decode_run(const ThcDecode& run) {
     };
     transform(values, x);
     const float* const old = run.accumulate ? run.out + begin : nullptr;
-    float* const sums = out.tile(begin);
+    const SumOutput::Pass sums = out.pass(begin, /*is_last=*/true);
     for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
       auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
       if (old != nullptr) value = hn::Add(hn::LoadU(d, old + i), value);
-      hn::StoreU(value, d, sums + i);
+      sums.store(value, d, i);
     });
     out.finish_tile(n);
   }

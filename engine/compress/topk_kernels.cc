@@ -17,8 +17,46 @@
 HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
+// Calls body(d, i, indices, values) for vectors of candidates that cover [0, n).
+template <class Body>
+HWY_INLINE void for_candidates(const Candidate* candidates, size_t n, const Body& body) {
+  const auto load = [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> du;
+    hn::VFromD<decltype(du)> indices, values;
+    hn::LoadInterleaved2(du, reinterpret_cast<const uint32_t*>(candidates + i), indices, values);
+    body(d, i, indices, hn::BitCast(d, values));
+  };
+  for_vectors(n, load);
+}
+
+HWY_INLINE uint32_t largest_of_candidates(const Candidate* candidates, size_t n) {
+  const hn::ScalableTag<int32_t> di;
+  auto largest = hn::Zero(di);
+  int32_t last = 0;
+  for_candidates(candidates, n, [&](auto d, size_t /*i*/, auto /*indices*/, auto values) HWY_ATTR {
+    if constexpr (hn::MaxLanes(d) == hn::MaxLanes(di)) {
+      largest = hn::Max(largest, abs_bits(d, values));
+    } else {
+      last = std::max(last, hn::GetLane(abs_bits(d, values)));
+    }
+  });
+  return static_cast<uint32_t>(std::max(last, hn::GetLane(hn::MaxOfLanes(di, largest))));
+}
+
+void write_all(const SendAll& job, uint16_t* positions, uint16_t* values) {
+  for_candidates(job.candidates, job.n, [&](auto d, size_t i, auto indices, auto numbers) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> du;
+    const hn::RebindToSigned<decltype(d)> di;
+    const hn::Rebind<uint16_t, decltype(d)> d16;
+    const auto store = [&](auto numbers16, uint16_t* to)
+                           HWY_ATTR { hn::StoreU(hn::DemoteTo(d16, hn::BitCast(di, numbers16)), d16, to + i); };
+    store(hn::Sub(indices, hn::Set(du, job.first)), positions);
+    store(bf16_bits(d, hn::Mul(numbers, hn::Set(d, job.scale))), values);
+  });
+}
+
 template <bool has_residual, bool has_momentum>
-size_t scan(const TopkScan& block, Candidate* candidates) {
+Scanned scan(const TopkScan& block, Candidate* candidates) {
   Output<float> kept(block.kept, block.stream);
   Output<float> momenta(block.momentum.next, block.stream);
   HWY_ALIGN float only_scanned[kTile];
@@ -68,10 +106,10 @@ size_t scan(const TopkScan& block, Candidate* candidates) {
     kept.finish_tile(count);
     momenta.finish_tile(count);
   }
-  return found;
+  return {found, largest_of_candidates(candidates, found)};
 }
 
-size_t scan_block(const TopkScan& block, Candidate* candidates) {
+Scanned scan_block(const TopkScan& block, Candidate* candidates) {
   if (block.momentum.before != nullptr) {
     return block.residual == nullptr ? scan<false, true>(block, candidates) : scan<true, true>(block, candidates);
   }
@@ -160,11 +198,16 @@ namespace gradtune::compress {
 
 HWY_EXPORT(scan_block);
 HWY_EXPORT(keep_block);
+HWY_EXPORT(write_all);
 HWY_EXPORT(do_ascend);
 HWY_EXPORT(add_some);
 
-size_t scan_topk(const TopkScan& block, Candidate* candidates) {
+Scanned scan_topk(const TopkScan& block, Candidate* candidates) {
   return HWY_DYNAMIC_DISPATCH(scan_block)(block, candidates);
+}
+
+void send_all(const SendAll& job, uint16_t* positions, uint16_t* values) {
+  HWY_DYNAMIC_DISPATCH(write_all)(job, positions, values);
 }
 
 uint32_t keep_unsent(const Unsent& block) { return HWY_DYNAMIC_DISPATCH(keep_block)(block); }

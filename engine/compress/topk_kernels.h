@@ -18,6 +18,8 @@ struct Candidate {
   float value;
 };
 
+static_assert(sizeof(Candidate) == 2 * sizeof(uint32_t));  // as kernels load them
+
 // Blocks leave room for this many more: the scan writes a little ahead of what it keeps.
 inline constexpr size_t kCandidateSlack = 2;
 
@@ -43,8 +45,23 @@ struct TopkScan {
   bool stream;
 };
 
-// Returns how many candidates it wrote, in ascending order. There may be n of them, plus slack.
-size_t scan_topk(const TopkScan& block, Candidate* candidates);
+// How many candidates there are, and the largest of the bits of their |p|.
+struct Scanned {
+  size_t count;
+  uint32_t largest;
+};
+
+// Writes candidates in ascending order. There may be n of them, plus slack.
+Scanned scan_topk(const TopkScan& block, Candidate* candidates);
+
+// Writes what is sent of candidates of a block, all of them: positions behind `first`, and scale * p as bfloat16.
+struct SendAll {
+  const Candidate* candidates;
+  size_t n;
+  uint32_t first;
+  float scale;
+};
+void send_all(const SendAll& job, uint16_t* positions, uint16_t* values);
 
 // The errors of elements that are not sent. Returns the largest of the bits of |p|.
 struct Unsent {

@@ -121,7 +121,7 @@ bool TopkSelection::pooled(uint32_t bound) const {
 // The elements of a block whose bits of |p| reach the bound, and all candidates. `buffer` may be used for them.
 std::span<const Candidate> TopkSelection::candidates(int64_t block, uint32_t bound, Candidate* buffer) const {
   if (pooled(bound)) return pool_.subspan(blocks_[block].pool_at, blocks_[block].pool_count);
-  return {buffer, scan_topk(scan_of(block, std::min(bound, bound_)), buffer)};
+  return {buffer, scan_topk(scan_of(block, std::min(bound, bound_)), buffer).count};
 }
 
 // A bound that about 1.3 to 1.6 k elements reach, as bits of |p|; at least 1, so that zeros (there may be a great many)
@@ -176,9 +176,7 @@ void TopkSelection::collect(uint32_t bound) {
     scan.momentum = carried_.momentum.from(begin);
     scan.kept = banks() ? job_.residual_next + begin : nullptr;
     scan.stream = streamed;
-    const size_t count = scan_topk(scan, buffer.data());
-    uint32_t largest = 0;
-    for (size_t i = 0; i < count; ++i) largest = std::max(largest, key_of(buffer[i].value));
+    const auto [count, largest] = scan_topk(scan, buffer.data());
     largest_.add(largest);
     const int64_t at = found_.fetch_add(static_cast<int64_t>(count), std::memory_order_relaxed);
     blocks_[block].pool_at = static_cast<uint32_t>(at);
@@ -293,8 +291,8 @@ void TopkSelection::send(int64_t index, uint32_t threshold, const Sent& sent) co
   const auto begin = static_cast<uint32_t>(index * kBlockElements);
   sent.starts[index] = block.sent_at;
   if (found_ == count_ && !adds()) {  // all of them are, as is kept already
-    const Candidate* const all = pool_.data() + block.pool_at;
-    for (uint32_t i = 0; i < block.pool_count; ++i) send(all[i], begin, block.sent_at + i, sent);
+    send_all({.candidates = pool_.data() + block.pool_at, .n = block.pool_count, .first = begin, .scale = job_.scale},
+             sent.positions + block.sent_at, sent.values + block.sent_at);
     return;
   }
   Buffer buffer;
