@@ -133,7 +133,7 @@ HWY_INLINE hn::Vec<D> look_up(D d, const float* bit_sums, V nibbles) {
 
 // For the vector that is kFirst elements behind the one at `begin`.
 template <size_t kTables, size_t kFirst, class D>
-HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, const SumOutput::Pass& to) {
+HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float* old, const Place& to) {
   const hn::RebindToUnsigned<D> du;
   auto sum = look_up(d, all[0].of_block, all[0].nibbles.template at<kFirst>(du, begin));
   if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + begin + kFirst), sum);
@@ -148,7 +148,7 @@ HWY_INLINE void add_bit_sums(D d, const BitSums* all, size_t begin, const float*
 // to[i] = (old == nullptr ? 0 : old[i]) + what the nibbles of i stand for in each of `all`, one after the other; of the
 // elements [begin, end) of a tile.
 template <size_t kTables>
-HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, const SumOutput::Pass to) {
+HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const float* old, const Place to) {
   const auto one = [&](size_t i) HWY_ATTR {
     float sum = all[0].of_block[all[0].nibbles.at(i) % kBitSums];
     if (old != nullptr) sum = old[i] + sum;
@@ -178,7 +178,7 @@ HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const
 // stand for in a block.
 template <size_t kEach, size_t kCount, class Payloads>
 HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t begin, size_t end, const float* old,
-                            const SumOutput::Pass& to) {
+                            const Place& to) {
   constexpr size_t kTables = (kCount + kEach - 1) / kEach;
   BitSums all[kTables];
   // Calls body(first, kSome) for each of them.

@@ -142,7 +142,7 @@ HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
 // may have sent all of their codes, which are looked at while they are at hand.
 template <size_t kCount, class Codes>
 HWY_INLINE bool add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
-                         const float* old, const SumOutput::Pass to) {
+                         const float* old, const Place to) {
   const hn::CappedTag<uint8_t, kPlaneElements> d8;
   const auto mask = hn::Set(d8, static_cast<uint8_t>(codes.code_mask())),
              most = hn::Set(d8, static_cast<uint8_t>(codes.largest_code()));
@@ -214,7 +214,7 @@ struct TernaryParts {
 // The same of ternary codes, of which the values of each two payloads are added up first.
 template <size_t kCount>
 HWY_INLINE bool add_tile(const Ternary& /*codes*/, size_t block_size, const Parts& parts, size_t begin, size_t end,
-                         const float* old, const SumOutput::Pass to) {
+                         const float* old, const Place to) {
   add_by_bits<2, kCount>(TernaryParts{parts}, block_size, begin, end, old, to);
   bool good = true;
   for (size_t p = 0; p < kCount; ++p) good &= are_sent(Ternary(2), parts.codes[p], end - begin);
@@ -246,7 +246,7 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
           parts.codes[p] = unpacked[p];
         }
       }
-      const SumOutput::Pass to = out.pass(begin, first + payloads.size() == run.payloads.size());
+      const Place to = out.pass(begin, first + payloads.size() == run.payloads.size());
       bool good = true;
       with_count(payloads.size(), [&](auto of) HWY_ATTR {
         good = add_tile<of()>(codes, run.block, parts, begin, begin + count, old, to);

@@ -141,7 +141,7 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
 // to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order.
 template <size_t kCount, class Wire>
 HWY_INLINE void add_values(const std::array<const typename Wire::Code*, kAtOnce> codes, const float* old,
-                           const SumOutput::Pass to, size_t n) {
+                           const Place to, size_t n) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
     for (size_t p = 0; p < kCount; ++p) prefetch(d, codes[p], i + kAhead);
     auto sum = Wire::load(d, codes[0] + i);
@@ -166,7 +166,7 @@ void decode(const DenseDecode job) {
         codes[p] = reinterpret_cast<const Code*>(job.payloads[first + p].data()) + job.first + begin;
       }
       first += some;
-      const SumOutput::Pass to = out.pass(begin, first == payloads);
+      const Place to = out.pass(begin, first == payloads);
       with_count(some, [&](auto of) HWY_ATTR { add_values<of(), Wire>(codes, old, to, count); });
       old = to.to;
     }

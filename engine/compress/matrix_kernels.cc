@@ -96,19 +96,14 @@ struct Rows {
 struct NewRows {
   const float* gradient[kRows];
   const float* residual[kRows];  // or null
-  float* kept[kRows];            // or null
-  bool past_caches;              // what is kept, in whole vectors
+  Place kept[kRows];             // or null
   size_t ahead;                  // from an element to one that is read later
 
   template <class D>
   HWY_INLINE hn::Vec<D> load(D d, size_t row, size_t i) const {
     prefetch_p(d, gradient[row], residual[row], i + ahead);
     const auto p = load_p(d, gradient[row], residual[row], i);
-    if (past_caches && hn::MaxLanes(d) > 1) {
-      hn::Stream(p, d, kept[row] + i);
-    } else if (kept[row] != nullptr) {
-      hn::StoreU(p, d, kept[row] + i);
-    }
+    if (kept[row].to != nullptr) kept[row].store(p, d, i);
     return p;
   }
 };
@@ -122,14 +117,14 @@ HWY_INLINE void multiply_tile(const MatrixProduct& job, const size_t (&rows)[kRo
   const bool is_direct = job.sum != nullptr && job.stream && job.rank <= kFew && job.columns % kLanes == 0 &&
                          reinterpret_cast<uintptr_t>(job.sum) % 64 == 0;
   const bool streams = job.sum != nullptr && job.stream && !is_direct;
-  NewRows from{.gradient = {}, .residual = {}, .kept = {}, .past_caches = is_direct, .ahead = ahead};
+  NewRows from{.gradient = {}, .residual = {}, .kept = {}, .ahead = ahead};
   Rows again;
   for (size_t row = 0; row < kRows; ++row) {
     const size_t at = rows[row] * job.columns + begin;
     from.gradient[row] = job.gradient + at;
     from.residual[row] = offset(job.residual, at);
-    from.kept[row] = streams ? tile[row] : offset(job.sum, at);
-    again.at[row] = job.sum == nullptr ? from.gradient[row] : from.kept[row];
+    from.kept[row] = {streams ? tile[row] : offset(job.sum, at), is_direct};
+    again.at[row] = job.sum == nullptr ? from.gradient[row] : from.kept[row].to;
   }
   const float* const q = job.q + begin;
   const size_t whole = count / kLanes * kLanes;

@@ -264,7 +264,7 @@ void decode_run(const SignDecode& run) {
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size();) {
       const auto payloads = run.payloads.subspan(first, at_once(run.payloads.size() - first));
-      const SumOutput::Pass to = out.pass(begin, first + payloads.size() == run.payloads.size());
+      const Place to = out.pass(begin, first + payloads.size() == run.payloads.size());
       SignParts parts{.per_block = static_cast<size_t>(scales_per_block(run.kind)), .scales = {}, .bits = {}};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();

@@ -335,26 +335,27 @@ class Output {
   bool streamed_;
 };
 
-// Where sums of payloads go, tile by tile: each pass over some of the payloads ends in pass(). Where
-// vectors make whole cache lines of the result that one stores past the caches from registers: memory then reads and
-// writes in turns, line by line, and sums of eight payloads take a fifth less time than by tiles.
+// Where vectors are stored: past the caches, where whole ones make whole cache lines.
+struct Place {
+  float* to;
+  bool past_caches;
+
+  template <class D, class V>
+  HWY_INLINE void store(V v, D d, size_t i) const {
+    if (past_caches && hn::MaxLanes(d) > 1) {
+      hn::Stream(v, d, to + i);
+    } else {
+      hn::StoreU(v, d, to + i);
+    }
+  }
+};
+
+// Where sums of payloads go, tile by tile: each pass over some of the payloads stores to pass(). Where vectors make whole
+// cache lines of the result the last one stores past the caches from registers: memory then reads and writes in turns, line
+// by line, and sums of eight payloads take a fifth less time than by tiles.
 class SumOutput {
  public:
-  struct Pass {
-    float* to;
-    bool past_caches;
-
-    template <class D, class V>
-    HWY_INLINE void store(V sum, D d, size_t i) const {
-      if (past_caches && hn::MaxLanes(d) > 1) {
-        hn::Stream(sum, d, to + i);
-      } else {
-        hn::StoreU(sum, d, to + i);
-      }
-    }
-  };
-
-  // The sums of [begin, end) of a piece, a number of elements, are stored as for_vectors has them.
+  // Vectors are stored from multiples of `piece` elements on.
   SumOutput(float* target, bool streamed, size_t piece)
       : tiles_(target, streamed),
         target_(target),
@@ -363,8 +364,8 @@ class SumOutput {
   SumOutput& operator=(const SumOutput&) = delete;
   HWY_INLINE ~SumOutput() {}  // for this target, which one by default would not be
 
-  HWY_INLINE Pass pass(size_t begin, bool is_last) {
-    return direct_ && is_last ? Pass{target_ + begin, true} : Pass{tiles_.tile(begin), false};
+  HWY_INLINE Place pass(size_t begin, bool is_last) {
+    return direct_ && is_last ? Place{target_ + begin, true} : Place{tiles_.tile(begin), false};
   }
   HWY_INLINE void finish_tile(size_t count) {
     if (!direct_) tiles_.finish_tile(count);

@@ -217,7 +217,7 @@ bool decode_run(const ThcDecode& run) {
     };
     transform(values, x);
     const float* const old = run.accumulate ? run.out + begin : nullptr;
-    const SumOutput::Pass sums = out.pass(begin, /*is_last=*/true);
+    const Place sums = out.pass(begin, /*is_last=*/true);
     for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
       auto value = change_signs(d, signs, i, hn::LoadU(d, x + i));
       if (old != nullptr) value = hn::Add(hn::LoadU(d, old + i), value);

@@ -145,6 +145,8 @@ TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) 
   EncodeCase job = usual_case(270001);
   const Encoded once = encode(*compressor_, job);
   const std::vector<float> decoded = decode_one(once.payload, job);
+  const std::vector<Payload> many(9, once.payload);  // of which kernels take some, and then others
+  const std::vector<float> sum = decode(*compressor_, decoding_of(job, many)).value();
   for (size_t misaligned : {0, 2, 7, 15}) {
     job.misaligned = misaligned;
     const Encoded again = encode(*compressor_, job);
@@ -153,6 +155,9 @@ TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) 
     DecodeCase decoding = decoding_of(job, {once.payload});
     decoding.misaligned = misaligned;
     EXPECT_TRUE(same_bytes(decode(*compressor_, decoding).value(), decoded)) << misaligned;
+    DecodeCase decoding_many = decoding_of(job, many);
+    decoding_many.misaligned = misaligned;
+    EXPECT_TRUE(same_bytes(decode(*compressor_, decoding_many).value(), sum)) << misaligned;
   }
 }
 
