@@ -238,6 +238,10 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
         const std::byte* const payload = payloads[p].data();
         parts.units[p] = reinterpret_cast<const float*>(payload + run.units_at);
         parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
+        const auto tile_bytes = static_cast<size_t>(code_bytes(static_cast<int64_t>(whole), format.bits));
+        for (size_t line = 0; format.bits < 8 && line < tile_bytes; line += 64) {
+          hwy::Prefetch(parts.codes[p] + 2 * tile_bytes + line);  // of others those who add them do
+        }
         if (format.bits < Codes::kBits) {
           unpack_planes(parts.codes[p], count, format.bits, unpacked[p]);
           parts.codes[p] = unpacked[p];
