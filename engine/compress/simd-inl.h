@@ -223,8 +223,9 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
   return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
 }
 
-// The same to single precision, by a third of the instructions. Squares are added up in 16 partial sums, and these in pairs that
-// are 8 apart, then 4, and so on. Where they could overflow or lose what counts, they are made in fp64 after all.
+// The same to single precision, by a third of the instructions. Squares are added up in 16 partial sums, and these in
+// pairs that are 8 apart, then 4, and so on. Where they could overflow or lose what counts, they are made in fp64 after
+// all.
 HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<float, 16> d;
   constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
