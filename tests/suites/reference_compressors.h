@@ -20,7 +20,7 @@ enum class Draws : uint8_t { none, own_by_element, shared };
 
 struct Reference {
   std::vector<double> decoded;    // what the payload stands for
-  std::vector<double> also;       // or this, where rounding on the way to it decides; may be empty
+  std::vector<double> also = {};  // or this, where rounding on the way to it decides; may be empty
   double tolerance = 0;           // allowed relative difference of decoded values
   double absolute_tolerance = 0;  // and what is allowed besides
   Draws draws = Draws::none;
