@@ -181,7 +181,7 @@ HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t 
                             const Place& to) {
   constexpr size_t kTables = (kCount + kEach - 1) / kEach;
   BitSums all[kTables];
-  // Calls body(first, kSome) for each of them.
+  // Calls body(table, first, kSome) for each of them, kSome as an integral constant.
   const auto for_tables = [&]<size_t... t>(const auto& body, std::index_sequence<t...>) HWY_ATTR {
     (body(all[t], t * kEach, std::integral_constant<size_t, std::min(kEach, kCount - t * kEach)>()), ...);
   };

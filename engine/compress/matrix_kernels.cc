@@ -22,7 +22,6 @@ constexpr size_t kRows = 2;
 // vector size. The sums of these are in double precision.
 constexpr size_t kColumns = 4 * kTile;
 
-// In pairs that are 8 apart, then 4, 2 and 1.
 HWY_INLINE double sum_lanes(const float* lanes) {
   static_assert(kLanes == 16);
   const hn::CappedTag<double, 8> d;
@@ -33,7 +32,7 @@ HWY_INLINE double sum_lanes(const float* lanes) {
                second = hn::PromoteTo(d, hn::Load(df, lanes + 8 + i));
     hn::Store(hn::Add(first, second), d, sums + i);
   }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  return sum_of_eight(sums);
 }
 
 using RowLanes = hn::CappedTag<float, kLanes>;
@@ -257,7 +256,7 @@ HWY_INLINE void outer_tile(const OuterProduct& job, size_t row, size_t begin, si
     }
     const size_t at = row * job.columns + begin + i;
     for (size_t r = kOuterRows; job.matrix != nullptr && r < 2 * kOuterRows; ++r) {
-      prefetch(d, job.matrix + r * job.columns, row * job.columns + begin + i);
+      prefetch(d, job.matrix + r * job.columns, at);
     }
     hn::StoreU(finished(d, job, at, v0), d, to + i);
     hn::StoreU(finished(d, job, at + job.columns, v1), d, to + to_stride + i);
@@ -325,7 +324,7 @@ double pass_column(const ColumnPass& job) {
     of.column[i] = static_cast<float>(exact);
     sums[i % 8] += double{of.column[i]} * double{of.next[i]};
   }
-  return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]));
+  return sum_of_eight(sums);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

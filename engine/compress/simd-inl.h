@@ -194,6 +194,11 @@ HWY_INLINE hn::Vec<D> exchange(D d, hn::Vec<D> v) {
   return v;
 }
 
+// In pairs that are four apart, then two, then one.
+HWY_INLINE double sum_of_eight(const double* v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
 // The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes, and
 // it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so that few
 // additions have to wait for the one before.
@@ -220,7 +225,7 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
     const double p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
     sums[i % 8] += p * p;
   }
-  return std::sqrt(((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7])));
+  return std::sqrt(sum_of_eight(sums));
 }
 
 // The same to single precision, by a third of the instructions. Squares are added up in 16 partial sums, and these in
