@@ -205,6 +205,7 @@ HWY_INLINE double sum_of_eight(const double* v) {
 HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
+  const hn::CappedTag<float, 1> one;
   HWY_ALIGN double sums[8];
   const size_t whole = n / 32 * 32;
   for (size_t lane = 0; lane < 8; lane += hn::Lanes(d)) {
@@ -214,6 +215,7 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
     };
     auto first = hn::Zero(d), second = first, third = first, fourth = first;
     for (size_t i = lane; i < whole; i += 32) {
+      for (size_t line = 0; lane == 0 && line < 32; line += 16) prefetch_ahead(one, gradient, residual, i + line);
       first = added(i, first);
       second = added(i + 8, second);
       third = added(i + 16, third);

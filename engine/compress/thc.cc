@@ -13,7 +13,8 @@
 //
 // Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last
 // block. Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode
-// 5. Two rotations by encode, one by decode: 10 additions an element each.
+// 5. One rotation of numbers by encode, 10 additions an element, and one of codes by decode, and by encode for the errors:
+// of small integers, whose first sums several fit into an instruction.
 //
 // Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
 // ranks, fp32 85.5 %: 85.4; 4 ranks, half as many steps, fp32 84.4 %: 84.3. A transformer under AdamW, 400 steps,

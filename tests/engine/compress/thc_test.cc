@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/compress/shared.h"
@@ -117,6 +118,23 @@ TEST(Thc, decoding_a_sum_of_codes_is_the_sum_of_what_is_decoded) {
     for (size_t i = 0; i < sum.size(); ++i) sum[i] -= together[i];
     EXPECT_LE(norm(sum), 1e-5 * norm(together)) << spec;
   }
+}
+
+// Of more payloads than have exact sums, the sums of some are added to those of others.
+TEST(Thc, many_payloads_are_added_up) {
+  const Ranks ranks = make_ranks("thc:2", 100, 3000);
+  Bytes norms = ranks.agreed_norms();
+  std::vector<Bytes> payloads;
+  for (size_t rank = 0; rank < 100; ++rank) payloads.push_back(ranks.payload(rank, 1, norms));
+  std::vector<float> gathered(ranks.n()), one(ranks.n());
+  ASSERT_TRUE(ranks.decode(1, payloads, 1, norms, gathered).ok());
+  std::vector<double> sum(ranks.n());
+  for (const Bytes& payload : payloads) {
+    ASSERT_TRUE(ranks.decode(1, {payload}, 1, norms, one).ok());
+    for (size_t i = 0; i < one.size(); ++i) sum[i] += one[i];
+  }
+  const double largest = std::abs(*std::max_element(sum.begin(), sum.end()));
+  for (size_t i = 0; i < sum.size(); ++i) ASSERT_NEAR(gathered[i], sum[i], 1e-5 * largest) << i;
 }
 
 TEST(Thc, a_sum_that_no_ranks_could_have_made_is_rejected) {
