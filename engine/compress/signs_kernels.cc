@@ -42,69 +42,58 @@ struct Sums {
 // Element i goes to partial sum i % kLanes whatever the vector size, so that every target rounds alike.
 constexpr size_t kLanes = 16;
 
-HWY_INLINE double sum_lanes(const float* lanes) {
-  const hn::CappedTag<float, 4> d;
-  HWY_ALIGN float four[4];
-  for (size_t i = 0; i < 4; i += hn::Lanes(d)) {
-    const auto first = hn::Add(hn::Load(d, lanes + i), hn::Load(d, lanes + 8 + i));
-    const auto second = hn::Add(hn::Load(d, lanes + 4 + i), hn::Load(d, lanes + 12 + i));
-    hn::Store(hn::Add(first, second), d, four + i);
-  }
-  return double{(four[0] + four[2]) + (four[1] + four[3])};
-}
-
-// Adds 64 elements to the sums and returns their sign bits.
+// Adds n elements, whole words of them and at most a tile, to the sums and writes their sign bits. `reads_once`: nothing
+// else asks for the next tile.
 template <bool kSides>
-HWY_INLINE uint64_t sum_word(const float* gradient, const float* residual, Sums& sums) {
+HWY_INLINE void sum_words(const float* gradient, const float* residual, size_t n, bool reads_once, std::byte* bits,
+                          Sums& sums) {
   const hn::CappedTag<float, kLanes> d;
   HWY_ALIGN float first_lanes[kLanes];
   HWY_ALIGN float negative_lanes[kLanes];
-  uint64_t bits = 0;
+  uint64_t words[kTile / 64] = {};
   for (size_t lane = 0; lane < kLanes; lane += hn::Lanes(d)) {
     auto first = hn::Zero(d), negative = hn::Zero(d);
-    for (size_t i = lane; i < 64; i += kLanes) {
-      const auto p = load_p(d, gradient, residual, i);
-      const auto is_negative = sign_mask(d, p);
-      if constexpr (kSides) {
-        first = hn::Add(first, hn::IfThenZeroElse(is_negative, p));
-        negative = hn::Add(negative, hn::IfThenElseZero(is_negative, hn::Abs(p)));
-      } else {
-        first = hn::Add(first, hn::Abs(p));
+    for (size_t begin = 0; begin < n; begin += 64) {
+      uint64_t word = words[begin / 64];
+      for (size_t i = begin + lane; i < begin + 64; i += kLanes) {
+        if (reads_once) prefetch_ahead(d, gradient, residual, i);
+        const auto p = load_p(d, gradient, residual, i);
+        const auto is_negative = sign_mask(d, p);
+        if constexpr (kSides) {
+          first = hn::Add(first, hn::IfThenZeroElse(is_negative, p));
+          negative = hn::Add(negative, hn::IfThenElseZero(is_negative, hn::Abs(p)));
+        } else {
+          first = hn::Add(first, hn::Abs(p));
+        }
+        word |= bits_of(d, is_negative) << (i - begin);
       }
-      bits |= bits_of(d, is_negative) << i;
+      words[begin / 64] = word;
     }
     hn::Store(first, d, first_lanes + lane);
     hn::Store(negative, d, negative_lanes + lane);
   }
-  sums.first += sum_lanes(first_lanes);
-  if constexpr (kSides) {
-    sums.negative += sum_lanes(negative_lanes);
-    sums.negatives += std::popcount(bits);
+  sums.first += double{sum_of_sixteen(first_lanes)};
+  if constexpr (kSides) sums.negative += double{sum_of_sixteen(negative_lanes)};
+  for (size_t i = 0; i < n / 64; ++i) {
+    if constexpr (kSides) sums.negatives += std::popcount(words[i]);
+    std::memcpy(bits + 8 * i, &words[i], 8);
   }
-  return bits;
 }
 
-// The sums of a block, and its sign bits. `reads_once`: nothing else asks for the next tile.
+// The sums of a block, and its sign bits.
 template <bool kSides>
 HWY_INLINE Sums sum_block(const float* gradient, const float* residual, size_t n, bool reads_once, std::byte* bits) {
-  const hn::CappedTag<float, 1> one;
   Sums sums;
-  size_t i = 0;
-  for (; i + 64 <= n; i += 64) {
-    for (size_t line = 0; reads_once && line < 64; line += 16) {
-      prefetch_ahead(one, gradient, residual, i + line);
-    }
-    const uint64_t signs = sum_word<kSides>(gradient + i, offset(residual, i), sums);
-    std::memcpy(bits + i / 8, &signs, 8);
+  const size_t whole = n / 64 * 64;
+  for (size_t i = 0; i < whole; i += kTile) {
+    sum_words<kSides>(gradient + i, offset(residual, i), std::min(kTile, whole - i), reads_once, bits + i / 8, sums);
   }
-  if (i < n) {
-    HWY_ALIGN float rest[64] = {};
-    for (size_t j = i; j < n; ++j) {
-      rest[j - i] = residual == nullptr ? gradient[j] : gradient[j] + residual[j];
-    }
-    const uint64_t signs = sum_word<kSides>(rest, nullptr, sums);
-    std::memcpy(bits + i / 8, &signs, (n - i + 7) / 8);
-  }
+  if (whole == n) return sums;
+  HWY_ALIGN float rest[64] = {};
+  for (size_t i = whole; i < n; ++i) rest[i - whole] = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
+  std::byte word[8];
+  sum_words<kSides>(rest, nullptr, 64, /*reads_once=*/false, word, sums);
+  std::memcpy(bits + whole / 8, word, (n - whole + 7) / 8);
   return sums;
 }
 
@@ -113,24 +102,22 @@ HWY_INLINE float finite_or_zero(double value) {
   return std::isfinite(rounded) ? rounded : 0;
 }
 
-// Sums a block of n elements, writes its bits and scales.
-HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t block, size_t from, size_t n) {
-  const float* gradient = run.gradient + from;
-  const float* residual = offset(run.residual, from);
-  std::byte* bits = to.bits + from / 8;
-  float* scales = to.scales + block * static_cast<size_t>(scales_per_block(to.kind));
-  const double scale = run.scale;
-  const bool reads_once = run.residual_next == nullptr;
-  if (to.kind == SignScales::means) {
-    const Sums sums = sum_block<true>(gradient, residual, n, reads_once, bits);
+// Sums a block of n elements, writes its bits and scales. `of_mean` is run.scale / n.
+template <SignScales kKind>
+HWY_INLINE Sums write_block(const EncodeRun& run, const SignTarget& to, size_t from, size_t n, double of_mean) {
+  const Sums sums = sum_block<kKind == SignScales::means>(run.gradient + from, offset(run.residual, from), n,
+                                                          run.residual_next == nullptr, to.bits + from / 8);
+  float* scales = to.scales + from / to.block * static_cast<size_t>(scales_per_block(kKind));
+  if constexpr (kKind == SignScales::means) {
+    const double scale = run.scale;
     const int64_t positives = static_cast<int64_t>(n) - sums.negatives;
     scales[0] = positives == 0 ? 0 : finite_or_zero(sums.first * (scale / static_cast<double>(positives)));
     scales[1] = sums.negatives == 0 ? 0 : finite_or_zero(sums.negative * (scale / static_cast<double>(sums.negatives)));
-    return sums;
+  } else if constexpr (kKind == SignScales::mean) {
+    scales[0] = finite_or_zero(sums.first * of_mean);
+  } else {
+    scales[0] = std::bit_cast<float>(std::bit_cast<uint32_t>(run.scale) & 0xfffff000);
   }
-  const Sums sums = sum_block<false>(gradient, residual, n, reads_once, bits);
-  scales[0] = to.kind == SignScales::mean ? finite_or_zero(sums.first * (scale / static_cast<double>(n)))
-                                          : std::bit_cast<float>(std::bit_cast<uint32_t>(run.scale) & 0xfffff000);
   return sums;
 }
 
@@ -147,8 +134,8 @@ struct Levels {
 };
 
 // The run comes by value: what the compiler keeps in registers no store can change.
-void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, size_t at,
-                  Output<float>& errors) {
+HWY_NOINLINE void write_errors(const EncodeRun run, const SignTarget to, size_t begin, size_t end, size_t at,
+                               Output<float>& errors) {
   for (; begin < end; begin += kTile) {
     const size_t count = std::min(kTile, end - begin);
     float* error = errors.tile(at + begin);
@@ -177,20 +164,28 @@ struct BlockSums {
 };
 
 // What is `at` elements behind the first one of `errors`.
+template <SignScales kKind>
 HWY_INLINE void encode_blocks(const EncodeRun& run, const SignTarget& to, size_t at, Output<float>& errors,
                               BlockSums& sums) {
   // Errors need the scale, so blocks are read twice, as many of them at a time as make a tile: still in the cache.
   // Errors of votes do not.
-  const size_t group = to.kind == SignScales::vote ? kTile : std::max(to.block, kTile / to.block * to.block);
+  const size_t block = to.block;
+  const size_t group = kKind == SignScales::vote ? kTile : std::max(block, kTile / block * block);
+  const auto of_mean = [&](size_t n) { return double{run.scale} / static_cast<double>(n); };
+  const double of_whole = of_mean(block);
+  BlockSums of_run;
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
-    for_parts(begin, end, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
-      const double sum = write_block(run, to, block, from, stop - from).total();
-      sums.largest = std::max(sums.largest, sum);
-      sums.total += sum;
-    });
+    for (size_t from = begin; from < end; from += block) {
+      const size_t n = std::min(block, end - from);
+      const double sum = write_block<kKind>(run, to, from, n, n == block ? of_whole : of_mean(n)).total();
+      of_run.largest = std::max(of_run.largest, sum);
+      of_run.total += sum;
+    }
     if (run.residual_next != nullptr) write_errors(run, to, begin, end, at, errors);
   }
+  sums.largest = std::max(sums.largest, of_run.largest);
+  sums.total += of_run.total;
 }
 
 HWY_INLINE void encode_momentum(const EncodeRun& run, const SignTarget& to, Output<float>& errors, BlockSums& sums) {
@@ -208,7 +203,7 @@ HWY_INLINE void encode_momentum(const EncodeRun& run, const SignTarget& to, Outp
     SignTarget target = to;
     target.bits += begin / 8;
     target.scales += begin / to.block;
-    encode_blocks(part, target, begin, errors, sums);
+    encode_blocks<SignScales::vote>(part, target, begin, errors, sums);
     next.finish_tile(count);
   }
 }
@@ -216,10 +211,14 @@ HWY_INLINE void encode_momentum(const EncodeRun& run, const SignTarget& to, Outp
 bool encode_run(const EncodeRun& run, const SignTarget& to) {
   Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
   BlockSums sums;
-  if (to.momentum.before == nullptr) {
-    encode_blocks(run, to, 0, errors, sums);
-  } else {
+  if (to.momentum.before != nullptr) {
     encode_momentum(run, to, errors, sums);
+  } else if (to.kind == SignScales::mean) {
+    encode_blocks<SignScales::mean>(run, to, 0, errors, sums);
+  } else if (to.kind == SignScales::means) {
+    encode_blocks<SignScales::means>(run, to, 0, errors, sums);
+  } else {
+    encode_blocks<SignScales::vote>(run, to, 0, errors, sums);
   }
   // The sum of a block bounds every element of it, and so what is sent and what is kept; the maximum passes over a NaN,
   // the total does not.

@@ -230,15 +230,30 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
   return std::sqrt(sum_of_eight(sums));
 }
 
-// The same to single precision, by a third of the instructions. Squares are added up in 16 partial sums, and these in
-// pairs that are 8 apart, then 4, and so on. Where they could overflow or lose what counts, they are made in fp64 after
-// all.
-HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
+// In pairs that are 8 apart, then 4, then 2, then 1. What was in them is lost.
+HWY_INLINE float sum_of_sixteen(float* sums) {
   const hn::CappedTag<float, 16> d;
   constexpr size_t kLanes = hn::MaxLanes(decltype(d)());
+  for (size_t half = 8; half >= kLanes; half /= 2) {
+    for (size_t i = 0; i < half; i += kLanes) {
+      hn::Store(hn::Add(hn::Load(d, sums + i), hn::Load(d, sums + i + half)), d, sums + i);
+    }
+  }
+  auto sum = hn::Load(d, sums);
+  if constexpr (kLanes > 8) sum = hn::Add(sum, exchange<8>(d, sum));
+  if constexpr (kLanes > 4) sum = hn::Add(sum, exchange<4>(d, sum));
+  if constexpr (kLanes > 2) sum = hn::Add(sum, exchange<2>(d, sum));
+  if constexpr (kLanes > 1) sum = hn::Add(sum, exchange<1>(d, sum));
+  return hn::GetLane(sum);
+}
+
+// The norm to single precision, by a third of the instructions: squares are added up in 16 partial sums. Where they could
+// overflow or lose what counts, they are made in fp64 after all.
+HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
+  const hn::CappedTag<float, 16> d;
   HWY_ALIGN float sums[16];
   const size_t whole = n / 32 * 32;
-  for (size_t lane = 0; lane < 16; lane += kLanes) {
+  for (size_t lane = 0; lane < 16; lane += hn::Lanes(d)) {
     const auto added = [&](size_t i, auto sum) HWY_ATTR {
       const auto p = load_p(d, gradient, residual, i);
       return hn::Add(hn::Mul(p, p), sum);  // rounded twice on all targets
@@ -254,19 +269,9 @@ HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t
     const float p = residual == nullptr ? gradient[i] : gradient[i] + residual[i];
     sums[i % 16] += p * p;
   }
-  for (size_t half = 8; half >= kLanes; half /= 2) {
-    for (size_t i = 0; i < half; i += kLanes) {
-      hn::Store(hn::Add(hn::Load(d, sums + i), hn::Load(d, sums + i + half)), d, sums + i);
-    }
-  }
-  auto sum = hn::Load(d, sums);
-  if constexpr (kLanes > 8) sum = hn::Add(sum, exchange<8>(d, sum));
-  if constexpr (kLanes > 4) sum = hn::Add(sum, exchange<4>(d, sum));
-  if constexpr (kLanes > 2) sum = hn::Add(sum, exchange<2>(d, sum));
-  if constexpr (kLanes > 1) sum = hn::Add(sum, exchange<1>(d, sum));
-  const float squares = hn::GetLane(sum);
+  const float squares = sum_of_sixteen(sums);
   const bool is_safe = squares > 0x1p-80F && squares < 0x1p120F;
-  return is_safe ? hn::GetLane(hn::Sqrt(sum)) : static_cast<float>(euclidean_norm(gradient, residual, n));
+  return is_safe ? std::sqrt(squares) : static_cast<float>(euclidean_norm(gradient, residual, n));
 }
 
 // Writes past the caches: whole cache lines by streaming stores, what is left at both ends by plain ones.
