@@ -23,8 +23,8 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 inline constexpr size_t kBitsTogether = 4, kBitSums = 1 << kBitsTogether;
 
-// Bits of elements as they are sent: a word has those of 64 elements.
-using BitPlanes = hn::CappedTag<uint64_t, kTile / 64>;
+// Bits of elements as they are sent: a word has those of 64 elements. Tiles of decoders have whole vectors of them.
+using BitPlanes = hn::CappedTag<uint64_t, 8>;
 
 // Of codes of two bits, which alternate by words: one of both planes, vectors from that word on.
 HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, size_t word) {

@@ -99,7 +99,6 @@ class BlockCodes final : public Compressor {
     std::atomic<bool> good = true;
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
-      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
       const CodeDecode run{.payloads = job.payloads,
                            .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
                            .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
@@ -109,6 +108,8 @@ class BlockCodes final : public Compressor {
                            .accumulate = job.accumulate,
                            .stream = n * 4 >= kStreamBytes};
       accepted.add(static_cast<uint32_t>(job.payloads.size() - decode_codes(member_.format, run)));
+      // Behind it: they are in the cache by now.
+      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
     });
     if (!good.load(std::memory_order_relaxed)) return bad_scale(job.payloads, layout);
     if (accepted.get() == 0) return {};

@@ -32,12 +32,12 @@ const uint32_t* scale_bits(std::span<const std::byte> payload, const BlockLayout
 bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
                      int64_t end) {
   const int64_t first = layout.scales_before(begin), last = layout.scales_before(end + layout.block - 1);
-  uint32_t good = 1;
+  uint32_t seen = 0;  // its first bit is that of any scale that is negative or above all finite ones
   for (const std::span<const std::byte>& payload : payloads) {
     const uint32_t* const bits = scale_bits(payload, layout);
-    for (int64_t i = first; i < last; ++i) good &= static_cast<uint32_t>(bits[i] < kInfinityBits);
+    for (int64_t i = first; i < last; ++i) seen |= bits[i] | (kInfinityBits - 1 - bits[i]);
   }
-  return good != 0;
+  return seen >> 31 == 0;
 }
 
 core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout) {

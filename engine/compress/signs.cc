@@ -91,7 +91,6 @@ class Signs final : public Compressor {
     if (!status) return status;
     std::atomic<bool> good = true;
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
-      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
       decode_signs({.kind = member_.scales,
                     .payloads = job.payloads,
                     .scales_at = static_cast<size_t>(scales_at(layout, begin)),
@@ -101,6 +100,8 @@ class Signs final : public Compressor {
                     .n = static_cast<size_t>(end - begin),
                     .accumulate = job.accumulate,
                     .stream = n * 4 >= kStreamBytes});
+      // Behind it: they are in the cache by now.
+      if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
     });
     if (good.load(std::memory_order_relaxed)) return {};
     return bad_scale(job.payloads, layout);

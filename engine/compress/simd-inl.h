@@ -75,12 +75,9 @@ inline constexpr size_t kAtOnce = 8, kFew = 4;
 // How many are taken of so many that are left: loops are made for each number of a few, and for the most.
 constexpr size_t at_once(size_t payloads) { return payloads >= kAtOnce ? kAtOnce : std::min(payloads, kFew); }
 
-// Decoders whose payloads cost something for each tile take larger ones for several, and for many.
+// Decoders whose payloads cost something for each tile take larger ones, and the largest for many payloads.
 inline constexpr size_t kMostOfTile = 4 * kTile;
-inline size_t tile_of(size_t payloads) {
-  if (payloads == 1) return kTile;
-  return payloads <= kFew ? 2 * kTile : kMostOfTile;
-}
+inline size_t tile_of(size_t payloads) { return payloads <= kFew ? 2 * kTile : kMostOfTile; }
 
 // Calls body(N) where N is count as an integral constant, of those that at_once returns: loops over payloads are made for
 // each of them.
