@@ -28,10 +28,10 @@ namespace {
 
 constexpr int64_t kRun = kBlockElements;  // elements; whole groups
 constexpr int64_t kUnit = 8;              // bytes
-
-// Of a thread: 512 KiB, half of most L2 caches.
-constexpr int64_t kCachedElements = 16 * kBlockElements;
 constexpr int64_t kUsedUnit = 16;
+
+// Of a thread: 512 KiB, which fits most L2 caches.
+constexpr int64_t kCachedElements = 16 * kBlockElements;
 
 constexpr int64_t count_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
 

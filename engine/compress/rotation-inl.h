@@ -62,33 +62,39 @@ HWY_INLINE void transform_four(V& a, V& b, V& c, V& e) {
   e = hn::Sub(a_b, c_e);
 }
 
-// Four vectors that follow one another, and four times as many.
-template <class V>
+using RotatedFloats = hn::CappedTag<float, 16>;
+
+// Vectors that follow one another.
 struct Four {
-  V a, b, c, e;
+  hn::Vec<RotatedFloats> a, b, c, e;
 
   HWY_INLINE void transform() { transform_four(a, b, c, e); }
+
+  HWY_INLINE void store(float* x) const {
+    const RotatedFloats d;
+    hn::Store(a, d, x);
+    hn::Store(b, d, x + hn::Lanes(d));
+    hn::Store(c, d, x + 2 * hn::Lanes(d));
+    hn::Store(e, d, x + 3 * hn::Lanes(d));
+  }
 };
-template <class V>
-HWY_INLINE void transform_sixteen(Four<V>& a, Four<V>& b, Four<V>& c, Four<V>& e) {
+
+// The strides of a vector to 128, of a group that is 16 vectors.
+HWY_INLINE void finish_group(Four a, Four b, Four c, Four e, float* x) {
   transform_four(a.a, b.a, c.a, e.a);
   transform_four(a.b, b.b, c.b, e.b);
   transform_four(a.c, b.c, c.c, e.c);
   transform_four(a.e, b.e, c.e, e.e);
+  a.store(x);
+  b.store(x + 64);
+  c.store(x + 128);
+  e.store(x + 192);
 }
 
-template <class D, class V, class T>
-HWY_INLINE void store_four(const Four<V>& v, D d, T* x) {
-  hn::Store(v.a, d, x);
-  hn::Store(v.b, d, x + hn::Lanes(d));
-  hn::Store(v.c, d, x + 2 * hn::Lanes(d));
-  hn::Store(v.e, d, x + 3 * hn::Lanes(d));
-}
-
-// Takes what there is of strides up to 128, and hands to(d, i, y) vectors of H y from element i on: four of them, a group
-// apart.
-template <class D, class T, class To>
-HWY_INLINE void transform_groups(D d, const T* x, const To& to) {
+// Of x with the strides up to 128, hands to(d, i, y) vectors of H y from element i on: four of them, a group apart.
+template <class To>
+HWY_INLINE void transform_groups(const float* x, const To& to) {
+  const RotatedFloats d;
   for (size_t i = 0; i < kInGroup; i += hn::Lanes(d)) {
     auto a = hn::Load(d, x + i), b = hn::Load(d, x + i + kInGroup);
     auto c = hn::Load(d, x + i + 2 * kInGroup), e = hn::Load(d, x + i + 3 * kInGroup);
@@ -100,16 +106,13 @@ HWY_INLINE void transform_groups(D d, const T* x, const To& to) {
   }
 }
 
-using RotatedFloats = hn::CappedTag<float, 16>;
-
 // The strides up to those of four vectors.
 template <class From>
-HWY_INLINE Four<hn::Vec<RotatedFloats>> four_from(const From& from, size_t i) {
+HWY_INLINE Four four_from(const From& from, size_t i) {
   const RotatedFloats d;
   const size_t lanes = hn::Lanes(d);
-  Four<hn::Vec<RotatedFloats>> v{transform_lanes(d, from(d, i)), transform_lanes(d, from(d, i + lanes)),
-                                 transform_lanes(d, from(d, i + 2 * lanes)),
-                                 transform_lanes(d, from(d, i + 3 * lanes))};
+  Four v{transform_lanes(d, from(d, i)), transform_lanes(d, from(d, i + lanes)),
+         transform_lanes(d, from(d, i + 2 * lanes)), transform_lanes(d, from(d, i + 3 * lanes))};
   v.transform();
   return v;
 }
@@ -120,16 +123,11 @@ HWY_INLINE void transform_group(const From& from, size_t begin, float* x) {
   const RotatedFloats d;
   constexpr size_t kLanes = hn::MaxLanes(RotatedFloats());
   if constexpr (kLanes == 16) {
-    auto first = four_from(from, begin), second = four_from(from, begin + 64);
-    auto third = four_from(from, begin + 128), fourth = four_from(from, begin + 192);
-    transform_sixteen(first, second, third, fourth);
-    store_four(first, d, x + begin);
-    store_four(second, d, x + begin + 64);
-    store_four(third, d, x + begin + 128);
-    store_four(fourth, d, x + begin + 192);
+    finish_group(four_from(from, begin), four_from(from, begin + 64), four_from(from, begin + 128),
+                 four_from(from, begin + 192), x + begin);
     return;
   }
-  for (size_t i = begin; i < begin + kInGroup; i += 4 * kLanes) store_four(four_from(from, i), d, x + i);
+  for (size_t i = begin; i < begin + kInGroup; i += 4 * kLanes) four_from(from, i).store(x + i);
   size_t stride = 4 * kLanes;
   for (; 2 * stride < kInGroup; stride *= 4) {
     for (size_t first = begin; first < begin + kInGroup; first += 4 * stride) {
@@ -156,7 +154,7 @@ template <class From, class To>
 HWY_INLINE void transform(const From& from, const To& to) {
   HWY_ALIGN float x[kOrder];
   for (size_t begin = 0; begin < kOrder; begin += kInGroup) transform_group(from, begin, x);
-  transform_groups(RotatedFloats(), x, to);
+  transform_groups(x, to);
 }
 
 // --- Of codes.
@@ -176,7 +174,7 @@ struct BlockCodes {
 
 // Of 64 codes four vectors: lane l of the first has the sum of codes 4 l to 4 l + 3, of the others what the strides 1 and
 // 2 make of them. Products with 1 and -1 whose sums are wider make a stride each.
-HWY_INLINE Four<hn::Vec512<float>> code_sums(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
+HWY_INLINE Four code_sums(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
   const hn::Full512<uint8_t> d8;
   const auto pluses = _mm512_set1_epi16(0x0101), signs = _mm512_set1_epi16(static_cast<int16_t>(0xff01));
   auto sums = _mm512_setzero_si512(), differences = sums;
@@ -195,9 +193,8 @@ HWY_INLINE Four<hn::Vec512<float>> code_sums(const BlockCodes& codes, size_t i, 
 }
 
 // Vectors change places with lanes of their blocks of 128 bits.
-template <class V>
-HWY_INLINE void exchange_lanes(Four<V>& v) {
-  const hn::DFromV<V> d;
+HWY_INLINE void exchange_lanes(Four& v) {
+  const RotatedFloats d;
   const hn::RepartitionToWide<decltype(d)> d64;
   const auto ab = hn::BitCast(d64, hn::InterleaveLower(d, v.a, v.b));
   const auto ab_upper = hn::BitCast(d64, hn::InterleaveUpper(d, v.a, v.b));
@@ -210,8 +207,8 @@ HWY_INLINE void exchange_lanes(Four<V>& v) {
 }
 
 // And with these blocks.
-template <class V>
-HWY_INLINE void exchange_blocks(Four<V>& v) {
+HWY_INLINE void exchange_blocks(Four& v) {
+  using V = hn::Vec<RotatedFloats>;
   const auto even = [](V a, V b) HWY_ATTR { return V{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)}; };
   const auto odd = [](V a, V b) HWY_ATTR { return V{_mm512_shuffle_f32x4(a.raw, b.raw, 0xdd)}; };
   const V ab = even(v.a, v.b), ab_odd = odd(v.a, v.b), ce = even(v.c, v.e), ce_odd = odd(v.c, v.e);
@@ -223,7 +220,7 @@ HWY_INLINE void exchange_blocks(Four<V>& v) {
 
 // The strides up to 32 of 64 sums of codes: those of 4 and 8 where the vectors are exchanged with the lanes that have
 // them, those of 16 and 32 alike, which brings the others to where lanes have them.
-HWY_INLINE Four<hn::Vec512<float>> four_of_codes(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
+HWY_INLINE Four four_of_codes(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
   auto v = code_sums(codes, i, largest);
   exchange_lanes(v);
   v.transform();
@@ -235,20 +232,15 @@ HWY_INLINE Four<hn::Vec512<float>> four_of_codes(const BlockCodes& codes, size_t
 // Hands to(d, i, H c) vectors from element i on, where c are sums of codes; returns whether no code is above `most`.
 template <class To>
 HWY_INLINE bool transform_codes(const BlockCodes& codes, uint8_t most, const To& to) {
-  const hn::Full512<float> d;
   const hn::Full512<uint8_t> d8;
   HWY_ALIGN float x[kOrder];
   auto largest = hn::Zero(d8);
   for (size_t begin = 0; begin < kOrder; begin += kInGroup) {
-    auto first = four_of_codes(codes, begin, largest), second = four_of_codes(codes, begin + 64, largest);
-    auto third = four_of_codes(codes, begin + 128, largest), fourth = four_of_codes(codes, begin + 192, largest);
-    transform_sixteen(first, second, third, fourth);
-    store_four(first, d, x + begin);
-    store_four(second, d, x + begin + 64);
-    store_four(third, d, x + begin + 128);
-    store_four(fourth, d, x + begin + 192);
+    const Four first = four_of_codes(codes, begin, largest), second = four_of_codes(codes, begin + 64, largest);
+    const Four third = four_of_codes(codes, begin + 128, largest), fourth = four_of_codes(codes, begin + 192, largest);
+    finish_group(first, second, third, fourth, x + begin);
   }
-  transform_groups(d, x, to);
+  transform_groups(x, to);
   return hn::AllTrue(d8, hn::Eq(hn::Max(largest, hn::Set(d8, most)), hn::Set(d8, most)));
 }
 
