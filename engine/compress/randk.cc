@@ -190,18 +190,18 @@ class RandK final : public Compressor {
 
  private:
   // To sums that are not zero values are added one by one, in the order of payloads. Otherwise they are added up where
-  // they lie side by side.
+  // they lie side by side, and written, as each element is drawn once.
   static void add_run(const Decode& job, const Strata::Run& run, float* sums) {
     const auto values_of = [&](size_t p) {
       return reinterpret_cast<const float*>(job.payloads[p].data()) + run.stratum;
     };
     const int64_t* const elements = run.elements.data();
     const size_t count = run.elements.size(), payloads = job.payloads.size();
-    const auto add = [&](const float* values) {
-      for (size_t i = 0; i < count; ++i) sums[elements[i]] += values[i];
-    };
-    if (job.accumulate || payloads == 1) {
-      for (size_t p = 0; p < payloads; ++p) add(values_of(p));
+    if (job.accumulate) {
+      for (size_t p = 0; p < payloads; ++p) {
+        const float* const values = values_of(p);
+        for (size_t i = 0; i < count; ++i) sums[elements[i]] += values[i];
+      }
       return;
     }
     float sent[kDecodedAtOnce];
@@ -212,7 +212,7 @@ class RandK final : public Compressor {
       for (size_t i = 0; i < count; ++i) sent[i] = values[i] + more[i];
       values = sent;
     }
-    add(values);
+    for (size_t i = 0; i < count; ++i) sums[elements[i]] = 0.0F + values[i];  // not -0, as no sum of zero is
   }
 
   core::CompressorSpec spec_;
