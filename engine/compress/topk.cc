@@ -62,12 +62,17 @@ constexpr float kMomentum = 0.9F;
 constexpr int64_t kMomentumAt = 16;
 constexpr uint32_t kMostSteps = 200;  // more change nothing
 
-// What the momentum so far weighs in a mean in which each gradient weighs kMomentum of the next: kMomentum, at last.
-float decay_after(uint32_t steps) {
+// What the momentum so far weighs, after so many steps, in a mean in which each gradient weighs kMomentum of the next:
+// kMomentum, at last. A table, as it takes as long to compute as some thousand elements to encode.
+constexpr std::array<float, kMostSteps + 1> kDecayAfter = [] {
+  std::array<float, kMostSteps + 1> decay{};
   double weight = 0;  // of all gradients so far, where the last one weighs 1
-  for (uint32_t i = 0; i < std::min(steps, kMostSteps); ++i) weight = 1 + double{kMomentum} * weight;
-  return static_cast<float>(double{kMomentum} * weight / (1 + double{kMomentum} * weight));
-}
+  for (float& after : decay) {
+    after = static_cast<float>(double{kMomentum} * weight / (1 + double{kMomentum} * weight));
+    weight = 1 + double{kMomentum} * weight;
+  }
+  return decay;
+}();
 
 struct Layout {
   int64_t k, blocks, starts_at, positions_at, values_at, bytes;
@@ -161,7 +166,7 @@ class TopK final : public Compressor {
     if (member_.has_momentum) {
       carried.momentum = {.before = reinterpret_cast<const float*>(work.state + kMomentumAt),
                           .next = reinterpret_cast<float*>(work.state_next + kMomentumAt),
-                          .decay = decay_after(steps_of(work))};
+                          .decay = kDecayAfter[std::min(steps_of(work), kMostSteps)]};
     }
     return carried;
   }
