@@ -213,10 +213,13 @@ uint32_t TopkSelection::select(uint32_t low, uint32_t high, uint32_t rank) const
   std::atomic<uint32_t> count = 0;
   for_blocks(queue_, blocks(), [&](int64_t block) {
     Buffer buffer;
+    std::array<uint32_t, kBlockElements + 1> keys;  // one more, that is not counted
+    uint32_t found = 0;
     for (const Candidate& candidate : candidates(block, low, buffer.data())) {
-      const uint32_t key = key_of(candidate.value);
-      if (key - low <= high - low) bins_[count.fetch_add(1, std::memory_order_relaxed)] = key;
+      keys[found] = key_of(candidate.value);
+      found += keys[found] - low <= high - low;
     }
+    std::copy_n(keys.begin(), found, bins_.begin() + count.fetch_add(found, std::memory_order_relaxed));
   });
   const auto nth = bins_.begin() + rank - 1;
   std::nth_element(bins_.begin(), nth, bins_.begin() + count.load(), std::greater<>());
