@@ -212,7 +212,7 @@ class RandK final : public Compressor {
       for (size_t i = 0; i < count; ++i) sent[i] = values[i] + more[i];
       values = sent;
     }
-    for (size_t i = 0; i < count; ++i) sums[elements[i]] = 0.0F + values[i];  // not -0, as no sum of zero is
+    for (size_t i = 0; i < count; ++i) sums[elements[i]] = 0.0F + values[i];  // as to a zero: -0 becomes 0
   }
 
   core::CompressorSpec spec_;

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <numeric>
 
@@ -87,6 +88,18 @@ TEST(RandK, decoding_a_sum_is_the_sum_of_what_is_decoded) {
   }
   EXPECT_EQ(decode(*compressor, decoding_of(job, {sum})).value(),
             decode(*compressor, decoding_of(job, payloads)).value());
+}
+
+// Results are written, not added to, but have the sign that a sum has that began with zero.
+TEST(RandK, a_negative_zero_is_decoded_to_zero) {
+  const auto compressor = make("randk:1");
+  const EncodeCase job{.gradient = std::vector<float>(100, -0.0F)};
+  const Payload payload = encode(*compressor, job).payload;
+  for (size_t payloads : {1, 2}) {
+    const std::vector<Payload> all(payloads, payload);
+    const std::vector<float> decoded = decode(*compressor, decoding_of(job, all)).value();
+    for (float value : decoded) EXPECT_EQ(std::bit_cast<uint32_t>(value), 0U);
+  }
 }
 
 }  // namespace
