@@ -63,7 +63,7 @@ constexpr int64_t kMomentumAt = 16;
 constexpr uint32_t kMostSteps = 200;  // more change nothing
 
 // What the momentum so far weighs, after so many steps, in a mean in which each gradient weighs kMomentum of the next:
-// kMomentum, at last. A table, as it takes as long to compute as some thousand elements to encode.
+// kMomentum, at last. A table, since each is made from the one before.
 constexpr std::array<float, kMostSteps + 1> kDecayAfter = [] {
   std::array<float, kMostSteps + 1> decay{};
   double weight = 0;  // of all gradients so far, where the last one weighs 1
