@@ -66,7 +66,7 @@ HWY_INLINE void write_codes(const Codes codes, const EncodeRun run, float unit, 
   const float* gradient = run.gradient + from;
   const float* residual = offset(run.residual, from);
   for_vectors(to - from, [&](auto d, size_t i) HWY_ATTR {
-    prefetch_ahead(d, gradient, residual, i);
+    prefetch_behind(d, gradient, residual, i);
     const hn::RebindToSigned<decltype(d)> di;
     const hn::Rebind<uint8_t, decltype(d)> d8;
     const hn::Rebind<uint16_t, decltype(d)> d16;

@@ -121,7 +121,7 @@ uint32_t encode(const EncodeRun job, std::byte* to, bool stream) {
     Code* code = codes.tile(begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
-      prefetch_ahead(d, gradient, residual, i);
+      prefetch_behind(d, gradient, residual, i);
       const auto sent = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, job.scale));
       Wire::store(d, sent, code + i);
       if (error != nullptr) {

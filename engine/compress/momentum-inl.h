@@ -19,8 +19,8 @@ namespace gradtune::compress::HWY_NAMESPACE {
 HWY_INLINE void update_momentum(const float* before, float decay, const float* gradient, const float* residual,
                                 size_t n, float* to) {
   for_vectors(n, [&](auto d, size_t i) HWY_ATTR {
-    prefetch_p(d, gradient, residual, i + kAhead);
-    prefetch(d, before, i + kAhead);
+    prefetch_behind(d, gradient, residual, i);
+    prefetch_behind(d, before, i);
     const auto kept = hn::Mul(hn::LoadU(d, before + i), hn::Set(d, decay));
     const auto added = hn::Mul(load_p(d, gradient, residual, i), hn::Set(d, 1 - decay));
     hn::StoreU(hn::Add(kept, added), d, to + i);

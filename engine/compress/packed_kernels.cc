@@ -67,7 +67,7 @@ HWY_INLINE Range range_of(const EncodeRun& run, size_t begin, size_t n, float* e
   };
   size_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    prefetch_ahead(d, run.gradient, run.residual, begin + i);
+    prefetch_behind(d, run.gradient, run.residual, begin + i);
     const auto magnitude =
         error == nullptr ? sent_magnitude<type>(d, run, begin + i) : hn::And(see(d, i), hn::Set(du, kAbsBits));
     most = hn::Max(most, magnitude);
@@ -262,7 +262,7 @@ void write_groups(const EncodeRun run, bool stream, const GroupHeader* headers, 
       group.residual = nullptr;
     }
     const auto sent = [&](auto d, size_t i) HWY_ATTR {
-      prefetch_ahead(d, group.gradient, group.residual, i);
+      prefetch_p(d, group.gradient, group.residual, i + kAhead);
       return sent_bits<type>(d, group, i);
     };
     HWY_ALIGN uint8_t codes[kGroup];

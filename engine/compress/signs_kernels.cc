@@ -56,7 +56,7 @@ HWY_INLINE void sum_words(const float* gradient, const float* residual, size_t n
     for (size_t begin = 0; begin < n; begin += 64) {
       uint64_t word = words[begin / 64];
       for (size_t i = begin + lane; i < begin + 64; i += kLanes) {
-        if (reads_once) prefetch_ahead(d, gradient, residual, i);
+        if (reads_once) prefetch_behind(d, gradient, residual, i);
         const auto p = load_p(d, gradient, residual, i);
         const auto is_negative = sign_mask(d, p);
         if constexpr (kSides) {
@@ -146,7 +146,7 @@ HWY_NOINLINE void write_errors(const EncodeRun run, const SignTarget to, size_t 
       const float* residual = offset(run.residual, from);
       float* part = error + (from - begin);
       for_vectors(stop - from, [&](auto d, size_t i) HWY_ATTR {
-        prefetch_ahead(d, gradient, residual, i);
+        prefetch_behind(d, gradient, residual, i);
         const auto p = load_p(d, gradient, residual, i);
         const auto sent = by_sign(d, p, hn::Set(d, negative), hn::Set(d, positive));
         auto missed = hn::Sub(hn::Mul(p, hn::Set(d, run.unsent_factor)), sent);

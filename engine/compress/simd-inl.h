@@ -99,28 +99,51 @@ HWY_INLINE hn::Vec<D> load_p(D d, const float* gradient, const float* residual, 
   return residual == nullptr ? g : hn::Add(g, hn::LoadU(d, residual + i));
 }
 
-// Elements that kernels ask for ahead of those that they work on: by itself a processor reads ahead only while it reads,
-// and not beyond a page.
-inline constexpr size_t kAhead = 1024;
+// Whether the vector of element i is the first of a cache line.
+template <class T, class D>
+HWY_INLINE bool begins_line(D d, size_t i) {
+  constexpr size_t kLine = 64 / sizeof(T);
+  return hn::MaxLanes(d) >= kLine || i % kLine == 0;
+}
 
-// The cache line of element i, where a vector of another one has not asked for it.
+// Asks for the cache line of element i, to be read soon.
 template <class D, class T>
 HWY_INLINE void prefetch(D d, const T* from, size_t i) {
-  constexpr size_t kLine = 64 / sizeof(T);
-  if (hn::MaxLanes(d) >= kLine || i % kLine == 0) hwy::Prefetch(from + i);
+  if (begins_line<T>(d, i)) hwy::Prefetch(from + i);
 }
+// To be read later: from memory to the L2 cache. The L1 cache waits for fewer lines at a time than keep memory busy, and
+// loads of lines that are already there have to wait for room among them.
+template <class D, class T>
+HWY_INLINE void prefetch_far(D d, const T* from, size_t i) {
+  if (begins_line<T>(d, i)) __builtin_prefetch(from + i, 0, 2);
+}
+
+// Elements that kernels which read several payloads ask for ahead of those that they work on: by itself a processor reads
+// ahead only while it reads, and not beyond a page.
+inline constexpr size_t kAhead = 1024;
 
 template <class D>
 HWY_INLINE void prefetch_p(D d, const float* gradient, const float* residual, size_t i) {
   prefetch(d, gradient, i);
   if (residual != nullptr) prefetch(d, residual, i);
 }
-
-// The cache lines of what encoders read later than element i: without a residual twice as far, which is as many bytes,
-// since nothing is asked for while norms are made and random bits drawn.
 template <class D>
-HWY_INLINE void prefetch_ahead(D d, const float* gradient, const float* residual, size_t i) {
-  prefetch_p(d, gradient, residual, i + (residual == nullptr ? 2 * kAhead : kAhead));
+HWY_INLINE void prefetch_p_far(D d, const float* gradient, const float* residual, size_t i) {
+  prefetch_far(d, gradient, i);
+  if (residual != nullptr) prefetch_far(d, residual, i);
+}
+
+// What is read from one end to the other, once element i is: from memory 8 KiB ahead, since nothing is asked for while
+// norms are made and random bits drawn, and from the L2 cache two tiles ahead.
+template <class D>
+HWY_INLINE void prefetch_behind(D d, const float* numbers, size_t i) {
+  prefetch_far(d, numbers, i + 8 * kTile);
+  prefetch(d, numbers, i + 2 * kTile);
+}
+template <class D>
+HWY_INLINE void prefetch_behind(D d, const float* gradient, const float* residual, size_t i) {
+  prefetch_behind(d, gradient, i);
+  if (residual != nullptr) prefetch_behind(d, residual, i);
 }
 
 template <class D, class M>
@@ -212,7 +235,7 @@ HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, s
     };
     auto first = hn::Zero(d), second = first, third = first, fourth = first;
     for (size_t i = lane; i < whole; i += 32) {
-      for (size_t line = 0; lane == 0 && line < 32; line += 16) prefetch_ahead(one, gradient, residual, i + line);
+      for (size_t line = 0; lane == 0 && line < 32; line += 16) prefetch_behind(one, gradient, residual, i + line);
       first = added(i, first);
       second = added(i + 8, second);
       third = added(i + 16, third);

@@ -53,14 +53,14 @@ HWY_INLINE void write_codes(const EncodeRun of, const ThcBlock& shared, const ui
   }
   const float per_unit = 1 / levels.unit, scale = of.scale * kNorm;
   const auto rotated = [&](auto d, size_t i) HWY_ATTR {
-    prefetch_p(d, of.gradient, of.residual, kOrder + i / 2);
+    prefetch_p_far(d, of.gradient, of.residual, 2 * kOrder + i / 2);
     return change_signs(d, shared.signs, i, hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, scale)));
   };
   const auto quantise = [&](auto d, size_t i, auto y) HWY_ATTR {
     const hn::RebindToSigned<decltype(d)> di;
     const hn::Rebind<uint16_t, decltype(d)> d16;
     const hn::Rebind<uint8_t, decltype(d)> d8;
-    prefetch_p(d, of.gradient, of.residual, kOrder + kOrder / 2 + i / 2);
+    prefetch_p_far(d, of.gradient, of.residual, 2 * kOrder + kOrder / 2 + i / 2);
     const auto above = hn::Mul(hn::Sub(y, hn::Set(d, levels.low)), hn::Set(d, per_unit));
     const auto inside = hn::Max(hn::Min(above, hn::Set(d, static_cast<float>(levels.levels))), hn::Zero(d));
     const auto code = round_at_random(d, inside, hn::PromoteTo(di, hn::LoadU(d16, random + i)));

@@ -76,8 +76,8 @@ Scanned scan(const TopkScan& block, Candidate* candidates) {
     }
     const auto is_candidate = [&](auto d, size_t i) HWY_ATTR -> uint64_t {
       const hn::RebindToSigned<decltype(d)> di;
-      if constexpr (!has_momentum) prefetch_ahead(d, gradient, residual, i);
-      if constexpr (has_momentum && has_residual) prefetch(d, residual, i + kAhead);
+      if constexpr (!has_momentum) prefetch_behind(d, gradient, residual, i);
+      if constexpr (has_momentum && has_residual) prefetch_behind(d, residual, i);
       auto p = hn::LoadU(d, gradient + i);
       if constexpr (has_residual) p = hn::Add(p, hn::LoadU(d, residual + i));
       if (tile != nullptr) hn::StoreU(hn::Mul(p, hn::Set(d, errors.unsent_factor)), d, tile + i);
@@ -125,7 +125,7 @@ uint32_t keep_block(const Unsent& block) {
     const float* residual = offset(block.residual, begin);
     float* error = errors.tile(begin);
     const uint32_t seen = largest_of(count, [&](auto d, size_t i) HWY_ATTR {
-      prefetch_ahead(d, gradient, residual, i);
+      prefetch_behind(d, gradient, residual, i);
       const auto p = load_p(d, gradient, residual, i);
       if (error != nullptr) {
         auto kept = hn::Mul(p, hn::Set(d, block.factor));
