@@ -143,7 +143,8 @@ class TopK final : public Compressor {
         if (begin == first && !(block && is_ascending(*block, length))) {
           rejected.add(static_cast<uint32_t>(payloads - p));
         } else if (begin == first || rejected.get() == 0) {
-          add_topk(*block, static_cast<uint32_t>(begin - first), static_cast<uint32_t>(end - first), sums);
+          add_topk(*block, static_cast<uint32_t>(begin - first), static_cast<uint32_t>(end - first),
+                   sums - (begin - first));
         }
         write(static_cast<int64_t>((p + 1) * kPieceElements / payloads));
       }

@@ -144,14 +144,19 @@ bool do_ascend(const TopkBlock& block, uint32_t length) {
   if (block.n == 0) return true;
   const hn::ScalableTag<uint16_t> d;
   const uint16_t* const positions = block.positions;
-  const size_t last = block.n - 1;
-  auto good = hn::FirstN(d, hn::Lanes(d));
-  size_t i = 0;
-  for (; i + hn::Lanes(d) <= last; i += hn::Lanes(d)) {
+  const size_t last = block.n - 1, lanes = hn::Lanes(d);
+  auto good = hn::FirstN(d, lanes);
+  const auto look_at = [&](size_t i) HWY_ATTR {
     good = hn::And(good, hn::Lt(hn::LoadU(d, positions + i), hn::LoadU(d, positions + i + 1)));
-  }
+  };
+  size_t i = 0;
+  for (; i + lanes <= last; i += lanes) look_at(i);
   bool rest = positions[last] < length;
-  for (; i < last; ++i) rest &= positions[i] < positions[i + 1];
+  if (last >= lanes) {
+    look_at(last - lanes);
+  } else {
+    for (; i < last; ++i) rest &= positions[i] < positions[i + 1];
+  }
   return rest && hn::AllTrue(d, good);
 }
 
@@ -159,9 +164,12 @@ bool do_ascend(const TopkBlock& block, uint32_t length) {
 HWY_INLINE size_t count_below(const uint16_t* positions, size_t n, uint32_t limit) {
   const hn::ScalableTag<uint16_t> d;
   const auto below = hn::Set(d, static_cast<uint16_t>(limit));
+  const size_t lanes = hn::Lanes(d);
   size_t count = 0, i = 0;
-  for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    count += hn::CountTrue(d, hn::Lt(hn::LoadU(d, positions + i), below));
+  for (; i + lanes <= n; i += lanes) count += hn::CountTrue(d, hn::Lt(hn::LoadU(d, positions + i), below));
+  if (n >= lanes) {  // the last vector, but for what has been counted
+    const auto counted = hn::FirstN(d, i + lanes - n);
+    return count + hn::CountTrue(d, hn::AndNot(counted, hn::Lt(hn::LoadU(d, positions + n - lanes), below)));
   }
   for (; i < n; ++i) count += positions[i] < limit ? 1 : 0;
   return count;
@@ -184,9 +192,9 @@ void add_some(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums)
     for (size_t j = 0; j < 8; j += hn::Lanes(d)) {
       hn::Store(hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, values + i + j)))), d, wide + j);
     }
-    for (size_t j = 0; j < 8; ++j) sums[positions[i + j] - begin] += wide[j];
+    for (size_t j = 0; j < 8; ++j) sums[positions[i + j]] += wide[j];
   }
-  for (; i < n && positions[i] < end; ++i) sums[positions[i] - begin] += core::widen_bf16(values[i]);
+  for (; i < n && positions[i] < end; ++i) sums[positions[i]] += core::widen_bf16(values[i]);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -85,7 +85,8 @@ struct TopkBlock {
 // Whether positions ascend and are below the length of the block.
 bool is_ascending(const TopkBlock& block, uint32_t length);
 
-// sums[position - begin] += value, for the positions in [begin, end) of a block in which they ascend.
+// sums[position] += value, for the positions in [begin, end) of a block in which they ascend. `sums` has a block's, of
+// which only these are touched.
 void add_topk(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums);
 
 }  // namespace gradtune::compress
