@@ -78,6 +78,13 @@ HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, fl
   return hn::Sub(hn::ShiftRight<kPlaces>(sum), hn::Set(di, kBitsOf384 >> kPlaces));
 }
 
+// The same of x from 0 to 127, of which only the lowest byte is the integer. In this sum there are 16 places.
+template <class D, class V, class R>
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<D>> round_to_byte_at_random(D d, V x, R random) {
+  const hn::RebindToUnsigned<D> du;
+  return hn::ShiftRight<16>(hn::Add(hn::BitCast(du, hn::Add(x, hn::Set(d, 128))), random));
+}
+
 template <size_t kMost = kTile>
 class RandomTile {
  public:

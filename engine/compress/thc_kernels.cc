@@ -57,14 +57,14 @@ HWY_INLINE void write_codes(const EncodeRun of, const ThcBlock& shared, const ui
     return change_signs(d, shared.signs, i, hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, scale)));
   };
   const auto quantise = [&](auto d, size_t i, auto y) HWY_ATTR {
-    const hn::RebindToSigned<decltype(d)> di;
+    const hn::RebindToUnsigned<decltype(d)> du;
     const hn::Rebind<uint16_t, decltype(d)> d16;
     const hn::Rebind<uint8_t, decltype(d)> d8;
     prefetch_p_far(d, of.gradient, of.residual, 2 * kOrder + kOrder / 2 + i / 2);
     const auto above = hn::Mul(hn::Sub(y, hn::Set(d, levels.low)), hn::Set(d, per_unit));
     const auto inside = hn::Max(hn::Min(above, hn::Set(d, static_cast<float>(levels.levels))), hn::Zero(d));
-    const auto code = round_at_random(d, inside, hn::PromoteTo(di, hn::LoadU(d16, random + i)));
-    hn::StoreU(hn::U8FromU32(hn::BitCast(hn::RebindToUnsigned<decltype(d)>(), code)), d8, codes + i);
+    const auto code = round_to_byte_at_random(d, inside, hn::PromoteTo(du, hn::LoadU(d16, random + i)));
+    hn::StoreU(hn::TruncateTo(d8, code), d8, codes + i);
   };
   transform(rotated, quantise);
 }

@@ -147,10 +147,10 @@ Reference block_codes(const BlockCodes& codes, std::span<const float> p, const E
   return reference;
 }
 
-// To one of both neighbouring integers: of x with 15 places behind the point, by the last 15 bits of the draw.
-double rounded_at_random(double x, double draw) {
-  const double fixed = std::nearbyint(x * 32768);
-  return std::floor((fixed + std::fmod(std::floor(draw * 65536), 32768)) / 32768);
+// To one of both neighbouring integers: of x with so many places behind the point, by as many last bits of the draw's 16.
+double rounded_at_random(double x, double draw, int places = 15) {
+  const double one = std::ldexp(1.0, places);
+  return std::floor((std::nearbyint(x * one) + std::fmod(std::floor(draw * 65536), one)) / one);
 }
 
 // Integers from -levels to levels.
@@ -242,7 +242,7 @@ Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
       const uint64_t element = static_cast<uint64_t>(job.first_element) + begin + i;
       const double draw = (reference_random(job.random, element) + 0.5) / 65536;
       const float above = std::clamp((x[i] + clamp) * (1 / unit), 0.0F, static_cast<float>(levels));
-      const double code = rounded_at_random(above, draw);
+      const double code = rounded_at_random(above, draw, 16);
       chosen[i] = code * double{unit} - double{clamp};
     }
     hadamard(chosen);
