@@ -189,12 +189,14 @@ HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t 
   for_tables([&](BitSums& table, size_t first, auto some)
                  HWY_ATTR { table.nibbles.template fill<some()>(payloads, first, end - begin); },
              kAll);
-  for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
+  // In place: as a function of its own, which compilers like to make of it, it takes a tenth longer.
+  const auto add_block = [&](size_t block, size_t from, size_t stop) HWY_ATTR __attribute__((always_inline)) {
     for_tables([&](BitSums& table, size_t first, auto some)
                    HWY_ATTR { table.template fill<some()>(payloads, first, block); },
                kAll);
     add_bit_sums<kTables>(all, from - begin, stop - begin, old, to);
-  });
+  };
+  for_parts(begin, end, block_size, add_block);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)

@@ -181,13 +181,20 @@ HWY_INLINE bool add_tile(const Codes codes, size_t block_size, const Parts parts
 }
 
 HWY_INLINE bool are_sent(const Ternary& /*codes*/, const uint8_t* planes, size_t n) {
-  uint64_t both = 0;
-  for (size_t i = 0; i < n; i += kPlaneElements, planes += 16) {
-    uint64_t words[2];
-    std::memcpy(words, planes, sizeof words);
-    both |= words[0] & words[1];
+  const BitPlanes d;
+  const size_t words = (n + kPlaneElements - 1) / kPlaneElements;
+  auto both = hn::Zero(d);
+  size_t word = 0;
+  for (; word + hn::Lanes(d) <= words; word += hn::Lanes(d)) {
+    both = hn::Or(both, hn::And(plane_of_two(planes, 0, word), plane_of_two(planes, 1, word)));
   }
-  return both == 0;
+  uint64_t last = 0;
+  for (; word < words; ++word) {
+    uint64_t pair[2];
+    std::memcpy(pair, planes + word * sizeof pair, sizeof pair);
+    last |= pair[0] & pair[1];
+  }
+  return last == 0 && hn::AllTrue(d, hn::Eq(both, hn::Zero(d)));
 }
 
 // Of payloads with ternary codes: the bits of two are those of a nibble.

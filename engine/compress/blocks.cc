@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/compress/blocks.h"
 
+#include <algorithm>
 #include <bit>
 
 namespace gradtune::compress {
@@ -32,12 +33,19 @@ const uint32_t* scale_bits(std::span<const std::byte> payload, const BlockLayout
 bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
                      int64_t end) {
   const int64_t first = layout.scales_before(begin), last = layout.scales_before(end + layout.block - 1);
-  uint32_t seen = 0;  // its first bit is that of any scale that is negative or above all finite ones
+  // Its first bit is that of any scale that is negative or above all finite ones. Of as many scales at a time as
+  // compilers make vectors of by themselves.
+  uint32_t seen[8] = {};
+  const auto look_at = [&](uint32_t& all, uint32_t bits) { all |= bits | (kInfinityBits - 1 - bits); };
   for (const std::span<const std::byte>& payload : payloads) {
     const uint32_t* const bits = scale_bits(payload, layout);
-    for (int64_t i = first; i < last; ++i) seen |= bits[i] | (kInfinityBits - 1 - bits[i]);
+    int64_t i = first;
+    for (; i + 8 <= last; i += 8) {
+      for (int64_t j = 0; j < 8; ++j) look_at(seen[j], bits[i + j]);
+    }
+    for (; i < last; ++i) look_at(seen[0], bits[i]);
   }
-  return seen >> 31 == 0;
+  return std::ranges::all_of(seen, [](uint32_t all) { return all >> 31 == 0; });
 }
 
 core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout) {

@@ -226,9 +226,9 @@ bool encode_run(const EncodeRun& run, const SignTarget& to) {
   return std::isfinite(sums.total) && std::isfinite(bound * run.scale) && std::isfinite(bound * run.unsent_factor);
 }
 
-// Of so many payloads, where the scales of a run and the signs of a tile begin.
+// Of so many payloads, where the scales of a run, kScales for a block, and the signs of a tile begin.
+template <size_t kScales>
 struct SignParts {
-  size_t per_block;  // scales
   const float* scales[kAtOnce];
   const uint64_t* bits[kAtOnce];
 
@@ -248,13 +248,15 @@ struct SignParts {
  private:
   template <class D>
   HWY_INLINE hn::Vec<D> value(D d, size_t payload, size_t block, hn::Mask<D> is_negative) const {
-    const float* const of = scales[payload] + block * per_block;
-    const auto scale = hn::IfThenElse(is_negative, hn::Set(d, of[per_block - 1]), hn::Set(d, of[0]));
+    const float* const of = scales[payload] + block * kScales;
+    auto scale = hn::Set(d, of[0]);
+    if constexpr (kScales == 2) scale = hn::IfThenElse(is_negative, hn::Set(d, of[1]), scale);
     return hn::Xor(scale, hn::IfThenElseZero(is_negative, hn::Set(d, -0.0F)));
   }
 };
 
-void decode_run(const SignDecode& run) {
+template <size_t kScales>
+void decode_scaled(const SignDecode& run) {
   SumOutput out(run.out, run.stream, run.block);
   const size_t whole = tile_of(run.payloads.size());
   HWY_ALIGN uint64_t last[kAtOnce][kMostOfTile / 64] = {};  // of a tile that is not whole
@@ -264,7 +266,7 @@ void decode_run(const SignDecode& run) {
     for (size_t first = 0; first < run.payloads.size();) {
       const auto payloads = run.payloads.subspan(first, at_once(run.payloads.size() - first));
       const Place to = out.pass(begin, first + payloads.size() == run.payloads.size());
-      SignParts parts{.per_block = static_cast<size_t>(scales_per_block(run.kind)), .scales = {}, .bits = {}};
+      SignParts<kScales> parts{};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
         parts.scales[p] = reinterpret_cast<const float*>(payload + run.scales_at);
@@ -281,6 +283,10 @@ void decode_run(const SignDecode& run) {
     }
     out.finish_tile(count);
   }
+}
+
+void decode_run(const SignDecode& run) {
+  scales_per_block(run.kind) == 1 ? decode_scaled<1>(run) : decode_scaled<2>(run);
 }
 
 // NOLINTNEXTLINE(google-readability-namespace-comments)
