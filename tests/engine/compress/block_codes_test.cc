@@ -114,6 +114,21 @@ TEST(BlockCodes, a_code_that_no_encoder_sends_is_rejected) {
   }
 }
 
+// Both bits of an element set, wherever it is: words are looked at in vectors, and those that are left one by one.
+TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word) {
+  const auto compressor = make("terngrad");
+  constexpr size_t kElements = 64 * 21 + 5, kWords = 22;
+  const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
+  for (size_t word = 0; word < kWords; ++word) {
+    Payload payload = good;
+    unsigned char* const planes = payload.data() + payload.size() - kWords * 16 + word * 16;
+    planes[0] |= 2, planes[8] |= 2;
+    const auto result = decode(*compressor, {.payloads = {good, payload}, .n = kElements});
+    ASSERT_FALSE(result.ok()) << word;
+    EXPECT_EQ(result.error().message, "payload 1 of 2: a code is larger than any that is sent");
+  }
+}
+
 TEST(BlockCodes, padding_is_zero_and_is_not_read) {
   for (const char* spec : {"int8:64", "natural", "terngrad:64", "qsgd:3"}) {
     const auto compressor = make(spec);

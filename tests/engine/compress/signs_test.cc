@@ -75,13 +75,16 @@ TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
 
 TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
   const auto compressor = make("efsignsgd:8");
-  const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, 30)}).payload;
+  constexpr size_t kElements = 8 * 18 + 3, kScales = 19;  // some are looked at together, others one by one
+  const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
   for (float scale : {-1.0F, -0.0F, HUGE_VALF, -HUGE_VALF, NAN}) {
-    Payload payload = good;
-    std::memcpy(payload.data() + 16 + 8, &scale, sizeof scale);
-    const auto result = decode(*compressor, {.payloads = {good, payload}, .n = 30});
-    ASSERT_FALSE(result.ok());
-    EXPECT_THAT(result.error().message, testing::StartsWith("payload 1 of 2: scale 2 is "));
+    for (size_t at = 0; at < kScales; ++at) {
+      Payload payload = good;
+      std::memcpy(payload.data() + 16 + 4 * at, &scale, sizeof scale);
+      const auto result = decode(*compressor, {.payloads = {good, payload}, .n = kElements});
+      ASSERT_FALSE(result.ok()) << at;
+      EXPECT_THAT(result.error().message, testing::StartsWith("payload 1 of 2: scale " + std::to_string(at) + " is "));
+    }
   }
 }
 

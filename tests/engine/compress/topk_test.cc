@@ -201,6 +201,29 @@ TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
   EXPECT_EQ(rejection(), "");
 }
 
+// Positions are looked at in vectors, of which the last one overlaps the one before: for each number of them that fills
+// none, some and parts of vectors, all are decoded from both pieces of a block, and each that does not ascend is rejected.
+TEST(TopKBlocks, every_position_counts_whatever_their_number) {
+  const auto compressor = make("topk:0.01");
+  for (size_t k = 1; k <= 82; ++k) {
+    const size_t n = k == 82 ? kBlock : 100 * k - 50;
+    const std::vector<float> gradient = make_data(Data::normal, n);
+    const Payload good = encode(*compressor, {.gradient = gradient}).payload;
+    const Parsed parsed = parse(good);
+    ASSERT_EQ(parsed.indices.size(), k);
+    std::vector<float> expected(n, 0.0F);
+    for (size_t i = 0; i < k; ++i) expected[parsed.indices[i]] = parsed.values[i];
+    EXPECT_EQ(decode(*compressor, {.payloads = {good}, .n = n}).value(), expected);
+    for (size_t i = 0; i + 1 < k; ++i) {
+      Payload payload = good;
+      std::memcpy(payload.data() + positions_at(n) + 2 * i, good.data() + positions_at(n) + 2 * (i + 1), 2);
+      const auto result = decode(*compressor, {.payloads = {payload}, .n = n});
+      ASSERT_FALSE(result.ok()) << i << " of " << k;
+      EXPECT_THAT(result.error().message, testing::HasSubstr("; they ascend and are below "));
+    }
+  }
+}
+
 TEST(TopKBlocks, starts_ascend_from_0_to_the_count) {
   const size_t n = 3 * kBlock + 10;
   const auto compressor = make("topk:0.01");
