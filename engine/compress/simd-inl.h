@@ -118,8 +118,8 @@ HWY_INLINE void prefetch_far(D d, const T* from, size_t i) {
   if (begins_line<T>(d, i)) __builtin_prefetch(from + i, 0, 2);
 }
 
-// Elements that kernels which read several payloads ask for ahead of those that they work on: by itself a processor reads
-// ahead only while it reads, and not beyond a page.
+// Elements that kernels ask for ahead of those that they work on where they read several payloads, or what is in the L2
+// cache: by itself a processor reads ahead only while it reads, and not beyond a page.
 inline constexpr size_t kAhead = 1024;
 
 template <class D>

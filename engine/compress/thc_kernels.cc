@@ -53,6 +53,7 @@ HWY_INLINE void write_codes(const EncodeRun of, const ThcBlock& shared, const ui
   }
   const float per_unit = 1 / levels.unit, scale = of.scale * kNorm;
   const auto rotated = [&](auto d, size_t i) HWY_ATTR {
+    // The block after the next one: half of it here, half below, so that memory is asked all the time.
     prefetch_p_far(d, of.gradient, of.residual, 2 * kOrder + i / 2);
     return change_signs(d, shared.signs, i, hn::Mul(load_p(d, of.gradient, of.residual, i), hn::Set(d, scale)));
   };
