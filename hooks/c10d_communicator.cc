@@ -17,6 +17,7 @@
 #include <optional>
 #include <vector>
 
+#include "hooks/gloo_abort.h"
 #include "hooks/gloo_exchange.h"
 #include "hooks/gloo_options.h"
 #include "hooks/within.h"
@@ -46,12 +47,13 @@ void ignore_broken_pipes() {
 class C10dCommunicator final : public comm::Communicator {
  public:
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
-    const auto gloo = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupGloo>(backend_);
-    if (gloo) exchange_.emplace(gloo);
+    gloo_ = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupGloo>(backend_);
+    if (gloo_) exchange_.emplace(gloo_);
   }
 
   ~C10dCommunicator() override {
     exchange_.reset();
+    gloo_.reset();
     backend_.reset();  // ends its threads, which tell the last completions
     for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
   }
@@ -86,6 +88,7 @@ class C10dCommunicator final : public comm::Communicator {
   void abort() override {
     if (aborted_.exchange(true)) return;
     if (exchange_) exchange_->abort();
+    if (gloo_) return abort_connections(*gloo_);
     try {
       backend_->abort();
     } catch (const std::exception&) {
@@ -257,7 +260,9 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  std::optional<GlooExchange> exchange_;  // where the backend is Gloo
+  // Where the backend is Gloo.
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::optional<GlooExchange> exchange_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> pending_ = 0;
   std::mutex scratch_mutex_;

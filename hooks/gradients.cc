@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/gradients.h"
 
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstring>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 namespace gradtune {
@@ -31,63 +30,88 @@ core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
   }
 }
 
-void check_parameter(const torch::Tensor& parameter, const std::string& name) {
-  if (!parameter.device().is_cpu()) {
-    refuse("parameter " + name + " is on " + parameter.device().str() + "; this build serves gradients on the CPU");
-  }
-  if (parameter.layout() != torch::kStrided)
-    refuse("parameter " + name + " is not a dense tensor (sharded or sparse parameters are not served)");
-  if (!parameter.is_leaf())
-    refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
+// The memory that a tensor's elements lie in, from the first byte to behind the last.
+struct Extent {
+  const std::byte *begin, *end;
+  const std::string* name;
+};
+
+Extent extent_of(const NamedTensor& parameter) {
+  const torch::Tensor& tensor = parameter.tensor;
+  int64_t last = 0;
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  const auto* begin = static_cast<const std::byte*>(tensor.const_data_ptr());
+  return {begin, begin + (last + 1) * tensor.element_size(), &parameter.name};
 }
 
-// A gradient should have its parameter's strides where that is dense (channels_last), else be row-major.
-std::vector<int64_t> strides_of(const torch::Tensor& parameter) {
+void check_apart(std::vector<Extent> extents) {
+  std::ranges::sort(extents, {}, &Extent::begin);
+  for (size_t i = 1; i < extents.size(); ++i) {
+    if (extents[i].begin >= extents[i - 1].end) continue;
+    refuse("parameter " + *extents[i].name + " shares memory with " + *extents[i - 1].name +
+           ", but is not the same tensor; each would be updated by its own gradient");
+  }
+}
+
+}  // namespace
+
+// Also what tells that a parameter belongs to a wrap that lives.
+class Gradients::Hook final : public torch::autograd::FunctionPostHook {
+ public:
+  Hook(Gradients& gradients, size_t registered) : gradients_(gradients), registered_(registered) {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list&) override {
+    gradients_.ready_(gradients_.position_of_[registered_]);
+    return outputs;
+  }
+
+  // Of another wrap on that parameter; null where there is none.
+  static Gradients* other_on(const torch::Tensor& parameter) {
+    const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+    if (!accumulator) return nullptr;
+    for (const auto& hook : accumulator->post_hooks()) {
+      if (const auto* ours = dynamic_cast<const Hook*>(hook.get())) return &ours->gradients_;
+    }
+    return nullptr;
+  }
+
+ private:
+  Gradients& gradients_;
+  const size_t registered_;
+};
+
+std::vector<int64_t> gradient_strides(const torch::Tensor& parameter) {
   return parameter.is_non_overlapping_and_dense()
              ? parameter.strides().vec()
              : torch::empty_like(parameter, torch::MemoryFormat::Contiguous).strides().vec();
 }
 
-}  // namespace
-
-Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimizer) : module_(module) {
-  std::unordered_map<const void*, std::string> optimized;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const torch::Tensor& parameter : group.params()) {
-      if (!optimized.emplace(parameter.unsafeGetTensorImpl(), "").second) {
-        refuse("a parameter of shape " + c10::str(parameter.sizes()) + " is in the optimizer twice");
-      }
+Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings) : owner_(owner), warnings_(warnings) {
+  std::vector<Extent> extents;
+  bool any = false;
+  for (const NamedTensor& parameter : model.parameters()) {
+    const auto& [name, tensor] = parameter;
+    if (!tensor.requires_grad()) continue;
+    any = true;
+    if (!tensor.is_leaf()) {
+      refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
     }
-  }
-  std::unordered_set<const void*> storages;
-  for (const auto& item : module.named_parameters()) {
-    const torch::Tensor& parameter = item.value();
-    if (!parameter.defined() || !parameter.requires_grad()) continue;
-    check_parameter(parameter, item.key());
-    bool seen = false;  // a shared parameter is listed under each of its names
-    for (const Parameter& known : parameters_) seen = seen || known.tensor.is_same(parameter);
-    if (seen) continue;
-    if (!storages.insert(parameter.storage().unsafeGetStorageImpl()).second) {
-      refuse("parameter " + item.key() + " shares memory with another one, but is not the same tensor");
+    if (tensor.numel() == 0) continue;  // nothing of it travels, and nobody waits for it
+    const Gradients* other = Hook::other_on(tensor);
+    if (other != nullptr && other->owner_ != owner_) {
+      refuse(
+          "parameter " + name +
+          " belongs to another wrapped optimizer that still lives, and its gradients would be "
+          "averaged twice; wrap several optimizers of one module together, wrap({&a, &b}, module, group), or end the "
+          "other one first");
     }
-    optimized.erase(parameter.unsafeGetTensorImpl());
-    known_.insert(parameter.unsafeGetTensorImpl());
-    table_.tensors.push_back({.name = item.key(),
-                              .shape = parameter.sizes().vec(),
-                              .numel = parameter.numel(),
-                              .dtype = dtype_of(parameter, item.key())});
-    parameters_.push_back(
-        {.tensor = parameter, .slot = {}, .storage = parameter.storage().unsafeGetStorageImpl(), .accumulator = {}});
+    table_.tensors.push_back(
+        {.name = name, .shape = tensor.sizes().vec(), .numel = tensor.numel(), .dtype = dtype_of(tensor, name)});
+    parameters_.push_back({.tensor = tensor, .slot = {}, .accumulator = {}});
+    extents.push_back(extent_of(parameter));
   }
-  if (parameters_.empty()) refuse("the module has no parameter that requires a gradient");
-  for (const auto& group : optimizer.param_groups()) {
-    for (const torch::Tensor& parameter : group.params()) {
-      if (parameter.requires_grad() && optimized.contains(parameter.unsafeGetTensorImpl())) {
-        refuse("the optimizer has a parameter of shape " + c10::str(parameter.sizes()) +
-               " that is not in the module: it would differ between ranks");
-      }
-    }
-  }
+  if (!any) refuse("the module has no parameter that requires a gradient");
+  check_apart(std::move(extents));
   std::reverse(table_.tensors.begin(), table_.tensors.end());
   std::reverse(parameters_.begin(), parameters_.end());
   position_of_.resize(parameters_.size());
@@ -95,9 +119,13 @@ Gradients::Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimiz
   allocate();
 }
 
-Gradients::~Gradients() {
+Gradients::~Gradients() { end(); }
+
+void Gradients::end() {
+  ended_ = true;
   for (Parameter& parameter : parameters_) {
     if (parameter.accumulator) parameter.accumulator->del_post_hook(parameter.hook);
+    parameter.accumulator.reset();
   }
 }
 
@@ -115,7 +143,7 @@ void Gradients::allocate() {
     // from_blob and not a view of one tensor, so that optimizers may detach_() it.
     parameters_[p].slot = torch::from_blob(
         arenas_[d]->data() + next[d] * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
-        strides_of(parameter), [arena = arenas_[d]](void*) {}, torch::TensorOptions(parameter.scalar_type()));
+        gradient_strides(parameter), [arena = arenas_[d]](void*) {}, torch::TensorOptions(parameter.scalar_type()));
     next[d] += parameter.numel();
   }
 }
@@ -158,17 +186,14 @@ void Gradients::lay(const std::vector<int32_t>& order) {
   }
 }
 
-void Gradients::on_ready(std::function<void(int32_t)> ready) {
+void Gradients::set_hooks(std::function<void(int32_t)> ready) {
   ready_ = std::move(ready);
   // In the order of registration, as the arena may have been laid before.
   for (size_t i = 0; i < position_of_.size(); ++i) {
     Parameter& parameter = parameters_[static_cast<size_t>(position_of_[i])];
+    if (Gradients* before = Hook::other_on(parameter.tensor)) before->end();
     parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-    parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [this, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
-          ready_(position_of_[i]);
-          return outputs;
-        }));
+    parameter.hook = parameter.accumulator->add_post_hook(std::make_unique<Hook>(*this, i));
   }
 }
 
@@ -182,6 +207,9 @@ bool Gradients::adopt(int32_t position) {
     return false;
   }
   if (gradient.is_sparse()) {
+    warnings_.once(Warnings::Kind::sparse_gradient,
+                   "the gradient of " + table_.tensors[static_cast<size_t>(position)].name +
+                       " is sparse; it is made dense, and all of it travels and reaches the optimizer");
     parameter.slot.zero_();
     parameter.slot.add_(gradient);
   } else if (gradient.data_ptr() != parameter.slot.data_ptr() || !gradient.device().is_cpu()) {
@@ -214,25 +242,10 @@ torch::Tensor Gradients::adopt_later(int32_t position) {
 
 void Gradients::forget(int32_t position) { parameters_[static_cast<size_t>(position)].tensor.mutable_grad().reset(); }
 
-void Gradients::drop_all() {
-  for (Parameter& parameter : parameters_) parameter.tensor.mutable_grad().reset();
-}
-
-void Gradients::check_unchanged() const {
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    const torch::Tensor& tensor = parameters_[p].tensor;
-    if (tensor.storage().unsafeGetStorageImpl() != parameters_[p].storage) {
-      refuse("parameter " + table_.tensors[p].name +
-             " was moved, converted or replaced since wrap; wrap the optimizer after the model is where it is trained");
-    }
-  }
-  for (const auto& item : module_.named_parameters()) {
-    const torch::Tensor& parameter = item.value();
-    if (parameter.defined() && parameter.requires_grad() && !known_.contains(parameter.unsafeGetTensorImpl())) {
-      refuse("parameter " + item.key() +
-             " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after that");
-    }
-  }
+uint64_t Gradients::writes() const {
+  uint64_t writes = 0;
+  for (const Parameter& parameter : parameters_) writes += static_cast<uint64_t>(parameter.tensor._version());
+  return writes;
 }
 
 }  // namespace gradtune

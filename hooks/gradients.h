@@ -7,28 +7,32 @@
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
+#include <torch/types.h>
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "engine/exec/memory.h"
+#include "hooks/model.h"
+#include "hooks/warnings.h"
 
 namespace gradtune {
 
+// The strides that a parameter's gradient has: its own where they are dense (channels_last), else row-major.
+std::vector<int64_t> gradient_strides(const torch::Tensor& parameter);
+
 class Gradients {
  public:
-  // Collects the module's parameters that require gradients, in the reverse of their registration (what backward is
-  // likely to do). Throws for what can not be trained with: see wrap().
-  Gradients(torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+  // Collects the model's parameters that require gradients and have elements, in the reverse of their registration (what
+  // backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that another wrap
+  // has which still lives, unless it is one with the same `owner`: that one ends when the hooks are set.
+  Gradients(const Model& model, const void* owner, Warnings& warnings);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -42,7 +46,10 @@ class Gradients {
   void lay(const std::vector<int32_t>& order);
 
   // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated.
-  void on_ready(std::function<void(int32_t position)> ready);
+  void set_hooks(std::function<void(int32_t position)> ready);
+
+  // Whether the same optimizer was wrapped again since: then hooks and gradients are the other wrap's.
+  bool ended() const { return ended_; }
 
   // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot
   // when there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
@@ -55,25 +62,23 @@ class Gradients {
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
 
-  // Drops all gradients, as the optimizers' zero_grad does.
-  void drop_all();
-
-  // Throws, with the parameter's name, when parameters were added, unfrozen or replaced, or moved or converted, since
-  // wrap: hooks and arenas then are not theirs.
-  void check_unchanged() const;
+  // How often the parameters were written, all together: an optimizer's step does.
+  uint64_t writes() const;
 
  private:
+  class Hook;
   struct Parameter {
     torch::Tensor tensor;
-    torch::Tensor slot;  // the gradient, over the arena
-    const void* storage = nullptr;
+    torch::Tensor slot;                                  // the gradient, over the arena
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
   };
   void allocate();
+  void end();
 
-  torch::nn::Module& module_;
-  std::unordered_set<const void*> known_;  // the implementations of parameters_
+  const void* const owner_;
+  Warnings& warnings_;
+  bool ended_ = false;
   core::GradientTable table_;
   std::vector<Parameter> parameters_;                          // by position
   std::vector<int32_t> position_of_;                           // by order of registration, which hooks know

@@ -17,38 +17,44 @@ size_t room_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
-void ModuleBroadcast::broadcast(const std::vector<torch::Tensor>& tensors) {
+// How tensors are sent depends on their shapes and dtypes alone: strides may differ between ranks.
+void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   constexpr size_t kMostBytes = size_t{4} << 20;
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> together;
   size_t bytes = 0;
-  for (const torch::Tensor& tensor : tensors) {
+  for (const auto& [name, tensor] : tensors) {
     if (tensor.numel() == 0) continue;
-    if (tensor.nbytes() >= kMostBytes && tensor.is_contiguous()) {
-      peers_.broadcast(static_cast<std::byte*>(tensor.data_ptr()), static_cast<int64_t>(tensor.nbytes()));
+    if (tensor.nbytes() >= kMostBytes) {
+      torch::Tensor rows = tensor.detach().contiguous();
+      peers_.broadcast(static_cast<std::byte*>(rows.data_ptr()), static_cast<int64_t>(rows.nbytes()));
+      if (peers_.rank() != 0 && !tensor.is_contiguous()) tensor.detach().copy_(rows);
       continue;
     }
-    together.push_back(tensor.detach());
+    together_.push_back(tensor.detach());
     bytes += room_of(tensor);
     if (bytes < kMostBytes) continue;
-    broadcast_together(together, bytes);
-    together.clear();
+    broadcast_staged();
     bytes = 0;
   }
-  if (!together.empty()) broadcast_together(together, bytes);
+  if (!together_.empty()) broadcast_staged();
 }
 
-void ModuleBroadcast::broadcast_together(const std::vector<torch::Tensor>& tensors, size_t bytes) {
+// In the order of rows, whatever the tensors' own strides.
+void ModuleBroadcast::broadcast_staged() {
+  size_t bytes = 0;
+  for (const torch::Tensor& tensor : together_) bytes += room_of(tensor);
   staging_.resize(std::max(staging_.size(), bytes));
-  std::vector<torch::Tensor> staged;
-  for (size_t at = 0; const torch::Tensor& tensor : tensors) {
-    staged.push_back(torch::from_blob(staging_.data() + at, tensor.sizes(), tensor.options()));
-    at += room_of(tensor);
-  }
   const bool is_root = peers_.rank() == 0;
-  for (size_t t = 0; is_root && t < tensors.size(); ++t) staged[t].copy_(tensors[t]);
+  const auto for_staged = [&](auto body) {
+    for (size_t at = 0; const torch::Tensor& tensor : together_) {
+      body(tensor, torch::from_blob(staging_.data() + at, tensor.sizes(), tensor.options()));
+      at += room_of(tensor);
+    }
+  };
+  if (is_root) for_staged([](const torch::Tensor& tensor, const torch::Tensor& staged) { staged.copy_(tensor); });
   peers_.broadcast(staging_.data(), static_cast<int64_t>(bytes));
-  for (size_t t = 0; !is_root && t < tensors.size(); ++t) tensors[t].copy_(staged[t]);
+  if (!is_root) for_staged([](const torch::Tensor& tensor, const torch::Tensor& staged) { tensor.copy_(staged); });
+  together_.clear();
 }
 
 }  // namespace gradtune

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "hooks/model.h"
 #include "hooks/peers.h"
 
 namespace gradtune {
@@ -17,15 +18,17 @@ class ModuleBroadcast {
  public:
   explicit ModuleBroadcast(Peers& peers) : peers_(peers) {}
 
-  // Tensors of any dtypes and strides, the same on all ranks, by all ranks. Small ones travel together: a collective for
-  // each would cost a round trip for each. Throws core::Exception.
-  void broadcast(const std::vector<torch::Tensor>& tensors);
+  // Tensors of any dtypes and strides, by all ranks, where all have the same shapes and dtypes. Small ones travel
+  // together: a collective for each would cost a round trip for each. Throws core::Exception.
+  void broadcast(const std::vector<NamedTensor>& tensors);
 
  private:
-  void broadcast_together(const std::vector<torch::Tensor>& tensors, size_t bytes);
+  void broadcast_staged();
 
   Peers& peers_;
-  std::vector<std::byte> staging_;  // kept from step to step
+  // Kept from step to step.
+  std::vector<std::byte> staging_;
+  std::vector<torch::Tensor> together_;
 };
 
 }  // namespace gradtune

@@ -1,38 +1,60 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "gradtune/gradtune.h"
 #include "hooks/session.h"
 
 namespace gradtune {
 
 Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
-               c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options) {
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options) {
+  return wrap(std::vector<torch::optim::Optimizer*>{&optimizer}, module, group, options);
+}
+
+Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options) {
   if (!group)
     throw core::Exception({core::Error::Code::invalid, "gradtune: wrap needs a process group, see init_process_group"});
-  return Optimizer(std::make_unique<Session>(optimizer, module, std::move(group), options));
+  return Optimizer(std::make_unique<Session>(optimizers, module, group, options));
 }
 
 Optimizer::Optimizer(std::unique_ptr<Session> session) : session_(std::move(session)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
-Optimizer::~Optimizer() = default;
+Optimizer::~Optimizer() {
+  // A forked child has none of the threads that would have to end, and leaves the connections to its parent.
+  if (session_ && !session_->is_of_this_process()) static_cast<void>(session_.release());
+}
 
-void Optimizer::zero_grad() { session_->zero_grad(); }
-void Optimizer::step() { session_->step(nullptr); }
-torch::Tensor Optimizer::step(const std::function<torch::Tensor()>& closure) { return session_->step(closure); }
+Session& Optimizer::session() const {
+  if (session_) return *session_;
+  throw core::Exception(
+      {core::Error::Code::invalid, "gradtune: this Optimizer was moved from; use the one that it was moved to"});
+}
 
-Optimizer::NoSync::NoSync(Session& session) : session_(session) { session_.enter_no_sync(); }
-Optimizer::NoSync::~NoSync() { session_.leave_no_sync(); }
-Optimizer::NoSync Optimizer::no_sync() { return NoSync(*session_); }
+void Optimizer::zero_grad() { session().zero_grad(); }
+void Optimizer::step() { session().step(nullptr); }
+torch::Tensor Optimizer::step(const std::function<torch::Tensor()>& closure) { return session().step(closure); }
 
-void Optimizer::exclude_step() { session_->exclude_step(); }
-torch::optim::Optimizer& Optimizer::inner() { return session_->optimizer(); }
-void Optimizer::save(torch::serialize::OutputArchive& archive) const { session_->save(archive); }
-void Optimizer::load(torch::serialize::InputArchive& archive) { session_->load(archive); }
-void Optimizer::export_strategy(const std::string& path) const { session_->export_strategy(path); }
-void Optimizer::save_checkpoint(const std::string& folder) { session_->save_checkpoint(folder); }
-void Optimizer::load_checkpoint(const std::string& folder) { session_->load_checkpoint(folder); }
-Optimizer::Progress Optimizer::progress() const { return session_->progress(); }
-Optimizer::Result Optimizer::result() const { return session_->result(); }
+Optimizer::NoSync::NoSync(std::shared_ptr<int> guards) : guards_(std::move(guards)) { ++*guards_; }
+Optimizer::NoSync::~NoSync() {
+  if (guards_) --*guards_;
+}
+Optimizer::NoSync& Optimizer::NoSync::operator=(NoSync&& other) noexcept {
+  std::swap(guards_, other.guards_);
+  return *this;
+}
+Optimizer::NoSync Optimizer::no_sync() { return NoSync(session().no_sync()); }
+
+void Optimizer::exclude_step() { session().exclude_step(); }
+torch::optim::Optimizer& Optimizer::inner(size_t index) { return session().optimizer(index); }
+void Optimizer::save(torch::serialize::OutputArchive& archive) const { session().save(archive); }
+void Optimizer::load(torch::serialize::InputArchive& archive) { session().load(archive); }
+void Optimizer::export_strategy(const std::string& path) const { session().export_strategy(path); }
+void Optimizer::save_checkpoint(const std::string& folder) { session().save_checkpoint(folder); }
+void Optimizer::load_checkpoint(const std::string& folder) { session().load_checkpoint(folder); }
+Optimizer::Progress Optimizer::progress() const { return session().progress(); }
+Optimizer::Result Optimizer::result() const { return session().result(); }
 
 }  // namespace gradtune

@@ -70,6 +70,9 @@ Status parse_timeout(std::string_view text, Draft& draft) {
 std::optional<std::string> number_text(const std::optional<int64_t>& value) {
   return value ? std::optional(std::to_string(*value)) : std::nullopt;
 }
+std::optional<std::string> bool_text(const std::optional<bool>& value) {
+  return value ? std::optional<std::string>(*value ? "true" : "false") : std::nullopt;
+}
 std::optional<std::string> real_text(const std::optional<double>& value) {
   return value ? std::optional(nlohmann::json(*value).dump()) : std::nullopt;
 }
@@ -122,9 +125,10 @@ const Row kRows[] = {
      }},
     {"seed", [](const Options& o) { return number_text(o.seed); },
      [](std::string_view text, Draft& d) { return parse_number<uint64_t>(text, 0, UINT64_MAX, d.settings.seed); }},
-    {"quiet",
-     [](const Options& o) { return o.quiet ? std::optional<std::string>(*o.quiet ? "true" : "false") : std::nullopt; },
+    {"quiet", [](const Options& o) { return bool_text(o.quiet); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
+    {"broadcast_buffers", [](const Options& o) { return bool_text(o.broadcast_buffers); },
+     [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.broadcast_buffers); }},
 };
 
 std::string variable_of(const char* name) {

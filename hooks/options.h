@@ -33,6 +33,7 @@ struct Settings {
   std::string journal;
   uint64_t seed = 0;
   bool quiet = false;
+  bool broadcast_buffers = true;
 };
 
 // Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the

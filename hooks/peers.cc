@@ -13,8 +13,10 @@
 #include "engine/core/hash.h"
 #include "hooks/allowed_cores.h"
 #include "hooks/c10d_communicator.h"
+#include "hooks/errors.h"
 #include "hooks/launcher.h"
 #include "hooks/link_probe.h"
+#include "hooks/shared_state.h"
 #include "hooks/within.h"
 #include "tuner/agreement.h"
 #include "tuner/files.h"
@@ -26,6 +28,11 @@ using comm::Collective;
 
 c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int64_t timeout_ms) {
   const auto store = group->getStore();
+  if (!store) {
+    throw core::Exception({core::Error::Code::invalid,
+                           "gradtune: the process group has no store, by which ranks find each other; make it with "
+                           "init_process_group(), or with a constructor of c10d::ProcessGroup that takes a store"});
+  }
   // The n-th wrap of this rank is the n-th of all: each has its own keys.
   const auto wraps = within(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
     return store->add("gradtune/wraps/" + std::to_string(rank), 1);
@@ -53,22 +60,31 @@ void must(core::Status status, const std::string& what) {
 }  // namespace
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-             const core::Clock& clock)
+             const core::Clock& clock, const core::Status& mine)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
       store_(own_store(group, timeout_ms)),
-      roll_call_(store_, rank_, size_, timeout_ms) {
+      roll_call_(store_, rank_, size_, timeout_ms),
+      watch_(store_, rank_, size_) {
+  if (!mine) {
+    tell_failure({mine.error().code, "rank " + std::to_string(rank_) + " failed in wrap: " + mine.error().message});
+    throw core::Exception({mine.error().code, "gradtune: " + mine.error().message});
+  }
   network_ = environment_variable("GRADTUNE_NETWORK").value_or("none");
   if (const auto rate = environment_variable("GRADTUNE_PACING_MBIT")) {
     link_ = comm::make_paced_link({.bytes_per_second = mbit_per_second(*rate) * 125e3}, clock);
     network_ = "pacing,rate=" + *rate + "mbit";
   }
-  roll_call_.await_all("wrap").value();
+  if (auto texts = roll_call_.await_all("wrap", "here"); !texts) {
+    roll_call_.sign_off("failed in wrap");
+    throw core::Exception(texts.error());
+  }
   try {
     connect(options, clock);
-  } catch (const core::Exception& error) {
-    throw core::Exception({error.code(), explain({error.code(), error.what()}, /*step=*/0)});
+  } catch (const std::exception& caught) {
+    const core::Error error = error_of(caught);
+    throw core::Exception({error.code, explain(error, /*step=*/0)});
   }
 }
 
@@ -123,18 +139,18 @@ core::Status Peers::run(const comm::Collective& collective) {
   return comm::run(*control_, collective, [this] { return alarm(); });
 }
 
-void Peers::broadcast(std::byte* data, int64_t bytes) {
-  must(run({.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .timeout_ms = timeout_ms_}),
-       "broadcast from rank 0");
+void Peers::broadcast(std::byte* data, int64_t bytes, int root) {
+  must(run({.kind = Collective::Kind::broadcast, .out = data, .count = bytes, .root = root, .timeout_ms = timeout_ms_}),
+       "broadcast from rank " + std::to_string(root));
 }
 
-std::string Peers::broadcast_text(const std::string& text) {
+std::string Peers::broadcast_text(const std::string& text, int root) {
   uint64_t bytes = text.size();
-  broadcast(reinterpret_cast<std::byte*>(&bytes), sizeof bytes);
-  core::check(bytes <= uint64_t{1} << 30, "rank 0 broadcast a text of impossible length");
+  broadcast(reinterpret_cast<std::byte*>(&bytes), sizeof bytes, root);
+  core::check(bytes <= uint64_t{1} << 30, "a rank broadcast a text of impossible length");
   std::string received = text;
   received.resize(bytes);
-  if (bytes > 0) broadcast(reinterpret_cast<std::byte*>(received.data()), static_cast<int64_t>(bytes));
+  if (bytes > 0) broadcast(reinterpret_cast<std::byte*>(received.data()), static_cast<int64_t>(bytes), root);
   return received;
 }
 
@@ -200,7 +216,7 @@ void Peers::must_succeed(const std::string& what, const core::Status& mine) {
   for (int rank = 0; rank < size_; ++rank) {
     const char* one = all.data() + kBytes * static_cast<size_t>(rank);
     if (one[0] == 0) continue;
-    const auto code = static_cast<uint8_t>(one[1]) <= static_cast<uint8_t>(core::Error::Code::io)
+    const auto code = static_cast<uint8_t>(one[1]) <= static_cast<uint8_t>(core::Error::Code::peer)
                           ? static_cast<core::Error::Code>(one[1])
                           : core::Error::Code::corrupt;
     const std::string message(one + 2, ::strnlen(one + 2, kBytes - 2));
@@ -211,40 +227,42 @@ void Peers::must_succeed(const std::string& what, const core::Status& mine) {
 void Peers::must_agree(const std::string& what, const std::string& text) {
   core::Hasher hasher;
   hasher.add(text);
-  const std::string differing = tuner::differing_ranks(gather(hasher.value()));
+  const std::vector<uint64_t> hashes = gather(hasher.value());
+  const std::string differing = tuner::differing_ranks(hashes);
   if (differing.empty()) return;
-  // Lines of rank 0 and of this rank, so that a person sees the first place where they part.
-  const std::string first = broadcast_text(text);
-  const auto parted = std::mismatch(text.begin(), text.end(), first.begin(), first.end());
-  const auto line = [](const std::string& of, std::string::const_iterator at) {
-    const auto begin = std::find(std::make_reverse_iterator(at), of.rend(), '\n').base();
-    return std::string(begin, std::find(at, of.end(), '\n'));
-  };
-  std::string detail;
-  if (text != first)
-    detail = "; rank 0 has \"" + line(first, parted.second) + "\", rank " + std::to_string(rank_) + " has \"" +
-             line(text, parted.first) + "\"";
-  throw core::Exception({core::Error::Code::mismatch, "gradtune: rank " + std::to_string(rank_) + ": " + what +
-                                                          " of rank(s) " + differing + " differ from rank 0's" +
-                                                          detail});
+  // All ranks see the texts of the first two that differ, and say the same.
+  const auto other = std::ranges::find_if(hashes, [&](uint64_t hash) { return hash != hashes[0]; }) - hashes.begin();
+  const int other_rank = static_cast<int>(other);
+  const std::string first = broadcast_text(text), second = broadcast_text(text, other_rank);
+  throw core::Exception({core::Error::Code::mismatch, what + " differ between ranks (from rank 0: rank " + differing +
+                                                          "): " + first_difference(second, other_rank, first, 0)});
+}
+
+void Peers::tell_failure(const core::Error& error) {
+  roll_call_.raise_alarm(error);
+  roll_call_.sign_off("failed");
+  // Where this rank holds the store the others have to read it before this process may end.
+  constexpr int64_t kStayMs = 2000;
+  if (rank_ == 0 && size_ > 1) roll_call_.await_ends(std::min(timeout_ms_, kStayMs));
 }
 
 std::string Peers::explain(const core::Error& error, int64_t step) {
-  const std::string at = " at step " + std::to_string(step);
-  roll_call_.sign_off("failed" + at);
-  roll_call_.raise_alarm("rank " + std::to_string(rank_) + at);
-  std::string message = "gradtune: rank " + std::to_string(rank_) + at + ": " + error.message;
-  if (error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout) {
-    message += "; " + roll_call_.suspects(std::min<int64_t>(timeout_ms_ / 2, 3000));
+  using Code = core::Error::Code;
+  constexpr int64_t kGraceMs = 1500;
+  const std::string me = "rank " + std::to_string(rank_) + " at step " + std::to_string(step);
+  core::Error known = error;
+  if (error.code == Code::lost || error.code == Code::timeout) {
+    // A rank that failed closes its connections, and others see that first.
+    const core::Status told = roll_call_.alarm();
+    if (told || told.error().code != Code::peer) {
+      roll_call_.raise_alarm({error.code, me});
+      roll_call_.sign_off("failed");
+      return "gradtune: " + me + ": " + error.message + "; " + roll_call_.suspects(std::min(timeout_ms_ / 2, kGraceMs));
+    }
+    known = told.error();
   }
-  return message;
-}
-
-core::Status Peers::alarm() {
-  const std::string why = roll_call_.first_failure();
-  if (why.empty()) return {};
-  return core::Error{core::Error::Code::lost,
-                     "waited for a collective when another rank told that it had failed (" + why + ")"};
+  tell_failure({known.code, me + ": " + known.message});  // where another rank told first, that stays
+  return "gradtune: " + me + ": " + known.message;
 }
 
 void Peers::leave(int64_t step) { roll_call_.sign_off("left after step " + std::to_string(step)); }

@@ -50,8 +50,16 @@ tuner::Job Pilot::job_of(const core::GradientTable& table, std::optional<policie
   return job;
 }
 
-core::Status Pilot::can_write_journal() const {
-  return settings_.journal.empty() ? core::Status() : tuner::Journal::can_open(settings_.journal);
+core::Status Pilot::claim_journal() {
+  if (settings_.journal.empty()) return {};
+  auto place = tuner::JournalPlace::claim(settings_.journal);
+  if (!place) return place.error();
+  if (place.value().path() != settings_.journal) {
+    std::fprintf(stderr, "gradtune: warning: another journal is being written to %s; this one goes to %s\n",
+                 settings_.journal.c_str(), place.value().path().c_str());
+  }
+  journal_place_ = std::move(place).value();
+  return {};
 }
 
 void Pilot::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
@@ -67,8 +75,8 @@ void Pilot::begin(tuner::Job job) {
   decided_ = false;
   tuner_ = tuner::make_tuner(job_).value();
   baseline_label_ = policies::baselines(job_.table, settings_.fidelity).front().label;
-  if (settings_.journal.empty()) return;
-  auto journal = tuner::Journal::open(settings_.journal, tuner::journal_header(job_, network_));
+  if (!journal_place_) return;
+  auto journal = tuner::Journal::open(journal_place_->path(), tuner::journal_header(job_, network_));
   if (!journal) return end_journal(journal.error());
   journal_ = std::move(journal.value());
   write(tuner::journal_line(job_.table));

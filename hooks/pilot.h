@@ -28,8 +28,8 @@ class Pilot {
   Pilot(const Settings& settings, const core::Seat& seat, const std::string& network, const policies::Machine& machine,
         const core::Clock& clock);
 
-  // Whether it can be written, as far as can be known before there is something to write.
-  core::Status can_write_journal() const;
+  // Where one was asked for: its file, or why there can be none.
+  core::Status claim_journal();
 
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
@@ -81,6 +81,7 @@ class Pilot {
   std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told
   bool timed_in_observation_ = true;  // the last of them
   std::unique_ptr<tuner::Tuner> tuner_;
+  std::optional<tuner::JournalPlace> journal_place_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet
   std::string baseline_label_, why_baseline_;

@@ -77,7 +77,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
     try {
       const c10::intrusive_ptr<c10d::Store> store = make_store(info, std::min(share, left));
       roll_call.emplace(store, info.rank, info.world_size, left.count());
-      roll_call->await_all("join").value();
+      roll_call->await_all("join", "here").value();
       return connect_group(info, store, left);
     } catch (const core::Exception&) {
       left = left_until(deadline);

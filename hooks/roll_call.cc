@@ -29,11 +29,19 @@ std::string list(const std::vector<int>& ranks) {
   return text;
 }
 
+constexpr char kAlarm[] = "alarm";
+constexpr char kFailed = '!', kLost = '?';  // the first letter of an alarm
+
+std::vector<std::string> keys_of(const std::string& name, const std::vector<int>& ranks) {
+  std::vector<std::string> keys;
+  for (const int r : ranks) keys.push_back(key(name, r));
+  return keys;
+}
+
 // Waits until all of these keys are there or the time is up; returns the ranks whose key is not.
 std::vector<int> missing(const Store& store, const std::string& name, std::vector<int> ranks, int64_t limit_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
-  std::vector<std::string> keys;
-  for (const int r : ranks) keys.push_back(key(name, r));
+  const std::vector<std::string> keys = keys_of(name, ranks);
   while (!store->check(keys)) {  // one question for all of them: every rank asks
     if (Clock::now() >= deadline) {
       std::erase_if(ranks, [&](int r) { return store->check({key(name, r)}); });
@@ -51,7 +59,32 @@ std::vector<int> all_ranks(int size) {
 }
 
 std::string first_of(const Store& store) {
-  return store->check({"alarm"}) ? ", the first one " + text_of(store, "alarm") : std::string();
+  return store->check({kAlarm}) ? ", the first one " + text_of(store, kAlarm).substr(1) : std::string();
+}
+
+// The texts of all ranks at a point that all come to, an alarm, or the ranks that did not come.
+struct Arrivals {
+  std::vector<std::string> texts;
+  core::Status alarm;
+  std::vector<int> absent;
+};
+
+Arrivals await_arrivals(const Store& store, const std::string& name, int size, int64_t limit_ms) {
+  const std::vector<int> ranks = all_ranks(size);
+  const std::vector<std::string> keys = keys_of(name, ranks);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
+  Arrivals arrivals;
+  while (!store->check(keys)) {
+    arrivals.alarm = alarm_of(*store);
+    if (!arrivals.alarm) return arrivals;
+    if (Clock::now() >= deadline) {
+      arrivals.absent = missing(store, name, ranks, 0);
+      return arrivals;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  for (const std::string& each : keys) arrivals.texts.push_back(text_of(store, each));
+  return arrivals;
 }
 
 std::string find_suspects(const Store& store, int rank, int size, int64_t grace_ms) {
@@ -88,18 +121,20 @@ auto RollCall::ask(int64_t waits_ms, Call call) -> core::Result<decltype(call())
   return answer;
 }
 
-core::Status RollCall::await_all(const std::string& name) {
+core::Result<std::vector<std::string>> RollCall::await_all(const std::string& name, const std::string& text) {
   const std::string who = "gradtune: rank " + std::to_string(rank_) + ": ";
-  const auto absent = ask(timeout_ms_, [store = store_, name, rank = rank_, size = size_, limit = timeout_ms_] {
-    store->set(key(name, rank), bytes("here"));
-    return missing(store, name, all_ranks(size), limit);
+  auto asked = ask(timeout_ms_, [store = store_, name, text, rank = rank_, size = size_, limit = timeout_ms_] {
+    store->set(key(name, rank), bytes(text));
+    return await_arrivals(store, name, size, limit);
   });
-  if (!absent) {
+  if (!asked) {
     return core::Error{core::Error::Code::lost,
-                       who + "the store does not answer at \"" + name + "\": " + absent.error().message};
+                       who + "the store does not answer at \"" + name + "\": " + asked.error().message};
   }
-  if (absent.value().empty()) return {};
-  return core::Error{core::Error::Code::timeout, who + list(absent.value()) + " of " + std::to_string(size_) +
+  Arrivals& arrivals = asked.value();
+  if (!arrivals.alarm) return core::Error{arrivals.alarm.error().code, who + arrivals.alarm.error().message};
+  if (arrivals.absent.empty()) return std::move(arrivals.texts);
+  return core::Error{core::Error::Code::timeout, who + list(arrivals.absent) + " of " + std::to_string(size_) +
                                                      " did not come to \"" + name + "\" within " +
                                                      std::to_string(timeout_ms_) + " ms"};
 }
@@ -119,13 +154,42 @@ void RollCall::tell(const std::string& key, const std::string& text) noexcept {
 
 void RollCall::sign_off(const std::string& why) noexcept { tell(key("end", rank_), why); }
 
-void RollCall::raise_alarm(const std::string& who) noexcept { tell("alarm", who); }
+void RollCall::await_ends(int64_t most_ms) noexcept {
+  static_cast<void>(ask(most_ms, [store = store_, size = size_, most_ms] {
+    missing(store, "end", all_ranks(size), most_ms);
+    return true;
+  }));
+}
 
-// Where the store is gone its host may have finished well, with its last bytes still on the way to us.
-std::string RollCall::first_failure() noexcept {
-  const auto alarm =
-      ask(0, [store = store_] { return store->check({"alarm"}) ? text_of(store, "alarm") : std::string(); });
-  return alarm ? alarm.value() : "";
+void RollCall::raise_alarm(const core::Error& error) noexcept {
+  static_cast<void>(ask(0, [store = store_, error] {
+    gradtune::raise_alarm(*store, error);
+    return true;
+  }));
+}
+
+core::Status RollCall::alarm() noexcept {
+  constexpr int64_t kMostMs = 1000;  // of a store that answered while all was well
+  auto told = ask(std::min<int64_t>(0, kMostMs - timeout_ms_), [store = store_] { return alarm_of(*store); });
+  return told ? std::move(told).value() : core::Status();
+}
+
+void raise_alarm(c10d::Store& store, const core::Error& error) {
+  const bool lost = error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout;
+  // Of two at once either is right; what a rank knows goes before that it lost somebody.
+  const core::Status told = alarm_of(store);
+  if (told || (told.error().code == core::Error::Code::lost && !lost)) {
+    store.set(kAlarm, bytes((lost ? kLost : kFailed) + error.message));
+  }
+}
+
+core::Status alarm_of(c10d::Store& store) {
+  if (!store.check({kAlarm})) return {};
+  const std::vector<uint8_t> text = store.get(kAlarm);
+  if (text.empty()) return {};
+  const std::string message(text.begin() + 1, text.end());
+  if (text[0] == kFailed) return core::Error{core::Error::Code::peer, "another rank failed: " + message};
+  return core::Error{core::Error::Code::lost, "another rank told that it had failed (" + message + ")"};
 }
 
 std::string RollCall::suspects(int64_t grace_ms) noexcept {

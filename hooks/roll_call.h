@@ -17,24 +17,35 @@
 
 namespace gradtune {
 
+// What a rank told all others when it failed: an error (peer) that says what went wrong there, or one (lost) when that
+// rank only lost somebody. Throws what the store does.
+core::Status alarm_of(c10d::Store& store);
+// Tells all others, unless a rank did before.
+void raise_alarm(c10d::Store& store, const core::Error& error);
+
 class RollCall {
  public:
   // `timeout_ms` is the time that an answer of the store may take, besides what a call waits for others.
   RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms);
 
-  // Tells that this rank has come to the point `name` and waits for all others, for the time limit. The error names the
-  // ranks that did not come.
-  core::Status await_all(const std::string& name);
+  // Tells that this rank has come to the point `name`, with a text for the others, and waits for all others, for the
+  // time limit: their texts, by rank. The error names the ranks that did not come, or says what a rank told that failed
+  // before it came.
+  core::Result<std::vector<std::string>> await_all(const std::string& name, const std::string& text);
 
   // Whether the store answers, and knows that this rank has come to that point.
   bool is_known(const std::string& name) noexcept;
 
   // Tells why this rank ends ("failed at step 12", "left after step 468").
   void sign_off(const std::string& why) noexcept;
+  // Waits until all others have told so, for that time at most. For the rank that holds the store, so that what it told
+  // can be read.
+  void await_ends(int64_t most_ms) noexcept;
 
-  // Tells all ranks that one failed, and asks for it; empty while none did.
-  void raise_alarm(const std::string& who) noexcept;
-  std::string first_failure() noexcept;
+  // Tells all ranks that this one failed, unless one did before.
+  void raise_alarm(const core::Error& error) noexcept;
+  // What a rank told that did; nothing where the store does not answer.
+  core::Status alarm() noexcept;
 
   // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a
   // short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people,

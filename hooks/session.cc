@@ -5,11 +5,14 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
+#include <exception>
 
-#include "hooks/optimizer_checks.h"
+#include "hooks/errors.h"
+#include "hooks/shared_state.h"
 #include "policies/baseline.h"
 
 namespace gradtune {
@@ -23,61 +26,74 @@ exec::ExecutorOptions executor_options(const Settings& settings, Peers& peers) {
           .alarm = [&peers] { return peers.alarm(); }};
 }
 
-// What has to be the same on all ranks, a line for each thing.
-std::string agreed_text(const core::GradientTable& table, const Settings& settings) {
-  std::string text = "fidelity " + std::string(core::to_string(settings.fidelity)) + ", compressors";
-  for (const core::CompressorSpec& codec : settings.codecs) text += " " + core::to_string(codec);
-  text += ", seed " + std::to_string(settings.seed);  // of random numbers that ranks share
-  // What is in force at first.
-  text += settings.strategy.empty() ? ", no strategy file" : ", a strategy file";
-  text += settings.tuning_budget == 0 ? ", no tuning" : ", tuning";
-  text += ", lossy after step " + std::to_string(settings.lossy_after);
-  for (const core::TensorInfo& tensor : table.tensors) {
-    text += "\n" + tensor.name + " " + c10::str(tensor.shape) + " " + std::string(core::to_string(tensor.dtype));
-  }
-  return text;
-}
-
 double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
 
 }  // namespace
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
 
-Session::Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
-                 c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options,
+Session::Job::Job(const std::vector<torch::optim::Optimizer*>& wrapped, torch::nn::Module& module,
+                  const Options& options, Warnings& warnings) {
+  try {
+    settings = resolve(options, gradtune_variables()).value();
+    model = std::make_unique<Model>(module, settings.broadcast_buffers);
+    optimizers = std::make_unique<Optimizers>(wrapped, *model);
+    optimizers->check_momentum(settings.codecs);
+    gradients = std::make_unique<Gradients>(*model, wrapped.front(), warnings);
+  } catch (const std::exception& caught) {
+    status = error_of(caught);
+    settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
+  }
+}
+
+Session::Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
+                 const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
                  std::unique_ptr<const core::Clock> clock)
-    : optimizer_(check_optimizer(optimizer)),
-      module_(module),
-      settings_(resolve(options, gradtune_variables()).value()),
+    : process_(::getpid()),
+      exceptions_at_start_(std::uncaught_exceptions()),
       clock_(std::move(clock)),
-      gradients_(module, optimizer),
-      peers_(group, options, settings_.timeout_ms, *clock_),
+      warnings_(group->getRank()),
+      job_(optimizers, module, options, warnings_),
+      settings_(job_.settings),
+      peers_(group, options, settings_.timeout_ms, *clock_,
+             job_.status),  // throws where something of the job is missing
+      gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }),
       error_budget_(settings_.error_budget) {
-  check_momentum(optimizer_, settings_.codecs);
-  explained([this] { set_up(); });
-  gradients_.on_ready([this](int32_t position) { on_ready(position); });
+  explained(Final::every_error, [this] { set_up(); });
+  gradients_.set_hooks([this](int32_t position) { on_ready(position); });
   step_began_ns_ = clock_->now_ns();
 }
 
 Session::~Session() {
+  *self_ = nullptr;
+  // The user's training ends with an exception, or within a pass: others would wait for what does not come.
+  if (!failure_ && pass_.is_running()) pass_was_left();
+  if (!failure_ && std::uncaught_exceptions() > exceptions_at_start_) {
+    note_failure({core::Error::Code::invalid, "training ended with an exception outside of gradtune"});
+  }
   if (!failure_) peers_.leave(step_);
   if (pilot_ && !failure_) pilot_->finish();
   executor_.stop();
   peers_.close(failure_.has_value());
 }
 
+bool Session::is_of_this_process() const { return process_ == ::getpid(); }
+
 void Session::set_up() {
-  peers_.must_agree("options or parameters", agreed_text(gradients_.table(), settings_));
-  module_broadcast_.broadcast(module_.parameters());
-  module_broadcast_.broadcast(module_.buffers());
+  std::vector<SharedThing> shared = describe(settings_);
+  for (auto&& things : {describe(*job_.model, *job_.optimizers), describe_buffers(*job_.model)}) {
+    shared.insert(shared.end(), things.begin(), things.end());
+  }
+  peers_.must_agree("options, parameters or buffers", to_text(shared));
+  module_broadcast_.broadcast(job_.model->parameters());
+  module_broadcast_.broadcast(job_.model->buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
     pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(), *clock_);
-    can_write = pilot_->can_write_journal();
+    can_write = pilot_->claim_journal();
   }
   peers_.must_succeed("write the journal", can_write);
   take_imported();
@@ -96,7 +112,8 @@ void Session::take_imported() {
   if (!file) refuse(file.error());
   auto table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
   if (!table) refuse(table.error());
-  for (const core::Bucket& bucket : file.value().strategy.buckets) check_momentum(optimizer_, bucket.option.codecs);
+  for (const core::Bucket& bucket : file.value().strategy.buckets)
+    job_.optimizers->check_momentum(bucket.option.codecs);
   lay(table.value());
   order_learned_ = true;
   imported_ = std::move(file.value());
@@ -116,7 +133,7 @@ void Session::lay(const core::GradientTable& ordered) {
 
 void Session::set_gradients() {
   executor_.set_gradients(gradients_.table(), gradients_.arenas());
-  ready_.assign(gradients_.table().tensors.size(), false);
+  pass_.set_tensors(gradients_.table().tensors.size());
   used_.assign(gradients_.table().tensors.size(), 1);
 }
 
@@ -148,9 +165,9 @@ void Session::start_tuning() {
 
 // After the first step: the arena is laid in the order in which rank 0's gradients were ready.
 void Session::learn_order() {
-  std::vector<int32_t> order = ready_order_;
-  for (size_t p = 0; p < ready_.size(); ++p) {
-    if (!ready_[p]) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
+  std::vector<int32_t> order(pass_.order().begin(), pass_.order().end());
+  for (size_t p = 0; p < used_.size(); ++p) {
+    if (!pass_.is_ready(p)) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
   }
   order = core::small_last(gradients_.table(), order);
   peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
@@ -160,78 +177,118 @@ void Session::learn_order() {
   start_tuning();
 }
 
-// What fails between ranks is told with the step and the suspected peer.
-void Session::explained(const std::function<void()>& body) {
+void Session::explained(Final final, const std::function<void()>& body) {
+  using Code = core::Error::Code;
   try {
     body();
-  } catch (const core::Exception& error) {
-    if (failure_ || (error.code() != core::Error::Code::lost && error.code() != core::Error::Code::timeout)) throw;
-    fail({error.code(), error.what()});
+  } catch (const std::exception& caught) {
+    if (failure_) throw core::Exception(*failure_);
+    const auto* known = dynamic_cast<const core::Exception*>(&caught);
+    const bool between_ranks = known != nullptr && (known->code() == Code::lost || known->code() == Code::timeout ||
+                                                    known->code() == Code::peer);
+    if (known != nullptr && !between_ranks && final == Final::between_ranks) throw;
+    fail(error_of(caught));
   }
 }
 
 // --- backward --------------------------------------------------------------------------------------------------------
 
 void Session::on_ready(int32_t position) {
-  if (no_sync_ > 0) return;
+  if (*no_sync_ > 0) {
+    accumulated_ = true;
+    return;
+  }
+  explained(Final::every_error, [this, position] { take_ready(position); });
+}
+
+void Session::take_ready(int32_t position) {
   check_usable();
-  if (!in_backward_) begin_backward();
-  const auto p = static_cast<size_t>(position);
-  if (ready_[p]) {
+  if (!pass_.is_running()) begin_backward();
+  if (!pass_.ready(position)) {
     fail({core::Error::Code::invalid,
-          "the gradient of " + gradients_.table().tensors[p].name +
+          "the gradient of " + gradients_.table().tensors[static_cast<size_t>(position)].name +
               " was accumulated twice in one backward pass (checkpointing that runs backward inside backward?), or the "
               "pass before ended with an exception; each parameter may be reached once"});
   }
   const int64_t now_ns = clock_->now_ns();
-  if (ready_order_.empty()) first_ready_ns_ = now_ns;
-  ready_[p] = true;
-  ready_order_.push_back(position);
+  if (pass_.order().size() == 1) first_ready_ns_ = now_ns;
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
   const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
   if (pilot_) pilot_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
   const torch::Tensor elsewhere = gradients_.adopt_later(position);
+  own_ns_ += clock_->now_ns() - now_ns;
   executor_.tensor_ready(position, elsewhere.defined() ? static_cast<const std::byte*>(elsewhere.data_ptr()) : nullptr);
 }
 
 void Session::begin_backward() {
-  in_backward_ = true;
-  std::fill(ready_.begin(), ready_.end(), false);
-  ready_order_.clear();
-  word_.back() = 0;
+  if (writes_at_average_ && *writes_at_average_ != gradients_.writes()) {
+    warnings_.once(
+        Warnings::Kind::raw_step,
+        "the parameters were changed after a backward pass, but not by the wrapped optimizer; call its step(), "
+        "not that of the optimizer inside: it brings buffers along, and tuning counts its steps");
+  }
+  peers_.enter(Call::backward, step_);
+  pass_.begin();
+  local_.unused = false;
+  local_.buffers = buffer_layout_ = job_.model->buffer_layout();
+  own_ns_ = 0;
   executor_.begin_step();
-  torch::autograd::Engine::get_default_engine().queue_callback([this] { explained([this] { finish_backward(); }); });
+  queue_end_of_pass();
+}
+
+// Autograd calls it at the end of the backward pass that runs the hook, and destroys it in any case.
+class Session::PassEnd {
+ public:
+  explicit PassEnd(std::shared_ptr<Session*> session) : session_(std::move(session)) {}
+  PassEnd(const PassEnd&) = delete;
+  PassEnd& operator=(const PassEnd&) = delete;
+  ~PassEnd() {
+    if (*session_ == nullptr || state_ == State::ended) return;
+    const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;  // the pass around is in force again
+    state_ == State::postponed&& is_inside ? (*session_)->queue_end_of_pass() : (*session_)->pass_was_left();
+  }
+
+  void call() {
+    state_ = State::ended;
+    if (*session_ != nullptr) (*session_)->end_of_pass(*this);
+  }
+  void postpone() { state_ = State::postponed; }
+
+ private:
+  const std::shared_ptr<Session*> session_;
+  enum class State : uint8_t { waiting, postponed, ended } state_ = State::waiting;
+};
+
+void Session::queue_end_of_pass() {
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [end = std::make_shared<PassEnd>(self_)] { end->call(); });
+}
+
+// A backward pass may run inside the node of another one, as checkpointing does, and what it did not reach the other one
+// may. So the exchange ends when all gradients are there, or with the outermost pass.
+void Session::end_of_pass(PassEnd& end) {
+  if (!pass_.is_running()) return;
+  const bool is_inside = torch::autograd::get_current_node() != nullptr;
+  if (is_inside && !pass_.is_whole()) return end.postpone();
+  explained(Final::every_error, [this] { finish_backward(); });
+}
+
+// A pass that does not come to its end has sent some of its gradients, and other ranks wait for the rest.
+void Session::pass_was_left() {
+  if (failure_) return;
+  note_failure({core::Error::Code::invalid,
+                "a backward pass ended with an exception; averages of its gradients can not be completed any more"});
 }
 
 // The last thing of a backward pass, on the thread that called it.
 void Session::finish_backward() {
-  in_backward_ = false;
-  if (ready_order_.size() < ready_.size()) {
-    // What this rank did not use takes part all the same, with what was accumulated before or with zeros.
-    for (size_t p = 0; p < ready_.size(); ++p) {
-      used_[p] = ready_[p] || gradients_.adopt(static_cast<int32_t>(p)) ? 1 : 0;
-      if (used_[p] == 0) word_.back() = 1;
-    }
-    for (size_t p = 0; p < ready_.size(); ++p) {
-      if (!ready_[p]) executor_.tensor_ready(static_cast<int32_t>(p));
-    }
-  }
+  if (!pass_.is_whole()) bring_missing();
   if (core::Status status = executor_.finish_step(); !status) fail(status.error());
+  const int64_t finished_ns = clock_->now_ns();
   last_times_ = executor_.times();
   if (pilot_ && order_learned_) pilot_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
-  tuner::ControlWord reduced;
-  std::copy_n(word_.begin(), reduced.size(), reduced.begin());
-  auto verdict = agreement_->receive(local_, reduced);
-  if (!verdict) {
-    // A rank that knows ends, and may so end the comparison for others; that they differ is known all the same.
-    std::string who;
-    try {
-      who = "rank " + tuner::differing_ranks(peers_.gather(agreement_->identity()));
-    } catch (const core::Exception& error) {
-      who = std::string("not known, as comparing all ranks failed: ") + error.what();
-    }
-    fail({verdict.error().code, verdict.error().message + " (differs from rank 0: " + who + ")"});
-  }
+  auto verdict = agreement_->receive(local_, word_);
+  if (!verdict) tell_difference(verdict.error());
   local_.excluded = true;  // its times are told: a second pass before step() has no others
   local_.excess = {};
   const core::Result<bool> settled = executor_.settle(verdict.value().finite);
@@ -242,21 +299,65 @@ void Session::finish_backward() {
   }
   excess_ = {};
   if (settled.value()) judge_losses();
-  if (word_.back() != 0) forget_unused();
+  if (verdict.value().unused) forget_unused();
   carry_out(verdict.value().command);
   if (pilot_ && order_learned_) {
     const tuner::Action action = pilot_->on_step(verdict.value().report);
     announce(action);
     if (action.candidate) pilot_->planned(step_, action.command.slot, *action.candidate);
   }
-  synchronised_ = true;
+  pass_.end();
+  accumulated_ = false;
+  writes_at_average_ = gradients_.writes();
+  own_ns_ += clock_->now_ns() - finished_ns;
+}
+
+// What this rank did not use takes part all the same, with what was accumulated before or with zeros. The control word
+// tells it: it can not leave before, as the buckets of these tensors wait.
+void Session::bring_missing() {
+  const int64_t began_ns = clock_->now_ns();
+  for (size_t p = 0; p < used_.size(); ++p) {
+    used_[p] = pass_.is_ready(p) || gradients_.adopt(static_cast<int32_t>(p)) ? 1 : 0;
+    if (used_[p] == 0) local_.unused = true;
+  }
+  own_ns_ += clock_->now_ns() - began_ns;
+  for (size_t p = 0; p < used_.size(); ++p) {
+    if (!pass_.is_ready(p)) executor_.tensor_ready(static_cast<int32_t>(p));
+  }
+}
+
+// All ranks see that they differ in the same step, and then tell each other in what. A rank that knows ends, and may so
+// end the comparison for others; that they differ is known all the same.
+void Session::tell_difference(const core::Error& error) {
+  std::string who;
+  try {
+    const auto steps = peers_.gather(static_cast<uint64_t>(step_));
+    const auto buffers = peers_.gather(buffer_layout_);
+    const auto others = peers_.gather(agreement_->identity());
+    for (size_t r = 0; r < steps.size(); ++r) {
+      if (steps[r] == steps[0]) continue;
+      who += (who.empty() ? "" : ", ") + ("rank " + std::to_string(r) + " is in step " + std::to_string(steps[r]));
+    }
+    if (!who.empty()) {
+      who += ", rank 0 in step " + std::to_string(steps[0]) +
+             ": some rank left out or added a backward pass, a no_sync() or a step()";
+    } else if (!tuner::differing_ranks(buffers).empty()) {
+      peers_.must_agree("buffers", to_text(describe_buffers(*job_.model)));
+    } else {
+      who = "differs from rank 0: rank " + tuner::differing_ranks(others);
+    }
+  } catch (const core::Exception& failed) {
+    if (failed.code() == core::Error::Code::mismatch) fail({failed.code(), failed.what()});
+    who = std::string("who differs is not known, as comparing all ranks failed: ") + failed.what();
+  }
+  fail({error.code, error.message + " (" + who + ")"});
 }
 
 // Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters
 // alone. Not in buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps
 // still owed.
 void Session::forget_unused() {
-  if (ready_order_.size() == ready_.size()) std::fill(used_.begin(), used_.end(), 1);
+  if (pass_.is_whole()) std::fill(used_.begin(), used_.end(), 1);
   for (size_t p = 0; p < used_.size(); ++p) {
     if (executor_.drained(static_cast<int32_t>(p))) used_[p] = 1;
   }
@@ -268,9 +369,9 @@ void Session::forget_unused() {
 
 // On the communication thread, while finish_backward waits.
 std::span<double> Session::control_word(bool finite) {
-  local_.finite = finite;
-  const tuner::ControlWord word = agreement_->contribute(local_, announced_);
-  std::copy(word.begin(), word.end(), word_.begin());
+  tuner::LocalStep local = local_;
+  local.finite = finite;
+  word_ = agreement_->contribute(local, announced_);
   return word_;
 }
 
@@ -325,7 +426,11 @@ void Session::prepare_received(int32_t slot, int64_t bytes) {
 
 void Session::zero_grad() {
   check_between_passes();
-  gradients_.drop_all();
+  // Averages that no step() used: what they took belongs to no step.
+  if (pass_.state() == BackwardPass::State::averaged) excluded_ = true;
+  pass_.forget();
+  accumulated_ = false;
+  job_.model->drop_gradients();
 }
 
 torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
@@ -336,19 +441,26 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
     loss = closure();
     check_between_passes();
   }
-  gradients_.check_unchanged();
-  optimizer_.step();
-  if (!synchronised_) excluded_ = true;  // an update without a backward pass that communicated
+  explained(Final::every_error, [this] { check_unchanged(); });
+  const bool averaged = pass_.state() == BackwardPass::State::averaged;
+  if (!averaged && accumulated_) {
+    warnings_.once(Warnings::Kind::step_without_average,
+                   "step() was called after backward passes that were all under no_sync(): their gradients are this "
+                   "rank's own, and ranks drift apart");
+  }
+  job_.optimizers->step();
+  if (!averaged) excluded_ = true;  // an update without a backward pass that communicated
   const int64_t updated_ns = clock_->now_ns();
-  if (synchronised_) {
-    explained([this] {
-      module_broadcast_.broadcast(module_.buffers());  // running statistics: rank 0's hold everywhere, as with DDP
+  if (averaged) {
+    peers_.enter(Call::step, step_);
+    explained(Final::every_error, [this] {
+      module_broadcast_.broadcast(job_.model->buffers());  // running statistics: rank 0's hold everywhere, as with DDP
       if (!order_learned_) learn_order();
     });
   }
   const int64_t now_ns = clock_->now_ns();
-  const double others_ms =
-      last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms + ms_between(updated_ns, now_ns);
+  const double others_ms = last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms +
+                           static_cast<double>(own_ns_) * 1e-6 + ms_between(updated_ns, now_ns);
   last_step_ms_ = ms_between(step_began_ns_, now_ns);
   step_began_ns_ = now_ns;
   local_ = {.step = step_,
@@ -360,33 +472,53 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
             .finite = true,
             .excluded = excluded_};
   excluded_ = false;
-  synchronised_ = false;
+  pass_.forget();
+  accumulated_ = false;
+  writes_at_average_.reset();
   excess_ = {};
   ++step_;
   return loss;
 }
 
 void Session::load(torch::serialize::InputArchive& archive) {
-  optimizer_.load(archive);
+  job_.optimizers->load(archive);
   excluded_ = true;
 }
 
 void Session::check_usable() const {
   if (failure_) throw core::Exception(*failure_);
+  if (!gradients_.ended()) return;
+  throw core::Exception(
+      {core::Error::Code::invalid,
+       "gradtune: the optimizer was wrapped again since, and this wrap has ended; use the newer one"});
 }
 
-// A pass that does not come to its end has sent some of its gradients, and other ranks wait for the rest.
 void Session::check_between_passes() {
   check_usable();
-  if (!in_backward_) return;
+  if (!pass_.is_running()) return;
   fail({core::Error::Code::invalid,
         "a backward pass ended with an exception, or this was called inside of one; averages of its gradients "
         "can not be completed any more"});
 }
 
+// What is trained is still what the ranks compared.
+void Session::check_unchanged() {
+  job_.model->check_unchanged().value();
+  job_.optimizers->check_unchanged().value();
+  if (pass_.state() != BackwardPass::State::averaged || job_.model->buffer_layout() == buffer_layout_) return;
+  throw core::Exception(
+      {core::Error::Code::invalid,
+       "gradtune: a buffer changed its shape or dtype between the backward pass and step(), where "
+       "other ranks can not be told any more; allowed is to change it before backward or after step()"});
+}
+
 void Session::fail(const core::Error& error) {
-  failure_ = core::Error{error.code, peers_.explain(error, step_)};
+  note_failure(error);
   throw core::Exception(*failure_);
+}
+
+void Session::note_failure(const core::Error& error) {
+  if (!failure_) failure_ = core::Error{error.code, peers_.explain(error, step_)};
 }
 
 // --- what users ask --------------------------------------------------------------------------------------------------
@@ -421,11 +553,16 @@ Optimizer::Progress Session::progress() const {
 
 Optimizer::Result Session::result() const {
   Optimizer::Result result;
-  if (pilot_) result = pilot_->result();
+  // Of what was decided, not of what happens to be tried now.
+  const bool knows = pilot_ != nullptr && order_learned_;
+  if (knows) result = pilot_->result();
+  const policies::Candidate& shown = knows ? pilot_->chosen() : slots_.at(agreement_->slot());
   result.fidelity = core::to_string(settings_.fidelity);
-  result.strategy = slots_.at(agreement_->slot()).label;
-  result.description = core::describe(executor_.strategy(), gradients_.table());
+  result.strategy = shown.label;
+  result.description = core::describe(shown.strategy, gradients_.table());
   return result;
 }
+
+std::string Session::describe_in_force() const { return core::describe(executor_.strategy(), gradients_.table()); }
 
 }  // namespace gradtune

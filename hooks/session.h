@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One wrapped optimizer on one rank: brings together gradients, executor, agreement and (on rank 0) the tuner. The
+// One wrap of optimizers on one rank: brings together gradients, executor, agreement and (on rank 0) the tuner. The
 // order of things in a step:
 //   backward        each gradient is brought into the arena when it is ready, and its bucket starts
 //   end of backward waits for the last bucket and the control word; carries out the command that the word brought
@@ -18,12 +18,16 @@
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
+#include "hooks/backward_pass.h"
 #include "hooks/checkpoint.h"
 #include "hooks/gradients.h"
+#include "hooks/model.h"
 #include "hooks/module_broadcast.h"
+#include "hooks/optimizers.h"
 #include "hooks/options.h"
 #include "hooks/peers.h"
 #include "hooks/pilot.h"
+#include "hooks/warnings.h"
 #include "tuner/agreement.h"
 #include "tuner/error_budget.h"
 #include "tuner/strategy_file.h"
@@ -32,26 +36,40 @@ namespace gradtune {
 
 class Session {
  public:
-  Session(torch::optim::Optimizer& optimizer, torch::nn::Module& module, c10::intrusive_ptr<c10d::ProcessGroup> group,
-          const Options& options,
+  Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
+          const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
           std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>());
   ~Session();
 
   void zero_grad();
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
-  void enter_no_sync() { ++no_sync_; }
-  void leave_no_sync() { --no_sync_; }
+  std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
   void exclude_step() { excluded_ = true; }
-  void save(torch::serialize::OutputArchive& archive) const { optimizer_.save(archive); }
+  void save(torch::serialize::OutputArchive& archive) const { job_.optimizers->save(archive); }
   void load(torch::serialize::InputArchive& archive);
   void export_strategy(const std::string& path) const;
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
   Optimizer::Progress progress() const;
   Optimizer::Result result() const;
-  torch::optim::Optimizer& optimizer() { return optimizer_; }
+  std::string describe_in_force() const;  // the strategy of the next step, also while it is on trial
+  torch::optim::Optimizer& optimizer(size_t index) const { return job_.optimizers->at(index); }
+  // A process that was forked has this memory, but none of its threads and connections.
+  bool is_of_this_process() const;
 
  private:
+  // What was wrapped; where it can not be, `status` says why, and the rest is not all there.
+  struct Job {
+    Job(const std::vector<torch::optim::Optimizer*>& wrapped, torch::nn::Module& module, const Options& options,
+        Warnings& warnings);
+
+    Settings settings;
+    std::unique_ptr<Model> model;
+    std::unique_ptr<Optimizers> optimizers;
+    std::unique_ptr<Gradients> gradients;
+    core::Status status;
+  };
+
   // Set-up.
   void set_up();
   void take_imported();
@@ -73,8 +91,15 @@ class Session {
 
   // Backward.
   void on_ready(int32_t position);
+  void take_ready(int32_t position);
   void begin_backward();
+  class PassEnd;
+  void queue_end_of_pass();
+  void end_of_pass(PassEnd& end);
+  void pass_was_left();
   void finish_backward();
+  void bring_missing();
+  [[noreturn]] void tell_difference(const core::Error& error);
   void forget_unused();
   std::span<double> control_word(bool finite);
   void judge_losses();
@@ -84,19 +109,25 @@ class Session {
   void prepare_received(int32_t slot, int64_t bytes);
   core::Status prepare_text(int32_t slot, const std::string& text);
 
-  void explained(const std::function<void()>& body);
+  // What fails on this rank ends the wrap, and is told to all: with `between_ranks`, only what fails between them, as
+  // other errors were told to all ranks already.
+  enum class Final : uint8_t { every_error, between_ranks };
+  void explained(Final final, const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
+  void note_failure(const core::Error& error);
   void check_usable() const;
   void check_between_passes();
+  void check_unchanged();
   std::string file_text(const policies::Candidate& candidate, bool evidence) const;
 
-  torch::optim::Optimizer& optimizer_;
-  torch::nn::Module& module_;
-  const Settings settings_;
+  const int process_;
+  const int exceptions_at_start_;
   const std::unique_ptr<const core::Clock> clock_;
-
-  Gradients gradients_;
+  Warnings warnings_;
+  Job job_;
+  const Settings& settings_;
   Peers peers_;
+  Gradients& gradients_;
   ModuleBroadcast module_broadcast_;
   exec::Executor executor_;
   std::optional<tuner::Agreement> agreement_;
@@ -111,22 +142,24 @@ class Session {
 
   // The step under way.
   int64_t step_ = 0;
-  bool in_backward_ = false;
-  bool synchronised_ = false;  // since the last step()
-  int no_sync_ = 0;
-  bool excluded_ = true;  // the first step is
+  BackwardPass pass_;
+  const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
+  bool accumulated_ = false;                   // by a pass under no_sync, since the last step()
+  std::optional<uint64_t> writes_at_average_;  // of the parameters, where no step() followed yet
+  bool excluded_ = true;                       // the first step is
   bool order_learned_ = false;
-  std::vector<bool> ready_;
-  std::vector<int32_t> ready_order_;
   int64_t first_ready_ns_ = 0;
-  std::vector<uint8_t> used_;
-  tuner::LocalStep local_;  // for the control word: times of the step before
+  int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;   // by position: this rank has a gradient
+  uint64_t buffer_layout_ = 0;  // as the other ranks were told
+  tuner::LocalStep local_;      // for the control word: times of the step before
   core::Excess excess_;
-  std::array<double, tuner::kControlWords + 1> word_{};  // the last element: some rank did not use some parameter
+  tuner::ControlWord word_{};  // of the communication thread, until the executor has finished the step
   int64_t step_began_ns_ = 0;
   int64_t nonfinite_steps_ = 0;
   double last_step_ms_ = 0;
   exec::StepTimes last_times_;
+  const std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // null once it is gone
   std::optional<core::Error> failure_;
 };
 

@@ -27,7 +27,7 @@ bool any(const AllResiduals& residuals) {
 
 void Session::check_between_steps(const char* what) const {
   check_usable();
-  if (!in_backward_ && !synchronised_) return;
+  if (pass_.state() == BackwardPass::State::none) return;
   throw core::Exception({core::Error::Code::invalid, std::string("gradtune: ") + what +
                                                          " was called between a backward pass and step(); it may be "
                                                          "called before backward or after step()"});
@@ -58,7 +58,8 @@ tuner::SavedRank Session::saved_rank() const {
 void Session::save_checkpoint(const std::string& folder) {
   check_between_steps("save_checkpoint");
   excluded_ = true;  // the time that this takes is part of the next step
-  explained([&] {
+  peers_.enter(Call::save_checkpoint, step_);
+  explained(Final::between_ranks, [&] {
     peers_.must_agree("the steps done at a checkpoint", std::to_string(step_));
     const exec::Carried carried = executor_.carried();
     tuner::SavedRank rank = saved_rank();
@@ -91,7 +92,8 @@ void Session::save_checkpoint(const std::string& folder) {
 
 void Session::load_checkpoint(const std::string& folder) {
   check_between_steps("load_checkpoint");
-  explained([&] {
+  peers_.enter(Call::load_checkpoint, step_);
+  explained(Final::between_ranks, [&] {
     const tuner::Manifest manifest = find_checkpoint(peers_, folder, gradients_.table().fingerprint());
     std::string why;  // tuning starts again
     if (manifest.world_size == peers_.size()) {

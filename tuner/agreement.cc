@@ -29,9 +29,12 @@ enum Position : size_t {
   kSlowest = 20,    // compute time in whole microseconds and rank, in one number
   kCommMs = 21,     // negated: the minimum counts
   kExcess = 22,     // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
-  kUsed = 23,
+  kUnused = 23,
+  kBuffersHigh = 24,  // pair
+  kBuffersLow = 26,   // pair
+  kUsed = 28,
 };
-static_assert(kUsed <= kControlWords);
+static_assert(kUsed == kControlWords);
 
 // Below every half of a hash and its negation, so that a rank without a value is no part of the comparison.
 constexpr double kAbsent = -0x1p33;
@@ -170,6 +173,8 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   word[kSlowest] = is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1;
   word[kCommMs] = is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs;
   word[kExcess] = pack(local.excess);
+  word[kUnused] = local.unused ? 1 : 0;
+  put_hash(word, kBuffersHigh, kBuffersLow, local.buffers);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
   word[kCommand + 2] = static_cast<double>(announced.bytes);
@@ -182,6 +187,9 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
     return Error{Error::Code::corrupt, "a value that is not finite stands " + where};
   }
   if (!is_common(reduced, kStep)) return Error{Error::Code::mismatch, "ranks are in different steps, seen " + where};
+  if (!is_common(reduced, kBuffersHigh) || !is_common(reduced, kBuffersLow)) {
+    return Error{Error::Code::mismatch, "the buffers of ranks differ in shape or dtype, seen " + where};
+  }
   if (!is_common(reduced, kAgreedHigh) || !is_common(reduced, kAgreedLow)) {
     return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " +
                                             where + "; this rank is in epoch " + std::to_string(state_.epoch) +
@@ -209,6 +217,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
                     .finite = state_.last_finite,
                     .excluded = reduced[kExcluded] > 0 || !state_.begun};
   verdict.finite = reduced[kNonfinite] == 0;
+  verdict.unused = reduced[kUnused] > 0;
   verdict.command = command.value();
   state_.begun = true;
   state_.last_slot = state_.slot;

@@ -50,6 +50,8 @@ struct LocalStep {
   core::Excess excess = {};  // of that step, where it was finite on all ranks
   bool finite = true;        // of the step under way
   bool excluded = false;     // that step is not to be scored
+  bool unused = false;       // of the step under way: this rank had no gradient of some tensor
+  uint64_t buffers = 0;      // hash of the shapes and dtypes of the buffers that rank 0 is to send next
 
   bool operator==(const LocalStep&) const = default;
 };
@@ -57,13 +59,14 @@ struct LocalStep {
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent
 // negated as well. All values are exact in a double; a time that is none counts as 0, and a step without one is
 // excluded.
-constexpr int kControlWords = 24;
+constexpr int kControlWords = 28;
 using ControlWord = std::array<double, kControlWords>;
 
 // What the reduced word tells every rank alike.
 struct Verdict {
   core::StepReport report;  // of the step before; for the tuner on rank 0
   bool finite = true;       // of this step: no rank met a NaN or Inf
+  bool unused = false;      // some rank had no gradient of some tensor
   Command command;          // to be carried out now, by all ranks; keep in place of a run that can not be
 };
 
@@ -102,8 +105,8 @@ class Agreement {
   // `announced` is rank 0's command; other ranks pass a Command{}.
   ControlWord contribute(const LocalStep& local, const Command& announced) const;
 
-  // An error (mismatch) when ranks differ: all ranks get it in the same step; the caller then names them by a gathering
-  // collective of `identity()`.
+  // An error (mismatch) when ranks differ: all ranks get it in the same step; the caller then names them by gathering
+  // collectives of their step, their buffers and `identity()`.
   core::Result<Verdict> receive(const LocalStep& local, const ControlWord& reduced);
 
   // This rank's outcome of a prepare command: the hash of what it received, or nothing when preparing failed. Reports

@@ -2,12 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/journal.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tuner/strategy_file.h"
@@ -118,11 +123,36 @@ std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const 
   return line + "}";
 }
 
-core::Status Journal::can_open(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "ae");
-  if (file == nullptr) return failed("open", path);
-  std::fclose(file);
-  return {};
+core::Result<JournalPlace> JournalPlace::claim(const std::string& path) {
+  constexpr int kMost = 1000;
+  const std::filesystem::path asked(path);
+  for (int number = 1; number <= kMost; ++number) {
+    std::filesystem::path each = asked;
+    if (number > 1)
+      each.replace_filename(fmt::format("{}.{}{}", asked.stem().string(), number, asked.extension().string()));
+    const int file = ::open(each.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) return failed("open", each.string());
+    JournalPlace place(each.string(), file);
+    struct stat about {};
+    const bool is_file = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);  // others can be written by several
+    // Where the file system knows no locks nobody can be kept away.
+    if (!is_file || ::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return place;
+  }
+  return core::Error{core::Error::Code::io,
+                     fmt::format("journal: {} and {} more like it are being written", path, kMost - 1)};
+}
+
+JournalPlace::JournalPlace(JournalPlace&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+JournalPlace& JournalPlace::operator=(JournalPlace&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+JournalPlace::~JournalPlace() {
+  if (file_ >= 0) ::close(file_);
 }
 
 core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const std::string& header,

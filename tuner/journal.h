@@ -16,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
@@ -47,12 +48,29 @@ std::string journal_line(const Timing& timing);
 double tenths(double us);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
+// A file for a journal, which no other journal of this or another process on this machine takes while it lives: the one
+// asked for or, where that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
+class JournalPlace {
+ public:
+  // The file is made where it is not there, and else stays as it is until a journal is opened.
+  static core::Result<JournalPlace> claim(const std::string& path);
+  JournalPlace(JournalPlace&& other) noexcept;
+  JournalPlace& operator=(JournalPlace&& other) noexcept;
+  ~JournalPlace();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  JournalPlace(std::string path, int file) : path_(std::move(path)), file_(file) {}
+
+  std::string path_;
+  int file_;  // whose lock tells that it is taken; -1: moved from
+};
+
 // Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns
 // again, nothing more is written; training goes on without a journal.
 class Journal {
  public:
-  // Whether `open` would work; the file stays as it is.
-  static core::Status can_open(const std::string& path);
   // Replaces what is in the file.
   static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& header,
                                                      int flush_lines = 64);

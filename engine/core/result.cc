@@ -12,6 +12,7 @@ std::string_view to_string(Error::Code code) {
     case Error::Code::lost: return "lost";
     case Error::Code::corrupt: return "corrupt";
     case Error::Code::io: return "io";
+    case Error::Code::peer: return "peer";
   }
   return "unknown";
 }

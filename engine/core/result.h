@@ -24,6 +24,7 @@ struct Error {
     lost,      // a peer died or closed its connection
     corrupt,   // a payload or a file that does not parse
     io,        // the operating system said no
+    peer,      // another rank told what failed there, or makes another call
   };
   Code code;
   std::string message;  // a full sentence: what was wrong, and what is allowed

@@ -100,14 +100,15 @@ class Training {
     }
     auto clock = std::make_unique<DrivenClock>();
     clock_ = clock.get();
-    session_ = std::make_unique<Session>(sgd_, *model_, std::move(group), quiet(options), std::move(clock));
+    session_ = std::make_unique<Session>(std::vector<torch::optim::Optimizer*>{&sgd_}, *model_, group, quiet(options),
+                                         std::move(clock));
     if (from.folder.empty() || !from.checkpoint) return;
     session_->load_checkpoint(from.folder);
     EXPECT_EQ(session_->progress().step, step_);
   }
 
   void step() {
-    const std::string strategy = session_->result().description;
+    const std::string strategy = session_->describe_in_force();
     session_->zero_grad();
     loss_of(model_, make_data(rank_.rank, step_)).backward();
     clock_->advance_ms(step_ms(step_, strategy));
@@ -142,7 +143,8 @@ class Training {
 inline core::GradientTable table_of_model() {
   auto model = make_mlp(1);
   torch::optim::SGD sgd(model->parameters(), 0.1);
-  return Gradients(*model, sgd).table();
+  Warnings warnings(0);
+  return Gradients(Model(*model, true), &sgd, warnings).table();
 }
 
 // A file with buckets that take turns with these programs; its tensors in the order of the table.

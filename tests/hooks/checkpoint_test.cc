@@ -138,7 +138,7 @@ TEST_F(GoingOn, WhileItIsTunedWithLoss) {
   run_phase("other", 2, [&](const Rank& rank) {
     Training job(rank, make_group(), options, {path("whole175"), 175});
     job.step();
-    const std::string strategy = job.session().result().description;
+    const std::string strategy = job.session().describe_in_force();
     EXPECT_TRUE(job.log().ends_with("1 " + strategy + "\n")) << "in force from the first step on";
     if (rank.rank == 0) {
       EXPECT_EQ(job.session().progress().stage, "imported");

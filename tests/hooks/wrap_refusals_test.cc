@@ -83,7 +83,9 @@ TEST(Wrap, RanksThatDifferAreNamed) {
     auto model = make_mlp(1, rank.rank == 2 ? 32 : 64);
     torch::optim::SGD sgd(model->parameters(), 0.1);
     const std::string message = message_of([&] { wrap(sgd, *model, group, quiet()); });
-    EXPECT_THAT(message, AllOf(HasSubstr("rank(s) 2"), HasSubstr("rank " + std::to_string(rank.rank))));
+    EXPECT_THAT(message,
+                AllOf(HasSubstr("rank " + std::to_string(rank.rank) + " at step 0"), HasSubstr("from rank 0: rank 2"),
+                      HasSubstr("parameter 0.weight: shape is [32, 20] on rank 2 and [64, 20] on rank 0")));
   });
 }
 
@@ -95,14 +97,14 @@ TEST(Wrap, OptionsThatRanksMustShareAreCompared) {
     const auto refusal = [&](const Options& of_rank1) {
       return message_of([&] { wrap(sgd, *model, group, quiet(rank.rank == 1 ? of_rank1 : Options())); });
     };
-    const auto differs = [&](const char* what) {  // only a rank that differs knows in what
-      return AllOf(HasSubstr("of rank(s) 1 differ"), HasSubstr(rank.rank == 1 ? what : "rank 0's"));
-    };
+    const auto differs = [](const char* what) { return AllOf(HasSubstr("from rank 0: rank 1"), HasSubstr(what)); };
     EXPECT_EQ(refusal({}), "no error");
-    EXPECT_THAT(refusal({.seed = 1}), differs("seed 1"));
-    EXPECT_THAT(refusal({.strategy = "s.json"}), differs(", a strategy file"));
-    EXPECT_THAT(refusal({.tuning_budget = 0}), differs("no tuning"));
-    EXPECT_THAT(refusal({.lossy_after = 9}), differs("lossy after step 9"));
+    EXPECT_THAT(refusal({.seed = 1}), differs("option seed: it is 1 on rank 1 and 0 on rank 0"));
+    EXPECT_THAT(refusal({.strategy = "s.json"}),
+                differs("option strategy: it is a file on rank 1 and not set on rank 0"));
+    EXPECT_THAT(refusal({.tuning_budget = 0}),
+                differs("option tuning_budget: it is 0 on rank 1 and above 0 on rank 0"));
+    EXPECT_THAT(refusal({.lossy_after = 9}), differs("option lossy_after: it is 9 on rank 1 and 0 on rank 0"));
   });
 }
 

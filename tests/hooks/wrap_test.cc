@@ -421,7 +421,8 @@ TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
     auto model = make_mlp(1);
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     if (rank.rank == 0) {
-      core::GradientTable table = Gradients(*model, sgd).table();
+      Warnings warnings(0);
+      core::GradientTable table = Gradients(Model(*model, true), &sgd, warnings).table();
       std::reverse(table.tensors.begin(), table.tensors.end());
       const core::Strategy strategy = core::uniform(core::cut(table, 4096, 8192, false), core::plain_all_reduce(), 2);
       const auto text = tuner::to_json(tuner::strategy_file(table, 2, core::Fidelity::exact, "forward", strategy));

@@ -67,6 +67,9 @@ struct Options {
   std::optional<std::string> journal = {};    // file (JSON lines) that rank 0 writes
   std::optional<int64_t> seed = {};           // of the tuner's random choices and of random compressors; default 0
   std::optional<bool> quiet = {};             // no progress on standard error; default false
+  // Buffers, such as the running statistics of BatchNorm, are those of rank 0 after wrap() and after every step, as DDP
+  // does before every forward pass. false: they are each rank's own, and are not compared. Default true.
+  std::optional<bool> broadcast_buffers = {};
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};
@@ -74,14 +77,19 @@ struct Options {
 
 class Session;
 
-// The wrapped optimizer. Not copyable; one per model. Not thread-safe: used by the thread that trains.
+// The wrapped optimizer, or several of one model. Not copyable. Not thread-safe: used by the thread that trains. Wrapping
+// the same optimizer again ends this wrap, which then refuses every call.
+//
+// When it is destroyed while an exception is on its way, or within a backward pass, the other ranks are told that this
+// one failed, and end with an error that says so.
 class Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;
   Optimizer& operator=(Optimizer&&) noexcept;
   ~Optimizer();
 
-  // Drops gradients (what the C++ optimizers do by default): the next backward fills them without an addition.
+  // Drops gradients (what the C++ optimizers do by default): the next backward fills them without an addition. A
+  // gradient is a view of memory that the next backward pass writes again: clone() what is to be kept.
   void zero_grad();
 
   // The user's optimizer, with the averaged gradients. A closure is evaluated once, gradients enabled, as SGD and Adam
@@ -89,26 +97,28 @@ class Optimizer {
   void step();
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
 
-  // While it lives, backward passes only accumulate: guard all but the last of several backward passes before a step.
+  // While it lives, backward passes only accumulate: guard all but the last of several backward passes before a step. It
+  // can be moved, so that a pass may be guarded or not: std::optional<NoSync> guard; if (...) guard = optimizer.no_sync();
   class [[nodiscard]] NoSync {
    public:
-    explicit NoSync(Session& session);
+    NoSync(NoSync&& other) noexcept = default;
+    NoSync& operator=(NoSync&& other) noexcept;
     ~NoSync();
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
 
    private:
-    Session& session_;
+    friend Optimizer;
+    explicit NoSync(std::shared_ptr<int> guards);
+    std::shared_ptr<int> guards_;  // how many live; null when moved from
   };
   NoSync no_sync();
 
   // The time of the step under way is not scored (evaluation, a checkpoint, ... happened in it).
   void exclude_step();
 
-  // The user's optimizer: hand this to a learning-rate scheduler.
-  torch::optim::Optimizer& inner();
+  // The user's optimizer, or one of several: hand this to a learning-rate scheduler.
+  torch::optim::Optimizer& inner(size_t index = 0);
 
-  // State of the user's optimizer.
+  // State of the user's optimizer; of several, each in an archive of its own, named by its number.
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
@@ -160,26 +170,38 @@ class Optimizer {
     double cost_ms = 0;                            // sum of max(0, step - baseline) in these
     double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
     std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
-    std::string strategy;                          // label of the strategy in force
-    std::string description;                       // its buckets, for people
+    // The label of the strategy that was committed, or else of the baseline, and its buckets for people. On ranks but 0,
+    // which do not know, of the strategy in force.
+    std::string strategy;
+    std::string description;
     std::string fidelity;
   };
   Result result() const;
 
  private:
-  friend Optimizer wrap(torch::optim::Optimizer&, torch::nn::Module&, c10::intrusive_ptr<c10d::ProcessGroup>,
-                        const Options&);
+  friend Optimizer wrap(const std::vector<torch::optim::Optimizer*>&, torch::nn::Module&,
+                        const c10::intrusive_ptr<c10d::ProcessGroup>&, const Options&);
   explicit Optimizer(std::unique_ptr<Session> session);
+  Session& session() const;
   std::unique_ptr<Session> session_;
 };
 
-// Broadcasts the module's parameters and buffers from rank 0, checks that shapes and dtypes agree over ranks, and hooks
-// its gradients. The module must be where it is to be trained already, and both it and the optimizer must outlive the
-// result. Collective: every rank of the group calls it. BatchNorm-like buffers are broadcast from rank 0 after every
-// step, as DDP does before every forward pass. Throws for: sharded, sparse, complex or integer parameters, devices
-// other than the CPU, parameters in two groups, optimizers that call their closure more than once (LBFGS), unknown
-// options.
+// Compares options, parameters and buffers over ranks (names, shapes, dtypes, memory formats, what is trainable), takes
+// rank 0's values of them, and hooks the gradients. The module must be where it is to be trained already; it and the
+// optimizer must outlive the result. Collective: every rank of the group calls it.
+//
+// Throws for: ranks that differ, with the ranks, the tensor and the property; sharded, sparse, complex or integer
+// parameters, devices other than the CPU, parameters in two groups or of another wrap that lives, optimizers that call
+// their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once.
+//
+// Parameters, groups and buffers that are added, removed, unfrozen, moved or converted later are an error in the step in
+// which that happens, and so are buffers whose shapes differ between ranks.
 Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
-               c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options = {});
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options = {});
+
+// Several optimizers of one module, such as one for its embeddings and one for the rest: step() steps all of them, in
+// this order. `wrap({&a, &b}, *model, group)`.
+Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
+               const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options = {});
 
 }  // namespace gradtune

@@ -1,0 +1,241 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What goes wrong on one rank is everybody's error at once: every rank ends within seconds, with the time limit at its
+// default of minutes, and says which rank failed, in what and at which step.
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+
+// The model of a case: with buffers, which step() sends.
+torch::nn::Sequential make_normed() {
+  torch::manual_seed(1);
+  return torch::nn::Sequential(torch::nn::Linear(20, 16), torch::nn::BatchNorm1d(16), torch::nn::Linear(16, 5));
+}
+
+struct Training {
+  Rank rank;
+  torch::nn::Sequential model;
+  Optimizer& optimizer;
+  int64_t step;
+
+  void backward(int64_t batch = 0) { loss_of(model, make_data(rank.rank, step + batch)).backward(); }
+  void whole_step() {
+    optimizer.zero_grad();
+    backward();
+    optimizer.step();
+  }
+};
+
+std::string folder_of(const Rank&) {
+  return (std::filesystem::temp_directory_path() / ("gradtune_rank_failure_test." + std::to_string(getppid())))
+      .string();
+}
+
+void throw_in_forward(Training&) { throw std::runtime_error("of the user"); }
+
+void throw_in_backward(Training& t) {
+  torch::Tensor hidden = t.model[0]->as<torch::nn::Linear>()->forward(make_data(t.rank.rank, t.step).inputs);
+  hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user"); });
+  t.model[2]->as<torch::nn::Linear>()->forward(hidden).sum().backward();
+}
+
+// It neither uses the optimizer again nor ends.
+void throw_in_backward_and_stay(Training& t) {
+  try {
+    throw_in_backward(t);
+  } catch (const std::runtime_error&) {
+    std::this_thread::sleep_for(std::chrono::seconds(5));
+    throw;
+  }
+}
+
+struct Case {
+  const char* name;
+  int wrong;                            // the rank that does something else in step 3
+  void (*instead)(Training& training);  // ... instead of a whole step
+  testing::Matcher<const std::string&> others, own;
+};
+
+void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
+
+const auto kOfTheUser = HasSubstr("of the user");
+
+const Case kCases[] = {
+    {"ExceptionInForward", 1, throw_in_forward,
+     HasSubstr("another rank failed: rank 1 at step 3: training ended with an exception"), kOfTheUser},
+    {"ExceptionInForwardOfTheRankWithTheStore", 0, throw_in_forward,
+     HasSubstr("another rank failed: rank 0 at step 3: training ended with an exception"), kOfTheUser},
+    {"ExceptionInBackward", 1, throw_in_backward,
+     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser},
+    {"ExceptionInBackwardAfterWhichTheRankStays", 1, throw_in_backward_and_stay,
+     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser},
+    {"CheckpointOnOneRank", 0,
+     [](Training& t) {
+       t.optimizer.save_checkpoint(folder_of(t.rank));
+       t.whole_step();
+     },
+     HasSubstr("save_checkpoint() at step 3"), HasSubstr("backward at step 3")},
+    {"CheckpointOnTheOtherRank", 1,
+     [](Training& t) {
+       t.optimizer.save_checkpoint(folder_of(t.rank));
+       t.whole_step();
+     },
+     HasSubstr("save_checkpoint() at step 3"), HasSubstr("backward at step 3")},
+    {"LoadOnOneRank", 0,
+     [](Training& t) {
+       t.optimizer.load_checkpoint(folder_of(t.rank));
+       t.whole_step();
+     },
+     HasSubstr("step 3"), HasSubstr("load_checkpoint")},
+    {"NoStepOnOneRank", 1,
+     [](Training& t) {
+       t.optimizer.zero_grad();
+       t.backward();
+     },
+     AnyOf(HasSubstr("rank 1 is in step 3, rank 0 in step 4"), HasSubstr("step() at step 3")),
+     AnyOf(HasSubstr("rank 1 is in step 3, rank 0 in step 4"), HasSubstr("step() at step 3"))},
+    {"NoStepOnTheRankWithTheStore", 0,
+     [](Training& t) {
+       t.optimizer.zero_grad();
+       t.backward();
+     },
+     HasSubstr("step() at step 3"), HasSubstr("step() at step 3")},
+    {"NoBackwardOnOneRank", 1, [](Training& t) { t.optimizer.step(); }, HasSubstr("step 4"), HasSubstr("step 4")},
+    {"NoSyncOnOneRank", 1,
+     [](Training& t) {
+       const auto guard = t.optimizer.no_sync();
+       t.whole_step();
+     },
+     HasSubstr("step 4"), HasSubstr("step 4")},
+    {"OneMoreBackward", 1,
+     [](Training& t) {
+       t.optimizer.zero_grad();
+       t.backward();
+       t.backward(1);
+       t.optimizer.step();
+     },
+     HasSubstr("step"), HasSubstr("step")},
+    {"ParameterMovedOnOneRank", 1,
+     [](Training& t) {
+       t.model->to(torch::kBFloat16);
+       t.optimizer.step();
+     },
+     HasSubstr("was moved, converted or replaced since wrap"), HasSubstr("was moved, converted or replaced")},
+    {"GroupAddedOnOneRank", 1,
+     [](Training& t) {
+       t.optimizer.inner().add_param_group(
+           torch::optim::OptimizerParamGroup({torch::zeros({3, 5}, torch::requires_grad())}));
+       t.whole_step();
+     },
+     HasSubstr("parameters or groups of the optimizer were added"), HasSubstr("of shape [3, 5]")},
+    {"LayerAddedOnOneRank", 1,
+     [](Training& t) {
+       t.model->push_back(torch::nn::Linear(5, 5));
+       t.whole_step();
+     },
+     HasSubstr("parameter 3.weight was added"), HasSubstr("parameter 3.weight was added")},
+    {"BufferThatGrowsOnOneRank", 1,
+     [](Training& t) {
+       t.model->named_buffers()["1.running_mean"].resize_({17});
+       t.optimizer.zero_grad();
+       for (torch::Tensor& p : t.model->parameters()) p.square().sum().backward();
+       t.optimizer.step();
+     },
+     HasSubstr("buffer 1.running_mean: shape is [17] on rank 1 and [16] on rank 0"),
+     HasSubstr("buffer 1.running_mean: shape is [17] on rank 1 and [16] on rank 0")},
+};
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+void train(const Rank& rank, const Case& each) {
+  auto group = make_group();
+  auto model = make_normed();
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  try {
+    auto optimizer = wrap(sgd, *model, group, {.quiet = true});
+    for (int64_t step = 0; step < 100; ++step) {
+      Training training{rank, model, optimizer, step};
+      rank.rank == each.wrong&& step == 3 ? each.instead(training) : training.whole_step();
+    }
+  } catch (const std::runtime_error& error) {
+    std::printf("ERROR %ld %s\n", static_cast<long>(now_ms()), error.what());
+    std::fflush(stdout);
+    _exit(7);
+  }
+  FAIL() << "nothing was noticed";
+}
+
+class RankFailure : public testing::TestWithParam<Case> {};
+
+TEST_P(RankFailure, IsEverybodysAtOnce) {
+  const Case& each = GetParam();
+  const auto ends = start_ranks(3, [&](const Rank& rank) { train(rank, each); }, {.time_limit_s = 20});
+  std::filesystem::remove_all(
+      (std::filesystem::temp_directory_path() / ("gradtune_rank_failure_test." + std::to_string(getpid()))));
+  std::vector<int64_t> times;
+  for (int rank = 0; rank < static_cast<int>(ends.size()); ++rank) {
+    const RankEnd& end = ends[static_cast<size_t>(rank)];
+    EXPECT_TRUE(end.in_time && end.exit_code == 7) << "rank " << rank << ":\n" << end.output;
+    const size_t at = end.output.find("ERROR ");
+    ASSERT_NE(at, std::string::npos) << "rank " << rank << ":\n" << end.output;
+    times.push_back(std::stoll(end.output.substr(at + 6)));
+    EXPECT_THAT(end.output.substr(at), rank == each.wrong ? each.own : each.others) << "rank " << rank;
+  }
+  // A rank that stays for 5 s without a call tells its own error that much later.
+  if (each.instead == throw_in_backward_and_stay) times[static_cast<size_t>(each.wrong)] -= 5000;
+  const auto [first, last] = std::ranges::minmax(times);
+  EXPECT_LE(last - first, 2000) << "ms after the first rank's error";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, RankFailure, testing::ValuesIn(kCases), [](const auto& each) { return each.param.name; });
+
+// What is wrong before ranks meet is told to the others as well.
+TEST(RankFailure, ARefusalInWrapIsEverybodysAtOnce) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    const auto message = [&](const Options& of_rank1) {
+      const int64_t begin_ms = now_ms();
+      std::string text =
+          message_of([&] { wrap(sgd, *model, group, rank.rank == 1 ? of_rank1 : Options{.quiet = true}); });
+      EXPECT_LE(now_ms() - begin_ms, 5000);
+      return text;
+    };
+    const auto told = [&](const char* what) {
+      return rank.rank == 1 ? AllOf(HasSubstr("gradtune: "), HasSubstr(what))
+                            : AllOf(HasSubstr("another rank failed: rank 1 failed in wrap"), HasSubstr(what));
+    };
+    EXPECT_THAT(message({.fidelity = "loss"}), told("option fidelity"));
+    EXPECT_THAT(message({.timeout = -1}), told("option timeout"));
+    EXPECT_THAT(message({.fidelity = "lossy", .compressors = {{"zip"}}}), told("zip"));
+    auto stranger = torch::zeros({3}, torch::requires_grad());
+    torch::optim::SGD with_stranger({stranger}, 0.1);
+    EXPECT_THAT(message_of([&] { wrap(rank.rank == 1 ? with_stranger : sgd, *model, group, quiet()); }),
+                told("not in the module"));
+    EXPECT_EQ(message({.quiet = true}), "no error") << "the same group serves the next wrap";
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test
