@@ -4,28 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <bit>
 #include <cstring>
 #include <span>
+
+#include "engine/compress/scaling.h"
 
 namespace gradtune::exec {
 namespace {
 
 using core::DType;
-
-constexpr int64_t kBlock = 16384;
-
-// Applies body to blocks of [0, n); returns whether every block said that its values are finite.
-template <typename Body>
-bool all_blocks_finite(int64_t n, compress::Queue& queue, Body body) {
-  std::atomic<bool> finite = true;
-  compress::for_blocks(queue, (n + kBlock - 1) / kBlock, [&](int64_t block) {
-    const int64_t begin = block * kBlock;
-    if (!body(begin, std::min(n, begin + kBlock))) finite.store(false, std::memory_order_relaxed);
-  });
-  return finite;
-}
 
 // Gradients are payloads of the codec of their type, which can be decoded whatever they are.
 void read_plain(const BucketProgram& bucket, std::span<const std::byte> numbers, std::span<float> out,
@@ -38,23 +25,11 @@ void read_plain(const BucketProgram& bucket, std::span<const std::byte> numbers,
 bool scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   const float factor = 1.0F / static_cast<float>(memory.size);
   if (bucket.dtype == DType::f32 || bucket.staging >= 0) {
-    float* values = dense(bucket, memory);
-    return all_blocks_finite(bucket.numel, queue, [&](int64_t begin, int64_t end) {
-      uint32_t worst = 0;  // the largest exponent tells a NaN or Inf without a branch per element
-      if (op.residual) {
-        for (int64_t i = begin; i < end; ++i) {
-          values[i] = (values[i] + memory.residual[i]) * factor;
-          worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
-        }
-        std::fill(memory.residual_next + begin, memory.residual_next + end, 0.0F);
-      } else {
-        for (int64_t i = begin; i < end; ++i) {
-          values[i] *= factor;
-          worst = std::max(worst, std::bit_cast<uint32_t>(values[i]) & 0x7f800000U);
-        }
-      }
-      return worst != 0x7f800000U;
-    });
+    return compress::scale({.values = {dense(bucket, memory), static_cast<size_t>(bucket.numel)},
+                            .residual = op.residual ? memory.residual : nullptr,
+                            .residual_next = op.residual ? memory.residual_next : nullptr,
+                            .factor = factor},
+                           queue);
   }
   // 16-bit numbers in their place, which all ranks' are added to: as the codec of that type reads and writes them.
   constexpr int64_t kTile = 4096;

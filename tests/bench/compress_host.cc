@@ -14,9 +14,7 @@
 // Goals, on all cores at 2^26: a share of the anchor, by what limits the compressor (goal_of); or, where random bits do,
 // to take no more than a tenth longer than these alone. On one core at 2^12: 3 us for what takes one pass.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -36,13 +34,12 @@
 #include "engine/core/rng.h"
 #include "tests/bench/support/compressor_operations.h"
 #include "tests/bench/support/draws.h"
+#include "tests/bench/support/rounds.h"
 
 namespace gradtune::bench {
 namespace {
 
 constexpr int64_t kSmallest = 1 << 12, kLargest = 1 << 26;
-constexpr double kSecondsPerRow = 0.12, kSecondsPerSample = 50e-6;
-constexpr size_t kFewestSamples = 11;
 constexpr double kGoalSmallestMs = 3e-3;
 constexpr double kGoalOfDraws = 0.9;
 
@@ -54,23 +51,6 @@ struct Plan {
   std::vector<int> cores = {1, static_cast<int>(std::thread::hardware_concurrency())};
   std::string output;
 };
-
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
-}
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-// Seconds of one call, as the mean of `repeats`.
-template <typename Call>
-double time_of(const Call& call, int repeats) {
-  const double start = seconds_now();
-  for (int i = 0; i < repeats; ++i) call();
-  return (seconds_now() - start) / repeats;
-}
 
 // The share of the anchor.
 double goal_of(const core::HostWork& work, const std::string& operation) {
@@ -147,7 +127,7 @@ class Bench {
       compress::for_ranges(queue, groups, compress::task_elements(n) / kGroup, body);
     };
     operation.run();
-    const int repeats = std::max(1, static_cast<int>(kSecondsPerSample / time_of(operation.run, 1)));
+    const int repeats = repeats_of(operation.run);
     const core::CompressorTraits& traits = compressor.traits();
     const bool draws = payloads_of(operation.name) == 0 && traits.host.rounds_at_random;
     std::vector<std::function<void()>> turns = {operation.run};
@@ -158,15 +138,7 @@ class Bench {
     if (draws) {
       turns.emplace_back([&] { by_steps([](int64_t begin, int64_t end) { draw(begin * kGroup, end * kGroup); }); });
     }
-    std::vector<std::vector<double>> times(turns.size());
-    // In another order each time: what one leaves in the caches the next one has to write back.
-    const double end = seconds_now() + kSecondsPerRow;
-    for (size_t turn = 0; times.back().size() < kFewestSamples || seconds_now() < end; ++turn) {
-      for (size_t i = 0; i < turns.size(); ++i) {
-        const size_t which = (turn + i) % turns.size();
-        times[which].push_back(time_of(turns[which], repeats));
-      }
-    }
+    const std::vector<std::vector<double>> times = rounds_of(turns, repeats);
     const auto& anchors =
         *std::min_element(times.begin() + 1, times.begin() + 1 + std::size(kStreamForms),
                           [](const auto& a, const auto& b) { return quantile(a, 0.5) < quantile(b, 0.5); });
@@ -262,15 +234,6 @@ std::optional<Plan> parse(std::vector<std::string> words) {
   return plan;
 }
 
-// Of /proc/cpuinfo.
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
 }  // namespace
 }  // namespace gradtune::bench
 
@@ -288,10 +251,7 @@ int main(int argc, char** argv) {
   bench.run();
   std::string command = "bench_compress_host";
   for (size_t i = 0; i + 2 < words.size(); ++i) command += " " + words[i];
-  char date[16];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(date, sizeof date, "%F", std::gmtime(&now));
-  const nlohmann::json run{{"date", date},
+  const nlohmann::json run{{"date", bench::today()},
                            {"cores", std::thread::hardware_concurrency()},
                            {"processor", bench::processor()},
                            {"command", command}};

@@ -1,0 +1,155 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// usage: bench_scale BUILD_FOLDER OUTPUT.json
+//
+// How fast gradients are made a share of the average in place (engine/compress/scaling.h), which every plain sum does
+// first, that of the baseline as well: without and with a residual, on one core, which is the thread that runs backward,
+// and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on the same arrays, in
+// the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that compilers can not make
+// vectors of for every processor, on one core, in the same rounds. The ratio is the median over rounds, its spread the
+// quartiles.
+//
+// Goal, of what is not in a cache: 0.85 of the anchor.
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/compress/scaling.h"
+#include "engine/compress/shared.h"
+#include "engine/core/rng.h"
+#include "tests/bench/support/compressor_operations.h"
+#include "tests/bench/support/rounds.h"
+
+namespace gradtune::bench {
+namespace {
+
+constexpr int64_t kSizes[] = {1 << 12, 1 << 16, 1 << 20, 1 << 23, 1 << 26};
+constexpr int64_t kInNoCache = 1 << 26;
+constexpr double kGoal = 0.85;
+
+// The largest exponent tells a NaN or Inf without a branch.
+bool plain_loop(const compress::Scaling& job) {
+  uint32_t worst = 0;
+  for (size_t i = 0; i < job.values.size(); ++i) {
+    const float p = job.residual == nullptr ? job.values[i] : job.values[i] + job.residual[i];
+    job.values[i] = p * job.factor;
+    worst = std::max(worst, std::bit_cast<uint32_t>(job.values[i]) & compress::kInfinityBits);
+  }
+  if (job.residual_next != nullptr) std::fill_n(job.residual_next, job.values.size(), 0.0F);
+  return worst != compress::kInfinityBits;
+}
+
+class Bench {
+ public:
+  Bench() {
+    core::Rng rng(1);
+    for (int64_t i = 0; i < kInNoCache; ++i) {
+      values_.floats()[i] = static_cast<float>(rng.uniform() - 0.5);
+      residual_.floats()[i] = values_.floats()[i] / 8;
+    }
+  }
+
+  void run() {
+    const int all = static_cast<int>(std::thread::hardware_concurrency());
+    for (const int64_t n : kSizes) {
+      for (const bool has_residual : {false, true}) {
+        measure(n, has_residual, 1);
+        if (all > 1) measure(n, has_residual, all);
+      }
+    }
+  }
+
+  const nlohmann::json& rows() const { return rows_; }
+
+ private:
+  void measure(int64_t n, bool has_residual, int cores) {
+    const auto queue = cores == 1 ? compress::make_serial_queue() : compress::make_arena_queue(cores);
+    compress::Scaling job{.values = {values_.floats(), static_cast<size_t>(n)},
+                          .factor = 1};  // values stay as they are
+    // In place as well, but on arrays of its own: the bytes that it writes are no numbers to calculate with.
+    Stream stream{.reads = {{stream_values_.data(), kGroup * 4}},
+                  .writes = {{stream_values_.data(), kGroup * 4}},
+                  .groups = n / kGroup};
+    if (has_residual) {
+      job.residual = residual_.floats();
+      job.residual_next = residual_next_.floats();
+      job.factor = 0.5F;  // they do not grow
+      stream.reads.push_back({stream_residual_.data(), kGroup * 4});
+      stream.writes.push_back({stream_next_.data(), kGroup * 4});
+    }
+    std::vector<std::function<void()>> turns = {[&] { is_finite_ = compress::scale(job, *queue) && is_finite_; }};
+    if (cores == 1) turns.emplace_back([&] { is_finite_ = plain_loop(job) && is_finite_; });
+    const size_t streams = turns.size();
+    for (const StreamForm& form : kStreamForms) {
+      turns.emplace_back([&, form] {
+        compress::for_ranges(*queue, stream.groups, compress::task_elements(n) / kGroup,
+                             [&](int64_t begin, int64_t end) { run_stream(stream, begin, end, form); });
+      });
+    }
+    const auto times = rounds_of(turns, repeats_of(turns[0]));
+    const auto& anchors =
+        *std::min_element(times.begin() + static_cast<ptrdiff_t>(streams), times.end(),
+                          [](const auto& a, const auto& b) { return quantile(a, 0.5) < quantile(b, 0.5); });
+    const std::string where = std::string(has_residual ? " with residual/" : "/") + std::to_string(n) + "/" +
+                              (cores == 1 ? "1 core" : std::to_string(cores) + " cores");
+    const auto bytes = static_cast<double>(stream.bytes());
+    add("scale" + where, times[0], anchors, bytes, n == kInNoCache);
+    if (cores == 1) add("loop" + where, times[1], anchors, bytes, false);
+  }
+
+  void add(const std::string& name, const std::vector<double>& ours, const std::vector<double>& anchors, double bytes,
+           bool has_goal) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < ours.size(); ++i) ratios.push_back(anchors[i] / ours[i]);
+    const double seconds = quantile(ours, 0.5), ratio = quantile(ratios, 0.5);
+    nlohmann::json row{{"name", name},
+                       {"value", bytes / seconds * 1e-9},
+                       {"unit", "GB/s"},
+                       {"anchor", bytes / quantile(anchors, 0.5) * 1e-9},
+                       {"ratio", ratio},
+                       {"ms", seconds * 1e3},
+                       {"spread", {quantile(ratios, 0.25), quantile(ratios, 0.75)}},
+                       {"goal", nullptr},
+                       {"met", nullptr}};
+    if (has_goal) {
+      row["goal"] = kGoal;
+      row["met"] = ratio >= kGoal;
+    }
+    std::printf("%-40s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n", name.c_str(), seconds * 1e3,
+                row["value"].get<double>(), ratio, row["spread"][0].get<double>(), row["spread"][1].get<double>(),
+                row["met"] == false ? "  MISSED" : "");
+    std::fflush(stdout);
+    rows_.push_back(row);
+  }
+
+  Memory values_{kInNoCache * 4}, residual_{kInNoCache * 4}, residual_next_{kInNoCache * 4};
+  Memory stream_values_{kInNoCache * 4}, stream_residual_{kInNoCache * 4}, stream_next_{kInNoCache * 4};
+  bool is_finite_ = true;
+  nlohmann::json rows_ = nlohmann::json::array();
+};
+
+}  // namespace
+}  // namespace gradtune::bench
+
+int main(int argc, char** argv) {
+  using namespace gradtune;
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: bench_scale BUILD_FOLDER OUTPUT.json\n");
+    return 2;
+  }
+  bench::Bench bench;
+  bench.run();
+  const nlohmann::json run{{"date", bench::today()},
+                           {"cores", std::thread::hardware_concurrency()},
+                           {"processor", bench::processor()},
+                           {"command", "bench_scale"}};
+  std::ofstream(argv[2])
+      << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"run", run}, {"rows", bench.rows()}}.dump(1) << '\n';
+}
