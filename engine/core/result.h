@@ -97,4 +97,11 @@ class [[nodiscard]] Result<void> {
 
 using Status = Result<void>;
 
+// In a catch block, what was thrown as an Error: "WHERE: what it says". An Exception keeps its code; `where` may be
+// empty. Where there is no memory for that, the error says so, which needs none.
+Error caught_error(std::string_view where) noexcept;
+
+// A copy, or where there is no memory for it an error that says that.
+Error copy_of(const Error& error) noexcept;
+
 }  // namespace gradtune::core
