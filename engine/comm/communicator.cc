@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/comm/communicator.h"
 
+#include <algorithm>
 #include <chrono>
+#include <string>
+
+#include "engine/core/clock.h"
 
 namespace gradtune::comm {
 
@@ -24,18 +28,56 @@ int64_t link_bytes(const Collective& collective, int size) {
   return core::link_bytes(collective.kind, bytes, size);
 }
 
-core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm) {
+void tell(CompletionSink& sink, uint64_t token, core::Status status) noexcept {
+  try {
+    sink.complete(token, std::move(status));
+  } catch (...) {
+    // There is nobody else to tell.
+  }
+}
+
+void abort_anyway(Communicator& communicator) noexcept {
+  try {
+    communicator.abort();
+  } catch (...) {
+    // What has failed before is what the caller tells.
+  }
+}
+
+core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm,
+                 int64_t most_abort_ms) {
+  const std::string name(core::to_string(collective.kind));
   Waiter waiter;
   std::future<core::Status> result = waiter.result();
-  communicator.start(collective, waiter, 0);
-  while (alarm && result.wait_for(std::chrono::milliseconds(kAlarmPeriodMs)) != std::future_status::ready) {
-    core::Status alarmed = alarm();
-    if (alarmed.ok()) continue;
-    communicator.abort();
-    result.wait();  // buffers are the caller's until then
-    return alarmed;
+  try {
+    communicator.start(collective, waiter, 0);
+  } catch (...) {
+    core::Error error = core::caught_error(name);
+    abort_anyway(communicator);
+    return error;
   }
-  return result.get();
+  const core::SteadyClock clock;
+  const int64_t limit_ms = completion_limit_ms(collective.timeout_ms), begin_ns = clock.now_ns();
+  const auto wait_ms = [&](int64_t ms) {
+    return result.wait_for(std::chrono::milliseconds(ms)) == std::future_status::ready;
+  };
+  core::Status failed;
+  while (failed.ok() && !wait_ms(alarm ? std::min(limit_ms, kAlarmPeriodMs) : limit_ms)) {
+    if (clock.now_ns() - begin_ns >= limit_ms * 1'000'000) {
+      failed = core::Error{core::Error::Code::timeout,
+                           name + " told nothing for " + std::to_string(limit_ms) + " ms, against its deadline"};
+    } else if (alarm) {
+      try {
+        failed = alarm();
+      } catch (...) {
+        failed = core::caught_error("the alarm");
+      }
+    }
+  }
+  if (failed.ok()) return result.get();
+  abort_anyway(communicator);
+  if (!wait_ms(most_abort_ms)) core::end_process(name + ", which was aborted,", most_abort_ms);
+  return failed;
 }
 
 }  // namespace gradtune::comm

@@ -16,6 +16,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/core/bounded_wait.h"
 #include "engine/core/option.h"
 #include "engine/core/result.h"
 #include "engine/core/wire.h"
@@ -58,12 +59,16 @@ int64_t used_bytes(const Collective& collective, const std::byte* payload);
 // As core::link_bytes, of what is used: what this rank sends is looked at, and others are taken to send as much.
 int64_t link_bytes(const Collective& collective, int size);
 
-// Told exactly once per started collective, from any thread; must be short and must not start collectives.
+// Told exactly once per started collective, from any thread; must be short and must not start collectives or throw.
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
   virtual void complete(uint64_t token, core::Status status) = 0;
 };
+
+// Tells it. What a sink throws, against its contract, is lost: its owner waits in vain, up to its limit, and the
+// communicator's thread and all others that it has to tell go on.
+void tell(CompletionSink& sink, uint64_t token, core::Status status) noexcept;
 
 class Communicator {
  public:
@@ -72,11 +77,16 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // What it throws (a programmer's error; no memory) says that this collective was not started: its sink is not told.
+  // Other ranks may have started theirs, so that nothing but abort() makes sense then.
   virtual void start(const Collective& collective, CompletionSink& sink, uint64_t token) = 0;
 
   // Makes everything under way and everything later complete with an error. From any thread.
   virtual void abort() = 0;
 };
+
+// As far as it gets: a transport may throw while it is torn down, and then deadlines end what is under way.
+void abort_anyway(Communicator& communicator) noexcept;
 
 // Of one collective. Outlives it.
 class Waiter final : public CompletionSink {
@@ -88,11 +98,15 @@ class Waiter final : public CompletionSink {
   std::promise<core::Status> promise_;
 };
 
+// A collective that outlives its deadline completes with an error by itself; whoever waits for that waits so long at most.
+constexpr int64_t completion_limit_ms(int64_t timeout_ms) { return timeout_ms + timeout_ms / 4 + 1000; }
+
 // Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts). The alarm is asked
 // every kAlarmPeriodMs: an error, such as that another rank has failed and will not come, aborts the communicator and is
-// returned.
+// returned. So is a completion that does not come in time, and what starting it or the alarm throws. Once aborted, it has
+// to complete within `most_abort_ms`, or the process ends (engine/core/bounded_wait.h): its buffers are the caller's.
 constexpr int64_t kAlarmPeriodMs = 250;
 core::Status run(Communicator& communicator, const Collective& collective,
-                 const std::function<core::Status()>& alarm = {});
+                 const std::function<core::Status()>& alarm = {}, int64_t most_abort_ms = core::kMostWaitMs);
 
 }  // namespace gradtune::comm

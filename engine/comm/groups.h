@@ -25,9 +25,9 @@ struct Groups {
     return *group;
   }
 
-  void abort() const {
+  void abort() const noexcept {
     for (Communicator* group : {&flat, intra, inter, &control}) {
-      if (group != nullptr) group->abort();
+      if (group != nullptr) abort_anyway(*group);
     }
   }
 };

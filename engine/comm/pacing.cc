@@ -10,9 +10,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
+
+#include "engine/core/bounded_wait.h"
 
 namespace gradtune::comm {
 
@@ -53,11 +53,12 @@ namespace {
 class PacedCommunicator final : public Communicator, private CompletionSink {
  public:
   PacedCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<PacedLink> link)
-      : inner_(std::move(inner)), link_(std::move(link)), thread_([this] { tell_late(); }) {}
+      : inner_(std::move(inner)), link_(std::move(link)), thread_("the paced link's thread", [this] { tell_late(); }) {}
 
   ~PacedCommunicator() override {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return calls_.empty(); });
+    core::wait_or_end_process(
+        changed_, lock, [&] { return calls_.empty(); }, "what a paced communicator has under way", most_wait_ms());
     stop_ = true;
     lock.unlock();
     changed_.notify_all();
@@ -75,7 +76,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     if (error_) {
       const core::Error error = *error_;
       lock.unlock();
-      sink.complete(token, error);
+      comm::tell(sink, token, error);
       return;
     }
     const uint64_t id = next_id_++;
@@ -84,11 +85,17 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
                   .due_ns = link_->reserve_ns(sent_bytes, is_source ? 0 : sent_bytes),
                   .deadline_ns = link_->clock().now_ns() + collective.timeout_ms * 1'000'000};
     lock.unlock();
-    inner_->start(collective, *this, id);
+    try {
+      inner_->start(collective, *this, id);
+    } catch (...) {  // it was not started, and will not be told
+      lock.lock();
+      calls_.erase(id);
+      throw;
+    }
   }
 
   void abort() override {
-    inner_->abort();
+    abort_anyway(*inner_);
     fail({core::Error::Code::lost, "the communicator was aborted"});
   }
 
@@ -106,7 +113,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
 
   // From the inner communicator.
   void complete(uint64_t id, core::Status status) override {
-    if (!status) fail(status.error());
+    if (!status) fail(core::copy_of(status.error()));
     std::unique_lock lock(mutex_);
     const auto call = calls_.find(id);
     if (!error_ && call->second.due_ns > link_->clock().now_ns()) {
@@ -115,30 +122,50 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
       changed_.notify_all();
       return;
     }
-    tell(lock, call, error_ ? core::Status(*error_) : core::Status());
+    tell(lock, call, error_ ? core::Status(core::copy_of(*error_)) : core::Status());
   }
 
-  // The thread: completions that the link delays.
+  // The thread: completions that the link delays. What it throws ends the communicator, not the process.
   void tell_late() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      const auto next = next_arrived();
-      const int64_t now_ns = link_->clock().now_ns();
-      if (next == calls_.end()) {
-        changed_.wait(lock);
-      } else if (next->second.wake_ns() > now_ns) {
-        changed_.wait_for(lock, std::chrono::nanoseconds(next->second.wake_ns() - now_ns));
-      } else if (next->second.due_ns <= next->second.deadline_ns) {
-        tell(lock, next, {});
-        lock.lock();
-      } else {
-        lock.unlock();
-        inner_->abort();
-        fail({core::Error::Code::timeout,
-              "a collective timed out: the paced link had not carried its bytes by the deadline"});
+      try {
+        tell_next(lock);
+      } catch (...) {
+        core::Error error = core::caught_error("the paced link");
+        if (lock.owns_lock()) lock.unlock();
+        fail(std::move(error));
         lock.lock();
       }
     }
+  }
+
+  // Waits where nothing is to be told yet.
+  void tell_next(std::unique_lock<std::mutex>& lock) {
+    const auto next = next_arrived();
+    const int64_t now_ns = link_->clock().now_ns();
+    if (next == calls_.end()) {
+      changed_.wait(lock);
+    } else if (next->second.wake_ns() > now_ns) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(next->second.wake_ns() - now_ns));
+    } else if (next->second.due_ns <= next->second.deadline_ns) {
+      tell(lock, next, {});
+      lock.lock();
+    } else {
+      lock.unlock();
+      abort_anyway(*inner_);
+      fail({core::Error::Code::timeout,
+            "a collective timed out: the paced link had not carried its bytes by the deadline"});
+      lock.lock();
+    }
+  }
+
+  // All that is under way ends by its deadline.
+  int64_t most_wait_ms() const {
+    int64_t last_ns = link_->clock().now_ns();
+    const int64_t now_ns = last_ns;
+    for (const auto& [id, call] : calls_) last_ns = std::max(last_ns, call.deadline_ns);
+    return (last_ns - now_ns) / 1'000'000 + core::kMostWaitMs;
   }
 
   // Releases the lock.
@@ -146,17 +173,17 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
     const Call told = call->second;
     calls_.erase(call);
     lock.unlock();
-    told.sink->complete(told.token, std::move(status));
+    comm::tell(*told.sink, told.token, std::move(status));
     changed_.notify_all();
   }
 
   // What has arrived and only waits for its time completes with the error now; the rest is told by the inner
   // communicator.
-  void fail(const core::Error& error) {
+  void fail(core::Error error) {
     std::unique_lock lock(mutex_);
-    if (!error_) error_ = error;
+    if (!error_) error_ = std::move(error);
     for (auto call = next_arrived(); call != calls_.end(); call = next_arrived()) {
-      tell(lock, call, error);
+      tell(lock, call, core::copy_of(*error_));
       lock.lock();
     }
   }
@@ -178,7 +205,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
   uint64_t next_id_ = 0;
   std::optional<core::Error> error_;
   bool stop_ = false;
-  std::thread thread_;
+  core::BoundedThread thread_;
 };
 
 }  // namespace

@@ -10,11 +10,11 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "engine/comm/group_member.h"
 #include "engine/comm/in_process.h"
+#include "engine/core/bounded_wait.h"
 #include "engine/core/clock.h"
 
 namespace gradtune::comm {
@@ -22,23 +22,22 @@ namespace {
 
 using core::Error;
 
+constexpr int kNobody = -1;  // is to blame: all ranks are told the same
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 class Group {
  public:
   Group(int size, ThreadGroupOptions options)
       : size_(size), options_(std::move(options)), ranks_(static_cast<size_t>(size)) {
-    for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { work(); });
+    try {
+      for (int i = 0; i < options_.threads; ++i) threads_.emplace_back("a thread of a group", [this] { work(); });
+    } catch (...) {  // those that were started use what is about to go
+      stop();
+      throw;
+    }
   }
 
-  ~Group() {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Group() { stop(); }
 
   int size() const { return size_; }
 
@@ -49,14 +48,15 @@ class Group {
     if (ended_) {
       const Error error = me.error;
       lock.unlock();
-      sink.complete(token, error);
+      tell(sink, token, error);
       return;
     }
-    ++me.under_way;
-    const int64_t call = me.calls++;
+    const int64_t call = me.calls;
     me.silent = me.silent || (options_.falls_silent && options_.falls_silent(rank, call));
-    while (first_ + static_cast<int64_t>(meetings_.size()) <= call)
-      meetings_.emplace_back().calls.resize(ranks_.size());
+    while (first_ + static_cast<int64_t>(meetings_.size()) <= call) meetings_.push_back(Meeting(ranks_.size()));
+    // It is started: nothing throws from here on.
+    ++me.calls;
+    ++me.under_way;
     Meeting& meeting = meetings_[static_cast<size_t>(call - first_)];
     meeting.calls[static_cast<size_t>(rank)] = {collective, &sink, token,
                                                 clock_.now_ns() + collective.timeout_ms * 1'000'000};
@@ -79,7 +79,8 @@ class Group {
   void leave(int rank) {
     std::unique_lock lock(mutex_);
     Rank& me = ranks_[static_cast<size_t>(rank)];
-    idle_.wait(lock, [&] { return me.under_way == 0; });
+    core::wait_or_end_process(
+        idle_, lock, [&] { return me.under_way == 0; }, "what a rank of a group has under way", most_wait_ms(rank));
     me.left = true;
     if (!meetings_.empty()) end(lock, rank, {Error::Code::lost, "it closed its communicator"});
   }
@@ -93,6 +94,7 @@ class Group {
   };
   // The calls that belong together: every rank's n-th.
   struct Meeting {
+    explicit Meeting(size_t size) : calls(size) {}
     std::vector<std::optional<Call>> calls;
     int joined = 0;
   };
@@ -104,25 +106,55 @@ class Group {
     Error error{};  // once the group has ended
   };
 
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (core::BoundedThread& thread : threads_) thread.join(options_.most_wait_ms);
+  }
+
+  // A thread. What it throws ends the group, not the process.
   void work() {
     std::unique_lock lock(mutex_);
     while (!stop_) {
-      if (!meetings_.empty() && meetings_.front().joined == size_) {
-        hold_first(lock);
-        continue;
-      }
-      const Deadline next = next_deadline();
-      const int64_t now_ns = clock_.now_ns();
-      if (next.at_ns <= now_ns) {
-        const Meeting& meeting = meetings_[next.meeting];
-        end(lock, next.rank, timed_out(meeting.calls[static_cast<size_t>(next.rank)]->collective, missing(meeting)));
+      try {
+        work_once(lock);
+      } catch (...) {
+        const Error error = core::caught_error("a thread of the group");
+        if (!lock.owns_lock()) lock.lock();
+        end(lock, kNobody, error);
         lock.lock();
-      } else if (next.at_ns == kNever) {
-        changed_.wait(lock);
-      } else {
-        changed_.wait_for(lock, std::chrono::nanoseconds(next.at_ns - now_ns));
       }
     }
+  }
+
+  // Waits where nothing is to be done yet.
+  void work_once(std::unique_lock<std::mutex>& lock) {
+    if (!ended_ && !meetings_.empty() && meetings_.front().joined == size_) return hold_first(lock);
+    const Deadline next = next_deadline();
+    const int64_t now_ns = clock_.now_ns();
+    if (next.at_ns <= now_ns) {
+      const Meeting& meeting = meetings_[next.meeting];
+      end(lock, next.rank, timed_out(meeting.calls[static_cast<size_t>(next.rank)]->collective, missing(meeting)));
+      lock.lock();
+    } else if (next.at_ns == kNever) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_for(lock, std::chrono::nanoseconds(next.at_ns - now_ns));
+    }
+  }
+
+  // All that is under way ends by its deadline, unless a sink does not return.
+  int64_t most_wait_ms(int rank) const {
+    const int64_t now_ns = clock_.now_ns();
+    int64_t last_ns = now_ns;
+    for (const Meeting& meeting : meetings_) {
+      const std::optional<Call>& call = meeting.calls[static_cast<size_t>(rank)];
+      if (call) last_ns = std::max(last_ns, call->deadline_ns);
+    }
+    return (last_ns - now_ns) / 1'000'000 + options_.most_wait_ms;
   }
 
   // The first meeting, which all have joined: moves its data and tells them, without the lock.
@@ -130,7 +162,7 @@ class Group {
     std::vector<Collective> collectives;
     for (const std::optional<Call>& call : meetings_.front().calls) collectives.push_back(call->collective);
     if (const std::string difference = first_difference(collectives); !difference.empty()) {
-      end(lock, 0, {Error::Code::mismatch, difference});
+      end(lock, kNobody, {Error::Code::mismatch, difference});
       lock.lock();
       return;
     }
@@ -138,34 +170,52 @@ class Group {
     meetings_.pop_front();
     ++first_;
     lock.unlock();
-    move_data(collectives);
-    for (const std::optional<Call>& call : meeting.calls) call->sink->complete(call->token, {});
+    core::Status moved;
+    try {
+      move_data(collectives);
+    } catch (...) {
+      moved = core::caught_error("moving the data of a group");
+    }
+    for (const std::optional<Call>& call : meeting.calls) {
+      tell(*call->sink, call->token, moved ? core::Status() : core::copy_of(moved.error()));
+    }
     lock.lock();
     for (Rank& rank : ranks_) --rank.under_way;
     idle_.notify_all();
+    if (moved) return;
+    end(lock, kNobody, moved.error());
+    lock.lock();
   }
 
   // Ends the group on account of `culprit` and tells all that is under way; releases the lock. What is being moved at
   // this moment still completes.
-  void end(std::unique_lock<std::mutex>& lock, int culprit, const Error& error) {
+  void end(std::unique_lock<std::mutex>& lock, int culprit, const Error& error) noexcept {
     if (std::exchange(ended_, true)) return lock.unlock();
-    for (size_t r = 0; r < ranks_.size(); ++r) {
-      const bool own = static_cast<int>(r) == culprit || error.code == Error::Code::mismatch;
-      ranks_[r].error = own ? error : lost(culprit, error);
-    }
-    const std::deque<Meeting> meetings = std::exchange(meetings_, {});
+    for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].error = error_of(static_cast<int>(r), culprit, error);
     lock.unlock();
-    for (const Meeting& meeting : meetings) {
+    // Nothing joins a meeting, and no thread holds one, once the group has ended.
+    for (const Meeting& meeting : meetings_) {
       for (size_t r = 0; r < ranks_.size(); ++r) {
-        if (meeting.calls[r]) meeting.calls[r]->sink->complete(meeting.calls[r]->token, ranks_[r].error);
+        if (!meeting.calls[r]) continue;
+        tell(*meeting.calls[r]->sink, meeting.calls[r]->token, core::copy_of(ranks_[r].error));
       }
     }
     lock.lock();
-    for (const Meeting& meeting : meetings) {
+    for (const Meeting& meeting : meetings_) {
       for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].under_way -= meeting.calls[r] ? 1 : 0;
     }
+    meetings_.clear();
     idle_.notify_all();
     lock.unlock();
+  }
+
+  static Error error_of(int rank, int culprit, const Error& error) noexcept {
+    if (rank == culprit || culprit == kNobody) return core::copy_of(error);
+    try {
+      return lost(culprit, error);
+    } catch (...) {
+      return core::caught_error({});
+    }
   }
 
   struct Deadline {
@@ -175,6 +225,7 @@ class Group {
   };
   Deadline next_deadline() const {
     Deadline next;
+    if (ended_) return next;
     for (size_t m = 0; m < meetings_.size(); ++m) {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         const std::optional<Call>& call = meetings_[m].calls[r];
@@ -204,7 +255,7 @@ class Group {
   int64_t first_ = 0;             // the number of the first of them
   bool ended_ = false;
   bool stop_ = false;
-  std::vector<std::thread> threads_;
+  std::vector<core::BoundedThread> threads_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
+#include "engine/core/bounded_wait.h"
 
 namespace gradtune::comm {
 
@@ -21,6 +22,10 @@ struct ThreadGroupOptions {
   // A fault to inject: once it returned true for a rank, this call of that rank and all later ones never reach the
   // others, as if its process had stopped.
   std::function<bool(int rank, int64_t call)> falls_silent = {};
+
+  // How long what is being moved or told, or a thread, may take to end beyond the deadlines of what is under way; then
+  // the process ends (engine/core/bounded_wait.h).
+  int64_t most_wait_ms = core::kMostWaitMs;
 };
 
 // The group as its ranks see it. The first rank that fails (deadline, abort, destruction while another one waits for

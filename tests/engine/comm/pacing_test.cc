@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 
 #include "engine/comm/thread_group.h"
 #include "tests/suites/communicator_conformance.h"
@@ -113,6 +114,21 @@ TEST(PacingTime, WhatTheLinkCanNotCarryInTimeIsATimeout) {
     const core::Status later = run(*group[static_cast<size_t>(rank)], gather(bytes, rank, 1));
     EXPECT_FALSE(later.ok());
   });
+}
+
+TEST(PacingExceptions, ACallThatThrowsWasNotStarted) {
+  Group group = make_thread_group(1, {.falls_silent = [](int, int64_t call) -> bool {
+                                    if (call == 1) throw std::runtime_error("injected");
+                                    return false;
+                                  }});
+  group[0] = make_paced(std::move(group[0]), make_paced_link({.bytes_per_second = 1e12}, steady));
+  std::vector<std::byte> bytes;
+  EXPECT_TRUE(run(*group[0], gather(bytes, 0, 1)).ok());
+  const core::Status status = run(*group[0], gather(bytes, 0, 1));
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.error().message.find("injected"), std::string::npos);
+  EXPECT_FALSE(run(*group[0], gather(bytes, 0, 1)).ok()) << "it was aborted";
+  group[0].reset();  // waits for nothing
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
+#include <stdexcept>
+#include <thread>
 
 #include "tests/suites/communicator_conformance.h"
 #include "tests/suites/communicator_ranks.h"
@@ -108,6 +111,57 @@ TEST(ThreadGroupLifetime, DestructionWaitsForWhatIsUnderWay) {
     mine.reset();
     EXPECT_EQ(sink.told, 50);
   });
+}
+
+// --- What breaks the contract, or can not keep it --------------------------------------------------------------------
+
+TEST(ThreadGroupExceptions, ACallThatThrowsWasNotStarted) {
+  auto group = make_thread_group(2, {.falls_silent = [](int rank, int64_t call) -> bool {
+                                   if (rank == 0 && call == 1) throw std::runtime_error("injected");
+                                   return false;
+                                 }});
+  on_every_rank(2, [&](int rank) {
+    auto mine = std::move(group[static_cast<size_t>(rank)]);
+    double value = 1;
+    EXPECT_TRUE(run(*mine, any_reduction(value, 60'000)).ok());
+    const core::Status status = run(*mine, any_reduction(value, 60'000));
+    ASSERT_FALSE(status.ok());
+    EXPECT_THAT(status.error().message, HasSubstr(rank == 0 ? "injected" : "rank 0 is lost"));
+  });
+}
+
+TEST(ThreadGroupExceptions, ASinkThatThrowsIsItsOwnersLoss) {
+  class Throws final : public CompletionSink {
+    void complete(uint64_t, core::Status) override { throw std::runtime_error("a sink must not"); }
+  };
+  auto group = make_thread_group(2);
+  on_every_rank(2, [&](int rank) {
+    auto mine = std::move(group[static_cast<size_t>(rank)]);
+    Throws throws;
+    CountingSink counts;
+    double value = 1;
+    mine->start(any_reduction(value, 60'000), rank == 0 ? static_cast<CompletionSink&>(throws) : counts, 0);
+    double other = 1;
+    EXPECT_TRUE(run(*mine, any_reduction(other, 60'000)).ok());
+    mine.reset();
+    EXPECT_EQ(counts.told, rank == 0 ? 0 : 1);
+  });
+}
+
+TEST(ThreadGroupDeathTest, ASinkThatDoesNotReturnEndsTheProcessOfWhoeverLeaves) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  class Sleeps final : public CompletionSink {
+    void complete(uint64_t, core::Status) override { std::this_thread::sleep_for(std::chrono::hours(1)); }
+  };
+  const auto stuck = [] {
+    auto group = make_thread_group(1, {.most_wait_ms = 100});
+    Sleeps sleeps;
+    double value = 1;
+    group[0]->start(any_reduction(value, 100), sleeps, 0);
+    group[0].reset();
+  };
+  EXPECT_EXIT(stuck(), testing::KilledBySignal(SIGABRT),
+              "gradtune: what a rank of a group has under way did not end within");
 }
 
 }  // namespace
