@@ -39,7 +39,7 @@ Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const E
 Executor::~Executor() { stop(); }
 
 void Executor::stop() {
-  if (!communication_thread_.joinable()) return;
+  if (std::exchange(stopped_, true)) return;
   if (!finished_) groups_.abort();
   fail({core::Error::Code::lost, "the executor was stopped"});
   end_threads();
@@ -49,27 +49,59 @@ void Executor::start_threads(size_t most_events) {
   events_ = std::make_unique<EventRing<Event>>(most_events);
   device_ops_ = std::make_unique<EventRing<Event>>(most_events);
   host_ops_ = std::make_unique<EventRing<Event>>(most_events);
-  communication_thread_ = std::thread([this] { communicate(); });
-  if (host_queue_) host_thread_ = std::thread([this] { work_on_host(); });
+  communication_thread_ = core::BoundedThread("the executor's communication thread", [this] { communicate(); });
+  if (!host_queue_) return;
+  try {
+    host_thread_ = core::BoundedThread("the executor's host thread", [this] { work_on_host(); });
+  } catch (...) {  // the other one uses what is about to go
+    end_threads();
+    throw;
+  }
 }
 
 void Executor::end_threads() {
-  post({.kind = Event::Kind::stop});
-  communication_thread_.join();
-  if (!host_queue_) return;
-  host_ops_->push({.kind = Event::Kind::stop});
-  host_bell_.ring();
-  host_thread_.join();
+  if (communication_thread_.joinable()) {
+    post({.kind = Event::Kind::stop});
+    communication_thread_.join(options_.most_end_ms);
+  }
+  if (host_thread_.joinable()) {
+    host_ops_->push({.kind = Event::Kind::stop});
+    host_bell_.ring();
+    host_thread_.join(options_.most_end_ms);
+  }
 }
 
 // --- between steps ---------------------------------------------------------------------------------------------------
 
+// A programmer's error is found before anything has changed. Whatever else is thrown leaves nothing to go on with.
+template <typename Change>
+void Executor::change(const Change& change) {
+  if (failed_) return;
+  try {
+    change();
+  } catch (const core::ProgramError&) {
+    throw;
+  } catch (...) {
+    fail(core::caught_error("between steps"));
+  }
+}
+
 void Executor::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
-  if (!failed_) workspace_.set_gradients(table, arenas);
+  change([&] { workspace_.set_gradients(table, arenas); });
 }
 
 core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
   if (failed_) return failure();
+  try {
+    return prepare_slot(slot, strategy);
+  } catch (const core::ProgramError&) {
+    throw;
+  } catch (...) {
+    return core::caught_error("preparing a strategy");
+  }
+}
+
+core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy) {
   auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
   const Program& program = *compiled.value();
@@ -83,21 +115,23 @@ core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
   if (events > events_->capacity()) {
     // Nothing is under way between steps, so the threads can go, and come back with larger rings.
     end_threads();
-    start_threads(events);
+    if (!guarded("threads with room for more events", [&] { start_threads(events); })) return failure();
   }
   return {};
 }
 
 void Executor::run(int32_t slot) {
-  if (failed_) return;
-  workspace_.run(slot);
-  begin_program();
+  change([&] {
+    workspace_.run(slot);
+    begin_program();
+  });
 }
 
 void Executor::commit(int32_t slot) {
-  if (failed_) return;
-  workspace_.commit(slot);
-  begin_program();
+  change([&] {
+    workspace_.commit(slot);
+    begin_program();
+  });
 }
 
 void Executor::begin_program() {
@@ -172,7 +206,9 @@ void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
     if (values != nullptr) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
     if (!complete) continue;
     const int32_t leading = leading_device_ops(workspace_.bucket(piece.bucket));
-    for (int32_t op = 0; op < leading; ++op) run_on_device(piece.bucket, op);
+    for (int32_t op = 0; op < leading; ++op) {
+      if (!run_on_device(piece.bucket, op)) return;
+    }
     post({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = leading});
   }
   drain_device_ops();
@@ -180,7 +216,7 @@ void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
 
 core::Status Executor::finish_step() {
   // A collective that outlives its deadline tells so itself; this limit is for what should not happen.
-  const int64_t limit_ms = options_.timeout_ms + options_.timeout_ms / 4 + 1000;
+  const int64_t limit_ms = comm::completion_limit_ms(options_.timeout_ms);
   int64_t progress = progress_, idle_ms = 0;
   while (!finished_ && !failed_) {
     if (drain_device_ops()) continue;
@@ -191,7 +227,9 @@ core::Status Executor::finish_step() {
     if (idle_ms >= limit_ms) {
       fail({core::Error::Code::timeout, "nothing made progress for " + std::to_string(limit_ms) + " ms"});
     } else if (!rung && options_.alarm) {
-      if (core::Status status = options_.alarm(); !status) fail(status.error());
+      guarded("the alarm", [&] {
+        if (core::Status status = options_.alarm(); !status) fail(status.error());
+      });
     }
     // The alarm asks over the link that the step waits for, which takes as long as what is queued there.
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
@@ -210,7 +248,8 @@ core::Status Executor::finish_step() {
 
 core::Result<bool> Executor::settle(bool finite) {
   if (failed_) return failure().error();
-  const core::Result<bool> settled = workspace_.settle(finite);
+  core::Result<bool> settled = false;
+  guarded("settling a step", [&] { settled = workspace_.settle(finite); });
   if (!settled) fail(settled.error());
   if (failed_) return failure().error();
   return settled;
@@ -220,21 +259,22 @@ bool Executor::drain_device_ops() {
   bool any = false;
   Event event;
   while (!failed_ && device_ops_->pop(event)) {
-    run_on_device(event.bucket, event.op);
-    post(event);
+    if (run_on_device(event.bucket, event.op)) post(event);
     any = true;
   }
   return any;
 }
 
-void Executor::run_on_device(int32_t bucket, int32_t op) {
+bool Executor::run_on_device(int32_t bucket, int32_t op) {
   OpTime& time = time_of(bucket, op);
   time.begin_ns = clock_.now_ns();
-  workspace_.compute(bucket, op, *device_queue_);
+  const auto compute = [&] { workspace_.compute(bucket, op, *device_queue_); };
+  if (!guarded("on the thread that runs backward", compute)) return false;
   time.end_ns = clock_.now_ns();
   const double ms = static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
   const Op::Kind kind = workspace_.op(bucket, op).kind;
   (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
+  return true;
 }
 
 // --- the communication thread ----------------------------------------------------------------------------------------
@@ -244,14 +284,14 @@ void Executor::communicate() {
     communication_bell_.wait_ms(1000);
     Event event;
     while (events_->pop(event)) {
-      if (!handle(event)) return;
+      if (event.kind == Event::Kind::stop) return;
+      if (failed_) continue;
+      if (!guarded("on the communication thread", [&] { handle(event); })) groups_.abort();
     }
   }
 }
 
-bool Executor::handle(const Event& event) {
-  if (event.kind == Event::Kind::stop) return false;
-  if (failed_) return true;
+void Executor::handle(const Event& event) {
   ++progress_;
   actions_.clear();
   switch (event.kind) {
@@ -265,7 +305,6 @@ bool Executor::handle(const Event& event) {
     case Event::Kind::stop: break;
   }
   for (const Action& action : actions_) act(action);
-  return true;
 }
 
 void Executor::act(const Action& action) {
@@ -304,26 +343,33 @@ void Executor::work_on_host() {
     while (host_ops_->pop(event)) {
       if (event.kind == Event::Kind::stop) return;
       if (failed_) continue;
-      OpTime& time = time_of(event.bucket, event.op);
-      time.begin_ns = clock_.now_ns();
-      workspace_.compute(event.bucket, event.op, *host_queue_);
-      time.end_ns = clock_.now_ns();
-      post(event);
+      if (!guarded("on the host thread", [&] { run_on_host(event); })) groups_.abort();
     }
   }
 }
 
+void Executor::run_on_host(const Event& event) {
+  OpTime& time = time_of(event.bucket, event.op);
+  time.begin_ns = clock_.now_ns();
+  workspace_.compute(event.bucket, event.op, *host_queue_);
+  time.end_ns = clock_.now_ns();
+  post(event);
+}
+
 // --- from any thread -------------------------------------------------------------------------------------------------
 
+// Not aborted here when it throws: this may be a thread of the communicator itself.
 void Executor::complete(uint64_t token, core::Status status) {
-  if (!status) {
-    fail(named(token, status.error()));
-  } else if (token == kControlToken) {
-    post({.kind = Event::Kind::control_done});
-  } else {
-    time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
-    post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
-  }
+  guarded("in a completion", [&] {
+    if (!status) {
+      fail(named(token, status.error()));
+    } else if (token == kControlToken) {
+      post({.kind = Event::Kind::control_done});
+    } else {
+      time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
+      post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
+    }
+  });
 }
 
 void Executor::post(const Event& event) {
@@ -331,7 +377,7 @@ void Executor::post(const Event& event) {
   communication_bell_.ring();
 }
 
-void Executor::fail(core::Error error) {
+void Executor::fail(core::Error error) noexcept {
   {
     const std::lock_guard lock(error_mutex_);
     if (failed_) return;
@@ -341,10 +387,21 @@ void Executor::fail(core::Error error) {
   device_bell_.ring();
 }
 
+template <typename Body>
+bool Executor::guarded(const char* where, const Body& body) noexcept {
+  try {
+    body();
+    return true;
+  } catch (...) {
+    fail(core::caught_error(where));
+    return false;
+  }
+}
+
 core::Status Executor::failure() {
   // Here and not where the failure was seen, which may be a thread of the communicator itself. None are left after
   // stop().
-  if (communication_thread_.joinable()) groups_.abort();
+  if (!stopped_) groups_.abort();
   const std::lock_guard lock(error_mutex_);
   return error_;
 }

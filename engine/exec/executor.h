@@ -9,7 +9,9 @@
 // another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
 // thread.
 //
-// Errors are final: after the first one the communicators are aborted, and every later call returns that error.
+// Errors are final: after the first one the communicators are aborted, and every later call returns that error. So is
+// what is thrown in a step, by whatever thread: by compressors, communicators, the control word, the alarm, or where
+// there is no memory. Only programmers' errors of calls between steps are thrown to the caller.
 #pragma once
 
 #include <atomic>
@@ -18,11 +20,11 @@
 #include <mutex>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/comm/groups.h"
 #include "engine/compress/queue.h"
+#include "engine/core/bounded_wait.h"
 #include "engine/core/clock.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/strategy.h"
@@ -40,6 +42,8 @@ struct ExecutorOptions {
   // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that
   // wait for the dead rank itself.
   std::function<core::Status()> alarm = {};
+  // How long the threads may take to end; then the process ends (engine/core/bounded_wait.h).
+  int64_t most_end_ms = core::kMostWaitMs;
 };
 
 // Where the thread that runs backward spent this step's time on gradtune's behalf.
@@ -114,21 +118,29 @@ class Executor final : private comm::CompletionSink {
     int32_t op = -1;
   };
 
+  core::Status prepare_slot(int32_t slot, const core::Strategy& strategy);
+  template <typename Change>
+  void change(const Change& change);
+
   void start_threads(size_t most_events);
   void end_threads();
   void begin_program();
 
   void complete(uint64_t token, core::Status status) override;
   void post(const Event& event);
-  void fail(core::Error error);
+  void fail(core::Error error) noexcept;
   core::Status failure();
+  // What body throws there becomes the failure; returns whether nothing was.
+  template <typename Body>
+  bool guarded(const char* where, const Body& body) noexcept;
 
   void communicate();   // the communication thread
   void work_on_host();  // the host thread
-  bool handle(const Event& event);
+  void handle(const Event& event);
   void act(const Action& action);
+  void run_on_host(const Event& event);
 
-  void run_on_device(int32_t bucket, int32_t op);
+  bool run_on_device(int32_t bucket, int32_t op);
   OpTime& time_of(int32_t bucket, int32_t op) {
     return op_times_[static_cast<size_t>(first_op_[static_cast<size_t>(bucket)] + op)];
   }
@@ -159,12 +171,13 @@ class Executor final : private comm::CompletionSink {
   Doorbell communication_bell_, device_bell_, host_bell_;
   std::atomic<bool> finished_ = true;
   std::atomic<bool> failed_ = false;
+  bool stopped_ = false;
   std::atomic<int64_t> progress_ = 0;  // events that the communication thread has handled
   std::vector<OpTime> op_times_;
   std::vector<int32_t> first_op_;  // of each bucket, in op_times_
   std::mutex error_mutex_;
   core::Error error_{};
-  std::thread communication_thread_, host_thread_;
+  core::BoundedThread communication_thread_, host_thread_;
 };
 
 }  // namespace gradtune::exec

@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What is thrown in a step, by whatever thread and by whatever it calls: the step ends in an error that says what was
+// thrown, on this rank and soon on the others, and every later call returns it. The process goes on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/engine/exec/fleet.h"
+#include "tests/suites/communicator_ranks.h"
+
+namespace gradtune::exec {
+namespace {
+
+using core::DType;
+using testing::HasSubstr;
+
+// What may be thrown, and what the error has to say of it.
+struct Thrown {
+  const char* name;
+  void (*what)();
+  const char* said;
+};
+const Thrown kThrown[] = {
+    {"memory", [] { throw std::bad_alloc(); }, "out of memory"},
+    {"error", [] { throw std::runtime_error("the socket is made of cheese"); }, "the socket is made of cheese"},
+    {"check", [] { core::check(false, "two is one"); }, "two is one"},
+    {"other", [] { throw 7; }, "no exception"},  // NOLINT(hicpp-exception-baseclass)
+};
+
+class Exceptions : public testing::TestWithParam<Thrown> {
+ protected:
+  // Long against what an error takes, so that a rank that is not told shows.
+  static constexpr int64_t kTimeoutMs = 60'000;
+  static constexpr int64_t kSoonMs = 20'000;
+
+  const core::GradientTable table_ = make_table({{1000, DType::f32}, {50'001, DType::f32}});
+  core::Rng rng_{5};
+
+  // Steps until rank 0 fails, which has to be soon and for good, and to say where and what.
+  void expect_failure(Fleet& fleet, const std::string& where) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 5; ++i) {
+      const std::vector<core::Status> statuses = fleet.step(random_gradients(table_, fleet.size(), rng_));
+      if (statuses[0].ok()) continue;
+      const std::string message = statuses[0].error().message;
+      EXPECT_THAT(message, HasSubstr(where));
+      EXPECT_THAT(message, HasSubstr(GetParam().said));
+      // This step may have been over for the others.
+      for (int r = 1; r < fleet.size(); ++r) EXPECT_FALSE(fleet.rank(r).step(random_gradient(table_, rng_)).ok());
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kSoonMs));
+      Rank& rank = fleet.rank(0);
+      const core::Status later[] = {rank.step(random_gradient(table_, rng_)), rank.settle(),
+                                    rank.executor().prepare(9, rank.executor().strategy())};
+      for (const core::Status& status : later) EXPECT_EQ(status.error().message, message);
+      return;
+    }
+    ADD_FAILURE() << "no failure in 5 steps";
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Thrown, Exceptions, testing::ValuesIn(kThrown),
+                         [](const auto& thrown) { return thrown.param.name; });
+
+// Starts so many collectives.
+class Throwing final : public comm::Communicator {
+ public:
+  Throwing(std::unique_ptr<comm::Communicator> inner, int calls, void (*what)())
+      : inner_(std::move(inner)), left_(calls), what_(what) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  void abort() override {
+    inner_->abort();
+    what_();  // a transport that is broken
+  }
+  void start(const comm::Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
+    if (left_-- == 0) what_();
+    inner_->start(collective, sink, token);
+  }
+
+ private:
+  std::unique_ptr<comm::Communicator> inner_;
+  int left_;
+  void (*what_)();
+};
+
+TEST_P(Exceptions, OfACommunicator) {
+  for (const bool is_control : {false, true}) {
+    for (const int calls : {0, 1, 2}) {
+      std::vector<RankGroups> groups = make_groups(2);
+      auto& broken = is_control ? groups[0].control : groups[0].flat;
+      broken = std::make_unique<Throwing>(std::move(broken), calls, GetParam().what);
+      Fleet fleet(std::move(groups), table_, {.timeout_ms = kTimeoutMs});
+      fleet.run(make_strategy(table_, "all_reduce", 5'000, 2));
+      expect_failure(fleet, "on the communication thread");
+    }
+  }
+}
+
+// As the program's own codec, but for one call.
+class ThrowingCodec final : public compress::Compressor {
+ public:
+  ThrowingCodec(const compress::Compressor& inner, bool decodes, void (*what)())
+      : inner_(inner), decodes_(decodes), what_(what) {}
+  const core::CompressorTraits& traits() const override { return inner_.traits(); }
+  const core::CompressorSpec& spec() const override { return inner_.spec(); }
+  Summing summing(int round) const override { return inner_.summing(round); }
+  int64_t scratch_bytes(const core::Extent& extent) const override { return inner_.scratch_bytes(extent); }
+
+  bool encode(const compress::Encode& job, compress::Queue& queue) const override {
+    if (!decodes_) fail(queue);
+    return inner_.encode(job, queue);
+  }
+  core::Status decode(const compress::Decode& job, compress::Queue& queue) const override {
+    if (decodes_) fail(queue);
+    return inner_.decode(job, queue);
+  }
+
+ private:
+  // In one of several tasks, which may run on workers of oneTBB.
+  void fail(compress::Queue& queue) const {
+    compress::for_blocks(queue, 16, [&](int64_t block) {
+      if (block == 11) what_();
+    });
+  }
+
+  const compress::Compressor& inner_;
+  bool decodes_;
+  void (*what_)();
+};
+
+TEST_P(Exceptions, OfACompressor) {
+  for (const std::string place : {"device", "host"}) {
+    for (const bool decodes : {false, true}) {
+      Fleet fleet(2, table_, {.host_threads = kHostThreads, .timeout_ms = kTimeoutMs});
+      fleet.run(make_strategy(table_, "int8:256: encode@" + place + " all_gather decode@" + place, 1 << 20, 1));
+      // Programs take their codecs from the table; this one gets another.
+      auto& program = const_cast<Program&>(fleet.rank(0).executor().program());  // NOLINT
+      const ThrowingCodec codec(*program.codecs[0], decodes, GetParam().what);
+      for (Op& op : program.buckets[0].ops) {
+        if (op.codec != nullptr) op.codec = &codec;
+      }
+      expect_failure(fleet, place == "device" ? "on the thread that runs backward" : "on the host thread");
+    }
+  }
+}
+
+TEST_P(Exceptions, OfTheAlarm) {
+  std::vector<RankGroups> groups = make_groups(2);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int r = 0; r < 2; ++r) {
+    ExecutorOptions options{.timeout_ms = kTimeoutMs};
+    if (r == 0) options.alarm = [what = GetParam().what]() -> core::Status { return what(), core::Status(); };
+    ranks.push_back(std::make_unique<Rank>(table_, std::move(groups[static_cast<size_t>(r)]), options));
+    ASSERT_TRUE(ranks.back()->executor().prepare(0, make_strategy(table_, "all_reduce", 1 << 20, 1)).ok());
+    ranks.back()->executor().run(0);
+  }
+  // Rank 1 does not come until rank 0, which waits for it, has failed.
+  const core::Status status = ranks[0]->step(random_gradient(table_, rng_));
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message, HasSubstr("the alarm"));
+  EXPECT_THAT(status.error().message, HasSubstr(GetParam().said));
+  EXPECT_FALSE(ranks[1]->step(random_gradient(table_, rng_)).ok());
+}
+
+TEST_P(Exceptions, OfTheControlWord) {
+  GradientArenas gradients(table_);
+  const core::SteadyClock clock;
+  std::vector<RankGroups> groups = make_groups(1);
+  Executor executor(groups[0].view(), clock, {.timeout_ms = kTimeoutMs},
+                    [what = GetParam().what](bool) -> std::span<double> { return what(), std::span<double>(); });
+  executor.set_gradients(table_, gradients.arenas());
+  ASSERT_TRUE(executor.prepare(0, make_strategy(table_, "all_reduce", 1 << 20, 1)).ok());
+  executor.run(0);
+  executor.begin_step();
+  for (int32_t tensor = 0; tensor < 2; ++tensor) executor.tensor_ready(tensor);
+  const core::Status status = executor.finish_step();
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.error().message, HasSubstr("on the communication thread"));
+  EXPECT_THAT(status.error().message, HasSubstr(GetParam().said));
+  EXPECT_EQ(executor.settle(true).error().message, status.error().message);
+  executor.stop();
+}
+
+// --- Threads that do not end -----------------------------------------------------------------------------------------
+
+TEST(ExecutorDeathTest, AThreadThatDoesNotEndEndsTheProcessWithALine) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  const auto stuck = [&] {
+    GradientArenas gradients(table);
+    const core::SteadyClock clock;
+    std::vector<RankGroups> groups = make_groups(1);
+    Executor executor(groups[0].view(), clock, {.timeout_ms = 100, .most_end_ms = 200}, [](bool) {
+      std::this_thread::sleep_for(std::chrono::hours(1));
+      return std::span<double>();
+    });
+    executor.set_gradients(table, gradients.arenas());
+    executor.prepare(0, make_strategy(table, "all_reduce", 1 << 20, 1)).value();
+    executor.run(0);
+    executor.begin_step();
+    executor.tensor_ready(0);
+    if (executor.finish_step().ok()) return;  // which has a limit of its own
+    executor.stop();
+  };
+  EXPECT_EXIT(stuck(), testing::KilledBySignal(SIGABRT),
+              "gradtune: the executor's communication thread did not end within 200 ms");
+}
+
+}  // namespace
+}  // namespace gradtune::exec
