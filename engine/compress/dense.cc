@@ -98,7 +98,8 @@ TableRow row(std::string_view name, std::string_view summary, core::Fidelity fid
                      .summable = true,
                      .error_feedback = false,
                      .parameter_name = "",
-                     .payload_bytes = payload_bytes<wire>},
+                     .payload_bytes = payload_bytes<wire>,
+                     .carries_nonfinite = true},
           .make = make<wire>};
 }
 

@@ -200,7 +200,8 @@ TableRow row(std::string_view name, std::string_view summary, core::Fidelity fid
                      .payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent,
                                          int) { return layout_of(type, extent.numel).bytes; },
                      .used_bytes = used_bytes,
-                     .usual_use = usual_use},
+                     .usual_use = usual_use,
+                     .carries_nonfinite = true},
           .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
               -> std::unique_ptr<Compressor> { return std::make_unique<Packed>(spec, traits, type); }};
 }

@@ -97,6 +97,10 @@ struct CompressorTraits {
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   double usual_use = 1;  // the share of payload_bytes that is used of gradients, until it was measured
 
+  // A NaN or Inf of an element is in the payload and in sums of payloads what it is in sums of numbers, and no other
+  // element is any different for it. So a bucket can be left as it is where its gradient is not finite.
+  bool carries_nonfinite = false;
+
   bool replaces_momentum = false;  // has that of the optimizer, which must have none of its own
 
   // Of how many ranks payloads can be added up; null: of any number.

@@ -411,6 +411,50 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
   }
 }
 
+// What the trait promises (carries_nonfinite): wherever and of however many payloads, what is not finite comes out as in
+// the sum of what the payloads are worth one by one, and no other element is any different for it.
+TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so) {
+  const core::CompressorTraits& traits = compressor_->traits();
+  EXPECT_FALSE(traits.carries_nonfinite && (traits.error_feedback || traits.rounds > 1)) << "they keep something";
+  if (!traits.carries_nonfinite) return;
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const float bad[] = {infinity, nan, -infinity, -nan};
+  for (size_t n : kFewSizes) {
+    for (size_t count : {1, 2, 3, 9}) {
+      for (size_t position : {size_t{0}, n / 3, n / 2, n - 1}) {
+        for (size_t first = 0; first < std::size(bad); ++first) {
+          SCOPED_TRACE(testing::Message() << n << " elements, " << count << " payloads, at " << position);
+          std::vector<Payload> payloads, calm;
+          std::vector<float> expected(1);
+          for (size_t p = 0; p < count; ++p) {
+            EncodeCase job = usual_case(n);
+            job.gradient = make_data(Data::layered, n, 30 + p);
+            job.residual.clear();
+            job.keep_error = false;
+            calm.push_back(encode(*compressor_, job).payload);
+            // In the last payload, in some cases in the first one as well, where infinities may cancel.
+            if (p + 1 == count || (p == 0 && position != n / 2))
+              job.gradient[position] = bad[(first + p) % std::size(bad)];
+            payloads.push_back(encode(*compressor_, job).payload);
+            const float value = decode_one(payloads.back(), job)[position];
+            if (p + 1 == count) {
+              const float given = job.gradient[position];
+              EXPECT_TRUE(std::isnan(given) ? std::isnan(value) : value == given) << value;
+            }
+            expected[0] = p == 0 ? value : expected[0] + value;
+          }
+          const auto sum = decode(*compressor_, {.payloads = payloads, .n = n}).value();
+          std::vector<float> others = decode(*compressor_, {.payloads = calm, .n = n}).value();
+          EXPECT_TRUE(std::isnan(expected[0]) ? std::isnan(sum[position]) : sum[position] == expected[0]);
+          EXPECT_FALSE(std::isfinite(sum[position]));
+          others[position] = sum[position];
+          EXPECT_TRUE(same_bytes(sum, others));
+        }
+      }
+    }
+  }
+}
+
 TEST_P(CompressorConformance, a_product_with_scale_that_overflows_is_seen) {
   EncodeCase job = usual_case(1000);
   job.gradient[500] = 3e38F;
