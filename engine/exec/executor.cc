@@ -316,7 +316,7 @@ void Executor::act(const Action& action) {
                  token_of(action.bucket, action.op));
       break;
     case Action::Kind::control:
-      groups_.control.start(control_collective(control_word_(workspace_.finite()), options_.timeout_ms), *this,
+      groups_.control.start(workspace_.control(control_word_(workspace_.finite()), options_.timeout_ms), *this,
                             kControlToken);
       break;
     case Action::Kind::run_device:
@@ -364,6 +364,7 @@ void Executor::complete(uint64_t token, core::Status status) {
     if (!status) {
       fail(named(token, status.error()));
     } else if (token == kControlToken) {
+      workspace_.control_done();
       post({.kind = Event::Kind::control_done});
     } else {
       time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();

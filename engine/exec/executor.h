@@ -62,8 +62,8 @@ struct OpTime {
 
 class Executor final : private comm::CompletionSink {
  public:
-  // Called on the communication thread once per step, after the last encode: returns this rank's control word, which is
-  // then reduced in place by maximum.
+  // Called on the communication thread once per step, after the last encode: returns this rank's control word. When
+  // finish_step returns, the word reduced by maximum is there.
   using ControlWord = std::function<std::span<double>(bool finite)>;
 
   Executor(const comm::Groups& groups, const core::Clock& clock, const ExecutorOptions& options,

@@ -61,6 +61,9 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
                             {.pool = program->pool_bytes, .state = program->state_bytes});
     if (core::Status status = compiler.compile(compiled); !status) return status.error();
     program->pool_bytes = compiler.ends().pool;
+    compiled.carries_nonfinite =
+        !compiled.keeps_residual &&
+        std::all_of(codecs.begin(), codecs.end(), [](const auto* codec) { return codec->traits().carries_nonfinite; });
     compiled.sampled_op = sampled_op(compiled);
     if (compiled.sampled_op >= 0) {
       compiled.sample = program->pool_bytes;

@@ -80,10 +80,11 @@ struct BucketProgram {
   int64_t staging = -1;  // offset of fp32 staging in the pool; -1: what is at hand is the gradient itself
   int64_t staged = 0;    // elements of it: the bucket's, and zeros up to a whole number of shards
   bool keeps_residual = false;
-  std::vector<Op> ops;      // of this rank: collectives that others hold among themselves are left out
-  int32_t tensors = 0;      // slices of this many tensors have to be ready
-  int32_t sampled_op = -1;  // whose error is looked at (loss_sample.h); -1: none loses anything
-  int64_t sample = -1;      // offset of what that needs in the pool
+  bool carries_nonfinite = true;  // so do all of its codecs, and it keeps no residual
+  std::vector<Op> ops;            // of this rank: collectives that others hold among themselves are left out
+  int32_t tensors = 0;            // slices of this many tensors have to be ready
+  int32_t sampled_op = -1;        // whose error is looked at (loss_sample.h); -1: none loses anything
+  int64_t sample = -1;            // offset of what that needs in the pool
 };
 
 // A slice of a tensor: in which bucket, and where in the tensor and in the arena. Elements.

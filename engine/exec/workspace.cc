@@ -9,6 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "engine/exec/nonfinite.h"
+
 namespace gradtune::exec {
 namespace {
 
@@ -193,6 +195,7 @@ void Workspace::begin() {
     drains_[b].last = drains_[b].last_parked = {};
   }
   samples_.assign(program_->buckets.size(), {});
+  control_.clear();
   finite_ = true;
 }
 
@@ -219,8 +222,10 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   if (!result.finite) finite_.store(false, std::memory_order_relaxed);
   if (result.status) return;
   const std::lock_guard lock(undecodable_mutex_);
-  undecodable_ = {result.status.error().code,
-                  "bucket " + std::to_string(bucket) + ": " + result.status.error().message};
+  if (undecodable_ && !undecodable_->is_excusable) return;
+  undecodable_ = {
+      {result.status.error().code, "bucket " + std::to_string(bucket) + ": " + result.status.error().message},
+      /*is_excusable=*/!program.carries_nonfinite};
 }
 
 // With what the rest of the bucket's operations take for its gradient.
@@ -271,21 +276,26 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
 }
 
 core::Result<bool> Workspace::settle(bool finite) {
-  const std::optional<core::Error> undecodable = std::exchange(undecodable_, std::nullopt);
-  if (finite && undecodable) return *undecodable;
+  const std::optional<Undecodable> undecodable = std::exchange(undecodable_, std::nullopt);
+  if (undecodable && (finite || !undecodable->is_excusable)) return undecodable->error;
   if (finite && finite_) {
     settle_residuals();
     states_.swap();
     ++step_;
     return true;
   }
-  for (size_t d = 0; d < arenas_.size(); ++d) {
-    const auto& [data, numel] = arenas_[d];
-    // The same pattern of bits, all ones, is a NaN in every dtype.
-    if (numel > 0)
-      std::memset(data, 0xff, static_cast<size_t>(numel * core::bytes_per_element(static_cast<core::DType>(d))));
-  }
+  spread_nan();
   return false;
+}
+
+void Workspace::spread_nan() {
+  const bool was_drained = !control_.empty() && control_.back() != 0;
+  for (size_t b = 0; b < program_->buckets.size(); ++b) {
+    const BucketProgram& bucket = program_->buckets[b];
+    std::byte* const gradient = memory_of(static_cast<int32_t>(b)).gradient;
+    bucket.carries_nonfinite && !was_drained ? make_nans_alike(gradient, bucket.dtype, bucket.numel)
+                                             : fill_with_nan(gradient, bucket.dtype, bucket.numel);
+  }
 }
 
 void Workspace::settle_residuals() {
@@ -319,14 +329,21 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
 
 // --- collectives -----------------------------------------------------------------------------------------------------
 
-comm::Collective control_collective(std::span<double> word, int64_t timeout_ms) {
+comm::Collective Workspace::control(std::span<double> word, int64_t timeout_ms) {
+  word_ = word;
+  control_.assign(word.begin(), word.end());
+  const bool was_drained =
+      std::any_of(drains_.begin(), drains_.end(), [](const BucketDrain& drain) { return drain.last.added; });
+  control_.push_back(was_drained ? 1 : 0);
   return {.kind = comm::Collective::Kind::all_reduce,
           .reduction = comm::Collective::Reduction::max,
           .type = comm::WireType::f64,
-          .out = reinterpret_cast<std::byte*>(word.data()),
-          .count = static_cast<int64_t>(word.size()),
+          .out = reinterpret_cast<std::byte*>(control_.data()),
+          .count = static_cast<int64_t>(control_.size()),
           .timeout_ms = timeout_ms};
 }
+
+void Workspace::control_done() { std::copy_n(control_.begin(), word_.size(), word_.begin()); }
 
 core::Error named(uint64_t token, const core::Error& error) {
   const std::string what =

@@ -78,6 +78,13 @@ class Workspace {
   // From any thread, operations of different buckets at once.
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   comm::Collective collective(int32_t bucket, int32_t op, int64_t timeout_ms) const;
+
+  // The step's control collective: the word, reduced by maximum, and behind it what workspaces have to know of each
+  // other. After every bucket's first operation; the word is the caller's again once control_done() has returned, which
+  // writes the reduced one there.
+  comm::Collective control(std::span<double> word, int64_t timeout_ms);
+  void control_done();
+
   bool finite() const { return finite_; }  // of this rank, so far
   // What that bucket's compression lost in the step, on this rank.
   core::BucketLoss loss(int32_t bucket) const;
@@ -86,9 +93,13 @@ class Workspace {
 
   // After the step, with whether all ranks were `finite` before the last collective; tells whether the step was. Averages
   // may still be too large for the gradients' type, which all ranks find alike as they have the same bits. Of a finite
-  // step, what became of residuals and of codecs' state holds; of another, every gradient becomes NaN, so that all ranks
-  // and every scaler see it, and both stay as before the step. A payload that can not be decoded is what becomes of
-  // values that are not finite; it is an error when all ranks were.
+  // step, what became of residuals and of codecs' state holds; of another both stay as before the step, and gradients
+  // are, with the same bits on all ranks:
+  //   as they are   in buckets that carry what is not finite (BucketProgram): it is where plain sums have it
+  //   NaN           in all others, and in all where residuals were drained on some rank, which they then hold and are
+  //                 still owed: so all ranks and every scaler see it
+  // A payload that can not be decoded is what becomes of values that are not finite; it is an error when all ranks were,
+  // and in a bucket that carries them.
   core::Result<bool> settle(bool finite);
 
   // Between steps, with a strategy in force. `residuals`, `parked`: allocates them if need be.
@@ -103,6 +114,7 @@ class Workspace {
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
   BucketMemory memory_of(int32_t bucket) const;
   void begin_bucket(int32_t bucket, compress::Queue& queue);
+  void spread_nan();
   void settle_residuals();
   void take_residuals();
   bool needs_parked(const Program& program) const;
@@ -132,12 +144,18 @@ class Workspace {
   std::vector<int32_t> missing_tensors_;  // per bucket
   std::vector<LossSample> samples_;       // per bucket
   std::atomic<bool> finite_ = true;
+  struct Undecodable {
+    core::Error error;
+    bool is_excusable;  // by values that are not finite
+  };
   std::mutex undecodable_mutex_;
-  std::optional<core::Error> undecodable_;  // until settle knows whether it matters
+  std::optional<Undecodable> undecodable_;  // until settle knows whether it matters
+  std::vector<double> control_;             // the word, and whether residuals were drained: of this rank, then of any
+  std::span<double> word_;
 };
 
-// The step's control collective: the word, reduced in place by maximum.
-comm::Collective control_collective(std::span<double> word, int64_t timeout_ms);
+// Numbers that a workspace sends behind the control word.
+constexpr int kOwnControlWords = 1;
 
 // Tokens by which completions of a step's collectives are known.
 constexpr uint64_t kControlToken = ~uint64_t{0};

@@ -146,7 +146,8 @@ std::vector<Expected> expected_calls(const SimulatedRank& rank, const core::Grad
       });
       calls.push_back({{Call::Group::data, op->collective, op->wire, op->count}, record.strategy.in_flight});
     }
-    calls.push_back({{Call::Group::control, Kind::all_reduce, comm::WireType::f64, tuner::kControlWords}, 1});
+    constexpr int kNumbers = tuner::kControlWords + exec::kOwnControlWords;
+    calls.push_back({{Call::Group::control, Kind::all_reduce, comm::WireType::f64, kNumbers}, 1});
     if (record.command.kind == Command::Kind::prepare) {
       calls.push_back({{Call::Group::control, Kind::broadcast, comm::WireType::u8, record.command.bytes}, 1});
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "engine/compress/compressor.h"
@@ -226,10 +227,29 @@ void Ledger::check_parked(const std::vector<StepValues>& ranks) {
 void Ledger::check(const std::vector<StepValues>& ranks) const {
   if (ranks[0].record.finite) return check_finite(ranks);
   for (const StepValues& rank : ranks) {
-    EXPECT_EQ(rank.before, rank.after) << "rank " << rank.rank << ", step " << rank.record.step
-                                       << ", which was not finite";
-    EXPECT_TRUE(std::all_of(rank.average.begin(), rank.average.end(), [](float value) { return std::isnan(value); }));
+    const std::string where =
+        "rank " + std::to_string(rank.rank) + ", step " + std::to_string(rank.record.step) + ", which was not finite";
+    EXPECT_EQ(rank.before, rank.after) << where;
+    const bool is_same = std::memcmp(rank.average.data(), ranks[0].average.data(), rank.average.size() * 4) == 0;
+    EXPECT_TRUE(rank.average.size() == ranks[0].average.size() && is_same) << where;
   }
+  check_spread(ranks);
+}
+
+// In buckets without error feedback an element is not finite where some rank's was not, or all of them are NaN.
+void Ledger::check_spread(const std::vector<StepValues>& ranks) const {
+  const std::vector<Rule> rules = rules_of(ranks[0].record.strategy, table_);
+  const exec::Values& average = ranks[0].average;
+  int64_t nans = 0, wrong = 0;
+  for (size_t i = 0; i < average.size(); ++i) {
+    nans += std::isnan(average[i]) ? 1 : 0;
+    const bool is_given =
+        std::all_of(ranks.begin(), ranks.end(), [&](const StepValues& rank) { return std::isfinite(rank.given[i]); });
+    wrong += rules[i].has_feedback ? !std::isnan(average[i])
+                                   : !std::isnan(average[i]) && std::isfinite(average[i]) != is_given;
+  }
+  EXPECT_EQ(wrong, 0) << "elements in step " << ranks[0].record.step << ", which was not finite";
+  EXPECT_GT(nans, 0) << "in step " << ranks[0].record.step;
 }
 
 void Ledger::check_finite(const std::vector<StepValues>& ranks) const {

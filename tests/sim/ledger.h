@@ -38,6 +38,7 @@ class Ledger {
 
  private:
   void check(const std::vector<StepValues>& ranks) const;
+  void check_spread(const std::vector<StepValues>& ranks) const;
   void check_finite(const std::vector<StepValues>& ranks) const;
   void check_drains(const std::vector<StepValues>& ranks);
   void check_parked(const std::vector<StepValues>& ranks);

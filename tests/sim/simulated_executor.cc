@@ -100,7 +100,7 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
                     exec::token_of(action.bucket, action.op));
         break;
       case Action::Kind::control:
-        control_.start(exec::control_collective(control_word_(workspace_.finite()), model_.timeout_ms), *this,
+        control_.start(workspace_.control(control_word_(workspace_.finite()), model_.timeout_ms), *this,
                        exec::kControlToken);
         break;
       case Action::Kind::run_device: device_.add(cost_ns(action.bucket, action.op), run); break;
@@ -142,6 +142,7 @@ void SimulatedExecutor::completed(uint64_t token, const core::Status& status) {
     for (comm::Communicator* each : {&data_, &control_}) each->abort();
     return finish(exec::named(token, status.error()));
   }
+  if (token == exec::kControlToken) workspace_.control_done();
   std::vector<Action> actions;
   token == exec::kControlToken ? core_.control_done(actions)
                                : core_.op_done(exec::bucket_of(token), exec::op_of(token), actions);

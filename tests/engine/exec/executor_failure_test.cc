@@ -160,5 +160,24 @@ TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFini
   EXPECT_EQ(rank.step(gradient).error().message, status.error().message);
 }
 
+// Values that are not finite do not explain it where they travel as they are.
+TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhereWhatIsNotFiniteIsCarried) {
+  const core::GradientTable table = make_table({{1000, DType::f32}});
+  std::vector<RankGroups> groups = make_groups(1);
+  groups[0].flat = std::make_unique<Corrupting>(std::move(groups[0].flat));
+  Rank rank(table, std::move(groups[0]), kWithHost);
+  ASSERT_TRUE(rank.executor()
+                  .prepare(0, make_strategy(table, "packed: encode@device all_gather decode@device", 1 << 20, 1))
+                  .ok());
+  rank.executor().run(0);
+  core::Rng rng(11);
+  Values gradient = random_gradient(table, rng);
+  gradient[3] = NAN;
+  const core::Status status = rank.step(gradient);
+  ASSERT_FALSE(status.ok());
+  EXPECT_FALSE(rank.finite());
+  EXPECT_EQ(status.error().code, Error::Code::corrupt);
+}
+
 }  // namespace
 }  // namespace gradtune::exec

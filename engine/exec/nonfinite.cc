@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/nonfinite.h"
+
+#include <cstring>
+
+namespace gradtune::exec {
+namespace {
+
+// `infinity`: its bits, above which all of a NaN's are once the sign is gone.
+template <typename Bits>
+void make_alike(std::byte* numbers, int64_t n, Bits infinity) {
+  constexpr auto kAll = static_cast<Bits>(~Bits{0});
+  constexpr auto kMagnitude = static_cast<Bits>(kAll >> 1);
+  auto* const bits = reinterpret_cast<Bits*>(numbers);
+  for (int64_t i = 0; i < n; ++i) bits[i] = (bits[i] & kMagnitude) > infinity ? kAll : bits[i];
+}
+
+}  // namespace
+
+void fill_with_nan(std::byte* numbers, core::DType dtype, int64_t n) {
+  if (n > 0) std::memset(numbers, 0xff, static_cast<size_t>(n * core::bytes_per_element(dtype)));
+}
+
+void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n) {
+  switch (dtype) {
+    case core::DType::f32: return make_alike<uint32_t>(numbers, n, 0x7f800000);
+    case core::DType::bf16: return make_alike<uint16_t>(numbers, n, 0x7f80);
+    case core::DType::f16: return make_alike<uint16_t>(numbers, n, 0x7c00);
+  }
+}
+
+}  // namespace gradtune::exec
