@@ -2,55 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/comm/in_process.h"
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
 
-#include "engine/core/float16.h"
+#include "engine/comm/add_up.h"
 
 namespace gradtune::comm {
 namespace {
-
-constexpr int64_t kBlock = 4096;  // elements: what is added up stays in the L1 cache
-
-// `count` elements of every rank's input, into those targets (each of which may be one of the inputs). Of 16-bit types
-// sums are made in fp32.
-template <typename Type>
-void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
-            const std::vector<std::byte*>& targets) {
-  const auto at = [&](size_t rank) { return reinterpret_cast<const typename Type::Stored*>(inputs[rank]); };
-  const bool sum = calls[0].reduction == Collective::Reduction::sum;
-  std::array<typename Type::Number, kBlock> total;
-  for (int64_t begin = 0; begin < calls[0].count; begin += kBlock) {
-    const auto length = static_cast<size_t>(std::min(kBlock, calls[0].count - begin));
-    for (size_t i = 0; i < length; ++i) total[i] = Type::load(at(0)[begin + static_cast<int64_t>(i)]);
-    for (size_t rank = 1; rank < calls.size(); ++rank) {
-      const auto* values = at(rank) + begin;
-      if (sum) {
-        for (size_t i = 0; i < length; ++i)
-          total[i] = static_cast<typename Type::Number>(total[i] + Type::load(values[i]));
-      } else {
-        for (size_t i = 0; i < length; ++i) total[i] = std::max(total[i], Type::load(values[i]));
-      }
-    }
-    for (std::byte* target : targets) {
-      auto* stored = reinterpret_cast<typename Type::Stored*>(target) + begin;
-      for (size_t i = 0; i < length; ++i) stored[i] = Type::store(total[i]);
-    }
-  }
-}
-
-void reduce(std::span<const Collective> calls, const std::vector<const std::byte*>& inputs,
-            const std::vector<std::byte*>& targets) {
-  switch (calls[0].type) {
-    case WireType::u8: return reduce<core::Plain<uint8_t>>(calls, inputs, targets);
-    case WireType::f32: return reduce<core::Plain<float>>(calls, inputs, targets);
-    case WireType::f64: return reduce<core::Plain<double>>(calls, inputs, targets);
-    case WireType::bf16: return reduce<core::Bf16>(calls, inputs, targets);
-    case WireType::f16: return reduce<core::F16>(calls, inputs, targets);
-  }
-}
 
 // all_reduce, reduce and reduce_scatter.
 void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
@@ -60,7 +19,7 @@ void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
     for (size_t part = 0; part < calls.size(); ++part) {
       inputs.clear();
       for (const Collective& call : calls) inputs.push_back(call.in + part * part_bytes);
-      reduce(calls, inputs, {calls[part].out});
+      add_up(calls[0].type, calls[0].reduction, inputs, std::array{calls[part].out}, calls[0].count);
     }
     return;
   }
@@ -70,7 +29,7 @@ void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
   } else {
     for (const Collective& call : calls) targets.push_back(call.out);
   }
-  reduce(calls, inputs, targets);
+  add_up(calls[0].type, calls[0].reduction, inputs, targets, calls[0].count);
 }
 
 // What need not arrive does not.
