@@ -14,9 +14,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
+#include "engine/comm/add_up.h"
 #include "hooks/gloo_abort.h"
 #include "hooks/gloo_exchange.h"
 #include "hooks/gloo_options.h"
@@ -44,6 +47,13 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+// Every rank's part for this one, one behind the other, until they are added up.
+struct Parts {
+  std::unique_ptr<std::byte[]> memory;
+  int64_t bytes = 0;
+  std::vector<const std::byte*> rows;
+};
+
 class C10dCommunicator final : public comm::Communicator {
  public:
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
@@ -66,42 +76,92 @@ class C10dCommunicator final : public comm::Communicator {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
       return;
     }
-    // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them, to be added up.
-    at::Tensor parts;
-    if (collective.kind == Collective::Kind::reduce_scatter) parts = take_scratch(collective);
-    ++pending_;
-    const auto end = [this, &sink, token, collective, parts](core::Status status) {
-      if (parts.defined()) add_up(collective, parts, !status);
-      sink.complete(token, std::move(status));
-      if (--pending_ == 0) pending_.notify_all();
-    };
-    if (exchange_ && is_exchange(collective)) return exchange(collective, parts, end);
+    std::shared_ptr<Running> running;
     try {
-      launch(collective, parts)->getFuture()->addCallback([end](c10::ivalue::Future& future) {
-        end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
-      });
+      running = std::make_shared<Running>(*this, collective, sink, token);
+      // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them.
+      if (collective.kind == Collective::Kind::reduce_scatter) running->parts = take_parts(collective);
+      begin(running);
     } catch (...) {
-      end(c10d_error(std::current_exception()));
+      core::Status failed = c10d_error(std::current_exception());
+      abort();  // other ranks may have begun it, and would take this one's next collective for it
+      if (running) {
+        running->end(std::move(failed));
+      } else {
+        sink.complete(token, std::move(failed));
+      }
     }
   }
 
   void abort() override {
     if (aborted_.exchange(true)) return;
-    if (exchange_) exchange_->abort();
-    if (gloo_) return abort_connections(*gloo_);
     try {
-      backend_->abort();
+      if (exchange_) exchange_->abort();
+      gloo_ ? abort_connections(*gloo_) : backend_->abort();
     } catch (const std::exception&) {
       // Some backends can not abort: what is under way then ends by its deadline.
     }
   }
 
  private:
-  c10::intrusive_ptr<c10d::Work> launch(const Collective& what, at::Tensor& parts) {
+  // A collective that was started, for those that may end it. Its completion is told once whatever they do: by the
+  // first of them, or when all let go of it.
+  class Running {
+   public:
+    Running(C10dCommunicator& owner, const Collective& what, comm::CompletionSink& sink, uint64_t token)
+        : collective(what), owner_(owner), sink_(sink), token_(token) {
+      ++owner_.pending_;
+    }
+    ~Running() { end(core::Error{core::Error::Code::lost, "the collective was given up"}); }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Called on threads of libraries, where an exception would end the process.
+    void end(core::Status status) noexcept {
+      if (has_ended_.exchange(true)) return;
+      try {
+        if (status && parts) add_up();
+      } catch (...) {
+        status = c10d_error(std::current_exception());
+      }
+      if (parts) owner_.give_back(std::move(*parts));
+      try {
+        sink_.complete(token_, std::move(status));
+      } catch (...) {
+        // It was told.
+      }
+      if (--owner_.pending_ == 0) owner_.pending_.notify_all();
+    }
+
+    const Collective collective;
+    std::optional<Parts> parts;
+
+   private:
+    void add_up() {
+      std::byte* const target = collective.out;
+      comm::add_up(collective.type, collective.reduction, parts->rows, {&target, 1}, collective.count);
+    }
+
+    C10dCommunicator& owner_;
+    comm::CompletionSink& sink_;
+    const uint64_t token_;
+    std::atomic<bool> has_ended_ = false;
+  };
+
+  void begin(const std::shared_ptr<Running>& running) {
+    if (exchange_ && is_exchange(running->collective)) return exchange(running);
+    launch(*running)->getFuture()->addCallback([running](c10::ivalue::Future& future) {
+      running->end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> launch(const Running& running) {
+    const Collective& what = running.collective;
     const std::chrono::milliseconds timeout(what.timeout_ms);
     switch (what.kind) {
       case Collective::Kind::reduce_scatter:
-        return all_to_all(view(what.in, what.count * size(), what.type), parts.flatten(), timeout);
+        return all_to_all(view(what.in, what.count * size(), what.type),
+                          view(running.parts->memory.get(), what.count * size(), what.type), timeout);
       case Collective::Kind::reduce: {
         c10d::ReduceOptions options;
         options.reduceOp = reduction_of(what);
@@ -169,9 +229,10 @@ class C10dCommunicator final : public comm::Communicator {
            (what.kind == Collective::Kind::all_gather && (size() == 2 || what.used_bytes != nullptr));
   }
 
-  void exchange(const Collective& what, const at::Tensor& parts, std::function<void(core::Status)> end) {
+  void exchange(const std::shared_ptr<Running>& running) {
+    const Collective& what = running->collective;
     const int64_t bytes = what.count * bytes_per_element(what.type);
-    auto* const out = parts.defined() ? static_cast<std::byte*>(parts.data_ptr()) : what.out;
+    std::byte* const out = running->parts ? running->parts->memory.get() : what.out;
     const bool goes_around = what.kind == Collective::Kind::all_gather;
     const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
     GlooExchange::Messages messages;
@@ -184,7 +245,8 @@ class C10dCommunicator final : public comm::Communicator {
     const auto copy_own = [own, to = out + rank() * bytes, bytes] {
       if (own != to) std::memcpy(to, own, static_cast<size_t>(bytes));
     };
-    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own, std::move(end));
+    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own,
+                     [running](core::Status status) { running->end(std::move(status)); });
   }
 
   GlooExchange::Messages between_pairs(const Collective& what, std::byte* out) const {
@@ -224,31 +286,38 @@ class C10dCommunicator final : public comm::Communicator {
     return all.split(what.payload_bytes / bytes_per_element(what.type));
   }
 
-  // Every rank's part for this one, a row each.
-  at::Tensor take_scratch(const Collective& what) {
-    const std::lock_guard lock(scratch_mutex_);
-    at::Tensor scratch;
-    if (!scratch_.empty()) {
-      scratch = std::move(scratch_.back());
-      scratch_.pop_back();
-    }
-    const int64_t bytes = what.count * size() * bytes_per_element(what.type);
-    if (!scratch.defined() || scratch.numel() < bytes) scratch = at::empty({bytes}, at::kByte);
-    return scratch.narrow(0, 0, bytes).view(scalar_type(what.type)).view({size(), what.count});
-  }
-
-  void add_up(const Collective& what, const at::Tensor& parts, bool failed) {
-    if (!failed && what.count > 0) {
-      const at::NoGradGuard no_grad;
-      at::Tensor out = view(what.out, what.count, what.type);
-      if (what.reduction == Collective::Reduction::max) {
-        at::amax_out(out, parts, {0});
-      } else {
-        at::sum_out(out, parts, {0}, /*keepdim=*/false, parts.scalar_type());
+  Parts take_parts(const Collective& what) {
+    const int64_t part = what.count * bytes_per_element(what.type), bytes = part * size();
+    Parts parts;
+    {
+      const std::lock_guard lock(spare_mutex_);
+      if (!spare_.empty()) {
+        parts = std::move(spare_.back());
+        spare_.pop_back();
       }
     }
-    const std::lock_guard lock(scratch_mutex_);
-    scratch_.push_back(at::empty({0}, at::kByte).set_(parts.storage()));
+    if (parts.bytes < bytes) {
+      parts = {};
+      try {
+        parts.memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+      } catch (const std::bad_alloc&) {
+        throw std::runtime_error("no memory for the " + std::to_string(bytes) + " bytes of all ranks' parts of a " +
+                                 std::string(core::to_string(what.kind)));
+      }
+      parts.bytes = bytes;
+    }
+    parts.rows.clear();
+    for (int r = 0; r < size(); ++r) parts.rows.push_back(parts.memory.get() + r * part);
+    return parts;
+  }
+
+  void give_back(Parts parts) noexcept {
+    try {
+      const std::lock_guard lock(spare_mutex_);
+      spare_.push_back(std::move(parts));
+    } catch (...) {
+      // Then the next one makes its own.
+    }
   }
 
   static c10d::ReduceOp reduction_of(const Collective& what) {
@@ -265,8 +334,8 @@ class C10dCommunicator final : public comm::Communicator {
   std::optional<GlooExchange> exchange_;
   std::atomic<bool> aborted_ = false;
   std::atomic<int64_t> pending_ = 0;
-  std::mutex scratch_mutex_;
-  std::vector<at::Tensor> scratch_;  // of collectives that have ended, as bytes
+  std::mutex spare_mutex_;
+  std::vector<Parts> spare_;  // of collectives that have ended
 };
 
 }  // namespace

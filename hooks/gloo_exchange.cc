@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace gradtune {
@@ -16,17 +18,24 @@ constexpr int kTags = 1 << 30;
 
 }  // namespace
 
-core::Error c10d_error(const std::exception_ptr& exception) {
-  std::string message = "unknown failure";
+core::Error c10d_error(const std::exception_ptr& exception) noexcept {
+  using Code = core::Error::Code;
   try {
     std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    return {Code::lost, "out of memory"};  // short enough to need none
   } catch (const std::exception& caught) {
-    message = caught.what();
+    try {
+      const std::string_view whole = caught.what();
+      const std::string message(whole.substr(0, whole.find('\n')));
+      const bool timeout = message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
+      return {timeout ? Code::timeout : Code::lost, message};
+    } catch (...) {
+      return {Code::lost, "out of memory"};
+    }
   } catch (...) {
+    return {Code::lost, "not known why"};
   }
-  message = message.substr(0, message.find('\n'));
-  const bool timeout = message.find("imed out") != std::string::npos || message.find("imeout") != std::string::npos;
-  return {timeout ? core::Error::Code::timeout : core::Error::Code::lost, message};
 }
 
 GlooExchange::GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
@@ -48,20 +57,20 @@ void GlooExchange::start(Messages messages, std::chrono::milliseconds timeout, s
   };
   try {
     announce(messages, tag, works);
+    threads_.run([=, this, messages = std::move(messages), meanwhile = std::move(meanwhile), done = std::move(done)] {
+      core::Status status;
+      try {
+        status = transfer(messages, tag, works, deadline, meanwhile);
+      } catch (...) {
+        status = c10d_error(std::current_exception());
+      }
+      forget();
+      done(std::move(status));
+    });
   } catch (...) {
     forget();
-    return done(c10d_error(std::current_exception()));
+    throw;
   }
-  threads_.run([=, this, messages = std::move(messages), meanwhile = std::move(meanwhile), done = std::move(done)] {
-    core::Status status;
-    try {
-      status = transfer(messages, tag, works, deadline, meanwhile);
-    } catch (...) {
-      status = c10d_error(std::current_exception());
-    }
-    forget();
-    done(std::move(status));
-  });
 }
 
 void GlooExchange::announce(const Messages& messages, int tag, Works::iterator works) {

@@ -22,8 +22,8 @@
 
 namespace gradtune {
 
-// What c10d threw, as an error; of code `timeout` where it says so.
-core::Error c10d_error(const std::exception_ptr& exception);
+// What c10d threw, as an error of one line (behind the first one are stacks); of code `timeout` where it says so.
+core::Error c10d_error(const std::exception_ptr& exception) noexcept;
 
 class GlooExchange {
  public:
@@ -47,9 +47,9 @@ class GlooExchange {
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
   ~GlooExchange();  // blocks until nothing is under way
 
-  // `meanwhile` runs once what waits for nothing is under way, `done` at the end, both on a thread of the exchange; where
-  // not even the announcements can be made `done` is called at once. In the same order on all ranks, from one thread at
-  // a time.
+  // `meanwhile` runs once what waits for nothing is under way, `done`, which must not throw, at the end, both on a thread
+  // of the exchange. Throws where it can not even begin, and calls neither then. In the same order on all ranks, from one
+  // thread at a time.
   void start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
              std::function<void(core::Status)> done);
 
