@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 namespace gradtune {
 namespace {
@@ -18,6 +19,7 @@ struct Launcher {
   const char* size;
 };
 constexpr std::string_view kPmiRank = "PMI_RANK";
+constexpr int kMostRanks = 1 << 20;
 constexpr Launcher kLaunchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
@@ -35,6 +37,25 @@ core::Result<int> number(const char* name, const std::string& text, int low, int
                    " to " + std::to_string(high));
   }
   return value;
+}
+
+// Of Slurm's list, which joins neighbours that have as many: "2(x3),1" are 2, 2, 2 and 1.
+std::optional<int> tasks_of_node(const std::string& list, int node) {
+  std::stringstream words(list);
+  for (std::string word; std::getline(words, word, ',');) {
+    const size_t times_at = word.find("(x");
+    const auto tasks = number("tasks", word.substr(0, times_at), 1, kMostRanks);
+    if (!tasks) return std::nullopt;
+    int times = 1;
+    if (times_at != std::string::npos) {
+      const auto parsed = number("nodes", word.substr(times_at + 2, word.find(')') - times_at - 2), 1, kMostRanks);
+      if (!parsed) return std::nullopt;
+      times = parsed.value();
+    }
+    if (node < times) return tasks.value();
+    node -= times;
+  }
+  return std::nullopt;
 }
 
 core::Status find_master(const Environment& environment, LaunchInfo& info) {
@@ -83,6 +104,25 @@ std::string node_name(const Environment& environment) {
   return name + std::filesystem::read_symlink("/proc/self/ns/net", ignored).string();
 }
 
+std::optional<int> local_world_size(const Environment& environment) {
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    const auto text = environment(name);
+    if (!text) continue;
+    if (const auto ranks = number(name, *text, 1, kMostRanks)) return ranks.value();
+  }
+  const std::string node = environment("SLURM_NODEID").value_or("0");
+  for (const char* name : {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}) {
+    const auto tasks = environment(name);
+    const auto index = number("SLURM_NODEID", node, 0, kMostRanks);
+    if (!tasks || !index) continue;
+    if (const auto ranks = tasks_of_node(*tasks, index.value())) return ranks;
+  }
+  if (const auto text = environment("SLURM_NTASKS_PER_NODE")) {
+    if (const auto ranks = number("SLURM_NTASKS_PER_NODE", *text, 1, kMostRanks)) return ranks.value();
+  }
+  return std::nullopt;
+}
+
 std::string first_host(const std::string& node_list) {
   const size_t end = node_list.find_first_of("[,");
   std::string host = node_list.substr(0, end);
@@ -102,7 +142,7 @@ core::Result<LaunchInfo> launch_info(const Environment& environment) {
       return invalid(std::string(rank ? launcher.size : launcher.rank) + " is not set, but " +
                      (rank ? launcher.rank : launcher.size) + " is; a launcher sets both");
     }
-    auto world_size = number(launcher.size, *size, 1, 1 << 20);
+    auto world_size = number(launcher.size, *size, 1, kMostRanks);
     if (!world_size) return world_size.error();
     auto own = number(launcher.rank, *rank, 0, world_size.value() - 1);
     if (!own) return own.error();

@@ -36,6 +36,9 @@ std::string node_name(const Environment& environment);
 // Errors name the variable, its value and what is allowed.
 core::Result<LaunchInfo> launch_info(const Environment& environment);
 
+// How many ranks of the job are on this process's node, as the launcher says; none where it does not.
+std::optional<int> local_world_size(const Environment& environment);
+
 // The first host of a Slurm node list: "node[03-07,12],x1" -> "node03".
 std::string first_host(const std::string& node_list);
 

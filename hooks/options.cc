@@ -9,6 +9,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/compress/compressor.h"
 #include "hooks/allowed_cores.h"
@@ -23,13 +24,21 @@ using core::Status;
 
 Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
 
+// "0.01", where std::to_string would say "0.010000".
+template <typename T>
+std::string text_of(T number) {
+  std::ostringstream text;
+  text << number;
+  return text.str();
+}
+
 template <typename T>
 Status parse_number(std::string_view text, T low, T high, T& value) {
   T parsed_value{};
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), parsed_value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
       !(parsed_value >= low && parsed_value <= high)) {
-    return invalid("allowed is a number from " + std::to_string(low) + " to " + std::to_string(high));
+    return invalid("allowed is a number from " + text_of(low) + " to " + text_of(high));
   }
   value = parsed_value;
   return {};
@@ -74,7 +83,8 @@ std::optional<std::string> bool_text(const std::optional<bool>& value) {
   return value ? std::optional<std::string>(*value ? "true" : "false") : std::nullopt;
 }
 std::optional<std::string> real_text(const std::optional<double>& value) {
-  return value ? std::optional(nlohmann::json(*value).dump()) : std::nullopt;
+  if (!value) return std::nullopt;
+  return std::isfinite(*value) ? nlohmann::json(*value).dump() : text_of(*value);  // JSON has no "nan"
 }
 
 // The table of options: name, the argument as text, and how text is parsed. GRADTUNE_<NAME> is its variable.
@@ -228,33 +238,12 @@ Status choose_codecs(Draft& draft) {
 
 // The thread that trains keeps a core; the rest of this process's share of the machine may compress.
 int64_t spare_cores() {
-  const int64_t cores = allowed_cores().count;
-  int64_t ranks = 1;
-  if (const auto text = environment_variable("LOCAL_WORLD_SIZE")) {
-    if (!parse_number<int64_t>(*text, 1, 1 << 20, ranks)) ranks = 1;
-  }
-  const bool shared = cores == sysconf(_SC_NPROCESSORS_ONLN);  // not pinned: all ranks see all cores
-  return std::max<int64_t>(0, cores / (shared ? ranks : 1) - 1);
+  // What this rank may run on, others of its node may too, unless each is pinned to cores of its own.
+  const int64_t even_share = sysconf(_SC_NPROCESSORS_ONLN) / local_world_size(environment_variable).value_or(1);
+  return std::max<int64_t>(0, std::min<int64_t>(allowed_cores().count, even_share) - 1);
 }
 
-}  // namespace
-
-std::vector<std::string> gradtune_variables() {
-  std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (std::string_view(*variable).starts_with("GRADTUNE_")) variables.emplace_back(*variable);
-  }
-  return variables;
-}
-
-tuner::TunerOptions tuner_options(const Settings& settings) {
-  return {.seed = settings.seed,
-          .budget_steps = static_cast<int>(std::min<int64_t>(settings.tuning_budget, INT32_MAX)),
-          .budget_share = settings.tuning_share,
-          .lossy_after = static_cast<int>(std::min<int64_t>(settings.lossy_after, INT32_MAX))};
-}
-
-core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables) {
+core::Result<Settings> read_options(const Options& options, const std::vector<std::string>& variables) {
   std::map<std::string, Found> found;
   std::string config;
   if (Status status = read_variables(variables, found, config); !status) return status.error();
@@ -278,6 +267,29 @@ core::Result<Settings> resolve(const Options& options, const std::vector<std::st
                    "): " + status.error().message);
   }
   return draft.settings;
+}
+
+}  // namespace
+
+core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables) {
+  auto settings = read_options(options, variables);
+  if (settings) return settings;
+  return Error{settings.error().code, "gradtune: " + settings.error().message};
+}
+
+std::vector<std::string> gradtune_variables() {
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::string_view(*variable).starts_with("GRADTUNE_")) variables.emplace_back(*variable);
+  }
+  return variables;
+}
+
+tuner::TunerOptions tuner_options(const Settings& settings) {
+  return {.seed = settings.seed,
+          .budget_steps = static_cast<int>(std::min<int64_t>(settings.tuning_budget, INT32_MAX)),
+          .budget_share = settings.tuning_share,
+          .lossy_after = static_cast<int>(std::min<int64_t>(settings.lossy_after, INT32_MAX))};
 }
 
 }  // namespace gradtune

@@ -11,12 +11,18 @@ namespace {
 
 using testing::HasSubstr;
 
-core::Result<LaunchInfo> info_of(const std::map<std::string, std::string>& variables) {
-  return launch_info([&](const char* name) -> std::optional<std::string> {
+using Variables = std::map<std::string, std::string>;
+
+Environment environment_of(const Variables& variables) {
+  return [&variables](const char* name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     return found == variables.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
 }
+
+core::Result<LaunchInfo> info_of(const Variables& variables) { return launch_info(environment_of(variables)); }
+
+std::optional<int> local_size_of(const Variables& variables) { return local_world_size(environment_of(variables)); }
 
 TEST(Launcher, NoneIsAGroupOfOne) { EXPECT_EQ(info_of({}).value(), LaunchInfo{}); }
 
@@ -66,6 +72,36 @@ TEST(Launcher, ErrorsNameTheVariable) {
   EXPECT_THAT(
       info_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}, {"MASTER_PORT", "70000"}}).error().message,
       HasSubstr("65535"));
+}
+
+TEST(Launcher, RanksOfThisNodeAsEachLauncherSays) {
+  EXPECT_EQ(local_size_of({}), std::nullopt);
+  EXPECT_EQ(local_size_of({{"LOCAL_WORLD_SIZE", "4"}, {"SLURM_TASKS_PER_NODE", "1"}}), 4) << "torchrun inside Slurm";
+  EXPECT_EQ(local_size_of({{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"SLURM_TASKS_PER_NODE", "1"}}), 2);
+  EXPECT_EQ(local_size_of({{"MPI_LOCALNRANKS", "8"}}), 8);
+  EXPECT_EQ(local_size_of({{"SLURM_NTASKS_PER_NODE", "3"}}), 3);
+  EXPECT_EQ(local_size_of({{"SLURM_TASKS_PER_NODE", "6"}, {"SLURM_STEP_TASKS_PER_NODE", "2"}}), 2)
+      << "a step may have fewer tasks than its job";
+}
+
+TEST(Launcher, RanksOfANodeInSlurmsList) {
+  const auto of_node = [](const char* list, const char* node) {
+    return local_size_of({{"SLURM_TASKS_PER_NODE", list}, {"SLURM_NODEID", node}});
+  };
+  EXPECT_EQ(of_node("2(x3),1", "0"), 2);
+  EXPECT_EQ(of_node("2(x3),1", "2"), 2);
+  EXPECT_EQ(of_node("2(x3),1", "3"), 1);
+  EXPECT_EQ(of_node("2(x3),1", "4"), std::nullopt);
+  EXPECT_EQ(of_node("4,16(x2)", "1"), 16);
+  for (const char* list : {"2(x", "x", "(x3)", "2(x-1)", "2(x99999999999999)", "0", ",", "2(x3", "-2"}) {
+    EXPECT_EQ(of_node(list, "5"), std::nullopt) << list;
+  }
+  EXPECT_EQ(of_node("2(x3),1", "-1"), std::nullopt);
+}
+
+TEST(Launcher, SizesThatAreNoNumbersAreNotTaken) {
+  EXPECT_EQ(local_size_of({{"LOCAL_WORLD_SIZE", "two"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}), 2);
+  EXPECT_EQ(local_size_of({{"LOCAL_WORLD_SIZE", "0"}}), std::nullopt);
 }
 
 TEST(Launcher, FirstHostOfANodeList) {
