@@ -41,6 +41,23 @@ c10::ScalarType scalar_type(comm::WireType type) {
   return at::kByte;
 }
 
+// Where a rank tells the others at which address it is to be reached, in case that they can not.
+constexpr const char* kOffered = "offered/";
+
+// As far as the store answers soon.
+std::vector<std::string> offered_by_ranks(const c10::intrusive_ptr<c10d::Store>& store, int size) {
+  const auto told = within(std::chrono::seconds(1), [store, size] {
+    std::vector<std::string> all;
+    for (int r = 0; r < size; ++r) {
+      const std::string key = kOffered + std::to_string(r);
+      const std::vector<uint8_t> text = store->check({key}) ? store->get(key) : std::vector<uint8_t>();
+      all.emplace_back(text.begin(), text.end());
+    }
+    return all;
+  });
+  return told ? told.value() : std::vector<std::string>(static_cast<size_t>(size));
+}
+
 void ignore_broken_pipes() {
   struct sigaction now {};
   if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
@@ -346,18 +363,39 @@ std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c1
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    int64_t timeout_ms, int threads) {
+                                                    int64_t timeout_ms, int threads, int64_t connect_within_ms) {
+  using std::chrono::milliseconds;
+  using Clock = std::chrono::steady_clock;
   ignore_broken_pipes();
-  auto options = make_gloo_options(std::chrono::milliseconds(timeout_ms));
-  options->threads = threads;
-  // It has a time limit of its own for peers, not for the store's answers.
-  const auto backend = within(std::chrono::milliseconds(2 * timeout_ms), [prefix, store, rank, size, options] {
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank,
-                                                       size, options);
+  const milliseconds timeout(timeout_ms), limit(connect_within_ms > 0 ? connect_within_ms : timeout_ms);
+  const auto deadline = Clock::now() + limit;
+  const auto fail = [&](const core::Error& error, const std::string& no_answer, const std::string& hint = "") {
+    const bool silent = error.code == core::Error::Code::timeout;
+    throw core::Exception({error.code == core::Error::Code::invalid ? error.code : core::Error::Code::lost,
+                           "connecting the group \"" + prefix + "\" failed: " + (silent ? no_answer : error.message) +
+                               (hint.empty() ? "" : "; " + hint)});
+  };
+  const std::string in_time = " within " + std::to_string(limit.count()) + " ms";
+  if (const core::Status usable = check_interfaces(environment_variable); !usable) fail(usable.error(), "");
+  const auto options = within(limit, [limit] { return make_gloo_options(limit); });
+  if (!options) fail(options.error(), "the address of this host's name was not found" + in_time);
+  const std::string offered = offered_address(*options.value());
+  // Gloo's own limit comes first, as it knows more about what went wrong. It is one for peers, not for the store.
+  const auto left = std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()), milliseconds(10));
+  options.value()->timeout = left * 9 / 10;
+  options.value()->threads = threads;
+  const auto own_store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  const auto backend = within(left, [own_store, rank, size, offered, options = options.value()] {
+    own_store->set(kOffered + std::to_string(rank), std::vector<uint8_t>(offered.begin(), offered.end()));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(own_store, rank, size, options);
   });
-  if (backend) return backend.value();
-  throw core::Exception(
-      {core::Error::Code::lost, "connecting the group \"" + prefix + "\" failed: " + backend.error().message});
+  if (!backend) {
+    std::vector<std::string> all = offered_by_ranks(own_store, size);
+    all[static_cast<size_t>(rank)] = offered;
+    fail(backend.error(), "not all ranks were connected" + in_time, why_unreachable(all, rank, environment_variable));
+  }
+  backend.value()->setTimeout(timeout);
+  return backend.value();
 }
 
 }  // namespace gradtune

@@ -13,11 +13,33 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <chrono>
+#include <string>
+#include <vector>
+
+#include "engine/core/result.h"
+#include "hooks/launcher.h"
 
 namespace gradtune {
 
+using GlooOptions = c10d::ProcessGroupGloo::Options;
+
 // c10d's: of the interfaces that GLOO_SOCKET_IFNAME names, or, where it names none, of the one with the host's address.
-// Throws what c10d does where there is no such interface.
-c10::intrusive_ptr<c10d::ProcessGroupGloo::Options> make_gloo_options(std::chrono::milliseconds timeout);
+// Asks the system to resolve the host's name, which may take long. Throws what c10d does, and check_interfaces's error.
+c10::intrusive_ptr<GlooOptions> make_gloo_options(std::chrono::milliseconds timeout);
+
+// An error where GLOO_SOCKET_IFNAME names what is no interface with an address; it says which there are. Cheap: to be
+// asked before others wait for this rank.
+core::Status check_interfaces(const Environment& environment);
+
+// The address at which others are told to reach this rank, such as "198.18.0.1"; of several devices joined by commas.
+std::string offered_address(const GlooOptions& options);
+std::string offered_address();  // of what make_gloo_options would make
+
+// One that leads back to the machine that uses it: of 127.0.0.0/8, ::1, or the name localhost.
+bool is_loopback(const std::string& address);
+
+// Why ranks may not reach each other at the addresses that they offered (in rank order, empty where it is not known), and
+// what to do about it: where some are loopback ones though MASTER_ADDR is not. Otherwise empty.
+std::string why_unreachable(const std::vector<std::string>& offered, int own_rank, const Environment& environment);
 
 }  // namespace gradtune
