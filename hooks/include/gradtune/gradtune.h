@@ -34,8 +34,10 @@ namespace gradtune {
 
 // Makes a process group (Gloo) from the variables of the launcher: torchrun (RANK, WORLD_SIZE, MASTER_ADDR,
 // MASTER_PORT; the agent's store where torchrun runs one), Slurm (SLURM_PROCID, SLURM_NTASKS, ...) or mpirun
-// (OMPI_COMM_WORLD_*, PMI_*). Without any of them: a group of one. GLOO_SOCKET_IFNAME chooses the network interface. A
-// rank that does not come within `timeout_s` ends in an error on all others that names it.
+// (OMPI_COMM_WORLD_*, PMI_*). Without any of them: a group of one. GLOO_SOCKET_IFNAME chooses the network interface,
+// which it has to where the host's name resolves to a loopback address. A rank that does not come within `timeout_s`
+// (0.01 to 1e6) ends in an error on all others that names it. May be called again, by all ranks, also while groups that
+// it made before still live.
 // From then on the process ignores SIGPIPE unless it handles it: a rank that is gone is an error, not the end.
 c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300);
 
