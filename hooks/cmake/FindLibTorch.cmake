@@ -8,7 +8,8 @@
 # wheel ships: any system's Gloo headers (Debian: libgloo-dev) serve, but its library must never be linked beside them.
 #
 # Looked for in this order: GRADTUNE_LIBTORCH, Torch_DIR, CMAKE_PREFIX_PATH (each as a variable, the last two also from the
-# environment), then `.venv` of the source tree. The folder is the one with include/ and lib/; share/cmake/Torch in it will do too.
+# environment), then `.venv` of the source tree, then LibTorch_LAST_RESORT (an installed package's: where it was when that was
+# built). The folder is the one with include/ and lib/; share/cmake/Torch in it will do too.
 #
 # Sets LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT.
 
@@ -40,7 +41,7 @@ function(_libtorch_search result)
   endforeach()
   file(TO_CMAKE_PATH "$ENV{CMAKE_PREFIX_PATH}" prefixes)
   file(GLOB virtual_environment "${CMAKE_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
-  foreach(folder IN LISTS CMAKE_PREFIX_PATH prefixes virtual_environment)
+  foreach(folder IN LISTS CMAKE_PREFIX_PATH prefixes virtual_environment LibTorch_LAST_RESORT)
     _libtorch_root_of("${folder}" root)
     if(root)
       set(${result} "${root}" PARENT_SCOPE)
@@ -70,10 +71,14 @@ if(LibTorch_ROOT)
   endforeach()
 endif()
 
+set(_libtorch_missing "LibTorch needs Torch_DIR, CMAKE_PREFIX_PATH or .venv, and the headers of Gloo (Debian: libgloo-dev)")
+if(LibTorch_LAST_RESORT)
+  string(APPEND _libtorch_missing "; it was ${LibTorch_LAST_RESORT} when gradtune was built")
+endif()
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_GLOO_INCLUDE_DIR
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "LibTorch needs Torch_DIR, CMAKE_PREFIX_PATH or .venv, and the headers of Gloo (Debian: libgloo-dev)")
+  REASON_FAILURE_MESSAGE "${_libtorch_missing}")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   # NDEBUG is part of LibTorch's ABI: at::RecordFunction has one more member without it.

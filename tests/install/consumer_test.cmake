@@ -10,13 +10,14 @@ endfunction()
 
 file(REMOVE_RECURSE "${WORK}")
 file(COPY "${CMAKE_CURRENT_LIST_DIR}/consumer" DESTINATION "${WORK}")
-set(package "${BUILD}")
 if(FROM STREQUAL "installed")
+  # As README says, and LibTorch is not named: it is where it was when gradtune was built.
   run(${CMAKE_COMMAND} --install "${BUILD}" --prefix "${WORK}/prefix")
-  file(GLOB_RECURSE package "${WORK}/prefix/*/gradtuneConfig.cmake")
-  get_filename_component(package "${package}" DIRECTORY)
+  set(packages -D "CMAKE_PREFIX_PATH=${WORK}/prefix")
+else()
+  set(packages -D "gradtune_DIR=${BUILD}" -D "Torch_DIR=${LIBTORCH}")
 endif()
-run(${CMAKE_COMMAND} -G Ninja -S "${WORK}/consumer" -B "${WORK}/build" -D gradtune_DIR=${package} -D Torch_DIR=${LIBTORCH}
-  -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+run(${CMAKE_COMMAND} -E env --unset=Torch_DIR --unset=CMAKE_PREFIX_PATH
+  ${CMAKE_COMMAND} -G Ninja -S "${WORK}/consumer" -B "${WORK}/build" ${packages} -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
 run(${CMAKE_COMMAND} --build "${WORK}/build")
 run("${WORK}/build/consumer")
