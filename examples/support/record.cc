@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <utility>
 
 namespace {
 
@@ -34,10 +35,20 @@ double Record::mean_loss(size_t last_steps) const {
   return count > 0 ? sum / static_cast<double>(count) : 0;
 }
 
-bool Record::is_before(const Step& step) { return step.progress.stage == "observe" && step.progress.step > 1; }
-bool Record::is_after(const Step& step) { return step.progress.stage == "watch"; }
+std::optional<Record::Parts> Record::before() const {
+  return medians([](const Step& step) { return step.progress.stage == "observe" && step.progress.step > 1; });
+}
 
-std::optional<Record::Parts> Record::medians(bool (*wanted)(const Step&)) const {
+// Of what was watched last: where the job tuned again, what was watched before then is not what was decided.
+std::optional<Record::Parts> Record::after() const {
+  const auto is_watched = [](const Step& step) { return step.progress.stage == "watch"; };
+  const auto last = std::find_if(steps_.rbegin(), steps_.rend(), is_watched);
+  if (last == steps_.rend()) return std::nullopt;
+  return medians(
+      [&](const Step& step) { return is_watched(step) && step.progress.strategy == last->progress.strategy; });
+}
+
+std::optional<Record::Parts> Record::medians(const std::function<bool(const Step&)>& wanted) const {
   std::vector<double> total, encode, decode, wait;
   for (const Step& step : steps_) {
     if (!wanted(step)) continue;
@@ -54,12 +65,12 @@ std::optional<Record::Parts> Record::medians(bool (*wanted)(const Step&)) const 
 }
 
 std::string Record::where_time_went() const {
-  const auto before = medians(is_before), after = medians(is_after);
-  if (!before || !after) return "";
+  const auto first = before(), last = after();
+  if (!first || !last) return "";
   std::string text = "where a step's time went on rank 0 (median ms)  before    after\n";
   const auto row = [&](const char* name, double Parts::*part) {
     char line[96];
-    std::snprintf(line, sizeof line, "  %-43s %8.1f %8.1f\n", name, (*before).*part, (*after).*part);
+    std::snprintf(line, sizeof line, "  %-43s %8.1f %8.1f\n", name, (*first).*part, (*last).*part);
     text += line;
   };
   row("model, optimizer and data", &Parts::compute);
@@ -97,12 +108,8 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
         {"first_commit", result.first_commit ? ordered_json(*result.first_commit) : ordered_json(nullptr)}};
     json["strategy"] = {{"label", result.strategy}, {"description", result.description}};
   }
-  struct Period {
-    const char* name;
-    bool (*wanted)(const Step&);
-  };
-  for (const auto& [name, wanted] : {Period{"before", is_before}, Period{"after", is_after}}) {
-    if (const auto parts = medians(wanted)) {
+  for (const auto& [name, parts] : {std::pair{"before", before()}, std::pair{"after", after()}}) {
+    if (parts) {
       json["profile"][name] = {{"step_ms", parts->total},
                                {"compute_ms", parts->compute},
                                {"encode_ms", parts->encode},

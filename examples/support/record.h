@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,9 +39,9 @@ class Record {
   struct Parts {
     double total = 0, compute = 0, encode = 0, decode = 0, wait = 0;
   };
-  std::optional<Parts> medians(bool (*wanted)(const Step&)) const;
-  static bool is_before(const Step& step);
-  static bool is_after(const Step& step);
+  std::optional<Parts> medians(const std::function<bool(const Step&)>& wanted) const;
+  std::optional<Parts> before() const;
+  std::optional<Parts> after() const;
 
   const int world_size_;
   std::chrono::steady_clock::time_point last_;
