@@ -73,7 +73,7 @@ endif()
 
 set(_libtorch_missing "LibTorch needs Torch_DIR, CMAKE_PREFIX_PATH or .venv, and the headers of Gloo (Debian: libgloo-dev)")
 if(LibTorch_LAST_RESORT)
-  string(APPEND _libtorch_missing "; it was ${LibTorch_LAST_RESORT} when gradtune was built")
+  string(APPEND _libtorch_missing ". It was ${LibTorch_LAST_RESORT} when gradtune was built")
 endif()
 find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_CPU_LIBRARY LibTorch_C10_LIBRARY LibTorch_GLOO_INCLUDE_DIR
