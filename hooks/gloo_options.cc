@@ -113,9 +113,24 @@ bool is_loopback(const std::string& address) {
   return address.starts_with("127.") || address == "::1" || address == "localhost";
 }
 
+namespace {
+
+// The first few of them, for people.
+std::string offers(const std::vector<std::string>& offered) {
+  constexpr size_t kMost = 8;
+  std::ostringstream text;
+  for (size_t r = 0; r < std::min(kMost, offered.size()); ++r) {
+    text << (r > 0 ? ", rank " : "rank ") << r << (offered[r].empty() ? " none yet" : " " + offered[r]);
+  }
+  if (offered.size() > kMost) text << ", ...";
+  return text.str();
+}
+
+}  // namespace
+
 std::string why_unreachable(const std::vector<std::string>& offered, int own_rank, const Environment& environment) {
   const auto master = environment("MASTER_ADDR");
-  if (!master || is_loopback(*master)) return "";
+  if (!master || is_loopback(*master)) return "";  // all ranks are on this machine
   std::ostringstream why;
   bool any = false;
   for (size_t r = 0; r < offered.size(); ++r) {
@@ -123,7 +138,10 @@ std::string why_unreachable(const std::vector<std::string>& offered, int own_ran
     why << (any ? ", " : "") << "rank " << r << " offered " << offered[r];
     any = true;
   }
-  if (!any) return "";
+  if (!any) {
+    const bool all_alike = std::ranges::count(offered, offered[0]) == std::ssize(offered);
+    return all_alike ? "" : "offered to each other were: " + offers(offered) + " (" + kInterfaceVariable + " chooses)";
+  }
   why << ", which is a loopback address that other machines can not reach, though MASTER_ADDR is " << *master
       << ": set " << kInterfaceVariable << " there to the interface that leads to the other ranks";
   if (!is_loopback(offered[static_cast<size_t>(own_rank)])) return why.str();

@@ -98,11 +98,21 @@ TEST(GlooOptions, ALoopbackAddressIsToldWhereTheMasterHasNone) {
                     HasSubstr("lo (127.0.0.1)")));
   EXPECT_THAT(why({"::1", "198.18.0.2", "127.0.0.1"}, "node1"),
               AllOf(StartsWith("rank 0 offered ::1, rank 2 offered 127.0.0.1, "), Not(HasSubstr("not set"))));
-  EXPECT_EQ(why({"198.18.0.1", "198.18.0.2"}, "198.18.0.1"), "");
-  EXPECT_EQ(why({"127.0.0.1", ""}, "127.0.0.1"), "");
   EXPECT_EQ(why({"127.0.0.1", "127.0.0.1"}, "localhost"), "") << "all ranks are on this machine";
+  EXPECT_EQ(why({"192.0.2.1", "127.0.0.1"}, "127.0.0.1"), "");
   EXPECT_THAT(why_unreachable({"127.0.0.1"}, 0, environment_of({{"MASTER_ADDR", "a"}, {"GLOO_SOCKET_IFNAME", "lo"}})),
               HasSubstr("here it is \"lo\""));
+}
+
+TEST(GlooOptions, AddressesOfDifferentNetworksAreTold) {
+  const auto why = [](const std::vector<std::string>& offered) {
+    return why_unreachable(offered, /*own_rank=*/0, environment_of({{"MASTER_ADDR", "198.18.0.1"}}));
+  };
+  EXPECT_EQ(why({"198.18.0.1", "172.17.0.1"}),
+            "offered to each other were: rank 0 198.18.0.1, rank 1 172.17.0.1 (GLOO_SOCKET_IFNAME chooses)");
+  EXPECT_THAT(why({"198.18.0.1", ""}), HasSubstr("rank 1 none yet"));
+  EXPECT_THAT(why(std::vector<std::string>{"a", "b", "c", "d", "e", "f", "g", "h", "i"}), HasSubstr("rank 7 h, ..."));
+  EXPECT_EQ(why({"198.18.0.1"}), "");
 }
 
 }  // namespace
