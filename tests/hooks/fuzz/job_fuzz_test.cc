@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Random jobs of 2 to 4 ranks, real processes with Gloo between them. Those without a mistake have to train as plain
+// data-parallel training does; where one rank makes a mistake every rank has to end with an error, at once.
+//
+//   FUZZ_JOBS=300         so many jobs, a quarter of them with a mistake
+//   FUZZ_SEED=17          this job alone
+//   FUZZ_FIRST=1000       the seed of the first one
+//   FUZZ_WITHOUT=a,b      without these features (features.cc)
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <sstream>
+
+#include "tests/hooks/fuzz/job_runner.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+constexpr int kBatch = 12;             // jobs of one start of processes
+constexpr double kMistakeLimitS = 30;  // of a job with a mistake, from the start of its processes
+constexpr double kMostLaterS = 2;      // that any rank ends after the first one's error
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+uint64_t number(const char* variable, uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::vector<JobPlan> drawn_jobs(bool with_fault) {
+  const Features features = Features::from_environment();
+  const uint64_t only = number("FUZZ_SEED", 0);
+  const uint64_t first = only > 0 ? only : number("FUZZ_FIRST", 1);
+  const uint64_t count = only > 0 ? 1 : number("FUZZ_JOBS", 8);
+  std::vector<JobPlan> plans;
+  for (uint64_t seed = first; seed < first + count; ++seed) {
+    JobPlan plan = draw_job(seed, features);
+    if (plan.fault.has_value() == with_fault) plans.push_back(std::move(plan));
+  }
+  return plans;
+}
+
+// A folder of its own for each start of processes; copies have its name from their environment.
+class Folder {
+ public:
+  Folder() : path_(std::filesystem::temp_directory_path() / ("gradtune_job_fuzz." + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  const std::filesystem::path path_;
+};
+
+template <class... Values>
+void say(const char* format, Values... values) {
+  std::printf(format, values...);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+// --- jobs without a mistake ------------------------------------------------------------------------------------------
+
+// What a copy does.
+void run_batch(const Rank&) {
+  auto group = make_group();
+  std::istringstream seeds(std::getenv("FUZZ_BATCH"));
+  for (std::string seed; std::getline(seeds, seed, ',');) {
+    const JobPlan plan = draw_job(std::stoull(seed), Features::from_environment());
+    JobRunner job(plan, group, std::getenv("FUZZ_FOLDER"));
+    try {
+      job.run();
+    } catch (const std::exception& error) {
+      const std::string what = error.what();
+      say("job %s wrong: %s", seed.c_str(), what.substr(0, what.find("\nframe #")).c_str());
+      std::fflush(stdout);
+      std::_Exit(1);  // the others are told by their connections
+    }
+    say("job %s done, %ld switches", seed.c_str(), static_cast<long>(job.switches()));
+  }
+}
+
+int64_t switches_in(const std::string& output) {
+  int64_t sum = 0;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(" done, ");
+    if (at != std::string::npos) sum += std::atoll(line.c_str() + at + 7);
+  }
+  return sum;
+}
+
+std::string end_of(const std::string& output) {
+  constexpr size_t kMost = 3000;
+  return output.substr(output.size() > kMost ? output.size() - kMost : 0);
+}
+
+// Starts the jobs, which have the same number of ranks. Those behind one that is wrong are started again without it.
+void run_jobs(const std::vector<JobPlan>& plans, int64_t& switches) {
+  for (size_t first = 0; first < plans.size();) {
+    const Folder folder;
+    const size_t count = std::min<size_t>(kBatch, plans.size() - first);
+    std::string seeds;
+    for (size_t job = first; job < first + count; ++job) seeds += std::to_string(plans[job].seed) + ",";
+    const auto ends = start_ranks(plans[first].ranks, run_batch,
+                                  {.time_limit_s = 60 + 20.0 * static_cast<double>(count),
+                                   .environment = {{"FUZZ_BATCH", seeds}, {"FUZZ_FOLDER", folder.path()}}});
+    size_t done = 0;
+    const auto is_done = [&](const RankEnd& end) {
+      return end.output.find("job " + std::to_string(plans[first + done].seed) + " done") != std::string::npos;
+    };
+    while (done < count && std::ranges::all_of(ends, is_done)) ++done;
+    switches += switches_in(ends[0].output);
+    first += done;
+    std::string outputs;
+    bool ended_well = true;
+    for (size_t rank = 0; rank < ends.size(); ++rank) {
+      ended_well = ended_well && ends[rank].in_time && ends[rank].exit_code == 0;
+      outputs += "rank " + std::to_string(rank) + " exit code " + std::to_string(ends[rank].exit_code) + ":\n" +
+                 end_of(ends[rank].output) + "\n";
+    }
+    if (done < count) {
+      ADD_FAILURE() << to_text(plans[first]) << "\n" << outputs;
+      ++first;
+    } else if (!ended_well) {
+      ADD_FAILURE() << "all jobs were done, but not all processes ended well: " << seeds << "\n" << outputs;
+    }
+  }
+}
+
+TEST(JobFuzz, TrainsAsPlainTrainingDoes) {
+  std::map<int, std::vector<JobPlan>> by_ranks;
+  for (JobPlan& plan : drawn_jobs(/*with_fault=*/false)) by_ranks[plan.ranks].push_back(std::move(plan));
+  int64_t switches = 0;
+  for (const auto& [ranks, plans] : by_ranks) run_jobs(plans, switches);
+  say("strategies were switched %ld times", static_cast<long>(switches));
+}
+
+// --- jobs with a mistake ---------------------------------------------------------------------------------------------
+
+// What a copy does. An error is told when it is caught; then the stack unwinds as in a user's program.
+void run_mistake(const Rank&) {
+  const JobPlan plan = draw_job(number("FUZZ_MISTAKE", 0), Features::from_environment());
+  auto group = make_group();
+  JobRunner job(plan, group, std::getenv("FUZZ_FOLDER"));
+  try {
+    job.run();
+    say("no error");
+  } catch (const std::runtime_error& error) {
+    say("error at %.3f: %s", now_s(), error.what());
+  } catch (const std::exception& error) {
+    say("an error that is no std::runtime_error at %.3f: %s", now_s(), error.what());
+  }
+}
+
+// Returns how long after the first error the last rank ended.
+double check_mistake(const JobPlan& plan) {
+  const Folder folder;
+  const double start_s = now_s();
+  const auto ends =
+      start_ranks(plan.ranks, run_mistake,
+                  {.time_limit_s = kMistakeLimitS,
+                   .environment = {{"FUZZ_MISTAKE", std::to_string(plan.seed)}, {"FUZZ_FOLDER", folder.path()}}});
+  double first_s = 1e300, last_s = 0;
+  std::string wrong, outputs;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const RankEnd& end = ends[static_cast<size_t>(rank)];
+    const bool errs =
+        rank != plan.fault->rank || (plan.fault->name != "fault_leave" && plan.fault->name != "fault_exit");
+    const std::string who = "rank " + std::to_string(rank);
+    const size_t at = end.output.find("error at ");
+    if (at != std::string::npos) first_s = std::min(first_s, std::atof(end.output.c_str() + at + 9));
+    last_s = std::max(last_s, start_s + end.seconds);
+    if (!end.in_time) {
+      wrong += who + " did not end; ";
+    } else if (errs && at == std::string::npos) {
+      wrong += who + " ended without an error that is a std::runtime_error; ";
+    } else if (errs && end.exit_code != 0) {
+      wrong += who + " ended with exit code " + std::to_string(end.exit_code) + "; ";
+    }
+    outputs += who + ", ended at " + std::to_string(start_s + end.seconds) + ":\n" + end_of(end.output) + "\n";
+  }
+  say("job %ld, %s: the last rank ended %.2f s after the first error", static_cast<long>(plan.seed),
+      plan.fault->name.c_str(), last_s - first_s);
+  EXPECT_EQ(wrong, "") << to_text(plan) << "\n" << outputs;
+  return wrong.empty() ? last_s - first_s : 0;
+}
+
+TEST(JobFuzz, AMistakeOfOneRankEndsAllRanks) {
+  if (std::getenv("RANKS_TEST_COPY") != nullptr) start_ranks(0, run_mistake);
+  for (const JobPlan& plan : drawn_jobs(/*with_fault=*/true)) {
+    // A machine that stalls is late now and then, a fault each time.
+    double later_s = check_mistake(plan);
+    for (int again = 0; again < 2 && later_s > kMostLaterS; ++again) later_s = std::min(later_s, check_mistake(plan));
+    EXPECT_LE(later_s, kMostLaterS) << to_text(plan);
+  }
+}
+
+}  // namespace
+}  // namespace gradtune::test

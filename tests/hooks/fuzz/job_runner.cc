@@ -1,0 +1,275 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/hooks/fuzz/job_runner.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+
+#include "tests/hooks/fuzz/random_strategy.h"
+
+namespace gradtune::test {
+namespace {
+
+std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> gradients;
+  for (const torch::Tensor& parameter : parameters) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+}  // namespace
+
+JobRunner::JobRunner(const JobPlan& plan, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string folder)
+    : plan_(plan),
+      group_(std::move(group)),
+      rank_(group_->getRank()),
+      folder_(std::move(folder)),
+      lossy_(plan.unscaled) {}
+
+void JobRunner::run() {
+  if (!plan_.fault) plain_.emplace(plan_);
+  if (is_wrong("fault_model")) plan_.model.blocks[0].width += 3;
+  if (is_wrong("fault_format")) plan_.model.blocks[0].layout = BlockPlan::Layout::transposed;
+  model_ = make_model(plan_, initial_values(plan_, rank_));
+  if (plan_.fault) model_->add_buffer("cache", is_wrong("fault_buffer") ? 20 : 10);
+  if (is_wrong("fault_frozen")) model_->parameters().front().set_requires_grad(false);
+  if (is_wrong("fault_parameter")) model_->register_parameter("double", torch::zeros({3}, torch::kDouble));
+  parameters_ = trained(*model_);
+  inner_ = make_optimizer(plan_.optimizer, parameters_);
+  if (plan_.strategy_file) {
+    strategy_ = file("start.json");
+    if (rank_ == 0) write_random_strategy(plan_, *model_, strategy_);
+    meet(*group_);
+  }
+  wrap_model();
+  if (plain_) check_equal("parameter", parameters_, plain_->parameters());
+  for (int step = 0; step < static_cast<int>(plan_.steps.size()); ++step) {
+    if (is_wrong("fault_leave", step)) return;
+    train(step);
+  }
+}
+
+Options JobRunner::options() const {
+  Options options{.fidelity = std::string(core::to_string(plan_.fidelity)),
+                  .lossy_after = plan_.lossy_after,
+                  .policy = plan_.policy,
+                  .tuning_budget = plan_.tuning_budget,
+                  .tuning_share = 1.0,
+                  .host_threads = 1,
+                  .seed = static_cast<int64_t>(plan_.seed),
+                  .quiet = std::getenv("FUZZ_LOUD") == nullptr};
+  if (!plan_.compressors.empty()) options.compressors = plan_.compressors;
+  if (!strategy_.empty()) options.strategy = strategy_;
+  if (!plan_.fault) options.timeout = 20;  // with a mistake, users' default
+  if (is_wrong("fault_option")) options.fidelity = "loss";
+  if (is_wrong("fault_option_differs")) options.seed = 99;
+  return options;
+}
+
+void JobRunner::wrap_model() {
+  const std::string pacing = std::to_string(plan_.pacing_mbit);
+  plan_.pacing_mbit > 0 ? setenv("GRADTUNE_PACING_MBIT", pacing.c_str(), 1) : unsetenv("GRADTUNE_PACING_MBIT");
+  if (optimizer_) {
+    *optimizer_ = wrap(*inner_, *model_, group_, options());
+  } else {
+    optimizer_.emplace(wrap(*inner_, *model_, group_, options()));
+  }
+  epoch_ = optimizer_->progress().epoch;
+  if (plain_) plain_->share_buffers();
+}
+
+void JobRunner::train(int step) {
+  const StepPlan& plan = plan_.steps[static_cast<size_t>(step)];
+  if (plan.closure) {
+    optimizer_->step([&] { return passes(step); });
+  } else {
+    if (!is_wrong("fault_no_backward", step)) passes(step);
+    if (is_wrong("fault_between", step)) throw std::runtime_error("of the user, before step()");
+    if (!plan.skip && !is_wrong("fault_no_step", step)) optimizer_->step();
+  }
+  if (const int64_t epoch = optimizer_->progress().epoch; epoch != epoch_) {
+    ++switches_;
+    epoch_ = epoch;
+  }
+  if (plain_) check_step(plan);
+  if (plan.evaluate) evaluate();
+  if (plan.skip && plan.saves()) {  // which is done between steps
+    optimizer_->zero_grad();
+    if (plain_) plain_->drop_gradients();
+  }
+  do_after(plan.after);
+  if (plan_.fault) make_mistake(step);
+}
+
+torch::Tensor JobRunner::passes(int step) {
+  const StepPlan& plan = plan_.steps[static_cast<size_t>(step)];
+  if (plan.zero == StepPlan::Zero::wrapped) {
+    optimizer_->zero_grad();
+  } else {
+    zero_grad(plan.zero, parameters_, *inner_, *model_);
+  }
+  if (plain_) plain_->zero_grad(plan.zero);
+  torch::Tensor loss;
+  const int count = plan.passes + (is_wrong("fault_extra_pass", step) ? 1 : 0);
+  for (int index = 0; index < count; ++index) {
+    const bool synced = index >= plan.unsynced && !is_wrong("fault_no_sync", step);
+    if (synced) {
+      loss = pass(step, index, synced);
+    } else {
+      const auto guard = optimizer_->no_sync();
+      loss = pass(step, index, synced);
+    }
+  }
+  edit_gradients(plan);
+  return loss;
+}
+
+torch::Tensor JobRunner::pass(int step, int index, bool synced) {
+  const StepPlan& plan = plan_.steps[static_cast<size_t>(step)];
+  const int nonfinite = index + 1 == plan.passes ? plan.nonfinite : -1;
+  torch::Tensor loss = model_->loss({rank_, step, index}, exception_at(step));
+  if (nonfinite == rank_) loss = loss * std::numeric_limits<float>::infinity();
+  loss.backward();
+  if (!plain_) return loss;
+  plain_->pass(step, index, nonfinite);
+  if (!synced) return loss;
+  if (nonfinite < 0) {
+    check_pass();
+  } else {
+    bool finite = true;
+    for (const torch::Tensor& p : parameters_) {
+      if (p.grad().defined()) finite = finite && torch::isfinite(p.grad()).all().item<bool>();
+    }
+    if (finite) throw Wrong("an infinite loss on rank " + std::to_string(nonfinite) + " is not seen");
+  }
+  plain_->take_gradients(parameters_);
+  return loss;
+}
+
+void JobRunner::check_pass() {
+  const std::vector<Average> averages = plain_->averages();
+  const bool lossy = plan_.fidelity == core::Fidelity::lossy && optimizer_->progress().step >= plan_.lossy_after;
+  if (lossy) {
+    lossy_.check(averages, parameters_);
+  } else {
+    check_gradients(averages, parameters_, plan_.ranks, plan_.fidelity);
+  }
+}
+
+void JobRunner::edit_gradients(const StepPlan& step) {
+  if (step.clip) torch::nn::utils::clip_grad_norm_(parameters_, 0.5);
+  if (!step.scale) return;
+  const torch::NoGradGuard no_grad;
+  for (const torch::Tensor& p : parameters_) {
+    if (p.grad().defined()) p.grad().mul_(0.5);
+  }
+}
+
+// An update is that of the user's optimizer alone, so from the same gradients it has the same bits.
+void JobRunner::check_step(const StepPlan& step) {
+  plain_->take_gradients(parameters_);
+  if (!step.skip) {
+    plain_->step();
+    plain_->share_buffers();
+    check_equal("parameter", parameters_, plain_->parameters());
+    check_equal("buffer", model_->buffers(), plain_->model().buffers());
+    check_alike("buffer", model_->buffers(), *group_);
+  }
+  check_alike("parameter", model_->parameters(), *group_);
+  check_alike("gradient", gradients_of(parameters_), *group_);
+}
+
+void JobRunner::evaluate() {
+  const torch::NoGradGuard no_grad;
+  model_->eval();
+  model_->loss({rank_, 1000, 0});
+  model_->train();
+  optimizer_->exclude_step();
+}
+
+void JobRunner::do_after(StepPlan::After after) {
+  switch (after) {
+    case StepPlan::After::nothing: return;
+    case StepPlan::After::save: optimizer_->save_checkpoint(file("checkpoint")); return;
+    case StepPlan::After::failed_save: expect_failed_save(); return;
+    case StepPlan::After::restart: restart(); return;
+    case StepPlan::After::rewrap: optimizer_.reset(); [[fallthrough]];
+    case StepPlan::After::assign: wrap_model(); return;
+    case StepPlan::After::import: import_strategy(); return;
+  }
+}
+
+// As a process that starts from the files does.
+void JobRunner::restart() {
+  optimizer_->save_checkpoint(file("checkpoint"));
+  if (rank_ == 0) {
+    torch::save(model_, file("model.pt"));
+    torch::save(*inner_, file("inner.pt"));
+  }
+  meet(*group_);
+  optimizer_.reset();
+  model_ = make_model(plan_, initial_values(plan_, rank_) + 5);
+  torch::load(model_, file("model.pt"));
+  parameters_ = trained(*model_);
+  inner_ = make_optimizer(plan_.optimizer, parameters_);
+  torch::load(*inner_, file("inner.pt"));
+  wrap_model();
+  optimizer_->load_checkpoint(file("checkpoint"));
+  if (plain_) plain_->drop_gradients();
+  meet(*group_);  // the files may be written again
+}
+
+void JobRunner::import_strategy() {
+  if (optimizer_->progress().step == 0) return;  // there is none yet
+  strategy_ = file("exported.json");
+  optimizer_->export_strategy(strategy_);
+  meet(*group_);
+  optimizer_.reset();
+  wrap_model();
+}
+
+void JobRunner::expect_failed_save() {
+  const std::string no_folder = file("no_folder");
+  if (rank_ == 0) std::ofstream(no_folder) << "a file";
+  meet(*group_);
+  try {
+    optimizer_->save_checkpoint(no_folder + "/checkpoint");
+  } catch (const std::runtime_error&) {
+    return;
+  }
+  throw Wrong("a checkpoint was saved in a folder that can not be");
+}
+
+// --- mistakes of one rank --------------------------------------------------------------------------------------------
+
+bool JobRunner::is_wrong(const char* fault) const {
+  return plan_.fault && plan_.fault->name == fault && plan_.fault->rank == rank_;
+}
+
+bool JobRunner::is_wrong(const char* fault, int step) const { return is_wrong(fault) && plan_.fault->step == step; }
+
+RandomModelImpl::Between JobRunner::exception_at(int step) const {
+  if (is_wrong("fault_exit", step)) _exit(3);
+  if (is_wrong("fault_forward", step)) {
+    return [](torch::Tensor) -> torch::Tensor { throw std::runtime_error("of the user, in forward"); };
+  }
+  if (!is_wrong("fault_backward", step)) return nullptr;
+  return [](torch::Tensor x) {
+    x.register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user, in backward"); });
+    return x;
+  };
+}
+
+void JobRunner::make_mistake(int step) {
+  if (is_wrong("fault_buffer_grows", step)) model_->add_buffer("cache", 20);
+  if (is_wrong("fault_save", step)) optimizer_->save_checkpoint(file("checkpoint"));
+  if (is_wrong("fault_rewrap", step)) wrap_model();
+  if (plan_.fault->name == "fault_load" && plan_.fault->step == step) {
+    optimizer_->save_checkpoint(file("checkpoint"));
+    if (plan_.fault->rank == rank_) optimizer_->load_checkpoint(file("checkpoint"));
+  }
+}
+
+}  // namespace gradtune::test

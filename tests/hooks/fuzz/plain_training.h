@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What plain data-parallel training gives, in one process and without communication: every rank's passes on its own
+// batches, one after the other, with the gradients and buffers that this rank would have; averages in float64.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <memory>
+#include <vector>
+
+#include "tests/hooks/fuzz/random_model.h"
+
+namespace gradtune::test {
+
+struct Average {
+  torch::Tensor value;  // float64; undefined where no rank has a gradient
+  torch::Tensor scale;  // mean of the magnitudes that it is of
+};
+
+class PlainTraining {
+ public:
+  // From rank 0's values.
+  explicit PlainTraining(const JobPlan& plan);
+
+  RandomModelImpl& model() { return *model_; }
+  const std::vector<torch::Tensor>& parameters() const { return parameters_; }
+
+  // One pass of every rank; a rank's gradients add to what it has.
+  void pass(int step, int index, int nonfinite_rank);
+  // What every rank's gradients are after a pass that communicates.
+  std::vector<Average> averages() const;
+  // All ranks have these from now on, and those of rank 0 as buffers after step() and wrap().
+  void take_gradients(const std::vector<torch::Tensor>& of);
+  void share_buffers();
+  void zero_grad(StepPlan::Zero how);
+  void drop_gradients() { zero_grad(StepPlan::Zero::wrapped); }
+  // With the gradients of rank 0.
+  void step();
+
+ private:
+  struct Replica {
+    std::vector<torch::Tensor> gradients, buffers;
+  };
+  void enter(Replica& replica);
+  void leave(Replica& replica);
+
+  const uint64_t seed_;
+  RandomModel model_;
+  std::vector<torch::Tensor> parameters_, buffers_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::vector<Replica> replicas_;
+};
+
+void zero_grad(StepPlan::Zero how, const std::vector<torch::Tensor>& parameters, torch::optim::Optimizer& optimizer,
+               torch::nn::Module& module);
+
+}  // namespace gradtune::test

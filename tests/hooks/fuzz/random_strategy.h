@@ -1,0 +1,18 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A strategy file with random buckets, programs and order, for a job to start from.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <string>
+
+#include "tests/hooks/fuzz/job_plan.h"
+
+namespace gradtune::test {
+
+// The module's trained parameters are the tensors, in random order.
+void write_random_strategy(const JobPlan& plan, const torch::nn::Module& module, const std::string& file);
+
+}  // namespace gradtune::test
