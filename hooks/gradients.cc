@@ -12,6 +12,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/core/hash.h"
+
 namespace gradtune {
 namespace {
 
@@ -242,10 +244,17 @@ torch::Tensor Gradients::adopt_later(int32_t position) {
 
 void Gradients::forget(int32_t position) { parameters_[static_cast<size_t>(position)].tensor.mutable_grad().reset(); }
 
-uint64_t Gradients::writes() const {
-  uint64_t writes = 0;
-  for (const Parameter& parameter : parameters_) writes += static_cast<uint64_t>(parameter.tensor._version());
-  return writes;
+// Their versions do not tell: optimizers write by way of data().
+uint64_t Gradients::sample() const {
+  constexpr size_t kParameters = 8;
+  core::Hasher hasher;
+  for (size_t i = 0; i < std::min(kParameters, parameters_.size()); ++i) {
+    const torch::Tensor& tensor = parameters_[i * parameters_.size() / kParameters % parameters_.size()].tensor;
+    uint16_t value = 0;
+    std::memcpy(&value, tensor.const_data_ptr(), sizeof value);
+    hasher.add(value);
+  }
+  return hasher.value();
 }
 
 }  // namespace gradtune

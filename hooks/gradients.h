@@ -62,8 +62,8 @@ class Gradients {
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
 
-  // How often the parameters were written, all together: an optimizer's step does.
-  uint64_t writes() const;
+  // A hash of a few of the parameters' values, which an optimizer's step changes.
+  uint64_t sample() const;
 
  private:
   class Hook;

@@ -17,6 +17,7 @@
 #include "hooks/launcher.h"
 #include "hooks/link_probe.h"
 #include "hooks/shared_state.h"
+#include "hooks/store_server.h"
 #include "hooks/within.h"
 #include "tuner/agreement.h"
 #include "tuner/files.h"
@@ -265,7 +266,12 @@ std::string Peers::explain(const core::Error& error, int64_t step) {
   return "gradtune: " + me + ": " + known.message;
 }
 
-void Peers::leave(int64_t step) { roll_call_.sign_off("left after step " + std::to_string(step)); }
+// Where rank 0 left before, with the store, nobody is left to be told.
+void Peers::leave(int64_t step) {
+  if (is_served(store_, std::chrono::milliseconds(500))) {
+    roll_call_.sign_off("left after step " + std::to_string(step));
+  }
+}
 
 void Peers::close(bool failed) {
   for (auto* group : {&data_, &control_, &intra_, &inter_}) {

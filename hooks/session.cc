@@ -221,7 +221,7 @@ void Session::take_ready(int32_t position) {
 }
 
 void Session::begin_backward() {
-  if (writes_at_average_ && *writes_at_average_ != gradients_.writes()) {
+  if (averaged_at_ && *averaged_at_ != gradients_.sample()) {
     warnings_.once(
         Warnings::Kind::raw_step,
         "the parameters were changed after a backward pass, but not by the wrapped optimizer; call its step(), "
@@ -308,7 +308,7 @@ void Session::finish_backward() {
   }
   pass_.end();
   accumulated_ = false;
-  writes_at_average_ = gradients_.writes();
+  averaged_at_ = gradients_.sample();
   own_ns_ += clock_->now_ns() - finished_ns;
 }
 
@@ -474,7 +474,7 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   excluded_ = false;
   pass_.forget();
   accumulated_ = false;
-  writes_at_average_.reset();
+  averaged_at_.reset();
   excess_ = {};
   ++step_;
   return loss;

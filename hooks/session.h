@@ -144,9 +144,9 @@ class Session {
   int64_t step_ = 0;
   BackwardPass pass_;
   const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
-  bool accumulated_ = false;                   // by a pass under no_sync, since the last step()
-  std::optional<uint64_t> writes_at_average_;  // of the parameters, where no step() followed yet
-  bool excluded_ = true;                       // the first step is
+  bool accumulated_ = false;             // by a pass under no_sync, since the last step()
+  std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
+  bool excluded_ = true;                 // the first step is
   bool order_learned_ = false;
   int64_t first_ready_ns_ = 0;
   int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor

@@ -39,7 +39,7 @@ std::string strides_of(const torch::Tensor& tensor) {
   for (size_t d = 0; d < strides.size(); ++d) {
     if (tensor.size(static_cast<int64_t>(d)) == 1) strides[d] = 0;
   }
-  return c10::str(strides);
+  return c10::str(c10::IntArrayRef(strides));
 }
 
 }  // namespace
@@ -68,7 +68,9 @@ std::string first_difference(std::string_view one, int rank_of_one, std::string_
       const std::string_view other_field = f < other_fields.size() ? other_fields[f] : std::string_view();
       if (field == other_field) continue;
       const auto value = [](std::string_view of) { return of.substr(std::min(of.find(kIs) + 1, of.size())); };
-      const std::string_view property = field.substr(0, field.find(kIs));
+      const std::string_view named = field.empty() ? other_field : field;
+      const std::string_view property = named.substr(0, named.find(kIs));
+      //X(field.empty() ? other_field : field).substr(0, (field.empty() ? other_field : field).find(kIs));
       return std::string(name) + ": " + std::string(property) + " is " + on(value(field), rank_of_one) + " and " +
              on(value(other_field), rank_of_other);
     }
