@@ -49,6 +49,9 @@ class Core {
 
   int in_flight() const { return in_flight_; }
 
+  // The same state, of the same program.
+  bool operator==(const Core&) const = default;
+
  private:
   void advance(int32_t bucket, std::vector<Action>& actions);
   void issue(std::vector<Action>& actions);
@@ -57,6 +60,8 @@ class Core {
   struct State {
     int32_t op = 0;          // the next operation
     bool may_issue = false;  // it is a collective and waits for its turn
+
+    bool operator==(const State&) const = default;
   };
   const Program* program_ = nullptr;
   std::vector<State> buckets_;
