@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "engine/comm/add_up.h"
+#include "engine/core/bounded_wait.h"
 #include "hooks/gloo_abort.h"
 #include "hooks/gloo_exchange.h"
 #include "hooks/gloo_options.h"
@@ -78,11 +79,15 @@ class C10dCommunicator final : public comm::Communicator {
     if (gloo_) exchange_.emplace(gloo_);
   }
 
+  // A backend waits for its threads, which tell the last completions, and has no limit for that: so a thread waits for it
+  // that has one. What is under way may take as long as its own limit where the backend has no abort.
   ~C10dCommunicator() override {
-    exchange_.reset();
-    gloo_.reset();
-    backend_.reset();  // ends its threads, which tell the last completions
-    for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
+    core::BoundedThread("the end of a process group", [this] {
+      exchange_.reset();
+      gloo_.reset();
+      backend_.reset();
+      for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
+    }).join(longest_ms_ + core::kMostWaitMs);
   }
 
   int rank() const override { return backend_->getRank(); }
@@ -93,6 +98,7 @@ class C10dCommunicator final : public comm::Communicator {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
       return;
     }
+    longest_ms_ = std::max(longest_ms_, collective.timeout_ms);
     std::shared_ptr<Running> running;
     try {
       running = std::make_shared<Running>(*this, collective, sink, token);
@@ -350,6 +356,7 @@ class C10dCommunicator final : public comm::Communicator {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::optional<GlooExchange> exchange_;
   std::atomic<bool> aborted_ = false;
+  int64_t longest_ms_ = 0;  // that a collective may take
   std::atomic<int64_t> pending_ = 0;
   std::mutex spare_mutex_;
   std::vector<Parts> spare_;  // of collectives that have ended

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "engine/comm/communicator.h"
 #include "engine/core/clock.h"
@@ -13,11 +14,16 @@
 
 namespace gradtune {
 
-// Over all ranks of the communicator, which has nothing else under way. All-gathers of a few bytes, one by one and several
-// at once: what several take more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some
-// that leave as many bytes at each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many.
-// Throws core::Exception.
-policies::IdleLink probe_link(comm::Communicator& communicator, const core::Clock& clock, int64_t timeout_ms,
-                              int64_t most_bytes);
+struct ProbedLink {
+  comm::Communicator& communicator;  // with nothing else under way
+  const core::Clock& clock;
+  int64_t timeout_ms;                         // of each collective
+  const std::function<core::Status()> alarm;  // as that of comm::run
+};
+
+// Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take more
+// than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some that leave as many bytes at
+// each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many. Throws core::Exception.
+policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes);
 
 }  // namespace gradtune

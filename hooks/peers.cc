@@ -94,7 +94,8 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator, int64_t most_bytes) {
-    return communicator ? probe_link(*communicator, clock, timeout_ms_, most_bytes) : policies::IdleLink();
+    if (!communicator) return policies::IdleLink();
+    return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, most_bytes);
   };
   // What a byte takes over the network the baselines tell, but they send nothing over the links inside nodes alone.
   constexpr int64_t kInsideBytes = 8 << 20;

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <string>
+#include <vector>
 
 #include "engine/core/clock.h"
 
@@ -44,40 +46,54 @@ void abort_anyway(Communicator& communicator) noexcept {
   }
 }
 
-core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm,
-                 int64_t most_abort_ms) {
-  const std::string name(core::to_string(collective.kind));
-  Waiter waiter;
-  std::future<core::Status> result = waiter.result();
-  try {
-    communicator.start(collective, waiter, 0);
-  } catch (...) {
-    core::Error error = core::caught_error(name);
-    abort_anyway(communicator);
-    return error;
-  }
-  const core::SteadyClock clock;
-  const int64_t limit_ms = completion_limit_ms(collective.timeout_ms), begin_ns = clock.now_ns();
-  const auto wait_ms = [&](int64_t ms) {
-    return result.wait_for(std::chrono::milliseconds(ms)) == std::future_status::ready;
-  };
+core::Status run(Communicator& communicator, std::span<const Collective> collectives,
+                 const std::function<core::Status()>& alarm, int64_t most_abort_ms) {
+  std::deque<Waiter> waiters;
+  std::vector<std::future<core::Status>> results;
   core::Status failed;
-  while (failed.ok() && !wait_ms(alarm ? std::min(limit_ms, kAlarmPeriodMs) : limit_ms)) {
-    if (clock.now_ns() - begin_ns >= limit_ms * 1'000'000) {
-      failed = core::Error{core::Error::Code::timeout,
-                           name + " told nothing for " + std::to_string(limit_ms) + " ms, against its deadline"};
-    } else if (alarm) {
-      try {
-        failed = alarm();
-      } catch (...) {
-        failed = core::caught_error("the alarm");
-      }
+  int64_t limit_ms = 0;
+  for (const Collective& collective : collectives) {
+    limit_ms = std::max(limit_ms, completion_limit_ms(collective.timeout_ms));
+    results.push_back(waiters.emplace_back().result());
+    try {
+      communicator.start(collective, waiters.back(), 0);
+    } catch (...) {
+      failed = core::caught_error(core::to_string(collective.kind));
+      results.pop_back();  // nobody tells its completion
+      break;
     }
   }
-  if (failed.ok()) return result.get();
-  abort_anyway(communicator);
-  if (!wait_ms(most_abort_ms)) core::end_process(name + ", which was aborted,", most_abort_ms);
-  return failed;
+  const core::SteadyClock clock;
+  const int64_t begin_ns = clock.now_ns();
+  const auto ends_within = [&](const std::future<core::Status>& result, int64_t ms) {
+    return result.wait_for(std::chrono::milliseconds(ms)) == std::future_status::ready;
+  };
+  core::Status ended;
+  for (size_t r = 0; r < results.size(); ++r) {
+    const std::string name(core::to_string(collectives[r].kind));
+    while (failed.ok() && !ends_within(results[r], alarm ? std::min(limit_ms, kAlarmPeriodMs) : limit_ms)) {
+      if (clock.now_ns() - begin_ns >= limit_ms * 1'000'000) {
+        failed = core::Error{core::Error::Code::timeout,
+                             name + " told nothing for " + std::to_string(limit_ms) + " ms, against its deadline"};
+      } else if (alarm) {
+        try {
+          failed = alarm();
+        } catch (...) {
+          failed = core::caught_error("the alarm");
+        }
+      }
+    }
+    if (!failed.ok()) abort_anyway(communicator);
+    if (!ends_within(results[r], most_abort_ms)) core::end_process(name + ", which was aborted,", most_abort_ms);
+    if (core::Status own = results[r].get(); ended.ok()) ended = std::move(own);
+  }
+  if (results.empty() && !failed.ok()) abort_anyway(communicator);
+  return failed.ok() ? ended : failed;
+}
+
+core::Status run(Communicator& communicator, const Collective& collective, const std::function<core::Status()>& alarm,
+                 int64_t most_abort_ms) {
+  return run(communicator, {&collective, 1}, alarm, most_abort_ms);
 }
 
 }  // namespace gradtune::comm

@@ -109,4 +109,8 @@ constexpr int64_t kAlarmPeriodMs = 250;
 core::Status run(Communicator& communicator, const Collective& collective,
                  const std::function<core::Status()>& alarm = {}, int64_t most_abort_ms = core::kMostWaitMs);
 
+// The same for several that are under way at once, in this order; the error of the first that has one.
+core::Status run(Communicator& communicator, std::span<const Collective> collectives,
+                 const std::function<core::Status()>& alarm = {}, int64_t most_abort_ms = core::kMostWaitMs);
+
 }  // namespace gradtune::comm

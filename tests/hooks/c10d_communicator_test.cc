@@ -175,12 +175,12 @@ TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
     auto group = make_group();
     auto communicator =
         make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
-    const policies::IdleLink messages = probe_link(*communicator, core::SteadyClock(), 20'000, /*most_bytes=*/0);
+    const policies::IdleLink messages = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, /*most_bytes=*/0);
     EXPECT_GT(messages.message_us, 0);
     EXPECT_GE(messages.wait_us, 0);
     EXPECT_LE(messages.wait_us, messages.message_us);
     EXPECT_EQ(messages.byte_us, 0);
-    const policies::IdleLink bytes = probe_link(*communicator, core::SteadyClock(), 20'000, 8 << 20);
+    const policies::IdleLink bytes = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, 8 << 20);
     EXPECT_GT(bytes.byte_us, 1e-6);  // 1 TB/s
     EXPECT_LT(bytes.byte_us, 1);     // 1 MB/s
   });
