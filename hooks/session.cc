@@ -103,20 +103,31 @@ void Session::set_up() {
 // A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
 void Session::take_imported() {
   if (settings_.strategy.empty()) return;
-  const std::string text = peers_.broadcast_file(settings_.strategy, 1 << 20);
   const std::vector<core::CompressorTraits> known = compress::known_traits();
-  const auto refuse = [&](const core::Error& error) {
-    throw core::Exception({error.code, "gradtune: strategy file " + settings_.strategy + ": " + error.message});
-  };
-  auto file = tuner::parse_strategy(text, known);
-  if (!file) refuse(file.error());
-  auto table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
-  if (!table) refuse(table.error());
-  for (const core::Bucket& bucket : file.value().strategy.buckets)
-    job_.optimizers->check_momentum(bucket.option.codecs);
-  lay(table.value());
-  order_learned_ = true;
-  imported_ = std::move(file.value());
+  // A process with several models has one variable for all: the file is taken that is for this one.
+  std::optional<core::Error> why_not;
+  for (std::string_view rest = settings_.strategy; !rest.empty();) {
+    const std::string path(rest.substr(0, rest.find(',')));
+    rest.remove_prefix(std::min(rest.size(), path.size() + 1));
+    auto file = tuner::parse_strategy(peers_.broadcast_file(path, 1 << 20), known);
+    core::Result<core::GradientTable> table = core::GradientTable();
+    if (file) table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
+    if (file && table) {
+      for (const core::Bucket& bucket : file.value().strategy.buckets) {
+        job_.optimizers->check_momentum(bucket.option.codecs);
+      }
+      lay(table.value());
+      order_learned_ = true;
+      imported_ = std::move(file.value());
+      return;
+    }
+    const core::Error& error = file ? table.error() : file.error();
+    if (!why_not) why_not = core::Error{error.code, "strategy file " + path + ": " + error.message};
+  }
+  const bool is_one = settings_.strategy.find(',') == std::string::npos;
+  throw core::Exception({why_not->code, is_one ? why_not->message
+                                               : "no file of \"" + settings_.strategy +
+                                                     "\" can be used; the first: " + why_not->message});
 }
 
 // The arena in the order of that table, which has the same tensors.

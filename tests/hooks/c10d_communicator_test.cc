@@ -41,7 +41,8 @@ TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   for (const int size : {2, 3}) {
     run_ranks(size, [](const Rank& rank) {
-      auto store = make_group()->getStore();
+      const auto group = make_group();  // lives until the others are connected as well
+      auto store = group->getStore();
       const auto gloo = [&](const char* prefix) {
         return make_gloo_backend(prefix, store, rank.rank, rank.size, 20'000, 2);
       };
@@ -55,7 +56,8 @@ TEST(C10dCommunicator, ConformsOverAnotherBackend) {
 // Whose peer never comes. Its deadline is far beyond the test's.
 TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
   run_ranks(2, [](const Rank& rank) {
-    auto store = make_group()->getStore();
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
     if (rank.rank == 0) {
       std::vector<std::byte> in(8), out(8);
@@ -78,7 +80,8 @@ TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
 // A collective that can not begin. Others may have begun it, so what comes after it would be taken for it.
 TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
   run_ranks(2, [](const Rank& rank) {
-    auto store = make_group()->getStore();
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("huge", store, rank.rank, rank.size, 20'000, 2));
     const core::Status huge = comm::run(
         *communicator,
@@ -122,7 +125,8 @@ TEST(C10dCommunicator, WhateverABackendThrowsIsAnErrorOfOneLine) {
 // Bits must not depend on who came first, nor 16-bit sums on how many ranks there are.
 TEST(C10dCommunicator, AddsUpInTheOrderOfRanks) {
   run_ranks(3, [](const Rank& rank) {
-    auto store = make_group()->getStore();
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("order", store, rank.rank, rank.size, 20'000, 2));
     const auto reduce_scatter = [&](comm::WireType type, const auto& in, auto& out) {
       comm::run(*communicator, {.kind = comm::Collective::Kind::reduce_scatter,
@@ -147,7 +151,8 @@ TEST(C10dCommunicator, AddsUpInTheOrderOfRanks) {
 TEST(C10dCommunicator, AddingUpStartsNoThreads) {
   run_ranks(2, [](const Rank& rank) {
     at::set_num_threads(4);
-    auto store = make_group()->getStore();
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("threads", store, rank.rank, rank.size, 20'000, 2));
     constexpr int64_t kCount = 1 << 20;
     std::vector<float> in(2 * kCount, 1), out(kCount);
@@ -189,7 +194,8 @@ TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
 // A write to a rank that was killed ended the process by a signal now and then.
 TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {
   run_ranks(1, [](const Rank&) {
-    auto store = make_group()->getStore();
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
     const auto own = [](int) {};
     std::signal(SIGPIPE, own);
     make_gloo_backend("first", store, 0, 1, 20'000, 1);

@@ -14,6 +14,7 @@
 #include "hooks/backward_pass.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tuner/journal_file.h"
 
 namespace gradtune::test {
 namespace {
@@ -196,6 +197,48 @@ TEST(Passes, AGuardMayBeHeldOrNot) {
     { Optimizer gone = std::move(optimizer); }
     longer.reset();  // after the wrap
   });
+}
+
+// One variable for all wraps of a process: each has a journal of its own, and finds its own strategy among several.
+TEST(Passes, TwoModelsInOneProcessShareVariables) {
+  const auto file = [](const std::string& name) {
+    return (std::filesystem::temp_directory_path() / ("gradtune_passes_test_two" + name)).string();
+  };
+  const std::string journal = file(".jsonl"), wide = file("_wide.json"), narrow = file("_narrow.json");
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    const auto train = [&](const std::string& strategy) {
+      auto first = make_mlp(1), second = make_mlp(1, /*width=*/32);
+      torch::optim::SGD first_sgd(first->parameters(), 0.1), second_sgd(second->parameters(), 0.1);
+      const Options options = quiet(strategy.empty() ? Options() : Options{.strategy = strategy, .tuning_budget = 0});
+      auto one = wrap(first_sgd, *first, group, options), two = wrap(second_sgd, *second, group, options);
+      for (int step = 0; step < 6; ++step) {
+        for (auto* optimizer : {&one, &two}) {
+          optimizer->zero_grad();
+          loss_of(optimizer == &one ? first : second, make_data(rank.rank, step)).backward();
+          optimizer->step();
+        }
+      }
+      one.export_strategy(wide);
+      two.export_strategy(narrow);
+    };
+    setenv("GRADTUNE_JOURNAL", journal.c_str(), 1);
+    train("");
+    unsetenv("GRADTUNE_JOURNAL");
+    group->barrier()->wait();
+    train(wide + "," + narrow);
+    auto other = make_mlp(1, /*width=*/16);
+    torch::optim::SGD sgd(other->parameters(), 0.1);
+    EXPECT_THAT(message_of([&] { wrap(sgd, *other, group, quiet({.strategy = wide + "," + narrow})); }),
+                AllOf(HasSubstr("no file of"), HasSubstr(wide), HasSubstr("model")));
+  });
+  for (const std::string& each : {journal, file(".2.jsonl")}) {
+    const auto read = tuner::read_journal(each);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_GE(read.value().reports.size(), 4U);
+    std::filesystem::remove(each);
+  }
+  for (const std::string& each : {wide, narrow}) std::filesystem::remove(each);
 }
 
 // Runs a function's backward pass anew inside of its own, as checkpointing that saves memory does.

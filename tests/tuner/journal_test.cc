@@ -127,6 +127,26 @@ TEST_F(WrittenJournal, WritesSomeLinesAtATime) {
   EXPECT_EQ(content(), head + "1\n2\n3\n4\n");
 }
 
+TEST_F(WrittenJournal, TwoAtOnceHaveTwoFiles) {
+  const std::filesystem::path asked(path_ + ".jsonl");
+  const std::string second = path_ + ".2.jsonl", third = path_ + ".3.jsonl";
+  {
+    const auto one = JournalPlace::claim(asked.string()), two = JournalPlace::claim(asked.string());
+    const auto three = JournalPlace::claim(asked.string());
+    ASSERT_TRUE(one.ok() && two.ok() && three.ok());
+    EXPECT_EQ(one.value().path(), asked.string());
+    EXPECT_EQ(two.value().path(), second);
+    EXPECT_EQ(three.value().path(), third);
+  }
+  EXPECT_EQ(JournalPlace::claim(asked.string()).value().path(), asked.string()) << "the other one is closed";
+  const auto device = JournalPlace::claim("/dev/null"), again = JournalPlace::claim("/dev/null");
+  EXPECT_EQ(again.value().path(), "/dev/null") << "no file";
+  const auto nowhere = JournalPlace::claim("/no/such/folder/journal");
+  ASSERT_FALSE(nowhere.ok());
+  EXPECT_EQ(nowhere.error().message, "journal: can not open /no/such/folder/journal: No such file or directory");
+  for (const std::string& file : {asked.string(), second, third}) std::filesystem::remove(file);
+}
+
 TEST_F(WrittenJournal, ErrorsNameTheFileAndTheCause) {
   const auto journal = Journal::open("/no/such/folder/journal", header());
   ASSERT_FALSE(journal.ok());

@@ -56,9 +56,11 @@ struct Options {
   // faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a guard
   // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
-  std::optional<int64_t> lossy_after = {};   // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};    // auto (default), mergecomp, espresso, fixed, exhaustive
-  std::optional<std::string> strategy = {};  // file to start from, as export_strategy wrote it
+  std::optional<int64_t> lossy_after = {};  // steps before any lossy compressor may run; default 0
+  std::optional<std::string> policy = {};   // auto (default), mergecomp, espresso, fixed, exhaustive
+  // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for the
+  // model, so that one variable serves a process with several models.
+  std::optional<std::string> strategy = {};
   // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, the strategy
   // of the file (or the baseline) is pinned.
   std::optional<int64_t> tuning_budget = {};
@@ -66,9 +68,10 @@ struct Options {
   std::optional<int64_t> memory_budget = {};  // bytes of residuals and payloads; default: no limit
   std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: cores minus one
   std::optional<double> timeout = {};         // seconds that any communication may take; default 300
-  std::optional<std::string> journal = {};    // file (JSON lines) that rank 0 writes
-  std::optional<int64_t> seed = {};           // of the tuner's random choices and of random compressors; default 0
-  std::optional<bool> quiet = {};             // no progress on standard error; default false
+  // File (JSON lines) that rank 0 writes; where another journal is just being written to it, "NAME.2.EXT" and so on.
+  std::optional<std::string> journal = {};
+  std::optional<int64_t> seed = {};  // of the tuner's random choices and of random compressors; default 0
+  std::optional<bool> quiet = {};    // no progress on standard error; default false
   // Buffers, such as the running statistics of BatchNorm, are those of rank 0 after wrap() and after every step, as DDP
   // does before every forward pass. false: they are each rank's own, and are not compared. Default true.
   std::optional<bool> broadcast_buffers = {};
