@@ -209,6 +209,44 @@ TEST_P(RankFailure, IsEverybodysAtOnce) {
 
 INSTANTIATE_TEST_SUITE_P(All, RankFailure, testing::ValuesIn(kCases), [](const auto& each) { return each.param.name; });
 
+// Also where the rank with the store ends long before the others.
+TEST(RankFailure, AHealthyEndIsSilent) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet());
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      optimizer.step();
+    }
+    if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::seconds(2));
+  });
+  for (const RankEnd& end : ends) {
+    EXPECT_EQ(end.exit_code, 0) << end.output;
+    EXPECT_THAT(end.output, testing::Not(AnyOf(HasSubstr("frame #"), HasSubstr("failed on")))) << end.output;
+  }
+}
+
+TEST(RankFailure, RanksThatWereToldOtherNumbersOfRanksAreNamed) {
+  for (const int more_on : {0, 1}) {
+    const auto ends = start_ranks(
+        2,
+        [](const Rank& rank) {
+          const std::string more_here = std::getenv("MORE_ON");
+          if (more_here == std::to_string(rank.rank)) setenv("WORLD_SIZE", "3", 1);
+          const int64_t begin_ms = now_ms();
+          EXPECT_THAT(message_of([] { init_process_group(/*timeout_s=*/60); }),
+                      AllOf(HasSubstr("the number of ranks is "), HasSubstr("2 on rank "),
+                            HasSubstr("3 on rank " + more_here), HasSubstr("start all with the same WORLD_SIZE")));
+          EXPECT_LE(now_ms() - begin_ms, 20'000);
+        },
+        {.environment = {{"MORE_ON", std::to_string(more_on)}}});
+    for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
+  }
+}
+
 // What is wrong before ranks meet is told to the others as well.
 TEST(RankFailure, ARefusalInWrapIsEverybodysAtOnce) {
   run_ranks(2, [](const Rank& rank) {

@@ -157,6 +157,9 @@ class Optimizer {
     int64_t epoch = 0;     // number of the strategy in force, the same on all ranks
     std::string stage;     // observe, partition, race, confirm, watch, audit or imported; "follow" on ranks but 0
     std::string strategy;  // in force, for people
+    // In which some rank met a NaN or Inf: residuals and state of compressors stay as before. Gradients hold it where sums
+    // of numbers would (fp32, 16 bits, packed); in other buckets all become NaN, on all ranks, so that every gradient
+    // scaler skips the step.
     int64_t nonfinite_steps = 0;
     double step_ms = 0;                                // the step before, this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // of it, on the thread that runs backward

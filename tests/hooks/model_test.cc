@@ -1,0 +1,98 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/model.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "hooks/optimizers.h"
+#include "tests/engine/exec/counting_new.h"
+
+namespace gradtune {
+namespace {
+
+using testing::HasSubstr;
+
+struct NestedImpl : torch::nn::Module {
+  NestedImpl() {
+    inner = register_module("inner", torch::nn::Sequential(torch::nn::Linear(3, 3), torch::nn::BatchNorm1d(3)));
+    tied = register_module("tied", inner);
+    frozen = register_parameter("frozen", torch::zeros({2}), /*requires_grad=*/false);
+  }
+  torch::nn::Sequential inner{nullptr}, tied{nullptr};
+  torch::Tensor frozen;
+};
+TORCH_MODULE(Nested);
+
+std::string change_of(const Model& model) {
+  const core::Status status = model.check_unchanged();
+  return status ? "none" : status.error().message;
+}
+
+TEST(Model, ListsEachTensorOnce) {
+  Nested module;
+  const Model model(*module, true);
+  std::vector<std::string> names;
+  for (const NamedTensor& each : model.parameters()) names.push_back(each.name);
+  EXPECT_THAT(names,
+              testing::ElementsAre("frozen", "inner.0.weight", "inner.0.bias", "inner.1.weight", "inner.1.bias"));
+  EXPECT_EQ(model.buffers().size(), 3U);
+  EXPECT_TRUE(Model(*module, false).buffers().empty());
+}
+
+TEST(Model, WhatChangesIsNamed) {
+  const auto message = [](const std::function<void(NestedImpl&)>& change) {
+    Nested module;
+    const Model model(*module, true);
+    EXPECT_EQ(change_of(model), "none");
+    change(*module);
+    return change_of(model);
+  };
+  EXPECT_THAT(message([](NestedImpl& m) { m.register_parameter("more", torch::zeros({1}), false); }),
+              HasSubstr("parameter more was added"));
+  EXPECT_THAT(message([](NestedImpl& m) { m.register_buffer("more", torch::zeros({1})); }),
+              HasSubstr("buffer more was added"));
+  EXPECT_THAT(message([](NestedImpl& m) { m.inner->push_back(torch::nn::Linear(2, 2)); }),
+              HasSubstr("parameter inner.2.weight was added"));
+  EXPECT_THAT(message([](NestedImpl& m) { m.frozen.set_requires_grad(true); }), HasSubstr("parameter frozen was"));
+  EXPECT_THAT(message([](NestedImpl& m) { m.to(torch::kDouble); }), HasSubstr("was moved, converted or replaced"));
+  EXPECT_THAT(message([](NestedImpl& m) {
+                m.unregister_module("inner");
+                m.unregister_module("tied");
+              }),
+              HasSubstr("parameter inner.0.weight was removed"));
+  EXPECT_EQ(message([](NestedImpl& m) { m.register_module("plain", torch::nn::ReLU()); }), "none");
+  EXPECT_EQ(message([](NestedImpl& m) { m.inner->named_buffers()["1.running_mean"].resize_({7}); }), "none");
+}
+
+TEST(Model, TheLayoutOfBuffersIsThatOfShapesAndDtypes) {
+  Nested module, twin;
+  Model model(*module, true), other(*twin, true);
+  const uint64_t before = model.buffer_layout();
+  EXPECT_EQ(before, other.buffer_layout());
+  torch::Tensor mean = module->inner->named_buffers()["1.running_mean"];
+  mean.fill_(3);
+  EXPECT_EQ(model.buffer_layout(), before);
+  mean.resize_({3, 1});
+  EXPECT_NE(model.buffer_layout(), before);
+  mean.resize_({3});
+  EXPECT_EQ(model.buffer_layout(), before);
+}
+
+TEST(Model, LooksAllocateNothing) {
+  Nested module;
+  torch::optim::SGD sgd(module->parameters(), 0.1);
+  Model model(*module, true);
+  const Optimizers optimizers({&sgd}, model);
+  model.buffer_layout();
+  const int64_t before = exec::allocations_of_thread();
+  for (int step = 0; step < 10; ++step) {
+    EXPECT_TRUE(model.check_unchanged().ok());
+    EXPECT_TRUE(optimizers.check_unchanged().ok());
+    model.buffer_layout();
+  }
+  EXPECT_EQ(exec::allocations_of_thread(), before);
+}
+
+}  // namespace
+}  // namespace gradtune
