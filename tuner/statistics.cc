@@ -3,7 +3,10 @@
 #include "tuner/statistics.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <numbers>
 
@@ -43,6 +46,30 @@ Moments moments(std::span<const double> values) {
   for (double value : values) squares += (value - moments.mean) * (value - moments.mean);
   moments.sd = std::sqrt(squares / (n - 1));
   return moments;
+}
+
+double lower_bound(std::span<const double> values, double error) {
+  const auto n = static_cast<int>(values.size());
+  core::check(n <= kMostSigned, "subsets of more values are too many");
+  const uint32_t subsets = uint32_t{1} << n;
+  const auto below = static_cast<ptrdiff_t>(error * subsets);
+  if (below < 1) return -std::numeric_limits<double>::infinity();
+  // Each subset from the one without its lowest value.
+  std::vector<double> sums(subsets, 0.0);
+  std::vector<double> means;
+  means.reserve(subsets - 1);
+  for (uint32_t subset = 1; subset < subsets; ++subset) {
+    sums[subset] = sums[subset & (subset - 1)] + values[static_cast<size_t>(std::countr_zero(subset))];
+    means.push_back(sums[subset] / std::popcount(subset));
+  }
+  const auto bound = means.begin() + below - 1;
+  std::nth_element(means.begin(), bound, means.end());
+  return *bound;
+}
+
+int fewest_signed(double error) {
+  core::check(error > 0 && error < 0.5, "a bound takes an error below one half");
+  return static_cast<int>(std::ceil(-std::log2(error)));
 }
 
 double t_quantile(int values, double error) {

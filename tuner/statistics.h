@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The few statistics that racing and confirming stand on: robust inside a block (median), Student's t over blocks.
-// Leaves open what is compared with what.
+// The few statistics that racing and confirming stand on: robust inside a block (median), exact over pairs of blocks
+// whatever the noise is (signs), Student's t where only a guess is asked for. Leaves open what is compared with what.
 #pragma once
 
 #include <span>
@@ -18,6 +18,17 @@ struct Moments {
   double sd = 0;  // of a sample: over n - 1; 0 for fewer than two values
 };
 Moments moments(std::span<const double> values);
+
+// A bound below what the values are scattered around, with that probability of being too high, 0 < error < 0.5; minus
+// infinity where there are too few values for it. Assumes only that each value is as likely to lie so far above the
+// centre as so far below, whatever the others are: neither that they are scattered alike, nor that what scatters them is
+// independent. (Hartigan 1969: of the means of all subsets as many lie below the centre as random signs say. The bound is
+// above 0 where the values' sum is among the largest that other signs would give it.)
+double lower_bound(std::span<const double> values, double error);
+constexpr int kMostSigned = 20;  // values
+
+// The smallest number of values that have a bound with that error.
+int fewest_signed(double error);
 
 // What Student's t for n values, n >= 2, exceeds with that probability, 0 < error < 0.5.
 double t_quantile(int values, double error);
