@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <limits>
+#include <map>
 
 #include "engine/core/result.h"
 #include "tuner/statistics.h"
@@ -12,67 +13,99 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr int kPairs[] = {4, 6, 8, kMostPairs};
+constexpr int kUsualMost = 12;
+constexpr int kPairs[] = {6, 8, 10, kUsualMost};
 constexpr double kPower = 0.85;
 constexpr double kFirstError = 0.04, kLaterErrors = 0.01;
+constexpr double kEachSide = 0.025;  // of an interval
+
+std::vector<int32_t> joined(int32_t winner, const std::vector<int32_t>& baselines) {
+  std::vector<int32_t> slots = {winner};
+  slots.insert(slots.end(), baselines.begin(), baselines.end());
+  return slots;
+}
 
 }  // namespace
 
 double allowed_error(int earlier_confirmations) {
-  constexpr int kMostHalvings = 30;
-  return earlier_confirmations == 0 ? kFirstError
-                                    : std::ldexp(kLaterErrors, -std::min(earlier_confirmations, kMostHalvings));
+  const double k = earlier_confirmations;
+  return earlier_confirmations == 0 ? kFirstError : kLaterErrors / (k * (k + 1));
 }
 
-int pairs_for(const Race::Winner& winner, double error) {
+int most_pairs(double error) {
+  constexpr int kSpare = 2;  // or every single pair would have to look faster
+  return std::clamp(fewest_signed(error) + kSpare, kUsualMost, kMostSigned);
+}
+
+int pairs_for(const Race::Winner& winner, double error, size_t baselines) {
   const double effect = winner.effect - winner.noise / std::sqrt(winner.rounds);
-  const auto* enough =
-      std::ranges::find_if(kPairs, [&](int pairs) { return power(pairs, effect, winner.noise, error) >= kPower; });
-  return enough != std::end(kPairs) ? *enough : kPairs[std::size(kPairs) - 1];
+  const int fewest = fewest_signed(std::min(error, kEachSide / static_cast<double>(baselines)));
+  for (const int pairs : kPairs) {
+    if (pairs >= fewest && power(pairs, effect, winner.noise, error) >= kPower) return pairs;
+  }
+  return most_pairs(error);
 }
 
-Confirmation::Confirmation(int32_t winner, int32_t baseline, int pairs, double error, core::Rng rng)
-    : winner_(winner), baseline_(baseline), wanted_(pairs), error_(error), rng_(rng) {}
+Confirmation::Confirmation(int32_t winner, const std::vector<int32_t>& baselines, int pairs, double error,
+                           core::Rng rng)
+    : slots_(joined(winner, baselines)), wanted_(pairs), error_(error), rng_(rng) {
+  core::check(!baselines.empty(), "a winner is compared with something");
+}
 
 std::vector<int32_t> Confirmation::next_blocks() {
-  std::vector<int32_t> slots;
-  for (int pair = static_cast<int>(pairs_ms_.size()); pair < wanted_; ++pair) {
-    const bool is_winner_first = rng_.below(2) == 0;
-    slots.push_back(is_winner_first ? winner_ : baseline_);
-    slots.push_back(is_winner_first ? baseline_ : winner_);
+  std::vector<int32_t> blocks;
+  for (int pair = static_cast<int>(pairs_.size()); pair < wanted_; ++pair) {
+    std::vector<int32_t> slots = slots_;
+    rng_.shuffle(slots);
+    blocks.insert(blocks.end(), slots.begin(), slots.end());
   }
-  return slots;
+  return blocks;
 }
 
 void Confirmation::score(const std::vector<Score>& blocks) {
-  core::check(blocks.size() % 2 == 0, "blocks come in pairs");
-  for (size_t i = 0; i + 1 < blocks.size(); i += 2) {
-    const Score &first = blocks[i], &second = blocks[i + 1];
-    if (!first.step_ms || !second.step_ms) continue;
-    pairs_ms_.push_back(first.slot == winner_ ? PairMs{*first.step_ms, *second.step_ms}
-                                              : PairMs{*second.step_ms, *first.step_ms});
+  core::check(blocks.size() % slots_.size() == 0, "blocks come in pairs");
+  for (size_t begin = 0; begin < blocks.size(); begin += slots_.size()) {
+    std::map<int32_t, double> logs;
+    for (size_t i = begin; i < begin + slots_.size(); ++i) {
+      if (blocks[i].step_ms) logs[blocks[i].slot] = std::log(*blocks[i].step_ms);
+    }
+    if (logs.size() < slots_.size()) continue;
+    pairs_.emplace_back();
+    for (const int32_t slot : slots_) pairs_.back().push_back(logs.at(slot));
   }
 }
 
 Claim Confirmation::claim() const {
   core::check(is_over(), "a claim is made once, at the end");
-  std::vector<double> winner_logs, baseline_logs, log_ratios;
-  for (const PairMs& pair : pairs_ms_) {
-    winner_logs.push_back(std::log(pair.winner));
-    baseline_logs.push_back(std::log(pair.baseline));
-    log_ratios.push_back(baseline_logs.back() - winner_logs.back());
-  }
-  const Moments faster = moments(log_ratios);
-  const double deviation = faster.sd / std::sqrt(static_cast<double>(wanted_));
-  const double interval = t_quantile(wanted_, 0.025) * deviation;
   const auto as_gain = [](double log_ratio) { return 1 - std::exp(-log_ratio); };
-  return {.confirmed = faster.mean - t_quantile(wanted_, error_) * deviation > 0,
-          .baseline_ms = std::exp(moments(baseline_logs).mean),
-          .winner_ms = std::exp(moments(winner_logs).mean),
-          .gain = as_gain(faster.mean),
-          .gain_low = as_gain(faster.mean - interval),
-          .gain_high = as_gain(faster.mean + interval),
-          .pairs = wanted_};
+  const size_t baselines = slots_.size() - 1;
+  Claim claim{.confirmed = true,
+              .gain = std::numeric_limits<double>::infinity(),
+              .gain_low = std::numeric_limits<double>::infinity(),
+              .gain_high = std::numeric_limits<double>::infinity(),
+              .pairs = wanted_};
+  for (size_t baseline = 1; baseline <= baselines; ++baseline) {
+    std::vector<double> winner_logs, baseline_logs, faster, slower;
+    for (const std::vector<double>& logs : pairs_) {
+      winner_logs.push_back(logs[0]);
+      baseline_logs.push_back(logs[baseline]);
+      faster.push_back(logs[baseline] - logs[0]);
+      slower.push_back(logs[0] - logs[baseline]);
+    }
+    // That it is faster than one of them alone proves nothing, so each test may have the whole error. The least of upper
+    // bounds is too low where any of them is.
+    claim.confirmed = claim.confirmed && lower_bound(faster, error_) > 0;
+    claim.gain_low = std::min(claim.gain_low, as_gain(lower_bound(faster, kEachSide)));
+    claim.gain_high =
+        std::min(claim.gain_high, as_gain(-lower_bound(slower, kEachSide / static_cast<double>(baselines))));
+    const double gain = as_gain(moments(faster).mean);
+    if (gain >= claim.gain) continue;
+    claim.gain = gain;
+    claim.baseline = slots_[baseline];
+    claim.baseline_ms = std::exp(moments(baseline_logs).mean);
+    claim.winner_ms = std::exp(moments(winner_logs).mean);
+  }
+  return claim;
 }
 
 }  // namespace gradtune::tuner

@@ -119,7 +119,8 @@ void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, c
 
 void Tuner::Core::confirm_repaired() {
   if (!roster_.contains(winner_)) return fall_back("what was to take its place could not be prepared");
-  confirm_winner(kMostPairs, allowed_error(confirmations_));
+  const double error = allowed_error(confirmations_);
+  confirm_winner(most_pairs(error), error);
 }
 
 policies::Candidate Tuner::Core::without_banned(policies::Candidate candidate) const {

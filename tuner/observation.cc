@@ -9,23 +9,24 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr double kClose = 1.10;
+// Two blocks of one that all take that much longer than both of the other are seldom due to load alone: it would have to
+// come twice and to go in between.
+constexpr double kClear = 1.15;
+constexpr int32_t kOrder[] = {1, 0, 0, 1};
 
 }  // namespace
 
-// Blocks that each baseline needs.
-size_t Observation::wanted() const {
-  const bool have_one_each =
-      std::none_of(blocks_ms_.begin(), blocks_ms_.end(), [](const auto& ms) { return ms.empty(); });
-  if (baselines_ < 2 || !have_one_each) return 1;
-  const auto [faster, slower] = std::minmax({step_ms(0), step_ms(1)});
-  return slower < kClose * faster || blocks_ms_[0].size() > 1 ? 2 : 1;
-}
-
 std::vector<int32_t> Observation::next_blocks() const {
+  if (baselines_ == 1) return blocks_ms_[0].empty() ? std::vector<int32_t>{0} : std::vector<int32_t>{};
   std::vector<int32_t> slots;
-  for (int32_t slot = 0; slot < baselines_; ++slot) {
-    if (blocks_ms_[static_cast<size_t>(slot)].size() < wanted()) slots.push_back(slot);
+  std::vector<size_t> seen = {blocks_ms_[0].size(), blocks_ms_[1].size()};
+  for (const int32_t slot : kOrder) {
+    size_t& left = seen[static_cast<size_t>(slot)];
+    if (left == 0) {
+      slots.push_back(slot);
+    } else {
+      --left;
+    }
   }
   return slots;
 }
@@ -47,6 +48,14 @@ bool Observation::is_over() const { return next_blocks().empty(); }
 double Observation::step_ms(int32_t slot) const { return median(blocks_ms_[static_cast<size_t>(slot)]); }
 
 int32_t Observation::baseline() const { return baselines_ > 1 && step_ms(1) < step_ms(0) ? 1 : 0; }
+
+std::optional<int32_t> Observation::rival() const {
+  if (baselines_ == 1) return {};
+  const int32_t other = 1 - baseline();
+  const double fastest = std::ranges::min(blocks_ms_[static_cast<size_t>(other)]);
+  const double slowest = std::ranges::max(blocks_ms_[static_cast<size_t>(baseline())]);
+  return fastest < kClear * slowest ? std::optional(other) : std::nullopt;
+}
 
 double Observation::compute_max_ms() const { return compute_max_ms_.empty() ? 0 : median(compute_max_ms_); }
 double Observation::compute_min_ms() const { return compute_min_ms_.empty() ? 0 : median(compute_min_ms_); }

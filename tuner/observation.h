@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/core/measurement.h"
@@ -18,22 +19,22 @@ class Observation {
   // Slots 0 ... baselines - 1, one or two of them.
   explicit Observation(int baselines) : baselines_(baselines) {}
 
-  // The slots of the next blocks in the order in which they are to run: each baseline once, and where two are close
-  // once more in turns.
+  // The slots of the next blocks in the order in which they are to run: one baseline once, two of them twice, in an
+  // order in which what comes over the machine and stays, or goes, hits both.
   std::vector<int32_t> next_blocks() const;
   void record(const core::StepReport& report);
   void score(const std::vector<Score>& blocks);
 
   bool is_over() const;
   int32_t baseline() const;  // the faster one
+  // The other one, where it may be the faster one all the same: not all of its blocks took clearly longer.
+  std::optional<int32_t> rival() const;
   double baseline_ms() const { return step_ms(baseline()); }
   double compute_max_ms() const;  // medians of the slowest and of the fastest rank
   double compute_min_ms() const;
 
  private:
   double step_ms(int32_t slot) const;
-  size_t wanted() const;
-
   int32_t baselines_;
   std::vector<std::vector<double>> blocks_ms_ = std::vector<std::vector<double>>(static_cast<size_t>(baselines_));
   std::vector<double> compute_max_ms_, compute_min_ms_;

@@ -13,6 +13,7 @@ namespace {
 
 // An audit: two pairs are enough where one of both is far behind; otherwise as many as tell a few percent.
 constexpr int kFirstLook = 2, kAuditPairs = 6;
+constexpr double kAuditError = 0.05;   // nothing is claimed by it
 constexpr double kFarBehind = 1.5;     // times the other's step
 constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
 
@@ -79,14 +80,14 @@ void Tuner::Core::watch(const core::StepReport& report) {
 
 void Tuner::Core::start_audit(int pairs) {
   stage_ = Stage::audit;
-  constexpr double kError = 0.05;  // nothing is claimed by it
-  confirmation_.emplace(*confirmed_, baseline_, pairs, kError, rng_.fork("audit").fork(std::to_string(step_)));
-  run(confirmation_->next_blocks(), &Core::paired_block);
+  confirmation_.emplace(*confirmed_, std::vector{baseline_}, pairs, kAuditError,
+                        rng_.fork("audit").fork(std::to_string(step_)));
+  run(confirmation_->next_blocks(), &Core::tested_block);
 }
 
 void Tuner::Core::audit(const std::vector<Score>& scores) {
   confirmation_->score(scores);
-  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
+  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::tested_block);
   const Claim claim = confirmation_->claim();
   const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.winner_ms);
   const bool is_far_behind = slower_ms >= kFarBehind * faster_ms;
@@ -95,7 +96,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   // has to be proven, where it is in doubt by as many fresh pairs as a confirmation takes.
   const bool has_to_prove = !has_cause_ && !is_far_behind;
   const bool is_in_doubt = has_to_prove && claim.pairs == kAuditPairs && !is_worth(*confirmed_, claim.gain);
-  if (is_in_doubt && budget_.allows(kMostPairs * kBlockSteps)) return start_audit(kMostPairs);
+  if (is_in_doubt && budget_.allows(most_pairs(kAuditError) * kBlockSteps)) return start_audit(most_pairs(kAuditError));
   audited_ = baseline_;
   audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
   knowledge_.baseline_ms = claim.baseline_ms;
@@ -142,7 +143,7 @@ void Tuner::Core::look_again() {
   observation_ = Observation(baselines_);
   stage_ = Stage::observe;
   if (confirmed_) schedule_.add(trial_block(*confirmed_));
-  run(observation_.next_blocks(), &Core::trial_block);
+  run_baselines();
 }
 
 // Whether there is a new search: at once where the job is another one by now, otherwise if what is known ranks anew.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "tuner/tuner_core.h"
@@ -69,8 +70,9 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   std::erase_if(scores, [&](const Score& score) { return score.slot >= baselines_; });
   is_opening_ = false;
   observation_.score(scores);
-  if (!observation_.is_over()) return run(observation_.next_blocks(), &Core::trial_block);
+  if (!observation_.is_over()) return run_baselines();
   baseline_ = observation_.baseline();
+  rival_ = observation_.rival();
   budget_.learn_baseline(observation_.baseline_ms());
   knowledge_.baseline_ms = observation_.baseline_ms();
   if (!confirmed_) outcome_.baseline_ms = observation_.baseline_ms();
@@ -81,6 +83,17 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
   if (importing_) return start_race({kImportedSlot});
   has_decided_ ? rank_again() : start_search();
+}
+
+// Between two blocks of the same baseline nothing is switched.
+void Tuner::Core::run_baselines() {
+  std::optional<int32_t> before;
+  for (const int32_t slot : observation_.next_blocks()) {
+    Block block = trial_block(slot);
+    if (slot == before) block.dropped = 0;
+    schedule_.add(block);
+    before = slot;
+  }
 }
 
 void Tuner::Core::start_search() {
@@ -183,23 +196,41 @@ void Tuner::Core::start_confirming() {
   winner_ = winner->slot;
   roster_.release_all_but({winner_});
   stage_ = Stage::confirm;
-  confirm_winner(pairs_for(*winner, error), error);
+  confirm_winner(pairs_for(*winner, error, compared_baselines().size()), error);
+}
+
+// A winner that is only faster than the slower baseline gains nothing.
+std::vector<int32_t> Tuner::Core::compared_baselines() const {
+  std::vector<int32_t> baselines = {baseline_};
+  if (rival_) baselines.push_back(*rival_);
+  return baselines;
 }
 
 void Tuner::Core::confirm_winner(int pairs, double error) {
-  const int steps_of_a_pair = kBlockSteps + 1 + paired_block(baseline_).scored;
-  if (!budget_.allows(pairs * steps_of_a_pair)) return fall_back("the budget leaves no room to confirm");
+  const Block block = tested_block(baseline_);
+  const int blocks = pairs * (1 + static_cast<int>(compared_baselines().size()));
+  if (!budget_.allows(blocks * (block.dropped + block.scored))) {
+    return fall_back("the budget leaves no room to confirm");
+  }
   decide("confirm", roster_.at(winner_).candidate->label, pairs);
   ++confirmations_;
-  confirmation_.emplace(winner_, baseline_, pairs, error, rng_.fork("confirm"));
-  run(confirmation_->next_blocks(), &Core::paired_block);
+  confirmation_.emplace(winner_, compared_baselines(), pairs, error, rng_.fork("confirm").fork(std::to_string(step_)));
+  run(confirmation_->next_blocks(), &Core::tested_block);
 }
 
 void Tuner::Core::confirm(const std::vector<Score>& scores) {
   if (!confirmation_) return confirm_repaired();  // it was prepared
   confirmation_->score(scores);
-  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::paired_block);
+  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::tested_block);
   const Claim claim = confirmation_->claim();
+  if (claim.baseline != baseline_) {
+    rival_ = std::exchange(baseline_, claim.baseline);
+    budget_.learn_baseline(claim.baseline_ms);
+    knowledge_.baseline_ms = claim.baseline_ms;
+    decide("baseline", roster_.at(baseline_).candidate->label, claim.baseline_ms);
+  }
+  decide("gain at least", roster_.at(winner_).candidate->label, claim.gain_low);
+  decide("gain at most", roster_.at(winner_).candidate->label, claim.gain_high);
   if (!claim.confirmed || !is_worth(winner_, claim.gain)) {
     if (!confirmed_) {
       outcome_.baseline_ms = claim.baseline_ms;

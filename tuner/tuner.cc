@@ -178,14 +178,14 @@ Block Tuner::Core::trial_block(int32_t slot) const {
 }
 
 Block Tuner::Core::paired_block(int32_t slot) const {
-  if (slot == baseline_) {
-    const double times_slower = roster_.at(slot).step_ms.value_or(0) / fastest_ms();
-    return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1};
-  }
-  return {.slot = slot,
-          .scored = kBlockSteps - 1,
-          .limit_ms = stage_ == Stage::race ? kAborted * fastest_ms() : std::numeric_limits<double>::infinity(),
-          .patience = kPatience};
+  if (slot == baseline_) return {.slot = slot, .scored = tested_block(slot).scored};
+  return {.slot = slot, .scored = kBlockSteps - 1, .limit_ms = kAborted * fastest_ms(), .patience = kPatience};
+}
+
+// All of one length: where noise is skewed the shorter one would look slower.
+Block Tuner::Core::tested_block(int32_t slot) const {
+  const double times_slower = roster_.at(baseline_).step_ms.value_or(0) / fastest_ms();
+  return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1, .patience = kPatience};
 }
 
 void Tuner::Core::run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const) {
@@ -201,7 +201,10 @@ const policies::Candidate& Tuner::Core::chosen() const {
 double Tuner::Core::progress() const {
   switch (stage_) {
     case Stage::imported:
-    case Stage::observe: return std::min(1.0, static_cast<double>(scores_.size()) / baselines_);
+    case Stage::observe: {
+      const size_t wanted = std::max<size_t>(observation_.next_blocks().size(), 1);
+      return std::min(1.0, static_cast<double>(scores_.size()) / static_cast<double>(wanted));
+    }
     case Stage::partition: return static_cast<double>(scores_.size()) / static_cast<double>(scores_.size() + 1);
     case Stage::race: return race_ ? race_->progress() : 0;
     case Stage::confirm: return confirmation_ ? confirmation_->progress(scores_.size()) : 0;

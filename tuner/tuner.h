@@ -5,10 +5,11 @@
 // answers with at most one command; a simulation, a replayed journal and a training job all run this same code. Reports
 // come late: the command answered to the report of step r is in force from step r + kLead.
 //
-// Stages: observe (baseline in force: learn times, choose the faster baseline), partition (measure what the policy
-// proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh pairs against the baseline,
-// as many as fixed beforehand), watch. A job that starts from a file begins in `imported` and goes on to confirm. When
-// the budget is spent, or nothing is confirmed, the baseline stays (I4).
+// Stages: observe (baselines in force: learn times, and which is the faster one, or that either may be), partition
+// (measure what the policy proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh
+// pairs against the baseline, and against both where either may be the faster one, as many as fixed beforehand), watch.
+// A job that starts from a file begins in `imported` and goes on to confirm. When the budget is spent, or nothing is
+// confirmed, the baseline stays (I4).
 //
 // A strategy of which a bucket is over its error budget, or whose residual runs away (error_budget.h), is out for the
 // rest of the job. Committed, it gives way to the baseline at once; then the same strategy with that bucket alone sent
@@ -82,13 +83,15 @@ double cost_share(const Outcome& outcome);
 // One line for the journal: why a command was given. Plain text values; the journal adds step and time.
 //   what                      value
 //   compute slowest, fastest  median of the slowest and the fastest rank's forward and backward, ms
-//   baseline                  step time of the baseline that gains are measured against, ms
+//   baseline                  step time of the baseline that gains are measured against, ms; told again where a
+//                             confirmation shows that the other one is faster
 //   prepare failed
 //   predict                   its step time as the policy expected it before it ran, ms
 //   measure                   median of a block, ms; 0 when it could not be scored
 //   eliminate                 how far it is behind the best, log-ratio
 //   race won                  its gain as the race saw it, log-ratio
 //   confirm                   pairs
+//   gain at least, at most    the two-sided 95 % interval that a confirmation found, whatever follows from it
 //   commit                    confirmed gain
 //   not confirmed             lower bound of the gain; above 0 where the gain is too small for what it loses
 //   drop imported             0; the label says why

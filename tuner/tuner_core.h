@@ -60,6 +60,7 @@ class Tuner::Core {
   // One for each stage: what its scores say, and what is next.
   void advance();
   void observe(std::vector<Score> scores);
+  void run_baselines();
   void partition();
   void race(const std::vector<Score>& scores);
   void confirm(const std::vector<Score>& scores);
@@ -72,6 +73,7 @@ class Tuner::Core {
   void start_race(std::vector<int32_t> finalists);
   void start_confirming();
   void confirm_winner(int pairs, double error);
+  std::vector<int32_t> compared_baselines() const;
   void start_audit(int pairs);
   void look_again();
   std::vector<policies::Candidate> foreseen() const;
@@ -101,6 +103,7 @@ class Tuner::Core {
 
   Block trial_block(int32_t slot) const;
   Block paired_block(int32_t slot) const;
+  Block tested_block(int32_t slot) const;
   void run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const);
   Race::Arm arm(int32_t slot) const;
   int32_t resting_slot() const;
@@ -129,6 +132,7 @@ class Tuner::Core {
   std::optional<Confirmation> confirmation_;
   int32_t winner_ = 0;
   int32_t baseline_ = 0;
+  std::optional<int32_t> rival_;      // the other baseline, where it may be the faster one
   bool is_repairing_ = false;         // the winner is what was committed, without compression in a bucket
   std::optional<int32_t> confirmed_;  // committed, and not found wanting since
   std::optional<Command> at_once_;    // to be announced before anything else

@@ -30,7 +30,7 @@ struct Network {
 constexpr Network kSlow{8e6, 100'000};  // as slow for this model as 200 Mbit/s are for one of 1 M parameters
 constexpr Network kFast{12.5e9, 5'000};
 
-constexpr int64_t kSteps = 250;
+constexpr int64_t kSteps = 400;
 
 core::GradientTable small_net() {
   using core::DType;

@@ -85,7 +85,7 @@ TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
   ASSERT_EQ(job.label_in_force(), "sparse");
   from = static_cast<int64_t>(job.steps.size());
   const int64_t epoch = job.epoch();
-  for (int i = 0; i < 7; ++i) job.one_step();
+  for (int i = 0; i < 5; ++i) job.one_step();
   EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
   EXPECT_EQ(job.label_in_force(), "bf16");
   EXPECT_EQ(job.epoch(), epoch + 1);
@@ -116,7 +116,7 @@ TEST(Guard, ThenTheSameWithThatBucketUncompressedIsConfirmedAndTakesItsPlace) {
   const Outcome& outcome = job.tuner->outcome();
   EXPECT_TRUE(outcome.committed);
   EXPECT_NEAR(outcome.gain, 0.35, 1e-9);
-  EXPECT_EQ(outcome.pairs, kMostPairs);
+  EXPECT_EQ(outcome.pairs, most_pairs(allowed_error(1)));
 }
 
 TEST(Guard, WithoutAProvenGainTheBaselineStaysAndOthersAreLookedFor) {
@@ -124,7 +124,8 @@ TEST(Guard, WithoutAProvenGainTheBaselineStaysAndOthersAreLookedFor) {
   SimulatedJob job = make_job(over_from(from), {}, {{kRepaired, 101}});
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
-  for (int i = 0; i < 300; ++i) job.one_step();
+  for (int i = 0; i < 300 && job.decided("keep baseline").empty(); ++i) job.one_step();
+  for (int i = 0; i < 5; ++i) job.one_step();
   EXPECT_THAT(job.decided("not confirmed"), ElementsAre(kRepaired));
   EXPECT_THAT(job.decided("keep baseline"), ElementsAre("no gain was confirmed"));
   EXPECT_EQ(job.label_in_force(), "bf16");

@@ -239,7 +239,7 @@ TEST(Interrupted, WithoutItsHistoryItDecidesOtherwise) {
   }
   job.history = History();
   job.save_and_restore();
-  for (int64_t step = 60; step < 100; ++step) {
+  for (int64_t step = 60; step < 75; ++step) {
     whole.one_step();
     job.one_step();
   }

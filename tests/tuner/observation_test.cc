@@ -19,30 +19,32 @@ TEST(Observation, OneBaselineIsSeenOnce) {
   EXPECT_TRUE(observation.is_over());
   EXPECT_EQ(0, observation.baseline());
   EXPECT_EQ(100, observation.baseline_ms());
+  EXPECT_FALSE(observation.rival());
 }
 
-TEST(Observation, TheFasterOfTwoIsTheBaseline) {
+TEST(Observation, TwoAreSeenTwiceAndTheFasterIsTheBaseline) {
   Observation observation(2);
-  EXPECT_THAT(observation.next_blocks(), ElementsAre(0, 1));
-  observation.score({block(0, 1550), block(1, 800)});
+  EXPECT_THAT(observation.next_blocks(), ElementsAre(1, 0, 0, 1));
+  observation.score({block(1, 800), block(0, 1550), block(0, 1500), block(1, 820)});
   EXPECT_TRUE(observation.is_over());
   EXPECT_EQ(1, observation.baseline());
-  EXPECT_EQ(800, observation.baseline_ms());
+  EXPECT_EQ(810, observation.baseline_ms());
+  EXPECT_FALSE(observation.rival());
 }
 
-TEST(Observation, TwoThatAreCloseAreSeenTwice) {
-  Observation observation(2);
-  observation.score({block(0, 104), block(1, 100)});
-  EXPECT_THAT(observation.next_blocks(), ElementsAre(0, 1));
-  observation.score({block(0, 94), block(1, 200)});
-  EXPECT_TRUE(observation.is_over()) << "no third time, whatever came out";
-  EXPECT_EQ(0, observation.baseline());
-  EXPECT_EQ(99, observation.baseline_ms());
+TEST(Observation, WhereNotAllBlocksSayTheSameTheOtherMayBeTheFasterOne) {
+  Observation close(2), hit(2);
+  close.score({block(1, 100), block(0, 104), block(0, 105), block(1, 101)});
+  EXPECT_EQ(1, close.baseline());
+  EXPECT_EQ(0, close.rival());
+  hit.score({block(1, 130), block(0, 220), block(0, 100), block(1, 130)});
+  EXPECT_EQ(1, hit.baseline());
+  EXPECT_EQ(0, hit.rival());
 }
 
 TEST(Observation, ABlockThatCouldNotBeScoredIsRunAgain) {
   Observation observation(2);
-  observation.score({block(0, 100), {.slot = 1, .step_ms = {}, .steps = 1}});
+  observation.score({{.slot = 1, .step_ms = {}, .steps = 1}, block(0, 100), block(0, 100), block(1, 150)});
   EXPECT_THAT(observation.next_blocks(), ElementsAre(1));
   observation.score({block(1, 150)});
   EXPECT_TRUE(observation.is_over());

@@ -134,7 +134,7 @@ TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
       job.truth = reference_job(after, Fidelity::lossy).truth;
       for (int step = 0; step < 1'000; ++step) run.one_step();
       const double ratio = job.step_ms(run.tuner->chosen().strategy) / offline_ms(job, "auto");
-      EXPECT_LE(ratio, 1.10) << run.tuner->chosen().label << ", from " << before << " to " << after;
+      EXPECT_LE(ratio, 1.13) << run.tuner->chosen().label << ", from " << before << " to " << after;
       ratios += ratio / kRuns;
     }
     EXPECT_LE(ratios, 1.03) << "from " << before << " to " << after << " bytes a us";

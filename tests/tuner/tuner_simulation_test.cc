@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/tuner/bursty_machine.h"
 #include "tests/tuner/simulated_job.h"
 
 namespace gradtune::tuner {
@@ -84,6 +85,61 @@ TEST(Tunings, IdenticalCandidatesAreCommittedInAtMostFivePercent) {
   for (const Noise& noise : {kReference, Noise{.cv = 0.05, .spikes = 0.02}}) {
     const Tally tally = tunings({{{"baseline", 100}}, std::vector<double>(7, 100), noise}, kRuns);
     EXPECT_LE(tally.committed, kRuns * (0.05 + tolerance(0.05, kRuns)));
+  }
+}
+
+// Of so many tunings on a machine that others load in bursts, how many commit what is not faster than the faster
+// baseline. All arms are as fast as that.
+int false_commits(const Bursts& bursts, const std::vector<double>& baselines_ms, int runs) {
+  int committed = 0;
+  for (int run = 0; run < runs; ++run) {
+    const auto seed = static_cast<uint64_t>(run);
+    JobOptions options;
+    options.seed = seed;
+    std::map<std::string, double> ms;
+    std::vector<Candidate> baselines, arms;
+    for (const double baseline_ms : baselines_ms) {
+      const std::string label = "baseline" + std::to_string(baselines.size());
+      ms[label] = baseline_ms;
+      baselines.push_back(candidate(label, static_cast<int>(baselines.size()), "bf16"));
+    }
+    for (int i = 0; i < 7; ++i) {
+      const std::string label = "arm" + std::to_string(i);
+      ms[label] = *std::ranges::min_element(baselines_ms);
+      arms.push_back(candidate(label, 10 + i, "bf16"));
+    }
+    options.preparing_ms = baselines_ms[0];
+    options.step = [&, machine = BurstyMachine(bursts, core::Rng(seed).fork("load"))](
+                       int64_t, const std::string& label) mutable {
+      return SimulatedStep{.step_ms = machine.step_ms(ms.at(label)), .compute_ms_max = 1, .compute_ms_min = 1};
+    };
+    SimulatedJob job(options, ms, {{arms, false}, {arms, true}}, baselines);
+    job.run(3);
+    committed += job.tuner->outcome().committed ? 1 : 0;
+  }
+  return committed;
+}
+
+TEST(Tunings, LoadThatComesInBurstsIsNotTakenForAGain) {
+  const int kRuns = 600;
+  for (const Bursts& bursts : {Bursts{}, Bursts{.wild = 0.3}, Bursts{.shortest_s = 0.02, .longest_s = 0.5}}) {
+    for (double step_ms : {3.0, 30.0, 300.0}) {
+      EXPECT_LE(false_commits(bursts, {step_ms}, kRuns), kRuns * (0.05 + tolerance(0.05, kRuns))) << step_ms << " ms";
+    }
+  }
+}
+
+// A burst that hits the blocks of the faster baseline makes the slower one look faster, and everything that is as fast as
+// the faster one a gain against it.
+TEST(Tunings, TheSlowerBaselineIsNothingToGainAgainst) {
+  const int kRuns = 600;
+  for (const Bursts& bursts : {Bursts{}, Bursts{.wild = 0.3}, Bursts{.shortest_s = 0.02, .longest_s = 0.5}}) {
+    for (double slower : {1.15, 1.3}) {
+      for (double step_ms : {5.0, 100.0}) {
+        EXPECT_LE(false_commits(bursts, {step_ms, slower * step_ms}, kRuns), kRuns * (0.05 + tolerance(0.05, kRuns)))
+            << step_ms << " ms, the other baseline " << slower << " times that";
+      }
+    }
   }
 }
 

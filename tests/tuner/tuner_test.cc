@@ -64,9 +64,54 @@ TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
   EXPECT_NEAR(0.2, outcome.gain, 1e-12);
   EXPECT_NEAR(0.2, outcome.gain_low, 1e-12);
   EXPECT_NEAR(0.2, outcome.gain_high, 1e-12);
-  EXPECT_EQ(4, outcome.pairs);
-  EXPECT_LE(outcome.steps, 130);
+  EXPECT_EQ(6, outcome.pairs);
+  EXPECT_LE(outcome.steps, 145);
   EXPECT_EQ(1.0, job.tuner->progress());
+}
+
+// The first block of the faster of two baselines falls into a burst of load, so that the other one looks faster, and
+// what is as fast as the first like a gain.
+TEST(Tuner, WhatIsOnlyFasterThanTheSlowerBaselineIsNotCommitted) {
+  JobOptions options;
+  options.factor = [](int64_t step, const std::string&) { return step >= 7 && step < 11 ? 3.0 : 1.0; };
+  std::map<std::string, double> ms = times(130, {100, 101});
+  ms["first"] = 100;
+  SimulatedJob job(options, ms, measured(arms(2)), {candidate("first", 1), kBaseline});
+  job.run(20);
+  EXPECT_FALSE(job.tuner->outcome().committed);
+  EXPECT_THAT(job.decided("baseline"), ElementsAre("baseline", "first"));
+  EXPECT_THAT(job.decided("not confirmed"), ElementsAre("arm0"));
+  EXPECT_EQ("first", job.label_in_force()) << "the faster baseline stays";
+  EXPECT_NEAR(100, job.tuner->outcome().baseline_ms, 1e-9);
+
+  ms["arm0"] = 80;
+  SimulatedJob faster(options, ms, measured(arms(2)), {candidate("first", 1), kBaseline});
+  faster.run(20);
+  EXPECT_EQ("arm0", faster.label_in_force());
+  EXPECT_NEAR(0.2, faster.tuner->outcome().gain, 1e-12) << "against the faster baseline";
+}
+
+TEST(Tuner, TheJournalTellsTheIntervalOfEveryConfirmation) {
+  int committed = 0, kept = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    JobOptions options;
+    options.seed = seed;
+    options.noise = {.cv = 0.05};
+    SimulatedJob job(options, times(100, {97}), measured(arms(1)), {kBaseline});
+    job.run(20);
+    if (job.decided("confirm").empty()) continue;
+    std::map<std::string, double> values;
+    for (const Decision& decision : job.decisions) values[decision.what] = decision.value;
+    EXPECT_LT(values.at("gain at least"), values.at("gain at most"));
+    EXPECT_LT(values.at("gain at least"), 0.08);
+    EXPECT_GT(values.at("gain at most"), -0.02);
+    const Outcome& outcome = job.tuner->outcome();
+    EXPECT_EQ(outcome.gain_low, outcome.committed ? values.at("gain at least") : 0);
+    EXPECT_EQ(outcome.gain_high, outcome.committed ? values.at("gain at most") : 0);
+    ++(outcome.committed ? committed : kept);
+  }
+  EXPECT_GT(committed, 5);
+  EXPECT_GT(kept, 5);
 }
 
 TEST(Tuner, WhatIsTriedIsNotChosen) {
@@ -125,7 +170,7 @@ TEST(Tuner, TheFasterBaselineIsWhatAGainIsMeasuredAgainst) {
   job.run();
   EXPECT_THAT(job.decided("baseline"), ElementsAre("bf16 baseline"));
   EXPECT_NEAR(1 - 190.0 / 230, job.tuner->outcome().gain, 1e-12);
-  EXPECT_LE(steps_of(job, "baseline"), 8);
+  EXPECT_LE(steps_of(job, "baseline"), 10);
 }
 
 TEST(Tuner, WithNothingToGainTheBaselineStays) {
@@ -280,7 +325,7 @@ TEST(Tuner, AnImportedStrategyRunsFromTheFirstStepAndIsConfirmed) {
   EXPECT_TRUE(job.tuner->outcome().committed);
   EXPECT_EQ("arm0", job.label_in_force());
   EXPECT_NEAR(0.2, job.tuner->outcome().gain, 1e-12);
-  EXPECT_LE(job.tuner->outcome().steps, 100);
+  EXPECT_LE(job.tuner->outcome().steps, 105);
   EXPECT_THAT(job.decisions, Not(Contains(testing::Field(&Decision::stage, Stage::race))));
 }
 
@@ -304,7 +349,7 @@ TEST(Tuner, ALossyImportedStrategyWaits) {
   job.run();
   for (const auto& step : job.steps) EXPECT_FALSE(step.label == "arm0" && step.step < 500);
   EXPECT_EQ("arm0", job.label_in_force());
-  EXPECT_LE(job.tuner->outcome().steps, 100);
+  EXPECT_LE(job.tuner->outcome().steps, 105);
 }
 
 TEST(Tuner, APinnedStrategyIsInForceFromTheFirstStepOrOnceItMayBe) {
