@@ -131,8 +131,10 @@ void read_output(Child& child) {
 
 }  // namespace
 
+bool is_rank() { return std::getenv("RANKS_TEST_COPY") != nullptr; }
+
 std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options) {
-  if (std::getenv("RANKS_TEST_COPY") != nullptr) {
+  if (is_rank()) {
     body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
     std::exit(testing::Test::HasFailure() ? 1 : 0);
   }

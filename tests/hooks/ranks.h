@@ -49,6 +49,9 @@ struct RankOptions {
   std::string kill_after_line = {};
 };
 
+// Whether this process is such a copy.
+bool is_rank();
+
 // Every copy must end well.
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
 
