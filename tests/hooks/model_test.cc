@@ -81,8 +81,10 @@ TEST(Model, TheLayoutOfBuffersIsThatOfShapesAndDtypes) {
 
 TEST(Model, LooksAllocateNothing) {
   Nested module;
-  torch::optim::SGD sgd(module->parameters(), 0.1);
   Model model(*module, true);
+  std::vector<torch::Tensor> parameters;
+  for (const NamedTensor& each : model.parameters()) parameters.push_back(each.tensor);
+  torch::optim::SGD sgd(parameters, 0.1);
   const Optimizers optimizers({&sgd}, model);
   model.buffer_layout();
   const int64_t before = exec::allocations_of_thread();
