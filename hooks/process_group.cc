@@ -134,8 +134,6 @@ void check_sizes(const LaunchInfo& info, const std::vector<std::string>& sizes, 
                                                  std::to_string(info.rank) + " and " + sizes[rank] + " on rank " +
                                                  std::to_string(rank) + "; start all with the same WORLD_SIZE"};
     roll_call.raise_alarm(error);
-    roll_call.sign_off("failed");
-    if (is_server(info)) roll_call.await_ends(/*most_ms=*/2000);
     throw core::Exception({error.code, name_of(info) + ": " + error.message});
   }
 }
@@ -171,7 +169,13 @@ c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, millis
       number.all_came();
       // Whoever came last leaves the others little time, who then are all there.
       return connect_group(info, store, timeout, std::max(left(), part));
-    } catch (const core::Exception&) {
+    } catch (const core::Exception& error) {
+      // Ranks that were told different things, which trying again does not change. The store stays until they know.
+      if (error.code() == Error::Code::mismatch || error.code() == Error::Code::peer) {
+        roll_call->sign_off("failed");
+        if (is_server(info)) roll_call->await_ends(/*most_ms=*/2000);
+        throw;
+      }
       if (is_server(info) || left().count() <= 0 || (roll_call && roll_call->is_known("join"))) throw;
     }
   }
