@@ -202,7 +202,7 @@ TEST(Failure, StoreThatGoesAfterTheRollCallIsAskedForAgain) {
       options.isServer = true;
       options.waitWorkers = false;
       c10d::PrefixStore other("gradtune/0/0", c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
-      other.set("join/0", std::vector<uint8_t>{1});
+      other.set("join/0", std::vector<uint8_t>{'2'});  // of so many ranks
       other.wait({"join/1"}, std::chrono::seconds(20));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
