@@ -188,8 +188,14 @@ void Gradients::lay(const std::vector<int32_t>& order) {
   }
 }
 
-void Gradients::set_hooks(std::function<void(int32_t)> ready) {
+const std::function<core::Status()>* Gradients::alarm_before() const {
+  const Gradients* before = parameters_.empty() ? nullptr : Hook::other_on(parameters_.front().tensor);
+  return before == nullptr || before == this ? nullptr : &before->alarm_;
+}
+
+void Gradients::set_hooks(std::function<void(int32_t)> ready, std::function<core::Status()> alarm) {
   ready_ = std::move(ready);
+  alarm_ = std::move(alarm);
   // In the order of registration, as the arena may have been laid before.
   for (size_t i = 0; i < position_of_.size(); ++i) {
     Parameter& parameter = parameters_[static_cast<size_t>(position_of_[i])];

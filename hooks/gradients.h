@@ -45,8 +45,12 @@ class Gradients {
   // defined keep their values.
   void lay(const std::vector<int32_t>& order);
 
-  // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated.
-  void set_hooks(std::function<void(int32_t position)> ready);
+  // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated. `alarm` is what a
+  // newer wrap of the same optimizer asks while it waits for others, which may not have been wrapped again.
+  void set_hooks(std::function<void(int32_t position)> ready, std::function<core::Status()> alarm);
+
+  // Of the wrap with the same owner that these will end; null where there is none.
+  const std::function<core::Status()>* alarm_before() const;
 
   // Whether the same optimizer was wrapped again since: then hooks and gradients are the other wrap's.
   bool ended() const { return ended_; }
@@ -85,6 +89,7 @@ class Gradients {
   std::array<std::shared_ptr<exec::AlignedBytes>, 3> arenas_;  // also of the tensors over them, which users may keep
   std::array<int64_t, 3> arena_numel_{};
   std::function<void(int32_t)> ready_;
+  std::function<core::Status()> alarm_;
 };
 
 }  // namespace gradtune

@@ -61,7 +61,7 @@ void must(core::Status status, const std::string& what) {
 }  // namespace
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-             const core::Clock& clock, const core::Status& mine)
+             const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
@@ -77,7 +77,9 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
     link_ = comm::make_paced_link({.bytes_per_second = mbit_per_second(*rate) * 125e3}, clock);
     network_ = "pacing,rate=" + *rate + "mbit";
   }
-  if (auto texts = roll_call_.await_all("wrap", "here"); !texts) {
+  if (auto texts = roll_call_.await_all("wrap", "here",
+                                        alarm_before != nullptr ? *alarm_before : std::function<core::Status()>());
+      !texts) {
     roll_call_.sign_off("failed in wrap");
     throw core::Exception(texts.error());
   }

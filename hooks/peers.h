@@ -23,9 +23,11 @@ namespace gradtune {
 
 class Peers {
  public:
-  // `mine`: whether this rank can take part; an error is told to the others and thrown.
+  // `mine`: whether this rank can take part; an error is told to the others and thrown. `alarm_before`: of a wrap that
+  // this one ends, asked while others are waited for; may be null.
   Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-        const core::Clock& clock, const core::Status& mine);
+        const core::Clock& clock, const core::Status& mine,
+        const std::function<core::Status()>* alarm_before = nullptr);
   ~Peers();
 
   int rank() const { return rank_; }

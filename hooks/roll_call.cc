@@ -114,19 +114,26 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, in
     : store_(std::move(store)), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
 
 template <typename Call>
-auto RollCall::ask(int64_t waits_ms, Call call) -> core::Result<decltype(call())> {
+auto RollCall::ask(int64_t waits_ms, Call call, const std::function<core::Status()>& alarm)
+    -> core::Result<decltype(call())> {
   if (is_silent_) return core::Error{core::Error::Code::timeout, "it did not answer before"};
-  auto answer = within(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(call));
+  auto answer = within(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(call), alarm);
   is_silent_ = !answer && answer.error().code == core::Error::Code::timeout;
   return answer;
 }
 
-core::Result<std::vector<std::string>> RollCall::await_all(const std::string& name, const std::string& text) {
+core::Result<std::vector<std::string>> RollCall::await_all(const std::string& name, const std::string& text,
+                                                           const std::function<core::Status()>& alarm) {
   const std::string who = "gradtune: rank " + std::to_string(rank_) + ": ";
-  auto asked = ask(timeout_ms_, [store = store_, name, text, rank = rank_, size = size_, limit = timeout_ms_] {
-    store->set(key(name, rank), bytes(text));
-    return await_arrivals(store, name, size, limit);
-  });
+  auto asked = ask(
+      timeout_ms_,
+      [store = store_, name, text, rank = rank_, size = size_, limit = timeout_ms_] {
+        store->set(key(name, rank), bytes(text));
+        return await_arrivals(store, name, size, limit);
+      },
+      alarm);
+  if (!asked && asked.error().code == core::Error::Code::peer)
+    return core::Error{asked.error().code, who + asked.error().message};
   if (!asked) {
     return core::Error{core::Error::Code::lost,
                        who + "the store does not answer at \"" + name + "\": " + asked.error().message};

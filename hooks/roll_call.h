@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,9 @@ class RollCall {
 
   // Tells that this rank has come to the point `name`, with a text for the others, and waits for all others, for the
   // time limit: their texts, by rank. The error names the ranks that did not come, or says what a rank told that failed
-  // before it came.
-  core::Result<std::vector<std::string>> await_all(const std::string& name, const std::string& text);
+  // before it came, or is that of `alarm`, which is asked meanwhile.
+  core::Result<std::vector<std::string>> await_all(const std::string& name, const std::string& text,
+                                                   const std::function<core::Status()>& alarm = {});
 
   // Whether the store answers, and knows that this rank has come to that point.
   bool is_known(const std::string& name) noexcept;
@@ -58,7 +60,8 @@ class RollCall {
 
   // What `call` returns, or an error when the store does not answer, and at once from then on.
   template <typename Call>
-  auto ask(int64_t waits_ms, Call call) -> core::Result<decltype(call())>;
+  auto ask(int64_t waits_ms, Call call, const std::function<core::Status()>& alarm = {})
+      -> core::Result<decltype(call())>;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <utility>
 
 #include "hooks/errors.h"
 #include "hooks/shared_state.h"
@@ -55,15 +56,20 @@ Session::Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch:
       warnings_(group->getRank()),
       job_(optimizers, module, options, warnings_),
       settings_(job_.settings),
-      peers_(group, options, settings_.timeout_ms, *clock_,
-             job_.status),  // throws where something of the job is missing
+      // Throws where something of the job is missing.
+      peers_(group, options, settings_.timeout_ms, *clock_, job_.status,
+             job_.gradients ? job_.gradients->alarm_before() : nullptr),
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return control_word(finite); }),
       error_budget_(settings_.error_budget) {
   explained(Final::every_error, [this] { set_up(); });
-  gradients_.set_hooks([this](int32_t position) { on_ready(position); });
+  gradients_.set_hooks([this](int32_t position) { on_ready(position); },
+                       [this, entered = false]() mutable {
+                         if (!std::exchange(entered, true)) peers_.enter(Call::wrap, step_);
+                         return peers_.alarm();
+                       });
   step_began_ns_ = clock_->now_ns();
 }
 

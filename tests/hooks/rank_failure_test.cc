@@ -34,6 +34,7 @@ struct Training {
   torch::nn::Sequential model;
   Optimizer& optimizer;
   int64_t step;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
 
   void backward(int64_t batch = 0) { loss_of(model, make_data(rank.rank, step + batch)).backward(); }
   void whole_step() {
@@ -104,6 +105,12 @@ const Case kCases[] = {
        t.whole_step();
      },
      HasSubstr("step 3"), HasSubstr("load_checkpoint")},
+    {"WrapAgainOnOneRank", 1,
+     [](Training& t) {
+       t.optimizer = wrap(t.optimizer.inner(), *t.model, t.group, {.quiet = true});
+       t.whole_step();
+     },
+     HasSubstr("wrap() at step 3"), HasSubstr("backward at step 3")},
     {"NoStepOnOneRank", 1,
      [](Training& t) {
        t.optimizer.zero_grad();
@@ -174,7 +181,7 @@ void train(const Rank& rank, const Case& each) {
   try {
     auto optimizer = wrap(sgd, *model, group, {.quiet = true});
     for (int64_t step = 0; step < 100; ++step) {
-      Training training{rank, model, optimizer, step};
+      Training training{rank, model, optimizer, step, group};
       rank.rank == each.wrong&& step == 3 ? each.instead(training) : training.whole_step();
     }
   } catch (const std::runtime_error& error) {
