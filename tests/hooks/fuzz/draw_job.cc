@@ -33,6 +33,7 @@ class Draw {
 BlockPlan draw_linear(Draw& draw, bool may_be_frozen) {
   BlockPlan block{.width = draw.one_of<int64_t>({1, 5, 16, 24, 33, 64})};
   if (draw.wants("large", 0.1)) block.width = 300;
+  if (draw.wants("huge", 0.015)) block.width = 1100;
   if (draw.wants("bf16", 0.15)) block.dtype = core::DType::bf16;
   if (draw.wants("f16", 0.1)) block.dtype = core::DType::f16;
   if (draw.wants("transposed", 0.2)) block.layout = BlockPlan::Layout::transposed;
@@ -85,7 +86,12 @@ ModelPlan draw_model(Draw& draw, bool races) {
   };
   if (draw.wants("empty", 0.15)) insert(BlockPlan::Kind::odd);
   if (draw.wants("empty_unused", 0.1)) insert(BlockPlan::Kind::unused);
+  for (int b = draw.wants("many", 0.05) ? 40 : 0; b > 0; --b) model.blocks.push_back({.width = 5});
   model.buffers = draw.wants("buffers", 0.3);
+  model.hooks = draw.wants("hooks", 0.1);
+  bool sparse = false;
+  for (const BlockPlan& block : model.blocks) sparse = sparse || block.sparse;
+  model.penalty = !sparse && draw.wants("penalty", 0.1);
   return model;
 }
 
@@ -101,8 +107,6 @@ OptimizerPlan draw_optimizer(Draw& draw, const ModelPlan& model) {
   optimizer.kind = static_cast<OptimizerPlan::Kind>(draw.below(5));
   // What the others add to a denominator is nothing in float16.
   if (has_dtype(model, core::DType::f16) || draw.chance(0.4)) optimizer.kind = OptimizerPlan::Kind::sgd;
-  bool sparse = false;
-  for (const BlockPlan& block : model.blocks) sparse = sparse || block.sparse;
   optimizer.momentum = draw.chance(0.6) ? 0.9 : 0;
   optimizer.weight_decay = draw.chance(0.4) ? 0.01 : 0;
   optimizer.rate = optimizer.kind == OptimizerPlan::Kind::sgd ? 0.05 : 0.002;
@@ -111,35 +115,37 @@ OptimizerPlan draw_optimizer(Draw& draw, const ModelPlan& model) {
   return optimizer;
 }
 
-void draw_options(Draw& draw, JobPlan& plan, bool races) {
+OptionsPlan draw_options(Draw& draw, const OptimizerPlan& optimizer, bool races) {
+  OptionsPlan options;
   const int fidelity = draw.below(3);
-  if (fidelity == 1 && draw.wants("half", 1)) plan.fidelity = core::Fidelity::half;
-  if (fidelity == 2 && draw.wants("lossy", 1)) plan.fidelity = core::Fidelity::lossy;
-  plan.policy = draw.one_of<std::string>({"auto", "mergecomp", "espresso", "exhaustive", "exhaustive"});
-  plan.tuning_budget = draw.wants("tuning", 0.85) ? 10 + draw.below(90) : 0;
-  plan.pacing_mbit = draw.wants("pacing", 0.4) ? draw.one_of<int>({100, 300, 1000}) : 0;
+  if (fidelity == 1 && draw.wants("half", 1)) options.fidelity = core::Fidelity::half;
+  if (fidelity == 2 && draw.wants("lossy", 1)) options.fidelity = core::Fidelity::lossy;
+  options.policy = draw.one_of<std::string>({"auto", "mergecomp", "espresso", "exhaustive", "exhaustive"});
+  options.tuning_budget = draw.wants("tuning", 0.85) ? 10 + draw.below(90) : 0;
+  options.pacing_mbit = draw.wants("pacing", 0.4) ? draw.one_of<int>({100, 300, 1000}) : 0;
   if (races) {
-    plan.tuning_budget = 300;
-    plan.pacing_mbit = draw.one_of<int>({100, 200});
+    options.tuning_budget = 300;
+    options.pacing_mbit = draw.one_of<int>({150, 300});
   }
-  plan.strategy_file = draw.wants("strategy_file", 0.3) && !races;
+  options.strategy_file = draw.wants("strategy_file", 0.3) && !races;
   std::vector<std::string> among = {"packed"};
-  if (plan.fidelity >= core::Fidelity::half) {
+  if (options.fidelity >= core::Fidelity::half) {
     among.insert(among.end(), {"bf16", "bf16packed", "fp16"});
   }
-  const bool has_momentum = plan.optimizer.kind != OptimizerPlan::Kind::sgd || plan.optimizer.momentum != 0;
-  if (plan.fidelity == core::Fidelity::lossy) {
+  const bool has_momentum = optimizer.kind != OptimizerPlan::Kind::sgd || optimizer.momentum != 0;
+  if (options.fidelity == core::Fidelity::lossy) {
     among.insert(among.end(), {"topk:0.1", "topk:0.01", "threshk:0.05", "randk:0.1", "powersgd:2", "int8", "int8s",
                                "fp8e4m3", "fp8e5m2", "natural", "terngrad", "qsgd", "onebit", "efsignsgd", "thc"});
-    plan.lossy_after = draw.chance(0.2) ? draw.below(20) : 0;
-    plan.unscaled = draw.wants("signs", 0.1);
-    if (plan.unscaled) among.insert(among.end(), {"signsgd", "signum"});
-    plan.momentum_of_dgc = !has_momentum && draw.wants("dgc", 0.3);
-    if (plan.momentum_of_dgc) among.push_back("dgc:0.05");
+    options.lossy_after = draw.chance(0.2) ? draw.below(20) : 0;
+    options.unscaled = draw.wants("signs", 0.1);
+    if (options.unscaled) among.insert(among.end(), {"signsgd", "signum"});
+    options.momentum_of_dgc = !has_momentum && draw.wants("dgc", 0.3);
+    if (options.momentum_of_dgc) among.push_back("dgc:0.05");
   }
-  if (!draw.chance(0.7)) return;
+  if (!draw.chance(0.7)) return options;
   const int count = 1 + draw.below(4);
-  for (int c = 0; c < count; ++c) plan.compressors.push_back(draw.one_of(among));
+  for (int c = 0; c < count; ++c) options.compressors.push_back(draw.one_of(among));
+  return options;
 }
 
 StepPlan::Zero draw_zero(Draw& draw) {
@@ -156,6 +162,8 @@ StepPlan::After draw_after(Draw& draw, bool skipped) {
   if (draw.wants("save", 0.03)) after = StepPlan::After::save;
   if (draw.wants("failed_save", 0.02)) after = StepPlan::After::failed_save;
   if (draw.wants("restart", 0.03)) after = StepPlan::After::restart;
+  if (draw.wants("restart_other", 0.02)) after = StepPlan::After::restart_other;
+  if (draw.wants("rollback", 0.04)) after = StepPlan::After::rollback;
   if (skipped && !draw.wants("save_after_skip", 0.5)) after = StepPlan::After::nothing;
   if (draw.wants("rewrap", 0.02)) after = StepPlan::After::rewrap;
   if (draw.wants("rewrap_assign", 0.02)) after = StepPlan::After::assign;
@@ -167,24 +175,28 @@ std::vector<StepPlan> draw_steps(Draw& draw, int ranks, bool races) {
   // Not every job does everything: what a step does by itself is seen alone as well.
   const bool accumulates = draw.wants("no_sync", 0.3), repeats = draw.wants("two_passes", 0.2);
   const bool closures = draw.wants("closure", 0.2), clips = draw.wants("clip", 0.3);
+  const bool replaces = draw.wants("replace", 0.15), retains = draw.wants("retain", 0.1);
   const bool scales = draw.wants("scale", 0.15), skips = draw.wants("skip", 0.3);
   const bool evaluates = draw.wants("evaluate", 0.3), infinite = draw.wants("nonfinite", 0.15);
-  std::vector<StepPlan> steps(static_cast<size_t>(races ? 120 : 8 + draw.below(40)));
+  std::vector<StepPlan> steps(static_cast<size_t>(races ? 90 : 8 + draw.below(40)));
   bool must_zero = false;
   for (StepPlan& step : steps) {
     step.zero = draw_zero(draw);
-    if (must_zero && step.zero == StepPlan::Zero::never) step.zero = StepPlan::Zero::wrapped;
+    // What is not finite must go, also from parameters that are not in the optimizer.
+    if (must_zero && step.zero != StepPlan::Zero::module) step.zero = StepPlan::Zero::wrapped;
     if (accumulates && draw.chance(0.5)) step.unsynced = 1 + draw.below(2);
     step.passes = step.unsynced + (repeats && draw.chance(0.5) ? 2 : 1);
     step.closure = closures && draw.chance(0.5);
     step.clip = clips && draw.chance(0.7);
     step.scale = scales && draw.chance(0.3);
+    step.replace = replaces && draw.chance(0.3);
+    step.retain = retains && draw.chance(0.3);
     step.skip = skips && draw.chance(0.15);
     step.evaluate = evaluates && draw.chance(0.2);
     if (infinite && draw.chance(0.1)) {
       step.nonfinite = draw.below(ranks);
       step.skip = true;
-      step.clip = step.scale = false;
+      step.clip = step.scale = step.retain = false;
     }
     if (step.skip) step.closure = false;
     must_zero = step.nonfinite >= 0;
@@ -216,16 +228,35 @@ JobPlan draw_job(uint64_t seed, const Features& features) {
   const bool races = sizes.chance(0.2) && features.has("tuning") && features.has("pacing");
   plan.model = draw_model(model, races);
   plan.optimizer = draw_optimizer(optimizer, plan.model);
-  draw_options(options, plan, races);
+  plan.options = draw_options(options, plan.optimizer, races);
+  plan.other_options = draw_options(options, plan.optimizer, races);
   plan.steps = draw_steps(steps, plan.ranks, races);
+  plan.freeze_at = steps.wants("freeze", 0.1) ? steps.below(20) : -1;
+  for (StepPlan& step : plan.steps) {
+    // A new wrap would know one parameter less than what was saved and exported.
+    if (plan.freeze_at >= 0 && step.after > StepPlan::After::failed_save) step.after = StepPlan::After::nothing;
+  }
+  plan.threads = steps.wants("threads", 0.1);
+  plan.companion = steps.wants("companion", 0.1);
   plan.fault = draw_fault(fault, features, plan);
   if (plan.fault) {
     plan.features.insert(plan.fault->name);
+    plan.companion = false;
+    plan.freeze_at = -1;
     // A mistake early, and some steps in which it has to be noticed.
     plan.steps.resize(static_cast<size_t>(plan.fault->step) + 8);
     for (auto step = plan.steps.begin() + plan.fault->step; step != plan.steps.end(); ++step) *step = StepPlan();
   }
   return plan;
+}
+
+JobPlan draw_companion(const JobPlan& plan, const Features& features) {
+  JobPlan other = draw_job(plan.seed + 1'000'000'000, features);
+  other.ranks = plan.ranks;
+  other.fault.reset();
+  other.companion = false;
+  for (StepPlan& step : other.steps) step.nonfinite = std::min(step.nonfinite, plan.ranks - 1);
+  return other;
 }
 
 }  // namespace gradtune::test

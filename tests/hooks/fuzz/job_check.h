@@ -20,6 +20,12 @@ class Wrong : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
+// Training itself has diverged, alike on all ranks: there is nothing left to compare.
+class Diverged : public std::runtime_error {
+ public:
+  Diverged() : std::runtime_error("training diverged") {}
+};
+
 // How far gradients may be from the average, by fidelity:
 //   exact  sums in the gradient's own dtype: 2e-6 of the mean magnitude of what is averaged, and for 16-bit gradients
 //          ranks + 1 roundings

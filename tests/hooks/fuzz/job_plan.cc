@@ -26,17 +26,30 @@ std::string to_text(const BlockPlan& block) {
 
 std::string to_text(const StepPlan& step) {
   static constexpr const char* kZeros[] = {"", "i", "z", "m", "k"};
-  static constexpr const char* kAfter[] = {"", "+save", "+failed_save", "+restart", "+rewrap", "+assign", "+import"};
+  static constexpr const char* kAfter[] = {"",          "+save",   "+failed_save", "+restart", "+restart_other",
+                                           "+rollback", "+rewrap", "+assign",      "+import"};
   std::string text = kZeros[static_cast<size_t>(step.zero)];
   if (step.unsynced > 0) text += std::to_string(step.unsynced) + "n";
   text += std::to_string(step.passes - step.unsynced) + "p";
   if (step.closure) text += "C";
   if (step.clip) text += "c";
   if (step.scale) text += "*";
+  if (step.replace) text += "r";
+  if (step.retain) text += "2";
   if (step.evaluate) text += "e";
   if (step.nonfinite >= 0) text += "inf" + std::to_string(step.nonfinite);
   if (step.skip) text += "-";
   return text + kAfter[static_cast<size_t>(step.after)];
+}
+
+std::string to_text(const OptionsPlan& options) {
+  std::string text = std::string(core::to_string(options.fidelity)) + " " + options.policy;
+  for (const std::string& compressor : options.compressors) text += " " + compressor;
+  text += " budget=" + std::to_string(options.tuning_budget);
+  if (options.pacing_mbit > 0) text += " pacing=" + std::to_string(options.pacing_mbit);
+  if (options.lossy_after > 0) text += " lossy_after=" + std::to_string(options.lossy_after);
+  if (options.strategy_file) text += " strategy_file";
+  return text;
 }
 
 std::string to_text(const OptimizerPlan& optimizer) {
@@ -52,16 +65,17 @@ std::string to_text(const OptimizerPlan& optimizer) {
 }  // namespace
 
 std::string to_text(const JobPlan& plan) {
-  std::string text = "FUZZ_SEED=" + std::to_string(plan.seed) + " ranks=" + std::to_string(plan.ranks) + " " +
-                     std::string(core::to_string(plan.fidelity)) + " " + plan.policy;
-  for (const std::string& compressor : plan.compressors) text += " " + compressor;
-  text += " budget=" + std::to_string(plan.tuning_budget);
-  if (plan.pacing_mbit > 0) text += " pacing=" + std::to_string(plan.pacing_mbit);
-  if (plan.lossy_after > 0) text += " lossy_after=" + std::to_string(plan.lossy_after);
-  if (plan.strategy_file) text += " strategy_file";
+  std::string text =
+      "FUZZ_SEED=" + std::to_string(plan.seed) + " ranks=" + std::to_string(plan.ranks) + " " + to_text(plan.options);
+  if (plan.features.contains("restart_other")) text += " other: " + to_text(plan.other_options);
+  if (plan.freeze_at >= 0) text += " freeze_at=" + std::to_string(plan.freeze_at);
+  if (plan.threads) text += " threads";
+  if (plan.companion) text += " companion";
   text += " " + to_text(plan.optimizer) + " model:";
   for (const BlockPlan& block : plan.model.blocks) text += " " + to_text(block);
   if (plan.model.buffers) text += " buffers";
+  if (plan.model.hooks) text += " hooks";
+  if (plan.model.penalty) text += " penalty";
   if (plan.fault) {
     text += " " + plan.fault->name + " rank " + std::to_string(plan.fault->rank) + " step " +
             std::to_string(plan.fault->step);

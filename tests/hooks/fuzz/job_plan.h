@@ -34,6 +34,8 @@ struct BlockPlan {
 struct ModelPlan {
   std::vector<BlockPlan> blocks;
   bool buffers = false;  // of its own
+  bool hooks = false;    // of the user, on the first parameter
+  bool penalty = false;  // the loss holds the norm of gradients
 };
 
 struct OptimizerPlan {
@@ -46,29 +48,31 @@ struct OptimizerPlan {
 
 struct StepPlan {
   enum class Zero : uint8_t { wrapped, inner, zeros, module, never };
-  enum class After : uint8_t { nothing, save, failed_save, restart, rewrap, assign, import };
+  enum class After : uint8_t { nothing, save, failed_save, restart, restart_other, rollback, rewrap, assign, import };
   Zero zero = Zero::wrapped;
   int passes = 1;
   int unsynced = 0;  // of these, the first ones, under no_sync()
   bool closure = false;
-  bool clip = false, scale = false;
-  bool skip = false;  // no step()
+  bool clip = false, scale = false, replace = false;  // what the user does to gradients
+  bool retain = false;                                // the last pass goes twice through its graph
+  bool skip = false;                                  // no step()
   bool evaluate = false;
   int nonfinite = -1;  // rank whose loss is infinite in the last pass
   After after = After::nothing;
 
-  bool saves() const { return after == After::save || after == After::failed_save || after == After::restart; }
+  bool saves() const { return after >= After::save && after <= After::rollback; }
 };
 
 struct FaultPlan {
   std::string name;  // of the feature
   int rank = 0;
   int step = 0;
+
+  // Whether that rank does something else for long after its mistake.
+  bool keeps_going(int which) const { return which == rank && name == "fault_backward_kept"; }
 };
 
-struct JobPlan {
-  uint64_t seed = 0;
-  int ranks = 2;
+struct OptionsPlan {
   core::Fidelity fidelity = core::Fidelity::exact;
   std::string policy = "auto";
   std::vector<std::string> compressors = {};  // empty: the default list
@@ -78,14 +82,26 @@ struct JobPlan {
   bool strategy_file = false;    // starts from a random strategy
   bool unscaled = false;         // some compressor may send signs without a scale
   bool momentum_of_dgc = false;  // some compressor may keep momentum itself
+};
+
+struct JobPlan {
+  uint64_t seed = 0;
+  int ranks = 2;
+  OptionsPlan options = {};
+  OptionsPlan other_options = {};  // after a restart with others
   ModelPlan model = {};
   OptimizerPlan optimizer = {};
   std::vector<StepPlan> steps = {};
+  int freeze_at = -1;      // step before which the first parameter is frozen
+  bool threads = false;    // each step in a thread of its own
+  bool companion = false;  // a second job in the same processes, step by step in turn
   std::optional<FaultPlan> fault = {};
   std::set<std::string> features = {};  // that it has
 };
 
 JobPlan draw_job(uint64_t seed, const Features& features);
+// The second job of one with a companion.
+JobPlan draw_companion(const JobPlan& plan, const Features& features);
 
 // One line.
 std::string to_text(const JobPlan& plan);

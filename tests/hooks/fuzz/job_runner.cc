@@ -4,9 +4,14 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
 #include <limits>
+#include <sstream>
+#include <thread>
 
 #include "tests/hooks/fuzz/random_strategy.h"
 
@@ -21,14 +26,25 @@ std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parame
 
 }  // namespace
 
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
 JobRunner::JobRunner(const JobPlan& plan, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string folder)
     : plan_(plan),
+      options_(plan.options),
       group_(std::move(group)),
       rank_(group_->getRank()),
       folder_(std::move(folder)),
-      lossy_(plan.unscaled) {}
+      lossy_(plan.options.unscaled || plan.other_options.unscaled) {}
 
 void JobRunner::run() {
+  begin();
+  for (int step = 0; step < steps(); ++step) {
+    if (is_wrong("fault_leave", step)) return;
+    train(step);
+  }
+}
+
+void JobRunner::begin() {
   if (!plan_.fault) plain_.emplace(plan_);
   if (is_wrong("fault_model")) plan_.model.blocks[0].width += 3;
   if (is_wrong("fault_format")) plan_.model.blocks[0].layout = BlockPlan::Layout::transposed;
@@ -38,29 +54,20 @@ void JobRunner::run() {
   if (is_wrong("fault_parameter")) model_->register_parameter("double", torch::zeros({3}, torch::kDouble));
   parameters_ = trained(*model_);
   inner_ = make_optimizer(plan_.optimizer, parameters_);
-  if (plan_.strategy_file) {
-    strategy_ = file("start.json");
-    if (rank_ == 0) write_random_strategy(plan_, *model_, strategy_);
-    meet(*group_);
-  }
   wrap_model();
   if (plain_) check_equal("parameter", parameters_, plain_->parameters());
-  for (int step = 0; step < static_cast<int>(plan_.steps.size()); ++step) {
-    if (is_wrong("fault_leave", step)) return;
-    train(step);
-  }
 }
 
 Options JobRunner::options() const {
-  Options options{.fidelity = std::string(core::to_string(plan_.fidelity)),
-                  .lossy_after = plan_.lossy_after,
-                  .policy = plan_.policy,
-                  .tuning_budget = plan_.tuning_budget,
+  Options options{.fidelity = std::string(core::to_string(options_.fidelity)),
+                  .lossy_after = options_.lossy_after,
+                  .policy = options_.policy,
+                  .tuning_budget = options_.tuning_budget,
                   .tuning_share = 1.0,
                   .host_threads = 1,
                   .seed = static_cast<int64_t>(plan_.seed),
                   .quiet = std::getenv("FUZZ_LOUD") == nullptr};
-  if (!plan_.compressors.empty()) options.compressors = plan_.compressors;
+  if (!options_.compressors.empty()) options.compressors = options_.compressors;
   if (!strategy_.empty()) options.strategy = strategy_;
   if (!plan_.fault) options.timeout = 20;  // with a mistake, users' default
   if (is_wrong("fault_option")) options.fidelity = "loss";
@@ -69,8 +76,13 @@ Options JobRunner::options() const {
 }
 
 void JobRunner::wrap_model() {
-  const std::string pacing = std::to_string(plan_.pacing_mbit);
-  plan_.pacing_mbit > 0 ? setenv("GRADTUNE_PACING_MBIT", pacing.c_str(), 1) : unsetenv("GRADTUNE_PACING_MBIT");
+  if (options_.strategy_file && strategy_.empty()) {
+    strategy_ = file("start.json");
+    if (rank_ == 0) write_random_strategy(options_, plan_.ranks, plan_.seed, *model_, strategy_);
+    meet(*group_);
+  }
+  const std::string pacing = std::to_string(options_.pacing_mbit);
+  options_.pacing_mbit > 0 ? setenv("GRADTUNE_PACING_MBIT", pacing.c_str(), 1) : unsetenv("GRADTUNE_PACING_MBIT");
   if (optimizer_) {
     *optimizer_ = wrap(*inner_, *model_, group_, options());
   } else {
@@ -81,6 +93,19 @@ void JobRunner::wrap_model() {
 }
 
 void JobRunner::train(int step) {
+  if (step == plan_.freeze_at) {
+    parameters_[0].set_requires_grad(false);
+    if (plain_) plain_->parameters()[0].set_requires_grad(false);
+  }
+  if (is_wrong("fault_forward_caught", step) || is_wrong("fault_backward_caught", step) ||
+      is_wrong("fault_backward_kept", step)) {
+    return run_step_and_catch(step);
+  }
+  if (!plan_.threads) return run_step(step);
+  std::async(std::launch::async, [&] { run_step(step); }).get();
+}
+
+void JobRunner::run_step(int step) {
   const StepPlan& plan = plan_.steps[static_cast<size_t>(step)];
   if (plan.closure) {
     optimizer_->step([&] { return passes(step); });
@@ -114,13 +139,7 @@ torch::Tensor JobRunner::passes(int step) {
   torch::Tensor loss;
   const int count = plan.passes + (is_wrong("fault_extra_pass", step) ? 1 : 0);
   for (int index = 0; index < count; ++index) {
-    const bool synced = index >= plan.unsynced && !is_wrong("fault_no_sync", step);
-    if (synced) {
-      loss = pass(step, index, synced);
-    } else {
-      const auto guard = optimizer_->no_sync();
-      loss = pass(step, index, synced);
-    }
+    loss = pass(step, index, index >= plan.unsynced && !is_wrong("fault_no_sync", step));
   }
   edit_gradients(plan);
   return loss;
@@ -128,12 +147,23 @@ torch::Tensor JobRunner::passes(int step) {
 
 torch::Tensor JobRunner::pass(int step, int index, bool synced) {
   const StepPlan& plan = plan_.steps[static_cast<size_t>(step)];
-  const int nonfinite = index + 1 == plan.passes ? plan.nonfinite : -1;
+  const bool last = index + 1 == plan.passes;
+  const int nonfinite = last ? plan.nonfinite : -1;
   torch::Tensor loss = model_->loss({rank_, step, index}, exception_at(step));
   if (nonfinite == rank_) loss = loss * std::numeric_limits<float>::infinity();
-  loss.backward();
+  if (last && plan.retain) {
+    const auto guard = optimizer_->no_sync();
+    loss.backward({}, /*retain_graph=*/true);
+  }
+  if (synced) {
+    loss.backward();
+  } else {
+    const auto guard = optimizer_->no_sync();
+    loss.backward();
+    if (plan.replace) replace_gradients();
+  }
   if (!plain_) return loss;
-  plain_->pass(step, index, nonfinite);
+  plain_->pass(step, index, plan);
   if (!synced) return loss;
   if (nonfinite < 0) {
     check_pass();
@@ -150,20 +180,31 @@ torch::Tensor JobRunner::pass(int step, int index, bool synced) {
 
 void JobRunner::check_pass() {
   const std::vector<Average> averages = plain_->averages();
-  const bool lossy = plan_.fidelity == core::Fidelity::lossy && optimizer_->progress().step >= plan_.lossy_after;
-  if (lossy) {
+  for (const Average& average : averages) {
+    if (average.scale.defined() && !torch::isfinite(average.scale).all().item<bool>()) throw Diverged();
+  }
+  const bool lossy = options_.fidelity == core::Fidelity::lossy && optimizer_->progress().step >= options_.lossy_after;
+  owes_ = owes_ || lossy;
+  if (owes_) {
     lossy_.check(averages, parameters_);
   } else {
-    check_gradients(averages, parameters_, plan_.ranks, plan_.fidelity);
+    check_gradients(averages, parameters_, plan_.ranks, options_.fidelity);
   }
 }
 
 void JobRunner::edit_gradients(const StepPlan& step) {
   if (step.clip) torch::nn::utils::clip_grad_norm_(parameters_, 0.5);
+  if (step.replace) replace_gradients();
   if (!step.scale) return;
   const torch::NoGradGuard no_grad;
   for (const torch::Tensor& p : parameters_) {
     if (p.grad().defined()) p.grad().mul_(0.5);
+  }
+}
+
+void JobRunner::replace_gradients() {
+  for (const torch::Tensor& p : parameters_) {
+    if (p.grad().defined()) p.mutable_grad() = p.grad().clone();
   }
 }
 
@@ -194,9 +235,17 @@ void JobRunner::do_after(StepPlan::After after) {
     case StepPlan::After::nothing: return;
     case StepPlan::After::save: optimizer_->save_checkpoint(file("checkpoint")); return;
     case StepPlan::After::failed_save: expect_failed_save(); return;
+    case StepPlan::After::restart_other:
+      options_ = plan_.other_options;
+      strategy_.clear();
+      [[fallthrough]];
     case StepPlan::After::restart: restart(); return;
+    case StepPlan::After::rollback: roll_back(); return;
     case StepPlan::After::rewrap: optimizer_.reset(); [[fallthrough]];
-    case StepPlan::After::assign: wrap_model(); return;
+    case StepPlan::After::assign:
+      owes_ = false;
+      wrap_model();
+      return;
     case StepPlan::After::import: import_strategy(); return;
   }
 }
@@ -217,8 +266,30 @@ void JobRunner::restart() {
   torch::load(*inner_, file("inner.pt"));
   wrap_model();
   optimizer_->load_checkpoint(file("checkpoint"));
-  if (plain_) plain_->drop_gradients();
+  if (plain_) {
+    plain_->drop_gradients();
+    plain_->parameters()[0].set_requires_grad(true);
+  }
+  kept_.clear();
   meet(*group_);  // the files may be written again
+}
+
+// The first time it is kept what is come back to the second time.
+void JobRunner::roll_back() {
+  std::stringstream mine(kept_), plain(kept_of_plain_);
+  if (kept_.empty()) {
+    optimizer_->save_checkpoint(file("kept"));
+    save_values(mine, *model_, *inner_);
+    kept_ = mine.str();
+    if (plain_) plain_->save(plain);
+    kept_of_plain_ = plain.str();
+    return;
+  }
+  load_values(mine, *model_, *inner_);
+  optimizer_->load_checkpoint(file("kept"));
+  optimizer_->zero_grad();
+  if (plain_) plain_->load(plain);
+  kept_.clear();
 }
 
 void JobRunner::import_strategy() {
@@ -227,6 +298,7 @@ void JobRunner::import_strategy() {
   optimizer_->export_strategy(strategy_);
   meet(*group_);
   optimizer_.reset();
+  owes_ = false;
   wrap_model();
 }
 
@@ -252,14 +324,30 @@ bool JobRunner::is_wrong(const char* fault, int step) const { return is_wrong(fa
 
 RandomModelImpl::Between JobRunner::exception_at(int step) const {
   if (is_wrong("fault_exit", step)) _exit(3);
-  if (is_wrong("fault_forward", step)) {
+  if (is_wrong("fault_forward", step) || is_wrong("fault_forward_caught", step)) {
     return [](torch::Tensor) -> torch::Tensor { throw std::runtime_error("of the user, in forward"); };
   }
-  if (!is_wrong("fault_backward", step)) return nullptr;
+  if (!is_wrong("fault_backward", step) && !is_wrong("fault_backward_caught", step) &&
+      !is_wrong("fault_backward_kept", step)) {
+    return nullptr;
+  }
   return [](torch::Tensor x) {
     x.register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user, in backward"); });
     return x;
   };
+}
+
+void JobRunner::run_step_and_catch(int step) {
+  try {
+    run_step(step);
+  } catch (const std::exception& error) {
+    if (std::string(error.what()).find("of the user") == std::string::npos) throw;
+    std::printf("caught error at %.3f: %s\n", now_s(), error.what());
+    std::fflush(stdout);
+  }
+  if (!is_wrong("fault_backward_kept")) return;
+  // Such as to write down what has happened: others are not to wait for that.
+  std::this_thread::sleep_for(std::chrono::seconds(10));
 }
 
 void JobRunner::make_mistake(int step) {

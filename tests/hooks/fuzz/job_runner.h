@@ -20,35 +20,48 @@
 
 namespace gradtune::test {
 
+// Of a clock that all processes of this machine share.
+double now_s();
+
 class JobRunner {
  public:
   // Files go to the folder, which all ranks share.
   JobRunner(const JobPlan& plan, c10::intrusive_ptr<c10d::ProcessGroup> group, std::string folder);
 
   void run();
+
+  // The parts of run().
+  void begin();
+  int steps() const { return static_cast<int>(plan_.steps.size()); }
+  void train(int step);
+
   int64_t switches() const { return switches_; }  // of strategies, so far
 
  private:
   Options options() const;
   void wrap_model();
-  void train(int step);
+  void run_step(int step);
   torch::Tensor passes(int step);
   torch::Tensor pass(int step, int index, bool synced);
   void check_pass();
   void edit_gradients(const StepPlan& step);
+  void replace_gradients();
   void check_step(const StepPlan& step);
   void evaluate();
   void do_after(StepPlan::After after);
   void restart();
+  void roll_back();
   void import_strategy();
   void expect_failed_save();
   bool is_wrong(const char* fault) const;  // on this rank
   bool is_wrong(const char* fault, int step) const;
   RandomModelImpl::Between exception_at(int step) const;
+  void run_step_and_catch(int step);
   void make_mistake(int step);
   std::string file(const std::string& name) const { return folder_ + "/" + name; }
 
   JobPlan plan_;
+  OptionsPlan options_;  // in force
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   const int rank_;
   const std::string folder_;
@@ -58,7 +71,9 @@ class JobRunner {
   std::optional<Optimizer> optimizer_;
   std::optional<PlainTraining> plain_;
   LossyCheck lossy_;
-  std::string strategy_;  // file to start from
+  bool owes_ = false;                 // something may be left of lossy compressors
+  std::string kept_, kept_of_plain_;  // to roll back to
+  std::string strategy_;              // file to start from
   int64_t epoch_ = 0, switches_ = 0;
 };
 

@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hooks/fuzz/plain_training.h"
 
+#include <istream>
 #include <limits>
+#include <ostream>
 #include <utility>
 
 namespace gradtune::test {
@@ -36,11 +38,13 @@ void PlainTraining::leave(Replica& replica) {
   for (size_t b = 0; b < buffers_.size(); ++b) replica.buffers[b].copy_(buffers_[b]);
 }
 
-void PlainTraining::pass(int step, int index, int nonfinite_rank) {
+void PlainTraining::pass(int step, int index, const StepPlan& plan) {
+  const bool last = index + 1 == plan.passes;
   for (int rank = 0; rank < static_cast<int>(replicas_.size()); ++rank) {
     enter(replicas_[static_cast<size_t>(rank)]);
     torch::Tensor loss = model_->loss({rank, step, index});
-    if (rank == nonfinite_rank) loss = loss * std::numeric_limits<float>::infinity();
+    if (last && rank == plan.nonfinite) loss = loss * std::numeric_limits<float>::infinity();
+    if (last && plan.retain) loss.backward({}, /*retain_graph=*/true);
     loss.backward();
     leave(replicas_[static_cast<size_t>(rank)]);
   }
@@ -91,6 +95,53 @@ void PlainTraining::step() {
   enter(replicas_[0]);
   optimizer_->step();
   leave(replicas_[0]);
+}
+
+void PlainTraining::save(std::ostream& stream) {
+  share_buffers();
+  save_values(stream, *model_, *optimizer_);
+}
+
+void PlainTraining::load(std::istream& stream) {
+  load_values(stream, *model_, *optimizer_);
+  const torch::NoGradGuard no_grad;
+  for (Replica& replica : replicas_) {
+    for (size_t b = 0; b < buffers_.size(); ++b) replica.buffers[b].copy_(buffers_[b]);
+  }
+  drop_gradients();
+}
+
+namespace {
+
+std::vector<torch::Tensor> values_of(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> values = module.parameters();
+  for (const torch::Tensor& buffer : module.buffers()) values.push_back(buffer);
+  return values;
+}
+
+}  // namespace
+
+void save_values(std::ostream& stream, const torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive, state;
+  const std::vector<torch::Tensor> values = values_of(module);
+  for (size_t v = 0; v < values.size(); ++v) archive.write(std::to_string(v), values[v].detach().clone());
+  optimizer.save(state);
+  archive.write("optimizer", state);
+  archive.save_to(stream);
+}
+
+void load_values(std::istream& stream, const torch::nn::Module& module, torch::optim::Optimizer& optimizer) {
+  const torch::NoGradGuard no_grad;
+  torch::serialize::InputArchive archive, state;
+  archive.load_from(stream);
+  const std::vector<torch::Tensor> values = values_of(module);
+  for (size_t v = 0; v < values.size(); ++v) {
+    torch::Tensor value;
+    archive.read(std::to_string(v), value);
+    values[v].copy_(value);
+  }
+  archive.read("optimizer", state);
+  optimizer.load(state);
 }
 
 void zero_grad(StepPlan::Zero how, const std::vector<torch::Tensor>& parameters, torch::optim::Optimizer& optimizer,

@@ -7,6 +7,7 @@
 
 #include <torch/torch.h>
 
+#include <iosfwd>
 #include <memory>
 #include <vector>
 
@@ -28,7 +29,7 @@ class PlainTraining {
   const std::vector<torch::Tensor>& parameters() const { return parameters_; }
 
   // One pass of every rank; a rank's gradients add to what it has.
-  void pass(int step, int index, int nonfinite_rank);
+  void pass(int step, int index, const StepPlan& plan);
   // What every rank's gradients are after a pass that communicates.
   std::vector<Average> averages() const;
   // All ranks have these from now on, and those of rank 0 as buffers after step() and wrap().
@@ -38,6 +39,9 @@ class PlainTraining {
   void drop_gradients() { zero_grad(StepPlan::Zero::wrapped); }
   // With the gradients of rank 0.
   void step();
+  // What a user keeps to come back to.
+  void save(std::ostream& stream);
+  void load(std::istream& stream);
 
  private:
   struct Replica {
@@ -52,6 +56,10 @@ class PlainTraining {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::vector<Replica> replicas_;
 };
+
+// In place: values of parameters and buffers, and the optimizer's state.
+void save_values(std::ostream& stream, const torch::nn::Module& module, torch::optim::Optimizer& optimizer);
+void load_values(std::istream& stream, const torch::nn::Module& module, torch::optim::Optimizer& optimizer);
 
 void zero_grad(StepPlan::Zero how, const std::vector<torch::Tensor>& parameters, torch::optim::Optimizer& optimizer,
                torch::nn::Module& module);

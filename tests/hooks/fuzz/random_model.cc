@@ -54,7 +54,8 @@ Batch make_batch(uint64_t seed, int rank, int step, int pass) {
   return {torch::randn({rows, kInputs}), torch::randint(0, kIds, {rows}), torch::randint(0, kClasses, {rows})};
 }
 
-RandomModelImpl::RandomModelImpl(const ModelPlan& plan, uint64_t seed, uint64_t values) : seed_(seed) {
+RandomModelImpl::RandomModelImpl(const ModelPlan& plan, uint64_t seed, uint64_t values)
+    : seed_(seed), has_penalty_(plan.penalty) {
   torch::manual_seed(values);
   int64_t width = kInputs;
   for (size_t b = 0; b < plan.blocks.size(); ++b) {
@@ -63,6 +64,7 @@ RandomModelImpl::RandomModelImpl(const ModelPlan& plan, uint64_t seed, uint64_t 
   }
   head_ = register_parameter("head", random_weight({kClasses, width}, {}));
   if (plan.buffers) add_buffers(static_cast<float>(values % 5));
+  if (plan.hooks) blocks_[0].weight.register_hook([](const torch::Tensor& gradient) { return 0.5 * gradient; });
 }
 
 void RandomModelImpl::add_block(const BlockPlan& plan, const std::string& name, int64_t width) {
@@ -158,7 +160,18 @@ torch::Tensor RandomModelImpl::loss(const Pass& pass, const Between& between) {
     x = x - 0.1 * mean_.to(torch::kFloat);
     if (is_training()) change_buffers(x);
   }
-  return torch::nn::functional::cross_entropy(x.matmul(head_.t()), batch.targets);
+  const torch::Tensor loss = torch::nn::functional::cross_entropy(x.matmul(head_.t()), batch.targets);
+  return has_penalty_ && is_training() ? with_penalty(loss) : loss;
+}
+
+torch::Tensor RandomModelImpl::with_penalty(const torch::Tensor& loss) const {
+  std::vector<torch::Tensor> weights{head_};
+  if (blocks_[0].weight.requires_grad()) weights.push_back(blocks_[0].weight);
+  torch::Tensor sum = loss;
+  for (const torch::Tensor& gradient : torch::autograd::grad({loss}, weights, {}, true, /*create_graph=*/true, true)) {
+    if (gradient.defined()) sum = sum + 0.01 * gradient.to(torch::kFloat).pow(2).sum();
+  }
+  return sum;
 }
 
 void RandomModelImpl::change_buffers(const torch::Tensor& x) {

@@ -52,7 +52,10 @@ class RandomModelImpl : public torch::nn::Module {
   torch::Tensor apply(Block& block, const torch::Tensor& x, const Batch& batch);
   void change_buffers(const torch::Tensor& x);
 
+  torch::Tensor with_penalty(const torch::Tensor& loss) const;
+
   const uint64_t seed_;
+  const bool has_penalty_;
   std::vector<Block> blocks_;
   torch::Tensor head_;
   torch::Tensor count_, flag_, mean_, half_, none_, across_;

@@ -27,31 +27,33 @@ core::GradientTable table_of(const torch::nn::Module& module) {
   return table;
 }
 
-bool is_admitted(const core::Option& option, const JobPlan& plan, const std::vector<core::CompressorTraits>& known) {
+bool is_admitted(const core::Option& option, const OptionsPlan& plan, int ranks,
+                 const std::vector<core::CompressorTraits>& known) {
   if (core::needed_fidelity(option, known) > plan.fidelity) return false;
   return std::ranges::all_of(option.codecs, [&](const core::CompressorSpec& codec) {
     const core::CompressorTraits& traits = *core::traits_of(codec, known);
     const bool sends_signs = codec.name == "signsgd" || codec.name == "signum";
     return (plan.momentum_of_dgc || !traits.replaces_momentum) && (plan.unscaled || !sends_signs) &&
-           core::most_ranks(traits, codec) >= plan.ranks;
+           core::most_ranks(traits, codec) >= ranks;
   });
 }
 
 }  // namespace
 
-void write_random_strategy(const JobPlan& plan, const torch::nn::Module& module, const std::string& file) {
+void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, const torch::nn::Module& module,
+                           const std::string& file) {
   const std::vector<core::CompressorTraits> known = compress::known_traits();
-  core::Rng rng = core::Rng(plan.seed).fork("strategy");
+  core::Rng rng = core::Rng(seed).fork("strategy");
   core::GradientTable table = table_of(module);
   rng.shuffle(table.tensors);
   std::vector<std::string> options;
   for (const core::Place place : {core::Place::device, core::Place::host}) {
     for (const std::string& option : exec::all_options(place)) {
-      if (is_admitted(core::parse_option(option, known).value(), plan, known)) options.push_back(option);
+      if (is_admitted(core::parse_option(option, known).value(), plan, ranks, known)) options.push_back(option);
     }
   }
   const core::Strategy strategy = exec::random_strategy(table, options, rng);
-  const auto text = tuner::to_json(tuner::strategy_file(table, plan.ranks, plan.fidelity, "random", strategy));
+  const auto text = tuner::to_json(tuner::strategy_file(table, ranks, plan.fidelity, "random", strategy));
   tuner::write_file_atomically(file, text).value();
 }
 

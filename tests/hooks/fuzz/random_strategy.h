@@ -13,6 +13,7 @@
 namespace gradtune::test {
 
 // The module's trained parameters are the tensors, in random order.
-void write_random_strategy(const JobPlan& plan, const torch::nn::Module& module, const std::string& file);
+void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, const torch::nn::Module& module,
+                           const std::string& file);
 
 }  // namespace gradtune::test
