@@ -127,8 +127,8 @@ core::Status Model::check_unchanged() const {
 }
 
 void Model::drop_gradients() const {
-  for (const NamedTensor& parameter : parameters_) {
-    if (parameter.tensor.requires_grad()) parameter.tensor.mutable_grad().reset();
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    if (kept_[p].trainable) parameters_[p].tensor.mutable_grad().reset();  // also what was frozen since
   }
 }
 

@@ -65,6 +65,16 @@ TEST(Model, WhatChangesIsNamed) {
   EXPECT_EQ(message([](NestedImpl& m) { m.inner->named_buffers()["1.running_mean"].resize_({7}); }), "none");
 }
 
+TEST(Model, GradientsOfWhatWasFrozenSinceAreDropped) {
+  Nested module;
+  const Model model(*module, true);
+  for (const torch::Tensor& p : module->parameters()) p.mutable_grad() = torch::ones_like(p);
+  module->inner->parameters()[0].set_requires_grad(false);
+  model.drop_gradients();
+  for (const torch::Tensor& p : module->inner->parameters()) EXPECT_FALSE(p.grad().defined());
+  EXPECT_TRUE(module->frozen.grad().defined()) << "never trained";
+}
+
 TEST(Model, TheLayoutOfBuffersIsThatOfShapesAndDtypes) {
   Nested module, twin;
   Model model(*module, true), other(*twin, true);

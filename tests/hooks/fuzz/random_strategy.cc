@@ -17,7 +17,8 @@ core::GradientTable table_of(const torch::nn::Module& module) {
   std::vector<torch::Tensor> known;
   for (const auto& item : module.named_parameters()) {
     const torch::Tensor& p = item.value();
-    if (!p.requires_grad() || std::ranges::any_of(known, [&](const auto& k) { return k.is_same(p); })) continue;
+    if (!p.requires_grad() || p.numel() == 0 || std::ranges::any_of(known, [&](const auto& k) { return k.is_same(p); }))
+      continue;
     known.push_back(p);
     core::DType dtype = core::DType::f32;
     if (p.scalar_type() == torch::kBFloat16) dtype = core::DType::bf16;
