@@ -24,12 +24,15 @@ Tolerance tolerance_of(torch::ScalarType type, int ranks, core::Fidelity fidelit
   if (type == torch::kBFloat16) tolerance.relative = 0x1p-8 * roundings;
   if (type == torch::kHalf)
     tolerance = {.relative = 0x1p-11 * roundings, .floor = 2e-6, .absolute = 0x1p-25 * roundings};
-  if (fidelity >= core::Fidelity::half) tolerance.relative += 0x1p-8 * roundings;
+  if (fidelity >= core::Fidelity::half) {
+    tolerance.relative += 0x1p-8 * roundings;
+    tolerance.absolute = 0x1p-25 * roundings;  // of float16 on the wire, whose numbers end there
+  }
   return tolerance;
 }
 
 std::string value_text(const torch::Tensor& tensor, int64_t at) {
-  return std::to_string(tensor.flatten()[at].item<double>());
+  return c10::str(tensor.flatten()[at].item<double>());
 }
 
 void check_gradient(const std::string& name, const Average& average, const torch::Tensor& parameter, int ranks,
