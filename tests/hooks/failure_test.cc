@@ -80,7 +80,7 @@ void expect_named_errors(const std::vector<RankEnd>& ends, int victim, const std
     }
     EXPECT_TRUE(end.in_time) << what;
     EXPECT_EQ(end.exit_code, 7) << what;
-    EXPECT_LE(end.seconds, 2 * kTimeoutS) << what;
+    EXPECT_LE(end.seconds, 2 * kSlowness * kTimeoutS) << what;
     const size_t at = end.output.find("ERROR ");
     ASSERT_NE(at, std::string::npos) << what;
     const std::string message = end.output.substr(at);
@@ -172,7 +172,7 @@ TEST(Failure, StoreThatNeverAnswersIsNamed) {
       EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("rank 1: no store at 127.0.0.1:"),
                                                HasSubstr("rank 0 should answer: it does not answer")));
     }
-    EXPECT_LE(std::chrono::steady_clock::now() - start, std::chrono::seconds(4));
+    EXPECT_LE(std::chrono::steady_clock::now() - start, std::chrono::seconds(kSlowness * 4));
   });
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }
@@ -187,7 +187,7 @@ TEST(Failure, ConnectionToTheStoreThatGotLostIsMadeAgain) {
       EXPECT_GE(lost, 0);
       close(listener);
     }
-    EXPECT_EQ(init_process_group(/*timeout_s=*/20)->getSize(), 2);
+    EXPECT_EQ(make_group(20)->getSize(), 2);
     close(lost);
   });
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
@@ -203,10 +203,10 @@ TEST(Failure, StoreThatGoesAfterTheRollCallIsAskedForAgain) {
       options.waitWorkers = false;
       c10d::PrefixStore other("gradtune/0/0", c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
       other.set("join/0", std::vector<uint8_t>{'2'});  // of so many ranks
-      other.wait({"join/1"}, std::chrono::seconds(20));
+      other.wait({"join/1"}, std::chrono::seconds(kSlowness * 20));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
-    EXPECT_EQ(init_process_group(/*timeout_s=*/20)->getSize(), 2);
+    EXPECT_EQ(make_group(20)->getSize(), 2);
   });
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }

@@ -11,13 +11,14 @@
 #include <string>
 
 #include "gradtune/gradtune.h"
+#include "tests/hooks/ranks.h"
 
 namespace gradtune::test {
 
 // A process group between the processes of run_ranks. The time limit is for machines that stall: of four processes that
 // start together one was seen to come 20 s later, where LibTorch was read from a cold disk.
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(double timeout_s = 50) {
-  return init_process_group(timeout_s);
+  return init_process_group(kSlowness * timeout_s);
 }
 
 inline torch::nn::Sequential make_mlp(int64_t seed, int64_t width = 64) {
@@ -40,9 +41,11 @@ inline torch::Tensor loss_of(torch::nn::Sequential& model, const Data& data) {
   return torch::nn::functional::cross_entropy(model->forward(data.inputs), data.targets);
 }
 
+// With a time limit for tests, or its own one where a test is about it.
 inline Options quiet(Options options = {}) {
   options.quiet = true;
   if (!options.timeout) options.timeout = 20;
+  if (kSlowness != 1) options.timeout = kSlowness * *options.timeout;
   return options;
 }
 

@@ -25,6 +25,15 @@
 
 namespace gradtune::test {
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitizing = true;
+#else
+constexpr bool kSanitizing = false;
+#endif
+
+// How many times longer than usual a test's limits are, as ctest's own are (tests/CMakeLists.txt).
+constexpr int kSlowness = kSanitizing ? 4 : 1;
+
 struct Rank {
   int rank = 0;
   int size = 1;
@@ -39,7 +48,7 @@ struct RankEnd {
 };
 
 struct RankOptions {
-  double time_limit_s = 100;
+  double time_limit_s = 100;  // kSlowness times that
   std::map<std::string, std::string> environment = {};
   // Kills this rank this long after any rank printed `kill_after_line` (or after the start): SIGKILL ends it, SIGSTOP
   // freezes it until all others have ended.
