@@ -11,7 +11,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/hash.h"
-#include "tuner/files.h"
+#include "tuner/files/file_io.h"
 
 namespace gradtune {
 namespace {
@@ -115,7 +115,7 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
   if (rank > 0 || !file.rank.order_learned) return file;
   auto tuner = tuner::parse_saved_tuner(section(kTunerSection), known);
   if (!tuner) return Error{tuner.error().code, "section \"tuner\": " + tuner.error().message};
-  auto told = tuner::parse_history(section(kHistorySection));
+  auto told = tuner::parse_replay_log(section(kHistorySection));
   if (!told) return Error{told.error().code, "section \"history\": " + told.error().message};
   file.tuner = std::move(tuner).value();
   file.told = std::move(told).value();

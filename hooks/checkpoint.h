@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints as the ranks of a job write and read them together: every rank its own file (tuner/checkpoint_file.h), so
+// Checkpoints as the ranks of a job write and read them together: every rank its own file (tuner/files/checkpoint_file.h), so
 // that a folder on each machine's own disk does as well as a shared one. What was saved before stays whole until all
 // files of the new checkpoint are on disk; then rank 0 puts `checkpoint.json` in place, and the older files go. Leaves
 // open what becomes of what was read.
@@ -20,9 +20,9 @@
 
 #include "engine/core/gradient_table.h"
 #include "engine/core/topology.h"
-#include "hooks/peers.h"
-#include "tuner/checkpoint_file.h"
-#include "tuner/saved_state.h"
+#include "hooks/c10d/peers.h"
+#include "tuner/files/checkpoint_file.h"
+#include "tuner/files/saved_state.h"
 
 namespace gradtune {
 

@@ -9,8 +9,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "hooks/c10d/peers.h"
 #include "hooks/model.h"
-#include "hooks/peers.h"
 
 namespace gradtune {
 

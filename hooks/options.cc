@@ -12,9 +12,9 @@
 #include <sstream>
 
 #include "engine/compress/compressor.h"
-#include "hooks/allowed_cores.h"
+#include "hooks/c10d/allowed_cores.h"
 #include "policies/policy.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune {
 namespace {

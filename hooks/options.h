@@ -13,7 +13,7 @@
 #include "engine/core/compressor.h"
 #include "engine/core/result.h"
 #include "gradtune/gradtune.h"
-#include "hooks/launcher.h"
+#include "hooks/c10d/launcher.h"
 #include "tuner/tuner.h"
 
 namespace gradtune {

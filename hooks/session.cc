@@ -12,9 +12,9 @@
 #include <exception>
 #include <utility>
 
-#include "hooks/errors.h"
+#include "hooks/c10d/errors.h"
 #include "hooks/shared_state.h"
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 
 namespace gradtune {
 namespace {
@@ -81,7 +81,7 @@ Session::~Session() {
     note_failure({core::Error::Code::invalid, "training ended with an exception outside of gradtune"});
   }
   if (!failure_) peers_.leave(step_);
-  if (pilot_ && !failure_) pilot_->finish();
+  if (driver_ && !failure_) driver_->finish();
   executor_.stop();
   peers_.close(failure_.has_value());
 }
@@ -98,8 +98,9 @@ void Session::set_up() {
   module_broadcast_.broadcast(job_.model->buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
-    pilot_ = std::make_unique<Pilot>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(), *clock_);
-    can_write = pilot_->claim_journal();
+    driver_ =
+        std::make_unique<TunerDriver>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(), *clock_);
+    can_write = driver_->claim_journal();
   }
   peers_.must_succeed("write the journal", can_write);
   take_imported();
@@ -177,7 +178,7 @@ void Session::start_tuning() {
   put_in_force(first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
   announced_ = {};
   local_ = {};
-  if (pilot_ && order_learned_) pilot_->start(table, std::move(imported));
+  if (driver_ && order_learned_) driver_->start(table, std::move(imported));
 }
 
 // After the first step: the arena is laid in the order in which rank 0's gradients were ready.
@@ -231,7 +232,7 @@ void Session::take_ready(int32_t position) {
   if (pass_.order().size() == 1) first_ready_ns_ = now_ns;
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
   const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
-  if (pilot_) pilot_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
+  if (driver_) driver_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
   const torch::Tensor elsewhere = gradients_.adopt_later(position);
   own_ns_ += clock_->now_ns() - now_ns;
   executor_.tensor_ready(position, elsewhere.defined() ? static_cast<const std::byte*>(elsewhere.data_ptr()) : nullptr);
@@ -303,7 +304,7 @@ void Session::finish_backward() {
   if (core::Status status = executor_.finish_step(); !status) fail(status.error());
   const int64_t finished_ns = clock_->now_ns();
   last_times_ = executor_.times();
-  if (pilot_ && order_learned_) pilot_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
+  if (driver_ && order_learned_) driver_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
   auto verdict = agreement_->receive(local_, word_);
   if (!verdict) tell_difference(verdict.error());
   local_.excluded = true;  // its times are told: a second pass before step() has no others
@@ -318,10 +319,10 @@ void Session::finish_backward() {
   if (settled.value()) judge_losses();
   if (verdict.value().unused) forget_unused();
   carry_out(verdict.value().command);
-  if (pilot_ && order_learned_) {
-    const tuner::Action action = pilot_->on_step(verdict.value().report);
+  if (driver_ && order_learned_) {
+    const tuner::Action action = driver_->on_step(verdict.value().report);
     announce(action);
-    if (action.candidate) pilot_->planned(step_, action.command.slot, *action.candidate);
+    if (action.candidate) driver_->planned(step_, action.command.slot, *action.candidate);
   }
   pass_.end();
   accumulated_ = false;
@@ -543,23 +544,23 @@ void Session::note_failure(const core::Error& error) {
 std::string Session::file_text(const policies::Candidate& candidate, bool evidence) const {
   tuner::StrategyFile file =
       tuner::strategy_file(gradients_.table(), peers_.size(), settings_.fidelity, candidate.label, candidate.strategy);
-  if (evidence) file.evidence = pilot_->evidence();
+  if (evidence) file.evidence = driver_->evidence();
   return tuner::to_json(file);
 }
 
 void Session::export_strategy(const std::string& path) const {
-  if (!pilot_) return;
+  if (!driver_) return;
   if (!order_learned_) {
     throw core::Exception(
         {core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
   }
-  tuner::write_file_atomically(path, file_text(pilot_->chosen(), /*evidence=*/true)).value();
+  tuner::write_file_atomically(path, file_text(driver_->chosen(), /*evidence=*/true)).value();
 }
 
 Optimizer::Progress Session::progress() const {
   return {.step = step_,
           .epoch = agreement_->epoch(),
-          .stage = pilot_ ? pilot_->stage() : "follow",
+          .stage = driver_ ? driver_->stage() : "follow",
           .strategy = slots_.at(agreement_->slot()).label,
           .nonfinite_steps = nonfinite_steps_,
           .step_ms = last_step_ms_,
@@ -571,9 +572,9 @@ Optimizer::Progress Session::progress() const {
 Optimizer::Result Session::result() const {
   Optimizer::Result result;
   // Of what was decided, not of what happens to be tried now.
-  const bool knows = pilot_ != nullptr && order_learned_;
-  if (knows) result = pilot_->result();
-  const policies::Candidate& shown = knows ? pilot_->chosen() : slots_.at(agreement_->slot());
+  const bool knows = driver_ != nullptr && order_learned_;
+  if (knows) result = driver_->result();
+  const policies::Candidate& shown = knows ? driver_->chosen() : slots_.at(agreement_->slot());
   result.fidelity = core::to_string(settings_.fidelity);
   result.strategy = shown.label;
   result.description = core::describe(shown.strategy, gradients_.table());

@@ -19,18 +19,18 @@
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
 #include "hooks/backward_pass.h"
+#include "hooks/c10d/peers.h"
 #include "hooks/checkpoint.h"
 #include "hooks/gradients.h"
 #include "hooks/model.h"
 #include "hooks/module_broadcast.h"
 #include "hooks/optimizers.h"
 #include "hooks/options.h"
-#include "hooks/peers.h"
-#include "hooks/pilot.h"
+#include "hooks/tuner_driver.h"
 #include "hooks/warnings.h"
 #include "tuner/agreement.h"
 #include "tuner/error_budget.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune {
 
@@ -136,7 +136,7 @@ class Session {
   std::vector<core::BucketLoss> losses_;          // of the step, by bucket
   std::map<int32_t, policies::Candidate> slots_;  // what this rank has prepared
   bool committed_ = false;                        // what is in force is not on trial
-  std::unique_ptr<Pilot> pilot_;                  // rank 0
+  std::unique_ptr<TunerDriver> driver_;           // rank 0
   std::string announced_text_;                    // the strategy that the next prepare command is about, on rank 0
   tuner::Command announced_;
 

@@ -78,9 +78,9 @@ void Session::save_checkpoint(const std::string& folder) {
       const auto parked = carried.parked[static_cast<size_t>(dtype)];
       if (!parked.empty()) sections.emplace(parked_section(dtype), bytes_of(parked));
     }
-    if (pilot_ && order_learned_) {
-      tuner_text = tuner::to_json(pilot_->saved());
-      history = pilot_->history();
+    if (driver_ && order_learned_) {
+      tuner_text = tuner::to_json(driver_->saved());
+      history = driver_->history();
       sections.emplace(kTunerSection, tuner_text);
       sections.emplace(kHistorySection, history);
     }
@@ -116,12 +116,12 @@ void Session::load_checkpoint(const std::string& folder) {
 // Goes on, or, if rank 0 knows a reason why tuning can not, starts again; returns that reason.
 std::string Session::resume(const SavedFile& file) {
   core::Status can;
-  if (file.tuner) can = pilot_->can_resume(*file.tuner, file.told);
+  if (file.tuner) can = driver_->can_resume(*file.tuner, file.told);
   std::string why = peers_.broadcast_text(can ? "" : can.error().message);
   if (why.empty()) {
     peers_.must_succeed("load the checkpoint", fits(file));
     core::Result<tuner::Action> announced = tuner::Action();
-    if (file.tuner) announced = pilot_->resume(*file.tuner, file.told);
+    if (file.tuner) announced = driver_->resume(*file.tuner, file.told);
     why = peers_.broadcast_text(announced ? "" : announced.error().message);
     if (why.empty()) go_on(file, announced.value());
   }

@@ -1,31 +1,17 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks must have alike, as text that can be compared: a line for each thing, its name first, then its properties.
-// Leaves open how the texts come together.
+// What ranks must have alike, as things with properties that can be compared (c10d/comparison.h).
 #pragma once
 
-#include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
+#include "hooks/c10d/comparison.h"
 #include "hooks/model.h"
 #include "hooks/optimizers.h"
 #include "hooks/options.h"
 
 namespace gradtune {
-
-struct SharedThing {
-  std::string name;                                             // "parameter 0.weight"
-  std::vector<std::pair<std::string, std::string>> properties;  // {"shape", "[64, 20]"}
-};
-
-std::string to_text(const std::vector<SharedThing>& things);
-
-// The first difference between the texts of two ranks, with the rank's numbers, the thing and the property; empty where
-// there is none: `parameter 0.weight: shape is [32, 20] on rank 2 and [64, 20] on rank 0`.
-std::string first_difference(std::string_view one, int rank_of_one, std::string_view other, int rank_of_other);
 
 std::vector<SharedThing> describe(const Settings& settings);
 // Strides are those of the memory that gradients lie in. A dimension of one element has none.

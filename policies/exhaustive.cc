@@ -12,8 +12,9 @@
 #include <map>
 #include <set>
 
-#include "policies/forms.h"
-#include "policies/partition.h"
+#include "policies/policy.h"
+#include "policies/space/partition.h"
+#include "policies/space/schemes.h"
 
 namespace gradtune::policies {
 namespace {
@@ -83,7 +84,7 @@ class Exhaustive final : public Policy {
     if (knowledge.world_size < 2) return candidates;  // nothing to communicate
     const std::vector<Partition> partitions = all_partitions(knowledge.table);
     std::set<uint64_t> seen;
-    for (const Form& form : admitted_forms(knowledge)) {
+    for (const Scheme& form : admitted_schemes(knowledge)) {
       for (const Partition& partition : partitions) {
         Candidate candidate = apply(form, partition, knowledge);
         if (seen.insert(core::hash(candidate.strategy)).second) candidates.push_back(std::move(candidate));

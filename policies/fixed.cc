@@ -3,7 +3,8 @@
 //
 // Policy `fixed`: the strategies that it was given go to the race at once. Those that do not fit the table, or use what
 // the job does not admit, are left out; with none left the baseline stays.
-#include "policies/forms.h"
+#include "policies/policy.h"
+#include "policies/space/schemes.h"
 
 namespace gradtune::policies {
 namespace {

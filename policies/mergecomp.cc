@@ -26,8 +26,9 @@
 #include <optional>
 #include <set>
 
-#include "policies/forms.h"
-#include "policies/partition.h"
+#include "policies/policy.h"
+#include "policies/space/partition.h"
+#include "policies/space/schemes.h"
 
 namespace gradtune::policies {
 namespace {
@@ -64,7 +65,7 @@ int rounds(const core::Option& option) {
   return sum;
 }
 
-bool sums_payloads(const Form& form) {
+bool sums_payloads(const Scheme& form) {
   return !form.option.codecs.empty() &&
          std::any_of(form.option.steps.begin(), form.option.steps.end(),
                      [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
@@ -82,7 +83,7 @@ core::Option on_host(core::Option option) {
 //     two_step of "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
 //   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's
 //     bytes.
-bool outclassed(const Form& form, const Form& other) {
+bool outclassed(const Scheme& form, const Scheme& other) {
   if (form.codec != other.codec || form.place != other.place) return false;
   if (form.summable && form.sent > 2 * other.sent) return true;
   return other.sent <= form.sent && rounds(other.option) <= rounds(form.option) &&
@@ -120,10 +121,10 @@ class MergeComp final : public Policy {
   // The search space: programs that could win, and partitions.
   void plan(const Knowledge& knowledge) {
     if (knowledge.world_size < 2) return;  // nothing to communicate
-    const std::vector<Form> all = admitted_forms(knowledge);
+    const std::vector<Scheme> all = admitted_schemes(knowledge);
     std::set<uint64_t> different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
-    for (const Form& form : all) {
-      const auto beats = [&](const Form& other) { return outclassed(form, other); };
+    for (const Scheme& form : all) {
+      const auto beats = [&](const Scheme& other) { return outclassed(form, other); };
       if (std::any_of(all.begin(), all.end(), beats)) continue;
       const auto [at, is_new] = rungs_.try_emplace(form.end);
       if (is_new) at->second = rungs_of(knowledge.table, form.end);
@@ -133,7 +134,7 @@ class MergeComp final : public Policy {
       forms_.push_back(form);
     }
     drop_useless_codecs();
-    std::stable_sort(forms_.begin(), forms_.end(), [](const Form& a, const Form& b) { return a.sent < b.sent; });
+    std::stable_sort(forms_.begin(), forms_.end(), [](const Scheme& a, const Scheme& b) { return a.sent < b.sent; });
     const int64_t pieces = knowledge.table.bytes() / kScreenedBytes;
     screened_buckets_ = static_cast<int>(std::clamp<int64_t>(pieces, kFewBuckets, kMostScreenedBuckets));
   }
@@ -154,13 +155,13 @@ class MergeComp final : public Policy {
   // beside bf16, 16 bits for gradients that have 16 already, top-k of half the elements.
   void drop_useless_codecs() {
     std::map<size_t, double> least_sent;
-    for (const Form& form : forms_) {
+    for (const Scheme& form : forms_) {
       const auto [at, is_new] = least_sent.try_emplace(form.codec, form.sent);
       if (!is_new) at->second = std::min(at->second, form.sent);
     }
-    std::vector<Form> kept;
-    for (const Form& form : forms_) {
-      const auto beats = [&](const Form& other) {
+    std::vector<Scheme> kept;
+    for (const Scheme& form : forms_) {
+      const auto beats = [&](const Scheme& other) {
         return other.summable && other.codec < form.codec && least_sent[other.codec] <= least_sent[form.codec];
       };
       if (std::none_of(forms_.begin(), forms_.end(), beats)) kept.push_back(form);
@@ -223,7 +224,7 @@ class MergeComp final : public Policy {
     std::map<size_t, double> first_ms;  // of each compressor
     bool dense_is_hopeless = false;
     for (size_t f = 0; f < forms_.size(); ++f) {
-      const Form& form = forms_[f];
+      const Scheme& form = forms_[f];
       if (form.place == core::Place::host || first_ms.contains(form.codec)) continue;
       // Summable payloads cost least to make. When one is far behind something that sends less, bytes decide, and what
       // sends still more is farther behind.
@@ -262,7 +263,7 @@ class MergeComp final : public Policy {
                                    [&](size_t form) { return forms_[form].place == core::Place::device; });
     if (best == forms.end()) return {};
     const auto twin =
-        std::find_if(forms_.begin(), forms_.end(), [option = on_host(forms_[*best].option)](const Form& form) {
+        std::find_if(forms_.begin(), forms_.end(), [option = on_host(forms_[*best].option)](const Scheme& form) {
           return form.place == core::Place::host && form.option == option;
         });
     if (twin == forms_.end()) return {};
@@ -341,8 +342,8 @@ class MergeComp final : public Policy {
 
   const size_t most_finalists_;
   bool planned_ = false;
-  std::vector<Form> forms_;                         // fewest bytes first
-  std::map<size_t, std::vector<Partition>> rungs_;  // by Form::end, fewest buckets first
+  std::vector<Scheme> forms_;                       // fewest bytes first
+  std::map<size_t, std::vector<Partition>> rungs_;  // by Scheme::end, fewest buckets first
   int screened_buckets_ = kFewBuckets;
 
   std::map<uint64_t, Point> asked_;  // by hash of the strategy

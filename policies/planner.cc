@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 #include "policies/planner.h"
+#include "policies/policy.h"
 
 #include <limits>
 #include <string>
 
-#include "policies/baseline.h"
-#include "policies/espresso.h"
-#include "policies/label_search.h"
+#include "policies/search/espresso_search.h"
+#include "policies/search/label_search.h"
+#include "policies/space/baseline.h"
 
 namespace gradtune::policies {
 namespace {

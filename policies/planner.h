@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "engine/core/result.h"
-#include "policies/cost_model.h"
+#include "policies/cost/cost_model.h"
 #include "policies/policy.h"
 
 namespace gradtune::policies {

@@ -14,52 +14,12 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/core/compressor.h"
-#include "engine/core/gradient_table.h"
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
-#include "engine/core/strategy.h"
-#include "policies/cost_table.h"
+#include "policies/cost/knowledge.h"
+#include "policies/space/candidate.h"
 
 namespace gradtune::policies {
-
-// One operation that ran: step `step` of a bucket's program, in us since any moment.
-struct TimedStep {
-  int32_t bucket = 0;
-  int32_t step = 0;  // -1: the scale before a sum of gradients
-  double begin_us = 0, end_us = 0;
-};
-
-// What one training step took under a strategy.
-struct TimedStrategy {
-  core::Strategy strategy = {};
-  std::vector<TimedStep> steps = {};
-};
-
-// What a policy may know of the job. Times are medians over steps of the maximum over ranks.
-struct Knowledge {
-  core::GradientTable table = {};  // backward order, with ready times
-  int world_size = 1;
-  int ranks_per_node = 0;  // 0: there are no levels
-  core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs = {};    // those that fidelity and allow-list admit, "none" first
-  std::vector<core::CompressorTraits> traits = {};  // of all known compressors
-  int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
-  int64_t memory_bytes = INT64_MAX;                 // that a strategy may have for residuals and payloads
-  Machine machine = {};
-  double baseline_ms = 0;  // step time of the baseline
-  double compute_ms = 0;   // forward and backward of the slowest rank
-  // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a
-  // cost model fit it to them.
-  std::vector<TimedStrategy> timed = {};
-};
-
-struct Candidate {
-  core::Strategy strategy;
-  std::string label;  // for people and journals: "topk:0.01 gather, 3 buckets"
-  // Its step time as the policy expected it before it ran, where the policy has a model.
-  std::optional<double> predicted_ms = {};
-};
 
 struct Proposal {
   std::vector<Candidate> candidates;  // best first

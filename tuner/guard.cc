@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 #include "tuner/tuner_core.h"
 
 namespace gradtune::tuner {
@@ -48,14 +48,14 @@ std::string repaired_label(const std::string& label, int32_t bucket) {
 // Of what is committed the bucket is replaced. Anything else is out of what it runs in, at once.
 void Tuner::Core::guard(const core::StepReport& report) {
   const core::Excess& excess = report.excess;
-  if (excess.kind == core::Excess::Kind::none || !roster_.contains(report.slot) || is_over(report.slot)) return;
-  const std::shared_ptr<const policies::Candidate> candidate = roster_.at(report.slot).candidate;
+  if (excess.kind == core::Excess::Kind::none || !slots_.contains(report.slot) || is_over(report.slot)) return;
+  const std::shared_ptr<const policies::Candidate> candidate = slots_.at(report.slot).candidate;
   const std::vector<std::string> codecs = lossy_codecs(candidate->strategy, excess.bucket, knowledge_.traits);
   if (codecs.empty()) return;  // no rank can mean that
-  over_.insert(roster_.at(report.slot).hash);
+  over_.insert(slots_.at(report.slot).hash);
   // However fast it was: it does not run on, neither to be scored nor where nothing is, and wins no race.
   schedule_.give_up(report.slot);
-  roster_.forget_time(report.slot);
+  slots_.forget_time(report.slot);
   for (Score& score : scores_) {
     if (score.slot == report.slot) score.step_ms.reset();
   }
@@ -80,7 +80,7 @@ void Tuner::Core::guard(const core::StepReport& report) {
 
   if (is_pinned) {
     importing_ = false;
-    outcome_.label = roster_.at(baseline_).candidate->label;
+    outcome_.label = slots_.at(baseline_).candidate->label;
     at_once_ = {.kind = Command::Kind::commit, .slot = baseline_, .bytes = 0};
   } else if (is_repaired || report.slot == confirmed_) {
     repair(*candidate, excess.bucket, what);
@@ -107,18 +107,18 @@ void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, c
   importing_ = is_ranking_ = is_trial_ahead_ = false;
   is_repairing_ = true;
   stage_ = Stage::confirm;
-  winner_ = roster_.slot_of(repaired);
-  roster_.release_all_but({winner_});
+  winner_ = slots_.slot_of(repaired);
+  slots_.release_all_but({winner_});
   schedule_.stop(baseline_);
   at_once_ = {.kind = Command::Kind::run, .slot = baseline_, .bytes = 0};
-  outcome_.label = roster_.at(baseline_).candidate->label;
+  outcome_.label = slots_.at(baseline_).candidate->label;
   if (winner_ < baselines_ || is_over(winner_)) return settle(why);
   decide("repair", repaired.label, bucket);
-  roster_.prepare(winner_);
+  slots_.prepare(winner_);
 }
 
 void Tuner::Core::confirm_repaired() {
-  if (!roster_.contains(winner_)) return fall_back("what was to take its place could not be prepared");
+  if (!slots_.contains(winner_)) return fall_back("what was to take its place could not be prepared");
   const double error = allowed_error(confirmations_);
   confirm_winner(most_pairs(error), error);
 }

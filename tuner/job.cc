@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "engine/compress/compressor.h"
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 
 namespace gradtune::tuner {
 

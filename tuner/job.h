@@ -13,8 +13,8 @@
 #include "engine/core/compressor.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
+#include "policies/cost/op_sizes.h"
 #include "policies/policy.h"
-#include "policies/step_sizes.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::tuner {

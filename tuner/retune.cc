@@ -28,7 +28,7 @@ constexpr size_t kMostKinds = 5;  // of compression
 }  // namespace
 
 void Tuner::Core::conclude(int32_t slot) {
-  const double level_ms = roster_.at(slot).step_ms.value_or(outcome_.baseline_ms);
+  const double level_ms = slots_.at(slot).step_ms.value_or(outcome_.baseline_ms);
   const bool is_watched_on = stage_ == Stage::audit && slot == confirmed_;  // what moved meanwhile is to be noticed yet
   if (stage_ == Stage::audit || (is_repairing_ && !confirmed_)) {
     audit_price_ms_ = budget_.cost_ms(level_ms);
@@ -39,14 +39,14 @@ void Tuner::Core::conclude(int32_t slot) {
   }
   outcome_.steps += budget_.steps();
   if (observation_.is_over()) outcome_.cost_ms += budget_.cost_ms(knowledge_.baseline_ms);
-  outcome_.label = roster_.at(slot).candidate->label;
+  outcome_.label = slots_.at(slot).candidate->label;
   race_.reset();
   confirmation_.reset();
   stage_ = Stage::watch;
   importing_ = is_ranking_ = is_trial_ahead_ = is_repairing_ = false;
   leaders_.clear();
   schedule_.stop(slot);
-  roster_.release_all_but({slot});
+  slots_.release_all_but({slot});
   at_once_ = {.kind = Command::Kind::commit, .slot = slot, .bytes = 0};
   if (!is_watched_on) watch_ = Watch();
   audit_allowance_ms_ = 0;
@@ -102,24 +102,24 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   knowledge_.baseline_ms = claim.baseline_ms;
   cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms),
                     claim.baseline_ms - claim.winner_ms);
-  decide("audit", roster_.at(*confirmed_).candidate->label, claim.gain);
+  decide("audit", slots_.at(*confirmed_).candidate->label, claim.gain);
   if (!is_worth(*confirmed_, has_to_prove ? claim.gain_high : claim.gain)) drop_committed(claim.gain);
   look_again();
 }
 
 // What was confirmed once may be the best again, when what made it so comes back.
 void Tuner::Core::retire_committed() {
-  const Entry& retired = roster_.at(*confirmed_);
+  const Entry& retired = slots_.at(*confirmed_);
   std::erase_if(former_, [&](const policies::Candidate& other) { return core::hash(other.strategy) == retired.hash; });
   former_.insert(former_.begin(), *retired.candidate);
   if (former_.size() > kMostFormer) former_.pop_back();
-  roster_.set_permanent(*confirmed_, false);
+  slots_.set_permanent(*confirmed_, false);
   confirmed_.reset();
 }
 
 // It is not faster than the baseline any more, or by too little for what it loses.
 void Tuner::Core::drop_committed(double gain) {
-  decide("drop committed", roster_.at(*confirmed_).candidate->label, gain);
+  decide("drop committed", slots_.at(*confirmed_).candidate->label, gain);
   forget_committed();
 }
 
@@ -136,9 +136,9 @@ void Tuner::Core::forget_committed() {
 // Whether something else is best by now, once it is time to look.
 void Tuner::Core::look_again() {
   if (!cooldown_.is_over()) return conclude(confirmed_.value_or(baseline_));
-  decide("look again", roster_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
+  decide("look again", slots_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
   confirmation_.reset();
-  roster_.forget_times();
+  slots_.forget_times();
   knowledge_.timed.clear();
   observation_ = Observation(baselines_);
   stage_ = Stage::observe;
@@ -151,7 +151,7 @@ void Tuner::Core::rank_again() {
   const double moved = audited_relation_ - searched_relation_;
   const bool has_moved = std::abs(moved) > kMoved;
   if (!has_moved && !kinds_.empty()) return race_kinds_again();
-  if (has_moved) decide("relation changed", roster_.at(confirmed_.value_or(baseline_)).candidate->label, moved);
+  if (has_moved) decide("relation changed", slots_.at(confirmed_.value_or(baseline_)).candidate->label, moved);
   for (const policies::Candidate& former : former_) {
     if (auto candidate = admitted(former)) leaders_.push_back(std::move(*candidate));
   }
@@ -161,7 +161,7 @@ void Tuner::Core::rank_again() {
 // What a policy that plans would try first, knowing what baselines and what is in force take by now, if it expects that
 // to be faster. Policies without a model foresee nothing.
 std::vector<policies::Candidate> Tuner::Core::foreseen() const {
-  const double now_ms = roster_.at(confirmed_.value_or(baseline_)).step_ms.value_or(knowledge_.baseline_ms);
+  const double now_ms = slots_.at(confirmed_.value_or(baseline_)).step_ms.value_or(knowledge_.baseline_ms);
   std::vector<policies::Candidate> faster;
   for (const policies::Candidate& proposed : make_policy_()->propose(knowledge_).candidates) {
     if (faster.size() == kMostForeseen || !proposed.predicted_ms || *proposed.predicted_ms >= now_ms) continue;
@@ -182,14 +182,14 @@ void Tuner::Core::race_kinds_again() {
   std::ranges::sort(best, {}, &Best::step_ms);
   if (best.size() > kMostKinds) best.resize(kMostKinds);
   if (confirmed_) {
-    const auto own = kinds_.find(kind_of(roster_.at(*confirmed_).candidate->strategy));
+    const auto own = kinds_.find(kind_of(slots_.at(*confirmed_).candidate->strategy));
     for (size_t i = 1; own != kinds_.end() && i < own->second.size(); ++i) best.push_back(&own->second[i]);
   }
   for (const Best* found : best) arms.push_back(found->candidate);
   std::vector<int32_t> slots;  // beside what is committed
   for (const policies::Candidate& candidate : arms) {
     if (slots.size() == kMostFinalists) break;
-    const int32_t slot = roster_.slot_of(candidate);
+    const int32_t slot = slots_.slot_of(candidate);
     if (std::ranges::find(slots, slot) == slots.end()) slots.push_back(slot);
   }
   is_ranking_ = true;
@@ -202,11 +202,11 @@ void Tuner::Core::judge_ranking() {
   const int32_t otherwise = baseline_ == audited_ ? now : baseline_;  // it just held against the same baseline
   const int32_t best = winner ? winner->slot : otherwise;
   const bool holds = best == now;
-  decide(holds ? "ranking holds" : "ranking changed", roster_.at(best).candidate->label, 0);
+  decide(holds ? "ranking holds" : "ranking changed", slots_.at(best).candidate->label, 0);
   if (holds) return settle("the ranking holds");
   if (!winner) drop_committed(0);
   for (const int32_t slot : winner ? race_->slots_left() : std::vector<int32_t>()) {
-    if (slot != now) leaders_.push_back(*roster_.at(slot).candidate);
+    if (slot != now) leaders_.push_back(*slots_.at(slot).candidate);
   }
   race_.reset();
   is_ranking_ = false;

@@ -31,26 +31,26 @@ void Tuner::Core::note(const Score& block) {
   Score score = block;
   if (is_over(score.slot)) score.step_ms.reset();  // however fast it is
   scores_.push_back(score);
-  if (score.step_ms) roster_.measured(score.slot, *score.step_ms);
+  if (score.step_ms) slots_.measured(score.slot, *score.step_ms);
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
-  if (stage_ != Stage::partition || !roster_.contains(score.slot)) return;
-  const Entry& entry = roster_.at(score.slot);
+  if (stage_ != Stage::partition || !slots_.contains(score.slot)) return;
+  const Entry& entry = slots_.at(score.slot);
   if (entry.candidate->predicted_ms) decide("predict", entry.candidate->label, *entry.candidate->predicted_ms);
   decide("measure", entry.candidate->label, score.step_ms.value_or(0));
-  if (!score.step_ms) return roster_.release(score.slot);
+  if (!score.step_ms) return slots_.release(score.slot);
   policy_->learn({.strategy_hash = proposed_.at(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
   std::vector<Best>& best = kinds_[kind_of(entry.candidate->strategy)];
   std::erase_if(best, [&](const Best& other) { return core::hash(other.candidate.strategy) == entry.hash; });
   const auto place = std::ranges::upper_bound(best, *score.step_ms, {}, &Best::step_ms);
   best.insert(place, Best{*entry.candidate, *score.step_ms});
   if (best.size() > kMostOfAKind) best.pop_back();
-  roster_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
+  slots_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
 }
 
-void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedStep> ops) {
+void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops) {
   constexpr size_t kMostTimed = 256;
-  if (!roster_.contains(slot) || knowledge_.timed.size() == kMostTimed) return;
-  knowledge_.timed.push_back({roster_.at(slot).candidate->strategy, std::move(ops)});
+  if (!slots_.contains(slot) || knowledge_.timed.size() == kMostTimed) return;
+  knowledge_.timed.push_back({slots_.at(slot).candidate->strategy, std::move(ops)});
 }
 
 void Tuner::Core::advance() {
@@ -79,7 +79,7 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   knowledge_.compute_ms = observation_.compute_max_ms();
   decide("compute slowest", "", observation_.compute_max_ms());
   decide("compute fastest", "", observation_.compute_min_ms());
-  decide("baseline", roster_.at(baseline_).candidate->label, observation_.baseline_ms());
+  decide("baseline", slots_.at(baseline_).candidate->label, observation_.baseline_ms());
   if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
   if (importing_) return start_race({kImportedSlot});
   has_decided_ ? rank_again() : start_search();
@@ -114,10 +114,10 @@ void Tuner::Core::partition() {
   }
   if (proposal.final || slots.empty()) return start_race(std::move(slots));
   for (int32_t slot : slots) {
-    if (roster_.at(slot).is_ready) {
+    if (slots_.at(slot).is_ready) {
       schedule_.add(trial_block(slot));
     } else {
-      roster_.prepare(slot);
+      slots_.prepare(slot);
     }
   }
 }
@@ -128,7 +128,7 @@ std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
   for (const policies::Candidate& proposed : proposal.candidates) {
     const auto candidate = admitted(proposed);
     if (!candidate) continue;
-    const int32_t slot = roster_.slot_of(*candidate);
+    const int32_t slot = slots_.slot_of(*candidate);
     proposed_[slot] = core::hash(proposed.strategy);
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
     if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
@@ -138,31 +138,31 @@ std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
 
 void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   double best_ms = std::numeric_limits<double>::infinity();
-  for (int32_t slot : finalists) best_ms = std::min(best_ms, roster_.at(slot).step_ms.value_or(best_ms));
+  for (int32_t slot : finalists) best_ms = std::min(best_ms, slots_.at(slot).step_ms.value_or(best_ms));
   std::erase_if(finalists, [&](int32_t slot) {
-    const double behind = roster_.at(slot).step_ms ? *roster_.at(slot).step_ms / best_ms : 1;
+    const double behind = slots_.at(slot).step_ms ? *slots_.at(slot).step_ms / best_ms : 1;
     if (slot >= baselines_ && behind <= kBehind && !is_over(slot)) return false;
-    decide("eliminate", roster_.at(slot).candidate->label, std::log(behind));
+    decide("eliminate", slots_.at(slot).candidate->label, std::log(behind));
     return true;
   });
   std::vector<int32_t> holders;  // have their place whatever was found
   if (confirmed_) holders.push_back(*confirmed_);
   for (const policies::Candidate& leader : leaders_) {
-    const int32_t slot = roster_.slot_of(leader);
+    const int32_t slot = slots_.slot_of(leader);
     if (std::ranges::find(holders, slot) == holders.end()) holders.push_back(slot);
   }
   std::erase_if(finalists, [&](int32_t slot) { return std::ranges::find(holders, slot) != holders.end(); });
   finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
   finalists.insert(finalists.end(), holders.begin(), holders.end());
-  roster_.release_all_but(finalists);
+  slots_.release_all_but(finalists);
   stage_ = Stage::race;
-  for (int32_t slot : finalists) roster_.prepare(slot);
+  for (int32_t slot : finalists) slots_.prepare(slot);
   finalists_ = std::move(finalists);
-  if (roster_.is_idle()) race({});
+  if (slots_.is_idle()) race({});
 }
 
 Race::Arm Tuner::Core::arm(int32_t slot) const {
-  const Entry& entry = roster_.at(slot);
+  const Entry& entry = slots_.at(slot);
   return {.slot = slot,
           .fidelity = entry.fidelity,
           .buckets = entry.candidate->strategy.buckets.size(),
@@ -172,13 +172,13 @@ Race::Arm Tuner::Core::arm(int32_t slot) const {
 void Tuner::Core::race(const std::vector<Score>& scores) {
   if (race_) {
     for (const Race::Eliminated& out : race_->score(scores)) {
-      decide("eliminate", roster_.at(out.slot).candidate->label, out.behind);
-      roster_.release(out.slot);
+      decide("eliminate", slots_.at(out.slot).candidate->label, out.behind);
+      slots_.release(out.slot);
     }
   } else {
     std::vector<Race::Arm> arms;
     for (int32_t slot : finalists_) {
-      const bool may_run = roster_.contains(slot) && !is_over(slot);  // it could be prepared
+      const bool may_run = slots_.contains(slot) && !is_over(slot);  // it could be prepared
       if (may_run) arms.push_back(arm(slot));
     }
     race_.emplace(arm(baseline_), arms, rng_.fork("race"));
@@ -190,11 +190,11 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
 void Tuner::Core::start_confirming() {
   const auto winner = race_->winner();
   if (!winner) return fall_back("nothing looks faster");
-  decide("race won", roster_.at(winner->slot).candidate->label, winner->effect);
+  decide("race won", slots_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
   const double error = allowed_error(confirmations_);
   winner_ = winner->slot;
-  roster_.release_all_but({winner_});
+  slots_.release_all_but({winner_});
   stage_ = Stage::confirm;
   confirm_winner(pairs_for(*winner, error, compared_baselines().size()), error);
 }
@@ -212,7 +212,7 @@ void Tuner::Core::confirm_winner(int pairs, double error) {
   if (!budget_.allows(blocks * (block.dropped + block.scored))) {
     return fall_back("the budget leaves no room to confirm");
   }
-  decide("confirm", roster_.at(winner_).candidate->label, pairs);
+  decide("confirm", slots_.at(winner_).candidate->label, pairs);
   ++confirmations_;
   confirmation_.emplace(winner_, compared_baselines(), pairs, error, rng_.fork("confirm").fork(std::to_string(step_)));
   run(confirmation_->next_blocks(), &Core::tested_block);
@@ -227,16 +227,16 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
     rival_ = std::exchange(baseline_, claim.baseline);
     budget_.learn_baseline(claim.baseline_ms);
     knowledge_.baseline_ms = claim.baseline_ms;
-    decide("baseline", roster_.at(baseline_).candidate->label, claim.baseline_ms);
+    decide("baseline", slots_.at(baseline_).candidate->label, claim.baseline_ms);
   }
-  decide("gain at least", roster_.at(winner_).candidate->label, claim.gain_low);
-  decide("gain at most", roster_.at(winner_).candidate->label, claim.gain_high);
+  decide("gain at least", slots_.at(winner_).candidate->label, claim.gain_low);
+  decide("gain at most", slots_.at(winner_).candidate->label, claim.gain_high);
   if (!claim.confirmed || !is_worth(winner_, claim.gain)) {
     if (!confirmed_) {
       outcome_.baseline_ms = claim.baseline_ms;
       outcome_.pairs = claim.pairs;
     }
-    decide("not confirmed", roster_.at(winner_).candidate->label, claim.gain_low);
+    decide("not confirmed", slots_.at(winner_).candidate->label, claim.gain_low);
     return fall_back(claim.confirmed ? "its gain is too small for what it loses" : "no gain was confirmed");
   }
   outcome_.baseline_ms = claim.baseline_ms;
@@ -246,19 +246,19 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain = claim.gain;
   outcome_.gain_low = claim.gain_low;
   outcome_.gain_high = claim.gain_high;
-  outcome_.predicted_ms = roster_.at(winner_).candidate->predicted_ms;
+  outcome_.predicted_ms = slots_.at(winner_).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
   searched_relation_ = audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
-  decide("commit", roster_.at(winner_).candidate->label, claim.gain);
+  decide("commit", slots_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) retire_committed();
   confirmed_ = winner_;
-  roster_.set_permanent(winner_, true);
+  slots_.set_permanent(winner_, true);
   conclude(winner_);
 }
 
 // What is lossier than the baseline has to be faster by more than a tie.
 bool Tuner::Core::is_worth(int32_t slot, double gain) const {
-  const bool is_lossier = roster_.at(slot).fidelity > roster_.at(baseline_).fidelity;
+  const bool is_lossier = slots_.at(slot).fidelity > slots_.at(baseline_).fidelity;
   return gain > (is_lossier ? kTie : 0);
 }
 
@@ -268,7 +268,7 @@ void Tuner::Core::fall_back(const std::string& why) {
   confirmation_.reset();
   if (!importing_) return settle(why);
   decide("drop imported", why, 0);
-  if (roster_.contains(kImportedSlot)) roster_.release(kImportedSlot);
+  if (slots_.contains(kImportedSlot)) slots_.release(kImportedSlot);
   importing_ = false;
   start_search();
 }
@@ -276,7 +276,7 @@ void Tuner::Core::fall_back(const std::string& why) {
 // What was confirmed before stays, or the baseline.
 void Tuner::Core::settle(const std::string& why) {
   if (confirmed_) {
-    const Entry& kept = roster_.at(*confirmed_);
+    const Entry& kept = slots_.at(*confirmed_);
     decide("keep committed", kept.candidate->label, kept.step_ms.value_or(0));
   } else {
     decide("keep baseline", why, outcome_.baseline_ms);

@@ -3,14 +3,15 @@
 #include "tuner/timed_ops.h"
 
 #include <algorithm>
-
-#include "tuner/journal.h"
+#include <cmath>
 
 namespace gradtune::tuner {
 
-std::vector<policies::TimedStep> timed_ops(const exec::Program& program, const std::vector<exec::OpTime>& times) {
+double tenths(double us) { return std::round(us * 10) / 10; }
+
+std::vector<policies::TimedOp> timed_ops(const exec::Program& program, const std::vector<exec::OpTime>& times) {
   const int64_t start_ns = std::ranges::min_element(times, {}, &exec::OpTime::begin_ns)->begin_ns;
-  std::vector<policies::TimedStep> ops;
+  std::vector<policies::TimedOp> ops;
   auto time = times.begin();
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     for (const exec::Op& op : program.buckets[b].ops) {

@@ -12,7 +12,10 @@
 
 namespace gradtune::tuner {
 
+// The time as journals have it, so that what a tuner is told can be told again.
+double tenths(double us);
+
 // `times`: of that program's operations, bucket after bucket, as Executor::op_times has them. Not empty.
-std::vector<policies::TimedStep> timed_ops(const exec::Program& program, const std::vector<exec::OpTime>& times);
+std::vector<policies::TimedOp> timed_ops(const exec::Program& program, const std::vector<exec::OpTime>& times);
 
 }  // namespace gradtune::tuner

@@ -56,7 +56,7 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
       knowledge_(std::move(knowledge)),
       baselines_(static_cast<int32_t>(baselines.size())),
       rng_(options.seed),
-      roster_(knowledge_.traits),
+      slots_(knowledge_.traits),
       schedule_(kLead, first_slot(options, knowledge_.traits, imported)),
       budget_(options.budget_steps, options.budget_share),
       importing_(imported.has_value()),
@@ -64,14 +64,14 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
   core::check(policy_ != nullptr, "a tuner needs a policy");
   core::check(baselines_ == 1 || baselines_ == 2, "there are one or two baselines");
   for (int32_t slot = 0; slot < baselines_; ++slot) {
-    roster_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
+    slots_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
   }
-  if (imported) roster_.add_ready(kImportedSlot, *imported, /*is_permanent=*/false);
+  if (imported) slots_.add_ready(kImportedSlot, *imported, /*is_permanent=*/false);
   // Whoever imports a strategy gets its step time from the start; the baseline is looked at later, and only then does
   // tuning begin.
   is_opening_ = schedule_.slot() == kImportedSlot;
   if (is_opening_) schedule_.add({.slot = kImportedSlot, .scored = kImported - 1, .patience = kPatience});
-  in_force_ = roster_.at(schedule_.slot()).candidate;
+  in_force_ = slots_.at(schedule_.slot()).candidate;
   outcome_.label = in_force_->label;
 }
 
@@ -86,12 +86,12 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   for (const Score& score : schedule_.take_scores()) note(score);
   if (stage_ == Stage::watch) watch(report);
   if (stage_ != Stage::watch) {
-    if (is_tuning(report)) budget_.count(report, roster_.preparing().has_value());
+    if (is_tuning(report)) budget_.count(report, slots_.preparing().has_value());
     if (stage_ == Stage::observe) observation_.record(report);
     follow_preparation(report);
     if (!budget_.allows()) {
       settle("the budget is spent");
-    } else if (schedule_.is_done() && roster_.is_idle() && !is_held()) {
+    } else if (schedule_.is_done() && slots_.is_idle() && !is_held()) {
       advance();
     }
   }
@@ -103,7 +103,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
 void Tuner::Core::pin_imported() {
   if (!importing_ || schedule_.slot() == kImportedSlot || is_held()) return;
   schedule_.stop(kImportedSlot);
-  outcome_.label = roster_.at(kImportedSlot).candidate->label;
+  outcome_.label = slots_.at(kImportedSlot).candidate->label;
   at_once_ = {.kind = Command::Kind::commit, .slot = kImportedSlot, .bytes = 0};
 }
 
@@ -119,28 +119,28 @@ Action Tuner::Core::next_action() {
   if (const auto slot = schedule_.next_slot()) return put_in_force(Command::Kind::run, *slot);
   // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that
   // is dropped after the switch.
-  if (!roster_.preparing() && roster_.next_to_prepare() && !schedule_.is_waiting() && !is_held()) {
-    const Command command = roster_.start_preparing();
-    return {command, roster_.at(command.slot).candidate};
+  if (!slots_.preparing() && slots_.next_to_prepare() && !schedule_.is_waiting() && !is_held()) {
+    const Command command = slots_.start_preparing();
+    return {command, slots_.at(command.slot).candidate};
   }
   if (is_trial_ahead_) return {};  // what is in force is not sure
-  return {roster_.next_drop(schedule_.slot()).value_or(Command{}), nullptr};
+  return {slots_.next_drop(schedule_.slot()).value_or(Command{}), nullptr};
 }
 
 Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
-  in_force_before_ = std::exchange(in_force_, roster_.at(slot).candidate);
+  in_force_before_ = std::exchange(in_force_, slots_.at(slot).candidate);
   return {{.kind = kind, .slot = slot, .bytes = 0}, nullptr};
 }
 
 // A trial is put on the schedule while its preparation is still on its way: ranks that are done with it in time run it
 // a step sooner, and where one of them is not, the switch takes place on none.
 void Tuner::Core::follow_preparation(const core::StepReport& report) {
-  const auto prepared = roster_.follow(report);
+  const auto prepared = slots_.follow(report);
   if (prepared && !prepared->entry.is_ready) decide("prepare failed", prepared->entry.candidate->label, 0);
-  if (stage_ != Stage::partition || (!prepared && !roster_.preparing())) return;
-  const int32_t slot = prepared ? prepared->slot : *roster_.preparing();
+  if (stage_ != Stage::partition || (!prepared && !slots_.preparing())) return;
+  const int32_t slot = prepared ? prepared->slot : *slots_.preparing();
   const bool is_ready = prepared && prepared->entry.is_ready;
-  const bool is_hopeful = !prepared && roster_.waited() == 1;
+  const bool is_hopeful = !prepared && slots_.waited() == 1;
   if (is_hopeful || (is_ready && !is_trial_ahead_)) schedule_.add(trial_block(slot));
   if (is_trial_ahead_ && !is_ready && schedule_.take_back(slot)) in_force_ = in_force_before_;
   is_trial_ahead_ = is_hopeful;
@@ -155,8 +155,8 @@ bool Tuner::Core::is_tuning(const core::StepReport& report) const {
 
 // Too early for what is next in line, as it is lossy.
 bool Tuner::Core::is_held() const {
-  const auto next = importing_ ? kImportedSlot : roster_.next_to_prepare();
-  return next && roster_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
+  const auto next = importing_ ? kImportedSlot : slots_.next_to_prepare();
+  return next && slots_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
 }
 
 // What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed
@@ -164,12 +164,12 @@ bool Tuner::Core::is_held() const {
 int32_t Tuner::Core::resting_slot() const {
   const int32_t safe = confirmed_.value_or(baseline_);
   if (is_held()) return safe;
-  return importing_ && !is_over(kImportedSlot) ? kImportedSlot : roster_.fastest().value_or(safe);
+  return importing_ && !is_over(kImportedSlot) ? kImportedSlot : slots_.fastest().value_or(safe);
 }
 
 double Tuner::Core::fastest_ms() const {
-  const auto fastest = roster_.fastest();
-  return fastest ? *roster_.at(*fastest).step_ms : std::numeric_limits<double>::infinity();
+  const auto fastest = slots_.fastest();
+  return fastest ? *slots_.at(*fastest).step_ms : std::numeric_limits<double>::infinity();
 }
 
 Block Tuner::Core::trial_block(int32_t slot) const {
@@ -184,7 +184,7 @@ Block Tuner::Core::paired_block(int32_t slot) const {
 
 // All of one length: where noise is skewed the shorter one would look slower.
 Block Tuner::Core::tested_block(int32_t slot) const {
-  const double times_slower = roster_.at(baseline_).step_ms.value_or(0) / fastest_ms();
+  const double times_slower = slots_.at(baseline_).step_ms.value_or(0) / fastest_ms();
   return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1, .patience = kPatience};
 }
 
@@ -195,7 +195,7 @@ void Tuner::Core::run(const std::vector<int32_t>& slots, Block (Core::*block)(in
 const policies::Candidate& Tuner::Core::chosen() const {
   const int32_t otherwise = importing_ && !is_held() && !is_over(kImportedSlot) ? kImportedSlot : baseline_;
   const bool is_pinned = options_.budget_steps == 0;
-  return is_pinned ? *in_force_ : *roster_.at(confirmed_.value_or(otherwise)).candidate;
+  return is_pinned ? *in_force_ : *slots_.at(confirmed_.value_or(otherwise)).candidate;
 }
 
 double Tuner::Core::progress() const {
@@ -228,7 +228,7 @@ Tuner::~Tuner() = default;
 
 Action Tuner::on_step(const core::StepReport& report) { return core_->on_step(report); }
 void Tuner::learn_table(const core::GradientTable& table) { core_->learn_table(table); }
-void Tuner::learn_timing(int32_t slot, std::vector<policies::TimedStep> ops) {
+void Tuner::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops) {
   core_->learn_timing(slot, std::move(ops));
 }
 Stage Tuner::stage() const { return core_->stage(); }

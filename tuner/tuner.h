@@ -149,7 +149,7 @@ class Tuner {
 
   // When the operations of a step ran under the strategy of that slot; told before the report of the step. A few steps
   // of each strategy are enough.
-  void learn_timing(int32_t slot, std::vector<policies::TimedStep> ops);
+  void learn_timing(int32_t slot, std::vector<policies::TimedOp> ops);
 
   Stage stage() const;
   const Outcome& outcome() const;

@@ -19,8 +19,8 @@
 #include "tuner/confirm.h"
 #include "tuner/observation.h"
 #include "tuner/race.h"
-#include "tuner/roster.h"
 #include "tuner/schedule.h"
+#include "tuner/slot_table.h"
 #include "tuner/tuner.h"
 #include "tuner/watch.h"
 
@@ -47,7 +47,7 @@ class Tuner::Core {
 
   Action on_step(const core::StepReport& report);
   void learn_table(const core::GradientTable& table) { knowledge_.table = table; }
-  void learn_timing(int32_t slot, std::vector<policies::TimedStep> ops);
+  void learn_timing(int32_t slot, std::vector<policies::TimedOp> ops);
 
   Stage stage() const { return importing_ && stage_ < Stage::confirm ? Stage::imported : stage_; }
   const Outcome& outcome() const { return outcome_; }
@@ -84,7 +84,7 @@ class Tuner::Core {
   void retire_committed();
   void drop_committed(double gain);
   void forget_committed();
-  bool is_over(int32_t slot) const { return roster_.contains(slot) && over_.contains(roster_.at(slot).hash); }
+  bool is_over(int32_t slot) const { return slots_.contains(slot) && over_.contains(slots_.at(slot).hash); }
   void fall_back(const std::string& why);
   void repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why);
   void confirm_repaired();
@@ -117,7 +117,7 @@ class Tuner::Core {
   const int32_t baselines_;  // in slots 0 ... baselines_ - 1
   const core::Rng rng_;
 
-  Roster roster_;
+  SlotTable slots_;
   Schedule schedule_;
   Budget budget_;                // of this tuning
   std::vector<Score> scores_;    // since the stage went on last

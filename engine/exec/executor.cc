@@ -296,12 +296,12 @@ void Executor::handle(const Event& event) {
   actions_.clear();
   switch (event.kind) {
     case Event::Kind::begin:
-      core_.begin(*workspace_.program());
-      core_.start(actions_);
+      scheduler_.begin(*workspace_.program());
+      scheduler_.start(actions_);
       break;
-    case Event::Kind::bucket_ready: core_.bucket_ready(event.bucket, event.op, actions_); break;
-    case Event::Kind::op_done: core_.op_done(event.bucket, event.op, actions_); break;
-    case Event::Kind::control_done: core_.control_done(actions_); break;
+    case Event::Kind::bucket_ready: scheduler_.bucket_ready(event.bucket, event.op, actions_); break;
+    case Event::Kind::op_done: scheduler_.op_done(event.bucket, event.op, actions_); break;
+    case Event::Kind::control_done: scheduler_.control_done(actions_); break;
     case Event::Kind::stop: break;
   }
   for (const Action& action : actions_) act(action);

@@ -28,8 +28,8 @@
 #include "engine/core/clock.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/strategy.h"
-#include "engine/exec/core.h"
 #include "engine/exec/event_ring.h"
+#include "engine/exec/scheduler.h"
 #include "engine/exec/workspace.h"
 
 namespace gradtune::exec {
@@ -159,7 +159,7 @@ class Executor final : private comm::CompletionSink {
   StepTimes times_;
 
   // Of the communication thread.
-  Core core_;
+  Scheduler scheduler_;
   std::vector<Action> actions_;
 
   // Of the host thread, null without one.

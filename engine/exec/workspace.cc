@@ -91,8 +91,8 @@ bool Workspace::needs_parked(const Program& program) const {
   };
   add(program);
   for (const auto& [slot, ready] : slots_) add(*ready);
-  for (const std::vector<Held>& of_dtype : holders_) {
-    for (const Held& held : of_dtype) codecs.insert(held.codecs);
+  for (const std::vector<OwnedRange>& of_dtype : holders_) {
+    for (const OwnedRange& held : of_dtype) codecs.insert(held.codecs);
   }
   return codecs.size() > 1;
 }
@@ -144,8 +144,8 @@ void Workspace::take_residuals() {
     const BucketProgram& bucket = program_->buckets[b];
     if (!bucket.keeps_residual) continue;
     const std::string codecs = codecs_of(program_->strategy.buckets[b].option);
-    for (const Held& other : take(holders_[static_cast<size_t>(bucket.dtype)], bucket.arena_begin,
-                                  bucket.arena_begin + bucket.numel, codecs)) {
+    for (const OwnedRange& other : claim(holders_[static_cast<size_t>(bucket.dtype)], bucket.arena_begin,
+                                         bucket.arena_begin + bucket.numel, codecs)) {
       residuals_.allocate(arenas_, {.parked = true});  // it is, since it was prepared
       residuals_.park(bucket.dtype, other.begin, other.end);
     }

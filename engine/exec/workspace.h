@@ -22,10 +22,10 @@
 #include "engine/core/measurement.h"
 #include "engine/exec/compute.h"
 #include "engine/exec/draining.h"
-#include "engine/exec/holders.h"
 #include "engine/exec/loss_sample.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
+#include "engine/exec/residual_owners.h"
 
 namespace gradtune::exec {
 
@@ -35,7 +35,7 @@ struct Carried {
   uint32_t* step = nullptr;                        // that random numbers depend on
   std::array<std::span<float>, 3> residuals = {};  // by dtype, in arena order; all are empty while nothing needs them
   std::array<std::span<float>, 3> parked = {};     // the same of those that are parked (memory.h)
-  Holders* holders = nullptr;                      // of the residuals
+  ResidualOwners* holders = nullptr;               // of the residuals
   std::span<std::byte> state = {};                 // of the codecs of the strategy in force
 };
 
@@ -128,7 +128,7 @@ class Workspace {
   const Program* program_ = nullptr;
   AlignedBytes pool_;
   Residuals residuals_;
-  Holders holders_;
+  ResidualOwners holders_;
   States states_;
 
   struct BucketDrain {

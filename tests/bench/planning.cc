@@ -21,14 +21,14 @@
 #include "engine/core/clock.h"
 #include "engine/core/hash.h"
 #include "engine/core/rng.h"
-#include "policies/narrowing.h"
+#include "policies/cost/program_cost.h"
+#include "policies/cost/published_cost.h"
+#include "policies/cost/timeline.h"
 #include "policies/planner.h"
-#include "policies/program_cost.h"
-#include "policies/published_cost.h"
-#include "policies/timeline.h"
+#include "policies/space/admission.h"
 #include "tests/policies/timeline_job.h"
-#include "tuner/files.h"
-#include "tuner/trace_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/trace_file.h"
 
 namespace gradtune::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstdlib>
 
 #include "engine/compress/compressor.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace {
 

@@ -14,7 +14,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/rng.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

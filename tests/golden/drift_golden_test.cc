@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "tests/tuner/simulated_job.h"
-#include "tuner/files.h"
+#include "tuner/files/file_io.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tuner/files.h"
-#include "tuner/journal_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/step_model.h"
 

@@ -28,9 +28,9 @@
 #include "hooks/session.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tuner/checkpoint_file.h"
-#include "tuner/files.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/checkpoint_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 

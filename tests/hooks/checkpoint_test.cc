@@ -114,7 +114,8 @@ class GoingOn : public Checkpoint {
 // Policies that have a model of what operations take learn nothing here: the clock stands still within a step.
 TEST_F(GoingOn, WhileItIsTunedWithoutLoss) {
   expect_the_same(3, {.fidelity = "exact", .policy = "mergecomp", .tuning_share = 1.0},
-                  {0, 8, 21, 44, 118, 130, 145, 160, 175, 220}, 240, {"observe", "partition", "race", "confirm", "watch"});
+                  {0, 8, 21, 44, 118, 130, 145, 160, 175, 220}, 240,
+                  {"observe", "partition", "race", "confirm", "watch"});
 }
 
 const std::set<int64_t> kOften = {0, 1, 3, 8, 17, 20, 21, 22, 23, 31, 44, 79, 118, 140, 175, 220};

@@ -11,9 +11,9 @@
 #include "engine/exec/draining.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tuner/files.h"
-#include "tuner/journal_file.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_reader.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {

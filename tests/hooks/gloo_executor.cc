@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "hooks/c10d_communicator.h"
+#include "hooks/c10d/communicator.h"
 
 namespace gradtune::test {
 

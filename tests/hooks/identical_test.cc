@@ -22,7 +22,7 @@
 #include "tests/hooks/gloo_executor.h"
 #include "tests/hooks/ranks.h"
 #include "tests/tuner/simulated_job.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "hooks/allowed_cores.h"
+#include "hooks/c10d/allowed_cores.h"
 
 namespace gradtune {
 namespace {

@@ -14,7 +14,7 @@
 #include "hooks/backward_pass.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tuner/journal_file.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
 namespace {

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <map>
 
-#include "hooks/allowed_cores.h"
+#include "hooks/c10d/allowed_cores.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tuner/journal_file.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
 namespace {

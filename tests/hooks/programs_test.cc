@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "engine/exec/draining.h"
-#include "policies/decision_tree.h"
+#include "policies/space/decision_tree.h"
 #include "tests/hooks/gloo_executor.h"
 #include "tests/hooks/ranks.h"
 

@@ -9,9 +9,9 @@
 #include "hooks/gradients.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
-#include "tuner/files.h"
-#include "tuner/journal_file.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_reader.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {

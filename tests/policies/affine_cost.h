@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/core/rng.h"
-#include "policies/cost_model.h"
+#include "policies/cost/cost_model.h"
 
 namespace gradtune::policies::testing {
 

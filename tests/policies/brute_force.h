@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "policies/label_search.h"
+#include "policies/search/label_search.h"
 
 namespace gradtune::policies::testing {
 

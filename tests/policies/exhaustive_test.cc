@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "policies/forms.h"
+#include "policies/space/schemes.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/step_model.h"
 
@@ -49,7 +49,7 @@ TEST(Exhaustive, OfTooManyMeasuresAnEvenChoiceAndSaysSo) {
   std::set<std::string> programs;
   for (const Candidate& candidate : proposal.candidates)
     programs.insert(core::to_string(candidate.strategy.buckets[0].option));
-  EXPECT_EQ(programs.size(), admitted_forms(job).size());
+  EXPECT_EQ(programs.size(), admitted_schemes(job).size());
 }
 
 TEST(Exhaustive, TheBestOfTheMeasuredGoToTheRace) {

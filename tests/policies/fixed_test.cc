@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
-#include "policies/forms.h"
+#include "policies/space/schemes.h"
 #include "tests/policies/jobs.h"
 
 namespace gradtune::policies {

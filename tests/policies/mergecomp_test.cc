@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "engine/core/rng.h"
-#include "policies/baseline.h"
-#include "policies/forms.h"
+#include "policies/space/baseline.h"
+#include "policies/space/schemes.h"
 #include "tests/policies/fusion_model.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/step_model.h"
@@ -62,7 +62,7 @@ struct Job {
   // The best of the policy's space: every program on every nested partition.
   double best_ms() const {
     double best = std::numeric_limits<double>::infinity();
-    for (const Form& form : admitted_forms(knowledge)) {
+    for (const Scheme& form : admitted_schemes(knowledge)) {
       core::GradientTable table = knowledge.table;
       table.tensors.resize(form.end);
       for (const Partition& partition : nested_partitions(table, kMostBuckets))
@@ -188,7 +188,7 @@ TEST(MergeComp, IsNotFarFromTheBestGroupingOfTensorsEither) {
         partition.back().push_back({static_cast<int32_t>(t), 0, tensors[t].numel});
         if ((cuts >> t & 1) != 0) partition.emplace_back();
       }
-      for (const Form& form : admitted_forms(job.knowledge)) {
+      for (const Scheme& form : admitted_schemes(job.knowledge)) {
         best_ms = std::min(best_ms, job.time(apply(form, partition, job.knowledge).strategy));
       }
     }

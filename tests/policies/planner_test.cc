@@ -7,8 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "policies/narrowing.h"
-#include "policies/program_cost.h"
+#include "policies/cost/program_cost.h"
+#include "policies/space/admission.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/timeline_job.h"
 

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <limits>
 
-#include "policies/baseline.h"
-#include "policies/cost_model.h"
-#include "policies/narrowing.h"
-#include "policies/program_cost.h"
-#include "policies/timeline.h"
+#include "policies/cost/cost_model.h"
+#include "policies/cost/program_cost.h"
+#include "policies/cost/timeline.h"
+#include "policies/space/admission.h"
+#include "policies/space/baseline.h"
 
 namespace gradtune::policies::testing {
 namespace {
@@ -48,10 +48,10 @@ double TimelineJob::baseline_ms() const {
   return ms;
 }
 
-TimedStrategy TimelineJob::timed(const core::Strategy& strategy, double noise, core::Rng& rng) const {
+TimedRun TimelineJob::timed(const core::Strategy& strategy, double noise, core::Rng& rng) const {
   std::vector<Span> spans;
   Timeline::make(knowledge.table, strategy, truth, knowledge.traits).value().run(spans);
-  TimedStrategy timed{.strategy = strategy, .steps = {}};
+  TimedRun timed{.strategy = strategy, .steps = {}};
   for (const Span& span : spans) {
     if (span.bucket < 0) continue;
     const double spike = rng.below(30) == 0 ? 3 : 1;
@@ -79,7 +79,7 @@ double TimelineJob::best_ms() const {
                                                  .traits = knowledge.traits,
                                                  .numel = knowledge.table.numel()});
   std::erase_if(tree, [&](const core::Option& option) {
-    return !program_step_times(truth, option, knowledge.table.numel(), knowledge.traits).ok();
+    return !program_op_costs(truth, option, knowledge.table.numel(), knowledge.traits).ok();
   });
   double best_ms = std::numeric_limits<double>::infinity();
   core::Strategy begun;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/core/rng.h"
-#include "policies/cost_table.h"
+#include "policies/cost/cost_table.h"
 #include "policies/policy.h"
 
 namespace gradtune::policies::testing {
@@ -22,7 +22,7 @@ struct TimelineJob {
   double baseline_ms() const;  // of the faster one
 
   // Every operation is longer or shorter by about `noise`, and one in 30 takes three times as long.
-  TimedStrategy timed(const core::Strategy& strategy, double noise, core::Rng& rng) const;
+  TimedRun timed(const core::Strategy& strategy, double noise, core::Rng& rng) const;
 
   // What a policy knows after the first steps: a few of each baseline.
   Knowledge observed(double noise, core::Rng& rng) const;

@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 #include "tests/sim/job.h"
 #include "tests/sim/ledger.h"
-#include "tuner/journal.h"
-#include "tuner/journal_file.h"
+#include "tuner/files/journal_reader.h"
+#include "tuner/files/journal_writer.h"
 
 namespace gradtune::sim {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/exec/draining.h"
-#include "engine/exec/holders.h"
+#include "engine/exec/residual_owners.h"
 
 namespace gradtune::sim {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "engine/compress/compressor.h"
 #include "tests/sim/random_job.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::sim {
 namespace {

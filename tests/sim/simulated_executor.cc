@@ -43,9 +43,9 @@ void SimulatedExecutor::backward(double pace, Done done) {
   late_ops_ms_ = 0;
   times_ = {};
   workspace_.begin();
-  core_.begin(*workspace_.program());
+  scheduler_.begin(*workspace_.program());
   std::vector<Action> actions;
-  core_.start(actions);
+  scheduler_.start(actions);
   act(std::move(actions));
   device_.go_on();
 }
@@ -76,7 +76,7 @@ void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
     device_.add_first(work_ns, [this, tensor, bucket, leading, next = i + 1] {
       for (int32_t op = 0; op < leading; ++op) compute(bucket, op);
       std::vector<Action> actions;
-      core_.bucket_ready(bucket, leading, actions);
+      scheduler_.bucket_ready(bucket, leading, actions);
       act(std::move(actions));
       tensor_ready(tensor, next);
     });
@@ -91,7 +91,7 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
     const auto run = [this, bucket = action.bucket, op = action.op] {
       compute(bucket, op);
       std::vector<Action> next;
-      core_.op_done(bucket, op, next);
+      scheduler_.op_done(bucket, op, next);
       act(std::move(next));
     };
     switch (action.kind) {
@@ -144,8 +144,8 @@ void SimulatedExecutor::completed(uint64_t token, const core::Status& status) {
   }
   if (token == exec::kControlToken) workspace_.control_done();
   std::vector<Action> actions;
-  token == exec::kControlToken ? core_.control_done(actions)
-                               : core_.op_done(exec::bucket_of(token), exec::op_of(token), actions);
+  token == exec::kControlToken ? scheduler_.control_done(actions)
+                               : scheduler_.op_done(exec::bucket_of(token), exec::op_of(token), actions);
   act(std::move(actions));
 }
 

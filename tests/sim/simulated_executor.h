@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor of one simulated rank: the real core (engine/exec/core.h) and workspace (engine/exec/workspace.h),
+// The executor of one simulated rank: the real core (engine/exec/scheduler.h) and workspace (engine/exec/workspace.h),
 // pumped by events of a simulated world in place of the threads of exec::Executor. What differs: operations take the
 // time that a model says; backward is one call that does not return but tells when it is over; and there is neither a
 // memory budget nor a self-test.
@@ -16,8 +16,8 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/compress/queue.h"
-#include "engine/exec/core.h"
 #include "engine/exec/executor.h"
+#include "engine/exec/scheduler.h"
 #include "engine/exec/workspace.h"
 #include "engine/sim/world.h"
 #include "tests/engine/exec/gradient_arenas.h"
@@ -88,7 +88,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   exec::Workspace workspace_;
 
   // The step under way.
-  exec::Core core_;
+  exec::Scheduler scheduler_;
   Lane device_, host_;
   Done done_;
   double pace_ = 1;

@@ -7,7 +7,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/hash.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::sim {
 namespace {

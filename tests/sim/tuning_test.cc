@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
-#include "policies/baseline.h"
+#include "policies/space/baseline.h"
 #include "tests/sim/job.h"
 #include "tuner/statistics.h"
 

@@ -12,8 +12,8 @@
 
 #include "engine/core/rng.h"
 #include "engine/exec/program.h"
-#include "policies/baseline.h"
 #include "policies/policy.h"
+#include "policies/space/baseline.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/timeline_job.h"
 
@@ -75,12 +75,12 @@ std::map<std::string, Times> all_times() {
 enum class Timing { none, all, nonsense };
 
 // What a step took: as under made-up rates, or anything.
-TimedStrategy timed(const core::Strategy& strategy, const Knowledge& knowledge, Timing timing, core::Rng& rng) {
+TimedRun timed(const core::Strategy& strategy, const Knowledge& knowledge, Timing timing, core::Rng& rng) {
   const testing::TimelineJob job{.knowledge = knowledge,
                                  .truth = testing::made_up_cost(knowledge.world_size, 50, knowledge.codecs)};
-  TimedStrategy timed = job.timed(strategy, 0.1, rng);
+  TimedRun timed = job.timed(strategy, 0.1, rng);
   if (timing == Timing::all) return timed;
-  for (TimedStep& step : timed.steps) {
+  for (TimedOp& step : timed.steps) {
     step.begin_us = 1e12 * rng.uniform();
     step.end_us = rng.below(2) == 0 ? step.begin_us : 1e15;
   }

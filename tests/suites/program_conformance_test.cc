@@ -5,8 +5,8 @@
 // what the compressor promises, nothing lost (I2), the same bits on all ranks, several buckets in flight.
 #include <gtest/gtest.h>
 
-#include "policies/decision_tree.h"
-#include "policies/step_sizes.h"
+#include "policies/cost/op_sizes.h"
+#include "policies/space/decision_tree.h"
 #include "tests/engine/exec/checked_step.h"
 
 namespace gradtune::exec {
@@ -151,15 +151,15 @@ TEST(ProgramConformance, SeveralRoundsLoseNothingAndLeaveAllRanksWithTheSameBits
 // --- what planners believe of programs -------------------------------------------------------------------------------
 
 // What the busiest rank does at each step, as compiled.
-std::vector<policies::StepSize> compiled_sizes(const core::Option& option, int64_t numel, const Cluster& cluster) {
+std::vector<policies::OpSize> compiled_sizes(const core::Option& option, int64_t numel, const Cluster& cluster) {
   const core::GradientTable table = make_table({{numel, DType::f32}});
-  std::vector<policies::StepSize> sizes(option.steps.size());
+  std::vector<policies::OpSize> sizes(option.steps.size());
   for (int rank = 0; rank < cluster.size; ++rank) {
     const auto program = compile(make_strategy(table, to_string(option), 1 << 30, 1), table,
                                  core::seat(rank, cluster.size, cluster.local_size));
     for (const Op& op : program.value()->buckets[0].ops) {
       if (op.step < 0 || op.kind == Op::Kind::pack) continue;
-      policies::StepSize size{.elements = 0, .payloads = 1, .bytes = op.count * comm::bytes_per_element(op.wire)};
+      policies::OpSize size{.elements = 0, .payloads = 1, .bytes = op.count * comm::bytes_per_element(op.wire)};
       if (op.kind != Op::Kind::collective) {
         size = {.elements = 0, .payloads = 1, .bytes = 0};
         int64_t of_first = 0;
@@ -171,7 +171,7 @@ std::vector<policies::StepSize> compiled_sizes(const core::Option& option, int64
         }
         if (op.kind == Op::Kind::decode) size.payloads = std::max<int64_t>(of_first, 1);
       }
-      policies::StepSize& busiest = sizes[static_cast<size_t>(op.step)];
+      policies::OpSize& busiest = sizes[static_cast<size_t>(op.step)];
       if (size.elements >= busiest.elements && size.bytes >= busiest.bytes) busiest = size;
     }
   }
@@ -184,7 +184,7 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfRounds) {
     const std::vector<core::Matrix> matrices = core::matrices_of({.slices = {{0, 0, numel}}, .option = {}}, table);
     for (const double rank : {1, 4, 64}) {
       const core::Option option = core::encoded_all_reduce({"powersgd", rank}, Place::device, 2);
-      const auto believed = policies::step_sizes(option, {numel, matrices}, {4, 2}, compress::known_traits());
+      const auto believed = policies::op_sizes(option, {numel, matrices}, {4, 2}, compress::known_traits());
       const auto compiled = compiled_sizes(option, numel, {4, 2});
       for (size_t i = 0; i < option.steps.size(); ++i) {
         EXPECT_EQ(believed[i].bytes, compiled[i].bytes) << numel << ", rank " << rank << ", step " << i;
@@ -204,7 +204,7 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
       for (const int64_t numel : {192 * 7, 1000}) {
         const core::Option option = policies::with_codecs(steps, kBf16, kBf16);
         const auto believed =
-            policies::step_sizes(option, numel, {cluster.size, cluster.local_size}, compress::known_traits());
+            policies::op_sizes(option, numel, {cluster.size, cluster.local_size}, compress::known_traits());
         const auto compiled = compiled_sizes(option, numel, cluster);
         for (size_t i = 0; i < steps.size(); ++i) {
           const std::string where = to_string(option) + ", step " + std::to_string(i);

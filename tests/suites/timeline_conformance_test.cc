@@ -11,11 +11,11 @@
 #include <limits>
 #include <optional>
 
-#include "engine/exec/core.h"
-#include "policies/cost_model.h"
-#include "policies/decision_tree.h"
-#include "policies/program_cost.h"
-#include "policies/timeline.h"
+#include "engine/exec/scheduler.h"
+#include "policies/cost/cost_model.h"
+#include "policies/cost/program_cost.h"
+#include "policies/cost/timeline.h"
+#include "policies/space/decision_tree.h"
 #include "tests/engine/exec/gradient_arenas.h"
 
 namespace gradtune::exec {
@@ -44,14 +44,14 @@ struct Travelling {
 class VirtualPump {
  public:
   // `times`: of each operation.
-  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::StepTime>> times,
+  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::OpCost>> times,
               const policies::Cores& cores)
       : program_(program), ready_us_(std::move(ready_us)), times_(std::move(times)), cores_(cores) {}
 
   // As Executor::tensor_ready, drain_device_ops and finish_step do it.
   double run() {
-    core_.begin(program_);
-    tell([&](std::vector<Action>& actions) { core_.start(actions); });
+    scheduler_.begin(program_);
+    tell([&](std::vector<Action>& actions) { scheduler_.start(actions); });
     std::vector<int32_t> missing;
     for (const BucketProgram& bucket : program_.buckets) missing.push_back(bucket.tensors);
     double before_us = 0;
@@ -62,7 +62,7 @@ class VirtualPump {
         if (--missing[static_cast<size_t>(piece.bucket)] > 0) continue;
         const int32_t leading = leading_device_ops(program_.buckets[static_cast<size_t>(piece.bucket)]);
         for (int32_t op = 0; op < leading; ++op) work(policies::Worker::device, us_of(piece.bucket, op));
-        tell([&](std::vector<Action>& actions) { core_.bucket_ready(piece.bucket, leading, actions); });
+        tell([&](std::vector<Action>& actions) { scheduler_.bucket_ready(piece.bucket, leading, actions); });
       }
       drain();
     }
@@ -76,7 +76,7 @@ class VirtualPump {
   }
 
  private:
-  const policies::StepTime& time_of(int32_t bucket, int32_t op) const {
+  const policies::OpCost& time_of(int32_t bucket, int32_t op) const {
     return times_[static_cast<size_t>(bucket)][static_cast<size_t>(op)];
   }
   double us_of(int32_t bucket, int32_t op) const { return time_of(bucket, op).busy_us; }
@@ -109,7 +109,7 @@ class VirtualPump {
       const Action action = device_.front();
       device_.pop_front();
       work(policies::Worker::device, us_of(action.bucket, action.op));
-      tell([&](std::vector<Action>& actions) { core_.op_done(action.bucket, action.op, actions); });
+      tell([&](std::vector<Action>& actions) { scheduler_.op_done(action.bucket, action.op, actions); });
     }
   }
 
@@ -138,14 +138,14 @@ class VirtualPump {
       const Action done = server.queue.front();
       server.queue.pop_front();
       if (!server.queue.empty()) server.left_us = us_of(server, server.queue.front());
-      const policies::StepTime& time = time_of(done.bucket, done.op);
+      const policies::OpCost& time = time_of(done.bucket, done.op);
       const bool is_handled = &server == &servers_[kMessages];
       if (is_handled && time.busy_us > 0) {
         serve(link_of(done), done);
       } else if (const double wait_us = time.wait_us; wait_us > 0) {
         travelling_.push_back({done, now_us_ + wait_us});
       } else {
-        tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+        tell([&](std::vector<Action>& actions) { scheduler_.op_done(done.bucket, done.op, actions); });
       }
     }
   }
@@ -157,7 +157,7 @@ class VirtualPump {
     if (there == travelling_.end()) return false;
     const Action done = there->action;
     travelling_.erase(there);
-    tell([&](std::vector<Action>& actions) { core_.op_done(done.bucket, done.op, actions); });
+    tell([&](std::vector<Action>& actions) { scheduler_.op_done(done.bucket, done.op, actions); });
     return true;
   }
 
@@ -172,7 +172,7 @@ class VirtualPump {
         case Kind::start:
           serve(time_of(action.bucket, action.op).messages_us > 0 ? servers_[kMessages] : link_of(action), action);
           break;
-        case Kind::control: tell([&](std::vector<Action>& more) { core_.control_done(more); }); break;
+        case Kind::control: tell([&](std::vector<Action>& more) { scheduler_.control_done(more); }); break;
         case Kind::finished: finished_ = true; break;
       }
     }
@@ -183,7 +183,7 @@ class VirtualPump {
     server.queue.push_back(action);
   }
   double us_of(const Server& server, const Action& action) const {
-    const policies::StepTime& time = time_of(action.bucket, action.op);
+    const policies::OpCost& time = time_of(action.bucket, action.op);
     return &server == &servers_[kMessages] ? time.messages_us : time.busy_us;
   }
   Server& link_of(const Action& action) {
@@ -196,8 +196,8 @@ class VirtualPump {
 
   const Program& program_;
   const std::vector<double> ready_us_;
-  const std::vector<std::vector<policies::StepTime>> times_;
-  Core core_;
+  const std::vector<std::vector<policies::OpCost>> times_;
+  Scheduler scheduler_;
   const policies::Cores cores_;
   std::optional<policies::Worker> on_device_;
   std::array<Server, kServers> servers_ = {{{policies::Worker::host},
@@ -250,20 +250,20 @@ core::GradientTable random_job(core::Rng& rng) {
 }
 
 // What compiling inserted between the steps moves bytes and has no cost of its own, but the scale.
-std::vector<std::vector<policies::StepTime>> times_of(const Program& program, const core::GradientTable& table,
-                                                      const policies::CostTable& cost) {
-  std::vector<std::vector<policies::StepTime>> all;
+std::vector<std::vector<policies::OpCost>> times_of(const Program& program, const core::GradientTable& table,
+                                                    const policies::CostTable& cost) {
+  std::vector<std::vector<policies::OpCost>> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const core::Bucket& bucket = program.strategy.buckets[b];
     const int64_t numel = core::numel(bucket);
-    const auto steps = policies::program_step_times(cost, bucket.option, {numel, core::matrices_of(bucket, table)},
-                                                    compress::known_traits())
+    const auto steps = policies::program_op_costs(cost, bucket.option, {numel, core::matrices_of(bucket, table)},
+                                                  compress::known_traits())
                            .value();
-    std::vector<policies::StepTime> times;
+    std::vector<policies::OpCost> times;
     for (const Op& op : program.buckets[b].ops) {
       const double scale =
           op.kind == Op::Kind::scale ? cost.scale_us + cost.scale_element_us * static_cast<double>(numel) : 0;
-      times.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : policies::StepTime{.busy_us = scale});
+      times.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : policies::OpCost{.busy_us = scale});
     }
     all.push_back(std::move(times));
   }

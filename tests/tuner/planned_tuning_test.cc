@@ -7,10 +7,10 @@
 
 #include <algorithm>
 
-#include "policies/baseline.h"
-#include "policies/narrowing.h"
+#include "policies/cost/program_cost.h"
 #include "policies/planner.h"
-#include "policies/program_cost.h"
+#include "policies/space/admission.h"
+#include "policies/space/baseline.h"
 #include "tests/policies/jobs.h"
 #include "tests/policies/timeline_job.h"
 #include "tests/tuner/simulated_job.h"

@@ -21,7 +21,7 @@
 
 #include "engine/core/rng.h"
 #include "tuner/agreement.h"
-#include "tuner/history.h"
+#include "tuner/files/replay_log.h"
 #include "tuner/schedule.h"
 #include "tuner/statistics.h"
 #include "tuner/tuner.h"
@@ -133,7 +133,7 @@ struct JobOptions {
   std::function<std::unique_ptr<policies::Policy>()> make_policy;
   policies::Knowledge knowledge;
   std::function<double(const core::Strategy&)> strategy_ms;
-  std::function<std::vector<policies::TimedStep>(const core::Strategy&)> ops;
+  std::function<std::vector<policies::TimedOp>(const core::Strategy&)> ops;
   // Of the last rank, by step and label in force.
   std::function<core::Excess(int64_t, const std::string&)> excess;
 };
@@ -244,17 +244,17 @@ class SimulatedJob {
 
   // As a job that ended here and was started again from what it had saved.
   void save_and_restore() {
-    const auto told = parse_history(history.bytes());
+    const auto told = parse_replay_log(history.bytes());
     ASSERT_TRUE(told.ok()) << told.error().message;
     tuner = make_tuner_();
-    history = History();
+    history = ReplayLog();
     const auto on_step = [&](const core::StepReport& report) {
       const Action action = tuner->on_step(report);
       history.add(report, action);
       return action;
     };
     const auto answer =
-        tell_again(told.value(), on_step, [&](const ToldTiming& timing) { learn_timing(timing.slot, timing.ops); });
+        replay(told.value(), on_step, [&](const ToldTiming& timing) { learn_timing(timing.slot, timing.ops); });
     ASSERT_TRUE(answer.ok()) << answer.error().message;
     announced_ = answer.value().command;
     tuner->take_decisions();
@@ -274,7 +274,7 @@ class SimulatedJob {
   }
 
   std::unique_ptr<Tuner> tuner;
-  History history;
+  ReplayLog history;
   ScriptedPolicy::Learned learned;
   std::vector<Step> steps;
   std::vector<Decision> decisions;
@@ -286,7 +286,7 @@ class SimulatedJob {
     return options_.strategy_ms ? options_.strategy_ms(candidate.strategy) : true_ms_.at(candidate.label);
   }
 
-  void learn_timing(int32_t slot, const std::vector<policies::TimedStep>& ops) {
+  void learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops) {
     history.add(slot, ops);
     tuner->learn_timing(slot, ops);
   }

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "engine/compress/compressor.h"
-#include "tuner/cost_file.h"
-#include "tuner/files.h"
-#include "tuner/journal_file.h"
+#include "tuner/files/cost_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -43,7 +43,7 @@ core::Result<std::string> write_cost(const std::string& journal, const std::stri
     return core::Error{core::Error::Code::invalid, journal + ": it has no timings; a job writes them while it tunes"};
   }
   const Job& job = file.value().job;
-  std::vector<policies::TimedStrategy> timed;
+  std::vector<policies::TimedRun> timed;
   for (const JournalTiming& timing : file.value().timings) timed.push_back({timing.strategy, timing.ops});
   const policies::FittedCost fitted =
       policies::fit_cost(timed, job.table, job.ranks(), compress::known_traits(), {}, job.machine.cores);

@@ -10,14 +10,14 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
-#include "policies/narrowing.h"
+#include "policies/cost/program_cost.h"
+#include "policies/cost/timeline.h"
 #include "policies/planner.h"
-#include "policies/program_cost.h"
-#include "policies/timeline.h"
-#include "tuner/chrome_trace.h"
-#include "tuner/cost_file.h"
-#include "tuner/files.h"
-#include "tuner/trace_file.h"
+#include "policies/space/admission.h"
+#include "tuner/files/chrome_trace.h"
+#include "tuner/files/cost_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/trace_file.h"
 
 namespace gradtune::tuner {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "engine/core/result.h"
-#include "policies/published_cost.h"
-#include "policies/step_sizes.h"
+#include "policies/cost/op_sizes.h"
+#include "policies/cost/published_cost.h"
 
 namespace gradtune::tuner {
 
@@ -29,7 +29,7 @@ struct ReplayOptions {
 // the order of readiness takes less than time_ms / (1 + error_bound), where the planner knows such a bound (null where
 // it does not). Tensors are counted from 0, `last` is inclusive; a bucket with part of a tensor has `slices` [{tensor,
 // offset, length}] too. Options of the published model are told by number, those of a cost file as programs, and its
-// table also says what the executor's rules make of the plan (policies/timeline.h).
+// table also says what the executor's rules make of the plan (policies/cost/timeline.h).
 core::Result<std::string> replay(const ReplayOptions& options);
 
 }  // namespace gradtune::tuner

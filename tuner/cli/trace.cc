@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "tuner/files.h"
-#include "tuner/journal_file.h"
-#include "tuner/trace_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_reader.h"
+#include "tuner/files/trace_file.h"
 
 namespace gradtune::tuner {
 

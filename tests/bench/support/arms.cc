@@ -8,20 +8,20 @@
 #include <map>
 #include <set>
 
-#include "policies/forms.h"
-#include "policies/narrowing.h"
+#include "policies/space/admission.h"
+#include "policies/space/schemes.h"
 
 namespace gradtune::bench {
 namespace {
 
 using policies::Candidate;
-using policies::Form;
 using policies::Partition;
+using policies::Scheme;
 
 constexpr int kMostBuckets = 8;
 constexpr size_t kFusions = 3;
 
-void keep_better(std::optional<Candidate>& best, Candidate candidate, const policies::Forecast& forecast) {
+void keep_better(std::optional<Candidate>& best, Candidate candidate, const policies::StepTimePredictor& forecast) {
   const auto step = forecast.step(candidate.strategy);
   if (!step || (best && *best->predicted_ms <= step->ms)) return;
   candidate.predicted_ms = step->ms;
@@ -29,11 +29,11 @@ void keep_better(std::optional<Candidate>& best, Candidate candidate, const poli
 }
 
 // Programs with levels, as forms of flat ones are. Without them where there are none.
-std::vector<Form> forms_with_levels(const policies::Knowledge& knowledge) {
-  std::vector<Form> forms;
+std::vector<Scheme> forms_with_levels(const policies::Knowledge& knowledge) {
+  std::vector<Scheme> forms;
   for (const core::Option& option : policies::admitted_options(knowledge)) {
     if (!core::uses_levels(option) || option.codecs.size() > 1) continue;
-    Form form{.option = option, .label = core::to_string(option), .end = knowledge.table.tensors.size()};
+    Scheme form{.option = option, .label = core::to_string(option), .end = knowledge.table.tensors.size()};
     if (!option.codecs.empty()) {
       const auto codec = std::ranges::find(knowledge.codecs, option.codecs[0]);
       form.codec = static_cast<size_t>(codec - knowledge.codecs.begin());
@@ -47,8 +47,8 @@ std::vector<Form> forms_with_levels(const policies::Knowledge& knowledge) {
 
 }  // namespace
 
-std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::Forecast& forecast) {
-  std::vector<Form> forms = policies::admitted_forms(knowledge);
+std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::StepTimePredictor& forecast) {
+  std::vector<Scheme> forms = policies::admitted_schemes(knowledge);
   std::ranges::move(forms_with_levels(knowledge), std::back_inserter(forms));
   const std::vector<Partition> partitions = policies::nested_partitions(knowledge.table, kMostBuckets);
   Partition tensors;
@@ -57,7 +57,7 @@ std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies
   }
   std::map<std::pair<size_t, bool>, std::optional<Candidate>> fusion_of;  // of each compressor, flat and with levels
   std::optional<Candidate> per_tensor, summed, gathered;
-  for (const Form& form : forms) {
+  for (const Scheme& form : forms) {
     for (const Partition& partition : partitions) {
       keep_better(fusion_of[{form.codec, core::uses_levels(form.option)}], policies::apply(form, partition, knowledge),
                   forecast);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "policies/forecast.h"
+#include "policies/step_time_predictor.h"
 
 namespace gradtune::bench {
 
@@ -25,10 +25,10 @@ struct Arm {
   std::optional<double> first_ms = {};              // expected from the first steps, in which only the baselines ran
   bool was_tried = false;                           // by the policy: its measured time is in the model
   std::vector<std::vector<double>> blocks_ms = {};  // measured step times
-  std::vector<policies::TimedStep> timed = {};      // of one of these steps
+  std::vector<policies::TimedOp> timed = {};        // of one of these steps
 };
 
 // Those of kinds fusion, tensor and pinned, different ones, with `predicted_ms` by the model.
-std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::Forecast& forecast);
+std::vector<Arm> other_arms(const policies::Knowledge& knowledge, const policies::StepTimePredictor& forecast);
 
 }  // namespace gradtune::bench

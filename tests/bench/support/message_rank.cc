@@ -17,8 +17,8 @@
 
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
-#include "hooks/c10d_communicator.h"
-#include "tuner/files.h"
+#include "hooks/c10d/communicator.h"
+#include "tuner/files/file_io.h"
 
 namespace gradtune::bench {
 namespace {

@@ -13,14 +13,14 @@
 
 #include "engine/compress/compressor.h"
 #include "gradtune/gradtune.h"
-#include "policies/baseline.h"
-#include "policies/timeline.h"
+#include "policies/cost/timeline.h"
+#include "policies/space/baseline.h"
 #include "tests/bench/support/arms.h"
 #include "tests/bench/support/recorded_rank.h"
-#include "tuner/cost_file.h"
-#include "tuner/files.h"
+#include "tuner/files/cost_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/trace_file.h"
 #include "tuner/statistics.h"
-#include "tuner/trace_file.h"
 
 namespace gradtune::bench {
 namespace {
@@ -40,9 +40,9 @@ std::vector<double> without_first(std::vector<double> values) {
 }
 
 // Rank 0's way from the first step to a choice, as tuner/stages.cc goes it.
-class Pilot {
+class TunerDriver {
  public:
-  Pilot(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
+  TunerDriver(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
     const std::vector<core::CompressorTraits> known = compress::known_traits();
     knowledge_ = {.table = table,
                   .world_size = rank.seat().size,
@@ -92,12 +92,12 @@ class Pilot {
     std::vector<Arm> finalists;
     for (policies::Candidate& candidate : proposal.candidates) finalists.push_back({"auto", std::move(candidate)});
     measure(finalists, 2);
-    std::ranges::sort(finalists, {}, &Pilot::median_ms);
+    std::ranges::sort(finalists, {}, &TunerDriver::median_ms);
     chosen_ = finalists.empty() ? baseline_ : finalists[0].candidate;
   }
 
   nlohmann::json compare() {
-    const policies::Forecast learned = forecast();
+    const policies::StepTimePredictor learned = forecast();
     std::vector<Arm> arms = {{"auto", chosen_}, {"baseline", baseline_}};
     for (Arm& arm : other_arms(knowledge_, learned)) {
       const auto is_same = [&](const Arm& other) { return other.candidate.strategy == arm.candidate.strategy; };
@@ -144,28 +144,31 @@ class Pilot {
   }
 
   // Bucket, step, begin and end.
-  static nlohmann::json in_us(const std::vector<policies::TimedStep>& steps) {
+  static nlohmann::json in_us(const std::vector<policies::TimedOp>& steps) {
     nlohmann::json json = nlohmann::json::array();
-    for (const policies::TimedStep& step : steps) json.push_back({step.bucket, step.step, step.begin_us, step.end_us});
+    for (const policies::TimedOp& step : steps) json.push_back({step.bucket, step.step, step.begin_us, step.end_us});
     return json;
   }
 
-  std::vector<policies::TimedStep> expected(const core::Strategy& strategy, const policies::Forecast& forecast) const {
+  std::vector<policies::TimedOp> expected(const core::Strategy& strategy,
+                                          const policies::StepTimePredictor& forecast) const {
     auto timeline = policies::Timeline::make(knowledge_.table, strategy, forecast.cost().table, knowledge_.traits);
     std::vector<policies::Span> spans;
     if (timeline) timeline.value().run(spans);
-    std::vector<policies::TimedStep> steps;
+    std::vector<policies::TimedOp> steps;
     for (const policies::Span& span : spans) steps.push_back({span.bucket, span.step, span.begin_us, span.end_us});
     return steps;
   }
 
   Block run(const core::Strategy& strategy, int steps) {
     Block block = rank_.lead(strategy, steps);
-    for (policies::TimedStrategy& timed : block.timed) knowledge_.timed.push_back(std::move(timed));
+    for (policies::TimedRun& timed : block.timed) knowledge_.timed.push_back(std::move(timed));
     return block;
   }
 
-  policies::Forecast forecast() const { return policies::Forecast::make(knowledge_, measured_).value(); }
+  policies::StepTimePredictor forecast() const {
+    return policies::StepTimePredictor::make(knowledge_, measured_).value();
+  }
 
   // Nothing is learned from it. Who begins turns from round to round.
   void measure(std::vector<Arm>& arms, int rounds) {
@@ -184,7 +187,7 @@ class Pilot {
   const Flags& flags_;
   policies::Knowledge knowledge_;
   policies::Candidate baseline_, chosen_;
-  std::optional<policies::Forecast> first_;
+  std::optional<policies::StepTimePredictor> first_;
   std::vector<policies::MeasuredStrategy> measured_;
   nlohmann::json tried_ = nlohmann::json::array();
   int policy_rounds_ = 0;
@@ -207,7 +210,7 @@ void work(const Flags& flags) {
   const auto group = init_process_group();
   RecordedRank rank(group, {table, flags.rest_ms}, flags.host_threads);
   if (rank.rank() > 0) return rank.follow();
-  Pilot pilot(rank, flags, table);
+  TunerDriver pilot(rank, flags, table);
   pilot.observe();
   pilot.tune();
   const nlohmann::json compared = pilot.compare();

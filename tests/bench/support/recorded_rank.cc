@@ -9,7 +9,7 @@
 #include <ctime>
 
 #include "engine/core/rng.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 #include "tuner/timed_ops.h"
 
 namespace gradtune::bench {

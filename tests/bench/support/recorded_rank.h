@@ -14,7 +14,7 @@
 
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
-#include "hooks/peers.h"
+#include "hooks/c10d/peers.h"
 #include "policies/policy.h"
 
 namespace gradtune::bench {
@@ -28,7 +28,7 @@ struct RecordedCompute {
 // gradtune's own work.
 struct Block {
   std::vector<double> step_ms, compute_ms;
-  std::vector<policies::TimedStrategy> timed;  // of a few steps, the first one left out
+  std::vector<policies::TimedRun> timed;  // of a few steps, the first one left out
 };
 
 class RecordedRank {

@@ -7,7 +7,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/core/rng.h"
 #include "tests/engine/exec/gradient_arenas.h"
-#include "tuner/strategy_file.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {

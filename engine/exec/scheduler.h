@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The executor's core: a function of events, without clock, thread or socket. It is told what happened (a bucket's
+// gradients are ready, an operation is done) and answers with what to do next. Threads, oneTBB and the simulator pump
+// it, so what is simulated and what trains is the same code.
+//
+// Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order
+// and in no other, at most `in_flight` at once (I3); the control collective of the step goes out after all of them were
+// issued, which is after the last encode.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/exec/program.h"
+
+namespace gradtune::exec {
+
+struct Action {
+  enum class Kind : uint8_t {
+    run_device,  // operation `op` of `bucket`, by the thread that runs backward
+    run_host,    // ... by oneTBB workers
+    start,       // the collective at `op` of `bucket`
+    control,     // the step's control collective
+    finished,    // every bucket is done and the control collective too
+  } kind;
+  int32_t bucket = -1;
+  int32_t op = -1;
+
+  bool operator==(const Action&) const = default;
+};
+
+class Scheduler {
+ public:
+  // Begins a step of that program, which outlives it. Allocates only when the program has more buckets than any before.
+  void begin(const Program& program);
+
+  // Events. Each appends to `actions` what is to be done now, in this order.
+  //
+  // All tensors of the bucket are ready, and the operations before `op` are done already: the thread that finishes a
+  // bucket's last gradient runs its leading `device` operations itself (see leading_device_ops).
+  void bucket_ready(int32_t bucket, int32_t op, std::vector<Action>& actions);
+  void op_done(int32_t bucket, int32_t op, std::vector<Action>& actions);
+  void control_done(std::vector<Action>& actions);
+
+  // For a step without buckets, whose control collective may start at once.
+  void start(std::vector<Action>& actions) { issue(actions); }
+
+  int in_flight() const { return in_flight_; }
+
+  // The same state, of the same program.
+  bool operator==(const Scheduler&) const = default;
+
+ private:
+  void advance(int32_t bucket, std::vector<Action>& actions);
+  void issue(std::vector<Action>& actions);
+  void finish_if_done(std::vector<Action>& actions);
+
+  struct State {
+    int32_t op = 0;          // the next operation
+    bool may_issue = false;  // it is a collective and waits for its turn
+
+    bool operator==(const State&) const = default;
+  };
+  const Program* program_ = nullptr;
+  std::vector<State> buckets_;
+  size_t next_issue_ = 0;
+  int in_flight_ = 0;
+  int32_t open_buckets_ = 0;
+  bool control_started_ = false;
+  bool control_done_ = false;
+};
+
+// How many of a bucket's operations, from the first, run on the thread that runs backward before anything else.
+int32_t leading_device_ops(const BucketProgram& bucket);
+
+}  // namespace gradtune::exec

@@ -1,0 +1,412 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/c10d/communicator.h"
+
+#include <torch/types.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/comm/add_up.h"
+#include "engine/core/bounded_wait.h"
+#include "hooks/c10d/gloo_abort.h"
+#include "hooks/c10d/gloo_exchange.h"
+#include "hooks/c10d/gloo_options.h"
+#include "hooks/c10d/with_deadline.h"
+
+namespace gradtune {
+namespace {
+
+using comm::Collective;
+
+c10::ScalarType scalar_type(comm::WireType type) {
+  switch (type) {
+    case comm::WireType::u8: return at::kByte;
+    case comm::WireType::f32: return at::kFloat;
+    case comm::WireType::f64: return at::kDouble;
+    case comm::WireType::bf16: return at::kBFloat16;
+    case comm::WireType::f16: return at::kHalf;
+  }
+  return at::kByte;
+}
+
+// Where a rank tells the others at which address it is to be reached, in case that they can not.
+constexpr const char* kOffered = "offered/";
+
+// None where the store does not answer soon.
+std::vector<std::string> offered_by_ranks(const c10::intrusive_ptr<c10d::Store>& store, int size) {
+  const auto told = with_deadline(std::chrono::seconds(1), [store, size] {
+    std::vector<std::string> all;
+    for (int r = 0; r < size; ++r) {
+      const std::string key = kOffered + std::to_string(r);
+      const std::vector<uint8_t> text = store->check({key}) ? store->get(key) : std::vector<uint8_t>();
+      all.emplace_back(text.begin(), text.end());
+    }
+    return all;
+  });
+  return told ? told.value() : std::vector<std::string>();
+}
+
+void ignore_broken_pipes() {
+  struct sigaction now {};
+  if (sigaction(SIGPIPE, nullptr, &now) != 0) return;
+  if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
+}
+
+// Every rank's part for this one, one behind the other, until they are added up.
+struct Parts {
+  std::unique_ptr<std::byte[]> memory;
+  int64_t bytes = 0;
+  std::vector<const std::byte*> rows;
+};
+
+class C10dCommunicator final : public comm::Communicator {
+ public:
+  explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
+    gloo_ = c10::dynamic_intrusive_pointer_cast<c10d::ProcessGroupGloo>(backend_);
+    if (gloo_) exchange_.emplace(gloo_);
+  }
+
+  // A backend waits for its threads, which tell the last completions, and has no limit for that: so a thread waits for it
+  // that has one. What is under way may take as long as its own limit where the backend has no abort.
+  ~C10dCommunicator() override {
+    core::BoundedThread("the end of a process group", [this] {
+      exchange_.reset();
+      gloo_.reset();
+      backend_.reset();
+      for (int64_t pending = pending_; pending != 0; pending = pending_) pending_.wait(pending);
+    }).join(longest_ms_ + core::kMostWaitMs);
+  }
+
+  int rank() const override { return backend_->getRank(); }
+  int size() const override { return backend_->getSize(); }
+
+  void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
+    if (aborted_) {
+      sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
+      return;
+    }
+    longest_ms_ = std::max(longest_ms_, collective.timeout_ms);
+    std::shared_ptr<Running> running;
+    try {
+      running = std::make_shared<Running>(*this, collective, sink, token);
+      // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them.
+      if (collective.kind == Collective::Kind::reduce_scatter) running->parts = take_parts(collective);
+      begin(running);
+    } catch (...) {
+      core::Status failed = c10d_error(std::current_exception());
+      abort();  // other ranks may have begun it, and would take this one's next collective for it
+      if (running) {
+        running->end(std::move(failed));
+      } else {
+        sink.complete(token, std::move(failed));
+      }
+    }
+  }
+
+  void abort() override {
+    if (aborted_.exchange(true)) return;
+    try {
+      if (exchange_) exchange_->abort();
+      gloo_ ? abort_connections(*gloo_) : backend_->abort();
+    } catch (const std::exception&) {
+      // Some backends can not abort: what is under way then ends by its deadline.
+    }
+  }
+
+ private:
+  // A collective that was started, for those that may end it. Its completion is told once whatever they do: by the
+  // first of them, or when all let go of it.
+  class Running {
+   public:
+    Running(C10dCommunicator& owner, const Collective& what, comm::CompletionSink& sink, uint64_t token)
+        : collective(what), owner_(owner), sink_(sink), token_(token) {
+      ++owner_.pending_;
+    }
+    ~Running() { end(core::Error{core::Error::Code::lost, "the collective was given up"}); }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+
+    // Called on threads of libraries, where an exception would end the process.
+    void end(core::Status status) noexcept {
+      if (has_ended_.exchange(true)) return;
+      try {
+        if (status && parts) add_up();
+      } catch (...) {
+        status = c10d_error(std::current_exception());
+      }
+      if (parts) owner_.give_back(std::move(*parts));
+      try {
+        sink_.complete(token_, std::move(status));
+      } catch (...) {
+        // It was told.
+      }
+      if (--owner_.pending_ == 0) owner_.pending_.notify_all();
+    }
+
+    const Collective collective;
+    std::optional<Parts> parts;
+
+   private:
+    void add_up() {
+      std::byte* const target = collective.out;
+      comm::add_up(collective.type, collective.reduction, parts->rows, {&target, 1}, collective.count);
+    }
+
+    C10dCommunicator& owner_;
+    comm::CompletionSink& sink_;
+    const uint64_t token_;
+    std::atomic<bool> has_ended_ = false;
+  };
+
+  void begin(const std::shared_ptr<Running>& running) {
+    if (exchange_ && is_exchange(running->collective)) return exchange(running);
+    launch(*running)->getFuture()->addCallback([running](c10::ivalue::Future& future) {
+      running->end(future.hasError() ? core::Status(c10d_error(future.exception_ptr())) : core::Status());
+    });
+  }
+
+  c10::intrusive_ptr<c10d::Work> launch(const Running& running) {
+    const Collective& what = running.collective;
+    const std::chrono::milliseconds timeout(what.timeout_ms);
+    switch (what.kind) {
+      case Collective::Kind::reduce_scatter:
+        return all_to_all(view(what.in, what.count * size(), what.type),
+                          view(running.parts->memory.get(), what.count * size(), what.type), timeout);
+      case Collective::Kind::reduce: {
+        c10d::ReduceOptions options;
+        options.reduceOp = reduction_of(what);
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->reduce(tensors, options);
+      }
+      case Collective::Kind::gather: {
+        c10d::GatherOptions options;
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> in{view(what.in, what.count, what.type)};
+        std::vector<std::vector<at::Tensor>> out;
+        if (rank() == what.root) {
+          out.emplace_back();
+          const int64_t bytes = what.count * bytes_per_element(what.type);
+          for (int r = 0; r < size(); ++r) out[0].push_back(view(what.out + r * bytes, what.count, what.type));
+        }
+        return backend_->gather(out, in, options);
+      }
+      case Collective::Kind::all_reduce: {
+        c10d::AllreduceOptions options;
+        options.reduceOp = reduction_of(what);
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->allreduce(tensors, options);
+      }
+      case Collective::Kind::all_gather: return all_gather(what, timeout);
+      case Collective::Kind::all_to_all:
+        return all_to_all(view(what.in, what.count * size(), what.type), view(what.out, what.count * size(), what.type),
+                          timeout);
+      case Collective::Kind::broadcast: {
+        c10d::BroadcastOptions options;
+        options.rootRank = what.root;
+        options.timeout = timeout;
+        std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
+        return backend_->broadcast(tensors, options);
+      }
+      case Collective::Kind::encode:
+      case Collective::Kind::decode: break;
+    }
+    throw std::logic_error("unknown collective");
+  }
+
+  c10::intrusive_ptr<c10d::Work> all_to_all(at::Tensor in, at::Tensor out, std::chrono::milliseconds timeout) {
+    std::vector<int64_t> even_out, even_in;
+    c10d::AllToAllOptions options;
+    options.timeout = timeout;
+    return backend_->alltoall_base(out, in, even_out, even_in, options);
+  }
+
+  c10::intrusive_ptr<c10d::Work> all_gather(const Collective& what, std::chrono::milliseconds timeout) {
+    c10d::AllgatherOptions options;
+    options.timeout = timeout;
+    at::Tensor in = view(what.in, what.count, what.type);
+    at::Tensor out = view(what.out, what.count * size(), what.type);
+    return backend_->_allgather_base(out, in, options);
+  }
+
+  // What is sent as messages between ranks: what goes both ways between two, and payloads that need not be full. All
+  // other all-gathers of more ranks go around in one direction, and Gloo's are as good.
+  bool is_exchange(const Collective& what) const {
+    return what.kind == Collective::Kind::all_to_all || what.kind == Collective::Kind::reduce_scatter ||
+           (what.kind == Collective::Kind::all_gather && (size() == 2 || what.used_bytes != nullptr));
+  }
+
+  void exchange(const std::shared_ptr<Running>& running) {
+    const Collective& what = running->collective;
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    std::byte* const out = running->parts ? running->parts->memory.get() : what.out;
+    const bool goes_around = what.kind == Collective::Kind::all_gather;
+    const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
+    GlooExchange::Messages messages;
+    if (bytes > 0) messages = goes_around ? around(what, out) : between_pairs(what, out);
+    if (what.used_bytes != nullptr) {
+      messages.length = [what](const at::Tensor& payload) {
+        return comm::used_bytes(what, static_cast<const std::byte*>(payload.const_data_ptr()));
+      };
+    }
+    const auto copy_own = [own, to = out + rank() * bytes, bytes] {
+      if (own != to) std::memcpy(to, own, static_cast<size_t>(bytes));
+    };
+    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own,
+                     [running](core::Status status) { running->end(std::move(status)); });
+  }
+
+  GlooExchange::Messages between_pairs(const Collective& what, std::byte* out) const {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    GlooExchange::Messages messages;
+    for (int distance = 1; distance < size(); ++distance) {  // not all to the same rank at once
+      const int peer = (rank() + distance) % size();
+      for (const at::Tensor& to : messages_of(what, out + peer * bytes)) messages.receives.push_back({peer, to});
+      for (const at::Tensor& from : messages_of(what, what.in + peer * bytes)) messages.sends.push_back({peer, from});
+    }
+    return messages;
+  }
+
+  // A ring: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
+  // once.
+  GlooExchange::Messages around(const Collective& what, std::byte* out) const {
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+    GlooExchange::Messages messages;
+    for (const at::Tensor& from : messages_of(what, what.in)) messages.sends.push_back({next, from});
+    for (int distance = 1; distance < size(); ++distance) {
+      const int source = (rank() + size() - distance) % size();
+      for (const at::Tensor& part : messages_of(what, out + source * bytes)) {
+        if (distance + 1 < size()) {
+          messages.sends.push_back({next, part, static_cast<int>(messages.receives.size())});
+        }
+        messages.receives.push_back({before, part});
+      }
+    }
+    return messages;
+  }
+
+  // What a rank gives to another one: each payload by itself where some need not be full.
+  static std::vector<at::Tensor> messages_of(const Collective& what, const std::byte* part) {
+    const at::Tensor all = view(part, what.count, what.type);
+    if (what.used_bytes == nullptr) return {all};
+    return all.split(what.payload_bytes / bytes_per_element(what.type));
+  }
+
+  Parts take_parts(const Collective& what) {
+    const int64_t part = what.count * bytes_per_element(what.type), bytes = part * size();
+    Parts parts;
+    {
+      const std::lock_guard lock(spare_mutex_);
+      if (!spare_.empty()) {
+        parts = std::move(spare_.back());
+        spare_.pop_back();
+      }
+    }
+    if (parts.bytes < bytes) {
+      parts = {};
+      try {
+        parts.memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+      } catch (const std::bad_alloc&) {
+        throw std::runtime_error("no memory for the " + std::to_string(bytes) + " bytes of all ranks' parts of a " +
+                                 std::string(core::to_string(what.kind)));
+      }
+      parts.bytes = bytes;
+    }
+    parts.rows.clear();
+    for (int r = 0; r < size(); ++r) parts.rows.push_back(parts.memory.get() + r * part);
+    return parts;
+  }
+
+  void give_back(Parts parts) noexcept {
+    try {
+      const std::lock_guard lock(spare_mutex_);
+      spare_.push_back(std::move(parts));
+    } catch (...) {
+      // Then the next one makes its own.
+    }
+  }
+
+  static c10d::ReduceOp reduction_of(const Collective& what) {
+    return what.reduction == Collective::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
+  }
+
+  static at::Tensor view(const std::byte* data, int64_t count, comm::WireType type) {
+    return at::from_blob(const_cast<std::byte*>(data), {count}, at::TensorOptions(scalar_type(type)));
+  }
+
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  // Where the backend is Gloo.
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+  std::optional<GlooExchange> exchange_;
+  std::atomic<bool> aborted_ = false;
+  int64_t longest_ms_ = 0;  // that a collective may take
+  std::atomic<int64_t> pending_ = 0;
+  std::mutex spare_mutex_;
+  std::vector<Parts> spare_;  // of collectives that have ended
+};
+
+}  // namespace
+
+std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c10d::Backend> backend) {
+  return std::make_unique<C10dCommunicator>(std::move(backend));
+}
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    int64_t timeout_ms, int threads, int64_t connect_within_ms) {
+  using std::chrono::milliseconds;
+  using Clock = std::chrono::steady_clock;
+  ignore_broken_pipes();
+  const milliseconds timeout(timeout_ms), limit(connect_within_ms > 0 ? connect_within_ms : timeout_ms);
+  const auto deadline = Clock::now() + limit;
+  const auto fail = [&](const core::Error& error, const std::string& no_answer, const std::string& hint = "") {
+    const bool silent = error.code == core::Error::Code::timeout;
+    throw core::Exception({error.code == core::Error::Code::invalid ? error.code : core::Error::Code::lost,
+                           "connecting the group \"" + prefix + "\" failed: " + (silent ? no_answer : error.message) +
+                               (hint.empty() ? "" : "; " + hint)});
+  };
+  const std::string in_time = " within " + std::to_string(limit.count()) + " ms";
+  if (const core::Status usable = check_interfaces(environment_variable); !usable) fail(usable.error(), "");
+  const auto options = with_deadline(limit, [limit] { return make_gloo_options(limit); });
+  if (!options) fail(options.error(), "the address of this host's name was not found" + in_time);
+  const std::string offered = offered_address(*options.value());
+  // Gloo's own limit comes first, as it knows more about what went wrong. It is one for peers, not for the store.
+  const auto left = std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()), milliseconds(10));
+  options.value()->timeout = left * 9 / 10;
+  options.value()->threads = threads;
+  const auto own_store = c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  const auto backend = with_deadline(left, [own_store, rank, size, offered, options = options.value()] {
+    own_store->set(kOffered + std::to_string(rank), std::vector<uint8_t>(offered.begin(), offered.end()));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(own_store, rank, size, options);
+  });
+  if (!backend) {
+    std::vector<std::string> all = offered_by_ranks(own_store, size);
+    if (all.empty() && is_loopback(offered)) {  // rank 0 may have left, with the store
+      all.resize(static_cast<size_t>(size));
+      all[static_cast<size_t>(rank)] = offered;
+    }
+    fail(backend.error(), "not all ranks were connected" + in_time,
+         all.empty() ? "" : why_unreachable(all, rank, environment_variable));
+  }
+  backend.value()->setTimeout(timeout);
+  return backend.value();
+}
+
+}  // namespace gradtune

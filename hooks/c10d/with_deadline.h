@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A deadline for calls of a library that has none. c10d's TCPStore waits for its server's answers as long as the
+// connection lives, also when the server's process is frozen, its host is gone without a word, or a connection was made
+// that nobody serves (seen where clients came in the moment in which the server began to listen).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "engine/core/result.h"
+
+namespace gradtune {
+
+constexpr std::chrono::milliseconds kAskEvery{250};
+
+// What `call` returns; an error (lost) where it throws, with the first line of what c10d says, behind which are stacks;
+// or one (timeout) where it does not end within the limit. Its thread is left behind then: so it must own all it uses,
+// and whoever made it asks no more of the one that does not answer. Where there is an alarm it is asked now and then
+// meanwhile, and an error of it ends the wait.
+template <typename Call>
+auto with_deadline(std::chrono::milliseconds limit, Call call, const std::function<core::Status()>& alarm = {})
+    -> core::Result<decltype(call())> {
+  try {
+    std::packaged_task<decltype(call())()> task(std::move(call));
+    auto answer = task.get_future();
+    std::thread thread(std::move(task));
+    const auto deadline = std::chrono::steady_clock::now() + limit;
+    core::Status alarmed;
+    for (auto left = limit; left.count() > 0 && alarmed.ok();) {
+      if (answer.wait_for(alarm ? std::min(left, kAskEvery) : left) == std::future_status::ready) {
+        thread.join();
+        return answer.get();
+      }
+      if (alarm) alarmed = alarm();
+      left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    }
+    thread.detach();
+    if (!alarmed.ok()) return alarmed.error();
+  } catch (const std::exception& caught) {
+    const std::string reason(caught.what());
+    return core::Error{core::Error::Code::lost, reason.substr(0, reason.find('\n'))};
+  }
+  return core::Error{core::Error::Code::timeout, "no answer within " + std::to_string(limit.count()) + " ms"};
+}
+
+}  // namespace gradtune

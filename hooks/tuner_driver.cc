@@ -1,0 +1,235 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/tuner_driver.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+#include "policies/space/baseline.h"
+#include "tuner/timed_ops.h"
+
+namespace gradtune {
+namespace {
+
+std::string today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  return text;
+}
+
+// Stages before candidates are planned.
+bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe || stage == tuner::Stage::imported; }
+
+}  // namespace
+
+TunerDriver::TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
+                         const policies::Machine& machine, const core::Clock& clock)
+    : settings_(settings), seat_(seat), network_(network), machine_(machine) {
+  if (settings.quiet) return;
+  progress_.emplace(tuner::Progress::on_standard_error(clock));
+  progress_->start(settings.fidelity, settings.codecs, settings.policy);
+}
+
+tuner::Job TunerDriver::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
+                               const policies::Machine& machine) const {
+  tuner::Job job{.table = table,
+                 .world_size = seat_.size,
+                 .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
+                 .fidelity = settings_.fidelity,
+                 .codecs = settings_.codecs,
+                 .host_threads = static_cast<int>(settings_.host_threads),
+                 .memory_bytes = settings_.memory_budget,
+                 .machine = machine,
+                 .policy = settings_.policy,
+                 .tuning = tuner_options(settings_),
+                 .imported = std::move(imported)};
+  job.machine.cores.host = job.host_threads;
+  return job;
+}
+
+core::Status TunerDriver::claim_journal() {
+  if (settings_.journal.empty()) return {};
+  auto place = tuner::JournalPlace::claim(settings_.journal);
+  if (!place) return place.error();
+  if (place.value().path() != settings_.journal) {
+    std::fprintf(stderr, "gradtune: warning: another journal is being written to %s; this one goes to %s\n",
+                 settings_.journal.c_str(), place.value().path().c_str());
+  }
+  journal_place_ = std::move(place).value();
+  return {};
+}
+
+void TunerDriver::start(const core::GradientTable& table, std::optional<policies::Candidate> imported) {
+  begin(job_of(table, std::move(imported), machine_));
+}
+
+void TunerDriver::begin(tuner::Job job) {
+  job_ = std::move(job);
+  ready_count_.assign(job_.table.tensors.size(), 0);
+  history_ = tuner::ReplayLog();
+  timed_.clear();
+  timed_in_observation_ = true;
+  decided_ = false;
+  tuner_ = tuner::make_tuner(job_).value();
+  baseline_label_ = policies::baselines(job_.table, settings_.fidelity).front().label;
+  if (!journal_place_) return;
+  auto journal = tuner::Journal::open(journal_place_->path(), tuner::journal_header(job_, network_));
+  if (!journal) return end_journal(journal.error());
+  journal_ = std::move(journal.value());
+  write(tuner::journal_line(job_.table));
+  if (job_.imported) planned(-1, tuner::kImportedSlot, *job_.imported);
+}
+
+tuner::SavedTuner TunerDriver::saved() const {
+  tuner::SavedTuner saved{
+      .job = job_, .ready_count = ready_count_, .timed = timed_, .timed_in_observation = timed_in_observation_};
+  if (!tuner_->outcome().committed) return saved;
+  const policies::Candidate& chosen = tuner_->chosen();
+  saved.committed = tuner::strategy_file(job_.table, job_.world_size, job_.fidelity, chosen.label, chosen.strategy);
+  return saved;
+}
+
+core::Status TunerDriver::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
+  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.machine);
+  if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
+  if (told.is_whole) return {};
+  return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
+}
+
+core::Result<tuner::Action> TunerDriver::resume(const tuner::SavedTuner& saved, const tuner::Told& told) {
+  begin(job_of(saved.job.table, saved.job.imported, saved.job.machine));
+  resuming_ = true;
+  auto action = tuner::replay(
+      told,
+      [&](const core::StepReport& report) {
+        tuner::Action answer = on_step(report);
+        if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
+        return answer;
+      },
+      [&](const tuner::ToldTiming& timing) {
+        const int64_t step = told.reports[timing.report].step + 1;  // reports are of the step before
+        if (journal_) write(tuner::journal_line(tuner::Timing{.step = step, .slot = timing.slot, .ops = timing.ops}));
+        learn_timing(timing.slot, timing.ops);
+      });
+  resuming_ = false;
+  ready_count_ = saved.ready_count;
+  timed_ = saved.timed;
+  timed_in_observation_ = saved.timed_in_observation;
+  return action;
+}
+
+void TunerDriver::saw_ready(int32_t position, double ready_us) {
+  const auto p = static_cast<size_t>(position);
+  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
+  double& mean_us = job_.table.tensors[p].ready_us;
+  mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
+}
+
+tuner::Action TunerDriver::on_step(const core::StepReport& report) {
+  const tuner::Stage stage = tuner_->stage();
+  if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);
+  tuner::Action action = tuner_->on_step(report);
+  history_.add(report, action);
+  const bool observed = !decided_ && is_observing(stage) && !is_observing(tuner_->stage());
+  decided_ = decided_ || tuner_->stage() == tuner::Stage::watch;
+  if (journal_ && observed) write(tuner::journal_line(job_.table));
+  if (journal_) write(tuner::journal_line(report, stage));
+  for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
+  const bool is_pinned = settings_.tuning_budget == 0;  // there is no progress, but an error budget
+  if (progress_ && !resuming_ && !is_pinned) {
+    progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
+                    tuner_->in_force().label);
+  }
+  return action;
+}
+
+void TunerDriver::ran(int64_t step, int32_t slot, const exec::Program& program,
+                      const std::vector<exec::OpTime>& times) {
+  constexpr int kSteps = 4;  // of which the first may hold what a switch costs
+  if (!tuner_ || times.empty()) return;
+  // After an alarm the baselines are observed anew.
+  if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
+  timed_in_observation_ = is_observing(tuner_->stage());
+  if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
+  const tuner::Timing timing{.step = step, .slot = slot, .ops = tuner::timed_ops(program, times)};
+  if (journal_) write(tuner::journal_line(timing));
+  learn_timing(slot, timing.ops);
+}
+
+void TunerDriver::learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops) {
+  if (settings_.tuning_budget == 0) return;
+  history_.add(slot, ops);
+  tuner_->learn_timing(slot, ops);
+}
+
+void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
+  if (journal_) write(tuner::journal_plan_line(step, slot, job_, candidate));
+}
+
+void TunerDriver::note(const tuner::Decision& decision) {
+  if (decision.what == "baseline") baseline_label_ = decision.label;
+  if (decision.what == "keep baseline") why_baseline_ = decision.label;
+  if (progress_ && !resuming_) progress_->changed(decision);
+  if (journal_) write(tuner::journal_line(decision));
+}
+
+// A full disk must not end a training job: the journal ends, and says so once.
+void TunerDriver::write(const std::string& journal_line) {
+  if (const core::Status status = journal_->write(journal_line); !status) end_journal(status.error());
+}
+
+void TunerDriver::end_journal(const core::Error& why) {
+  std::fprintf(stderr, "gradtune: the journal ends here: %s\n", why.message.c_str());
+  journal_.reset();
+}
+
+void TunerDriver::finish() {
+  if (!tuner_) return;
+  if (progress_ && decided_) {
+    progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
+  } else if (progress_ && settings_.tuning_budget > 0) {
+    progress_->finish_early(tuner_->stage(), tuner_->in_force().label);
+  }
+  if (!journal_) return;
+  if (const core::Status status = journal_->flush(); !status) {
+    std::fprintf(stderr, "gradtune: the journal is incomplete: %s\n", status.error().message.c_str());
+  }
+}
+
+std::string TunerDriver::stage() const { return tuner_ ? std::string(tuner::to_string(tuner_->stage())) : "observe"; }
+
+std::optional<tuner::Evidence> TunerDriver::evidence() const {
+  const tuner::Outcome& outcome = tuner_->outcome();
+  if (!outcome.committed) return std::nullopt;
+  return tuner::Evidence{.baseline_ms = outcome.baseline_ms,
+                         .committed_ms = outcome.committed_ms.value_or(0),
+                         .gain = outcome.gain,
+                         .interval_low = outcome.gain_low,
+                         .interval_high = outcome.gain_high,
+                         .steps = outcome.steps,
+                         .date = today()};
+}
+
+Optimizer::Result TunerDriver::result() const {
+  if (!tuner_) return {};
+  const tuner::Outcome& outcome = tuner_->outcome();
+  Optimizer::Result result;
+  result.decided = decided_;
+  result.committed = outcome.committed;
+  result.baseline_ms = outcome.baseline_ms;
+  result.committed_ms = outcome.committed_ms;
+  result.predicted_ms = outcome.predicted_ms;
+  result.gain = outcome.gain;
+  result.gain_low = outcome.gain_low;
+  result.gain_high = outcome.gain_high;
+  result.steps = outcome.steps;
+  result.cost_ms = outcome.cost_ms;
+  result.cost_share = tuner::cost_share(outcome);
+  result.first_commit = outcome.first_commit;
+  return result;
+}
+
+}  // namespace gradtune

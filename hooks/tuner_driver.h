@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What rank 0 does beyond the other ranks: feeds the tuner, and tells people what it does (journal, progress lines).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/core/clock.h"
+#include "engine/exec/executor.h"
+#include "gradtune/gradtune.h"
+#include "hooks/options.h"
+#include "tuner/files/journal_writer.h"
+#include "tuner/files/replay_log.h"
+#include "tuner/files/saved_state.h"
+#include "tuner/files/strategy_file.h"
+#include "tuner/progress.h"
+#include "tuner/tuner.h"
+
+namespace gradtune {
+
+class TunerDriver {
+ public:
+  TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
+              const policies::Machine& machine, const core::Clock& clock);
+
+  // Where one was asked for: its file, or why there can be none.
+  core::Status claim_journal();
+
+  // A tuner for gradients in this order.
+  void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
+
+  // Between two steps, for a checkpoint: what another pilot needs to go on from here.
+  tuner::SavedTuner saved() const;
+  std::string history() const { return history_.bytes(); }
+
+  // Whether a tuner of this job may decide as that one did; the error says why not.
+  core::Status can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const;
+  // Goes on from there: tells a new tuner all that the other one was told, and returns what it announced last. After an
+  // error, which says that it decided otherwise, start() it anew.
+  core::Result<tuner::Action> resume(const tuner::SavedTuner& saved, const tuner::Told& told);
+
+  // When a gradient was ready, since the first one of the same backward pass; gradtune's own work on that thread does
+  // not count.
+  void saw_ready(int32_t position, double ready_us);
+  // A step reduced over ranks; what to announce next.
+  tuner::Action on_step(const core::StepReport& report);
+  // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.
+  void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
+  // What a prepare command sends, for the journal.
+  void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
+
+  // The last line for people, and the rest of the journal.
+  void finish();
+
+  std::string stage() const;
+  const policies::Candidate& chosen() const { return tuner_->chosen(); }
+  std::optional<tuner::Evidence> evidence() const;
+  Optimizer::Result result() const;
+
+ private:
+  // `machine`: this run's, or what a saved tuner decided with.
+  tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
+                    const policies::Machine& machine) const;
+  void begin(tuner::Job job);
+  void write(const std::string& journal_line);
+  void end_journal(const core::Error& why);
+  void note(const tuner::Decision& decision);
+  void learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops);
+
+  const Settings settings_;
+  const core::Seat seat_;
+  const std::string network_;
+  const policies::Machine machine_;
+  tuner::Job job_;
+  std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
+  std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told
+  bool timed_in_observation_ = true;  // the last of them
+  std::unique_ptr<tuner::Tuner> tuner_;
+  std::optional<tuner::JournalPlace> journal_place_;
+  std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
+  std::optional<tuner::Progress> progress_;  // none when quiet
+  std::string baseline_label_, why_baseline_;
+  bool decided_ = false;   // for the first time
+  bool resuming_ = false;  // what happens is told to people already
+  tuner::ReplayLog history_;
+};
+
+}  // namespace gradtune

@@ -1,0 +1,204 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost/cost_fit.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+#include <utility>
+
+#include "policies/cost/link_fit.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Step;
+using Kind = Step::Kind;
+
+// What every kind of rate was seen to take.
+struct Samples {
+  struct Codec {
+    std::vector<Point> encode, decode;
+  };
+  std::vector<std::vector<TimedMessage>> messages = {};  // of each step
+  std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs = {};
+  std::vector<Point> scale = {};
+
+  Codec& codec(const core::CompressorSpec& spec, core::Place place) {
+    for (auto& [key, codec] : codecs) {
+      if (key.first == spec && key.second == place) return codec;
+    }
+    codecs.push_back({{spec, place}, {}});
+    return codecs.back().second;
+  }
+};
+
+Worker worker_of(const Step& step) {
+  if (core::is_collective(step.kind)) return Worker::link_intra;
+  return step.place == core::Place::device ? Worker::device : Worker::host;
+}
+
+// Of a step that ran; backward is over when the first operation begins of those that waited for its last gradient, and
+// what the device does before that interrupts it.
+WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
+  std::vector<AtWork> all;
+  int32_t last_tensor = -1;
+  double backward_end_us = 0;
+  for (const TimedOp& each : timed.steps) {
+    const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
+    const int32_t tensor = std::ranges::max(bucket.slices, {}, &core::Slice::tensor).tensor;
+    if (tensor > last_tensor) {
+      last_tensor = tensor;
+      backward_end_us = each.begin_us;
+    } else if (tensor == last_tensor) {
+      backward_end_us = std::min(backward_end_us, each.begin_us);
+    }
+    if (each.step < 0) {
+      all.push_back({Worker::device, each.begin_us, each.end_us});
+      continue;
+    }
+    const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
+    if (core::is_collective(step.kind) && uses_network(step.level)) continue;
+    all.push_back({worker_of(step), each.begin_us, each.end_us});
+  }
+  std::vector<AtWork> on_device;
+  std::ranges::copy_if(all, std::back_inserter(on_device),
+                       [](const AtWork& each) { return each.worker == Worker::device; });
+  std::ranges::sort(on_device, {}, &AtWork::begin_us);
+  double until_us = 0;
+  for (const AtWork& each : on_device) {
+    all.push_back({Worker::backward, until_us, std::min(each.begin_us, backward_end_us)});
+    until_us = each.end_us;
+  }
+  all.push_back({Worker::backward, until_us, backward_end_us});
+  return {cores, all};
+}
+
+void take(const TimedRun& timed, const core::GradientTable& table, const Ranks& ranks,
+          const std::vector<core::CompressorTraits>& known, const Cores& cores, Samples& samples) {
+  std::vector<std::vector<OpSize>> sizes;
+  for (const core::Bucket& bucket : timed.strategy.buckets) {
+    const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
+    sizes.push_back(op_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known));
+  }
+  std::vector<TimedMessage>& messages = samples.messages.emplace_back();
+  const WorkClock clock = clock_of(timed, cores);
+  for (const TimedOp& each : timed.steps) {
+    const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
+    const double begin_us = clock.at(each.begin_us), end_us = clock.at(each.end_us), us = end_us - begin_us;
+    if (each.step < 0) {
+      samples.scale.push_back({static_cast<double>(core::numel(bucket)), us});
+      continue;
+    }
+    const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
+    const OpSize& size = sizes[static_cast<size_t>(each.bucket)][static_cast<size_t>(each.step)];
+    if (core::is_collective(step.kind)) {
+      const bool needs_cores = !uses_network(step.level);
+      messages.push_back({step.kind, step.level, static_cast<double>(size.link_bytes),
+                          needs_cores ? begin_us : each.begin_us, needs_cores ? end_us : each.end_us});
+      continue;
+    }
+    Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
+    if (step.kind == Kind::encode) {
+      codec.encode.push_back({static_cast<double>(size.elements), us});
+    } else {
+      codec.decode.push_back({static_cast<double>(4 * size.elements + size.bytes), us});
+    }
+  }
+}
+
+}  // namespace
+
+FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const Ranks& ranks,
+                    const std::vector<core::CompressorTraits>& known, const CostTable& prior, const Cores& cores) {
+  Samples samples;
+  for (const TimedRun& each : timed) take(each, table, ranks, known, cores, samples);
+  FittedCost fitted{.table = {.ranks = ranks, .cores = cores}, .collectives = {}, .codecs = {}};
+  for (const FittedCollective& each : fit_links(samples.messages, ranks, prior)) {
+    fitted.table.collectives.push_back(each.rate);
+    fitted.collectives.push_back(each.quality);
+  }
+  for (const CodecRate& rate : prior.codecs) samples.codec(rate.codec, rate.place);
+  for (const auto& [key, codec] : samples.codecs) {
+    const CodecRate* expected = find_rate(prior, key.first, key.second);
+    if (expected == nullptr && (codec.encode.empty() || codec.decode.empty())) continue;
+    CodecRate rate = expected == nullptr ? CodecRate{.codec = key.first, .place = key.second} : *expected;
+    RateQuality quality{.samples = 0, .error = 0};
+    if (!codec.encode.empty()) {
+      const Line line = fit_line(codec.encode, {.expected_fixed = rate.encode_us});
+      std::tie(rate.encode_us, rate.encode_element_us) = std::pair(line.fixed, line.unit);
+      quality = quality_of(line, codec.encode);
+    }
+    if (!codec.decode.empty()) {
+      const Line line = fit_line(codec.decode, {.expected_fixed = rate.decode_us});
+      std::tie(rate.decode_us, rate.decode_element_us, rate.decode_byte_us) =
+          std::tuple(line.fixed, 4 * line.unit, line.unit);
+      const RateQuality of_decode = quality_of(line, codec.decode);
+      quality = {quality.samples + of_decode.samples, std::max(quality.error, of_decode.error)};
+    }
+    fitted.table.codecs.push_back(rate);
+    fitted.codecs.push_back(codec.encode.empty() || codec.decode.empty() ? RateQuality() : quality);
+  }
+  const Line scale = fit_line(samples.scale, {.expected_fixed = prior.scale_us});
+  fitted.table.scale_us = scale.fixed;
+  fitted.table.scale_element_us = scale.unit;
+  return fitted;
+}
+
+std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
+                                    const IdleLinks& idle_links) {
+  constexpr double kOperationUs = 5, kMessageUs = 30;
+  constexpr double kElementUs = 2.5e-4;     // 16 GB/s
+  constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
+  const CollectiveRate* summed = find_rate(seen, Kind::all_reduce, core::Level::flat);
+  if (summed == nullptr) return {};
+  const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
+  CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
+  const auto add = [&](Kind kind, core::Level level, double byte_us) {
+    const IdleLink& link = idle_links.of(level);
+    CollectiveRate rate{kind, level, message_us, link.byte_us > 0 ? link.byte_us : byte_us};
+    if (link.message_us > 0) {
+      rate.message_us = link.message_us;
+      rate.wait_us = link.wait_us;
+    }
+    prior.collectives.push_back(rate);
+  };
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+    add(kind, core::Level::flat, summed->byte_us);
+  }
+  if (seen.ranks.has_levels()) {
+    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
+      add(kind, core::Level::inter, summed->byte_us);
+    }
+    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
+      add(kind, core::Level::intra, std::min(summed->byte_us, kInsideByteUs));
+    }
+  }
+  const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
+  for (const core::CompressorSpec& codec : codecs) {
+    for (const core::Place place : {core::Place::device, core::Place::host}) {
+      prior.codecs.push_back({codec, place, kOperationUs, element_us, kOperationUs, element_us, element_us / 4});
+    }
+  }
+  return prior;
+}
+
+CostTable shifted(const FittedCost& fitted, double errors) {
+  CostTable table = fitted.table;
+  const auto factor = [&](const RateQuality& quality) { return std::max(0.5, 1 + errors * quality.standard_error()); };
+  for (size_t c = 0; c < table.collectives.size(); ++c) {
+    table.collectives[c].message_us *= factor(fitted.collectives[c]);
+    table.collectives[c].wait_us *= factor(fitted.collectives[c]);
+    table.collectives[c].byte_us *= factor(fitted.collectives[c]);
+  }
+  for (size_t c = 0; c < table.codecs.size(); ++c) {
+    CodecRate& rate = table.codecs[c];
+    for (double* us :
+         {&rate.encode_us, &rate.encode_element_us, &rate.decode_us, &rate.decode_element_us, &rate.decode_byte_us}) {
+      *us *= factor(fitted.codecs[c]);
+    }
+  }
+  return table;
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,170 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost/op_sizes.h"
+
+#include <algorithm>
+#include <array>
+
+#include "engine/core/result.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Level;
+using core::Step;
+using Kind = Step::Kind;
+
+// What the steps so far left on a rank that has something.
+class Walk {
+ public:
+  Walk(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
+       const std::vector<core::CompressorTraits>& known)
+      : option_(option), bucket_(bucket), numel_(bucket.numel), ranks_(ranks), known_(known) {
+    const bool levels = core::uses_levels(option);
+    const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
+    padded_ = core::padded_to_shards(numel_, shards);
+    held_ = padded_;
+  }
+
+  OpSize operator()(size_t position) {
+    const Step& step = option_.steps[position];
+    switch (step.kind) {
+      case Kind::encode: return encode(position);
+      case Kind::decode: return decode(step);
+      default: return collective(step);
+    }
+  }
+
+ private:
+  int64_t held() const { return std::min(held_, numel_); }
+
+  OpSize encode(size_t position) {
+    const Step& step = option_.steps[position];
+    const core::CompressorSpec& codec = option_.codecs[step.codec];
+    parts_ = 1;
+    bool to_sum = false;
+    for (size_t i = position + 1; i < option_.steps.size() && core::is_collective(option_.steps[i].kind); ++i) {
+      if (option_.steps[i].kind == Kind::all_to_all) parts_ *= ranks_.of(option_.steps[i].level);
+      to_sum = to_sum || option_.steps[i].kind == Kind::all_reduce;
+    }
+    use_ = traits_of(step).usual_use;
+    const int64_t elements = held();
+    const int64_t part = std::min(held_ / parts_, numel_);
+    const std::vector<core::Matrix> matrices = core::matrices_within(bucket_.matrices, 0, part);
+    part_bytes_ = traits_of(step).payload_bytes(codec, {part, matrices}, step.round);
+    if (!to_sum) part_bytes_ = core::aligned_payload(part_bytes_);
+    added_ = 1;
+    encoded_ = true;
+    return {.elements = elements, .bytes = parts_ * part_bytes_};
+  }
+
+  OpSize decode(const Step& step) {
+    encoded_ = false;
+    const bool is_last = step.round + 1 == traits_of(step).rounds;
+    return {.elements = is_last ? held() : 0, .payloads = added_, .bytes = parts_ * part_bytes_};
+  }
+
+  const core::CompressorTraits& traits_of(const Step& step) const {
+    const core::CompressorTraits* traits = core::traits_of(option_.codecs[step.codec], known_);
+    core::check(traits != nullptr, "a program uses a compressor without traits");
+    return *traits;
+  }
+
+  OpSize collective(const Step& step) {
+    const bool is_cut = split_[static_cast<size_t>(Level::intra)];  // otherwise a node's root has all of it
+    OpSize size = encoded_ ? exchange(step) : sum(step);
+    size.link_bytes = core::link_bytes(step.kind, size.bytes, ranks_.of(step.level));
+    if (step.level == Level::inter && is_cut) size.link_bytes *= ranks_.of(Level::intra);
+    const bool is_of_pairs = step.kind == Kind::all_to_all || step.kind == Kind::reduce_scatter;
+    if (step.level == Level::flat && is_of_pairs && ranks_.has_levels()) {
+      size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
+    }
+    if (encoded_) size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
+    return size;
+  }
+
+  // Of payloads: `parts_` of them, of which `added_` belong to the same elements.
+  OpSize exchange(const Step& step) {
+    const int64_t bytes = parts_ * part_bytes_;
+    const int group = ranks_.of(step.level);
+    switch (step.kind) {
+      case Kind::all_to_all:
+        held_ /= group;
+        split_[static_cast<size_t>(step.level)] = true;
+        added_ *= group;
+        return {.bytes = bytes / group};
+      case Kind::gather:
+        parts_ *= group;
+        added_ *= group;
+        return {.bytes = bytes};
+      case Kind::all_gather:
+        parts_ *= group;
+        if (bool& split = split_[static_cast<size_t>(step.level)]; split) {
+          split = false;
+          held_ *= group;
+        } else {
+          added_ *= group;
+        }
+        return {.bytes = bytes};
+      default: return {.bytes = bytes};  // all_reduce, broadcast
+    }
+  }
+
+  // Of gradients.
+  OpSize sum(const Step& step) {
+    const int group = ranks_.of(step.level);
+    switch (step.kind) {
+      case Kind::reduce_scatter:
+        held_ /= group;
+        split_[static_cast<size_t>(step.level)] = true;
+        return {.bytes = 4 * held_};
+      case Kind::all_gather: {
+        const int64_t bytes = 4 * held_;
+        held_ *= group;
+        split_[static_cast<size_t>(step.level)] = false;
+        return {.bytes = bytes};
+      }
+      default: return {.bytes = 4 * held()};
+    }
+  }
+
+  const core::Option& option_;
+  const core::Extent& bucket_;
+  const int64_t numel_;
+  const Ranks& ranks_;
+  const std::vector<core::CompressorTraits>& known_;
+  int64_t padded_ = 0;
+  int64_t held_ = 0;             // elements, with those that pad shards
+  std::array<bool, 3> split_{};  // per level
+  bool encoded_ = false;
+  int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
+  double use_ = 1;  // of payloads
+};
+
+}  // namespace
+
+std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
+                             const std::vector<core::CompressorTraits>& known) {
+  Walk walk(option, bucket, ranks, known);
+  std::vector<OpSize> sizes;
+  for (size_t i = 0; i < option.steps.size(); ++i) sizes.push_back(walk(i));
+  return sizes;
+}
+
+int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<OpSize>& sizes, const Ranks& ranks) {
+  int64_t total = 0;
+  bool encoded = false;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (steps[i].kind == Kind::encode) {
+      total += sizes[i].bytes;
+      encoded = true;
+    } else if (steps[i].kind == Kind::decode) {
+      encoded = false;
+    } else if (encoded && steps[i].kind != Kind::all_reduce && steps[i].kind != Kind::broadcast) {
+      total += sizes[i].bytes * ranks.of(steps[i].level);
+    }
+  }
+  return total;
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,49 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much each step of a program handles on the busiest rank: what a cost function multiplies with its rates, and what
+// a plan needs of memory. The meaning of programs is the interpreter's (engine/exec/bucket_compiler.h); a test holds
+// the two against each other for every program of the decision tree.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/option.h"
+
+namespace gradtune::policies {
+
+// Of a job: ranks, and ranks of a node where there are levels (else 0).
+struct Ranks {
+  int size = 1;
+  int local_size = 0;
+
+  bool has_levels() const { return local_size > 0; }
+  int of(core::Level level) const {
+    return level == core::Level::flat ? size : level == core::Level::intra ? local_size : size / local_size;
+  }
+
+  bool operator==(const Ranks&) const = default;
+};
+
+struct OpSize {
+  int64_t elements = 0;  // encode: that it reads; decode: that it writes
+  int64_t payloads = 1;  // decode: that are added up in each element
+  int64_t bytes = 0;     // encode: of its payloads; decode: of all payloads that it reads; collective: that one rank
+                         // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
+  // Collective: what the busiest link carries of it in one direction. The ranks of a node share its link to other
+  // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
+  // a part to each rank of the other nodes. Of payloads what is usually used.
+  int64_t link_bytes = 0;
+};
+
+// One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for
+// gradients of fp32; with levels only where there are some.
+std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
+                             const std::vector<core::CompressorTraits>& known);
+
+// Bytes of payloads that the bucket keeps in the pool, in about the order of the sum over its steps.
+int64_t payload_bytes(const std::vector<core::Step>& steps, const std::vector<OpSize>& sizes, const Ranks& ranks);
+
+}  // namespace gradtune::policies

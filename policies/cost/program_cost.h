@@ -1,0 +1,47 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The cost model of programs: what a cost table's rates make of each step's size. A bucket is a message: what it does
+// before its first collective delays backward, or occupies the host; from the first collective to the last it occupies
+// the link, computation and waiting in between included; the rest follows on its own lane.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/core/result.h"
+#include "policies/cost/cost_model.h"
+#include "policies/cost/cost_table.h"
+
+namespace gradtune::policies {
+
+// Of those options for which the table has all rates, the ones that are worth planning with for buckets of up to
+// `most_elements`: an option is left out where another one, which loses no more, is as good in every lane and at every
+// size, unless that one leaves the device work after its first collective and this one does not, or that one uses the
+// host and this one does not, or this one is of a baseline (baseline.h) and that one is not. An error where the table
+// has no all_reduce over all ranks, which option 0 is made of.
+//
+// Work is tabulated at sizes a factor of two apart, as if each were a square matrix, and interpolated between them.
+core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
+                                                           const std::vector<core::Option>& options,
+                                                           const std::vector<core::CompressorTraits>& known,
+                                                           int64_t most_elements);
+
+// What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link
+// is busy with the bytes, and then they only wait for the last ones to arrive.
+struct OpCost {
+  double messages_us = 0, busy_us = 0, wait_us = 0;
+
+  double us() const { return messages_us + busy_us + wait_us; }
+};
+
+// Of each step, or an error that names the step without a rate.
+core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const core::Option& option,
+                                                   const core::Extent& bucket,
+                                                   const std::vector<core::CompressorTraits>& known);
+
+// Not tabulated: microseconds of each lane, or nothing where a rate is missing.
+std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,
+                                 const std::vector<core::CompressorTraits>& known);
+
+}  // namespace gradtune::policies

@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/cost/timeline.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "policies/cost/cost_model.h"
+#include "policies/cost/program_cost.h"
+
+namespace gradtune::policies {
+namespace {
+
+using core::Place;
+using core::Step;
+
+Server server_of(const Step& step) {
+  if (!core::is_collective(step.kind)) return step.place == Place::device ? Server::device : Server::host;
+  return uses_network(step.level) ? Server::link : Server::link_intra;
+}
+
+}  // namespace
+
+const char* to_string(Server server) {
+  switch (server) {
+    case Server::device: return "backward and device";
+    case Server::host: return "host";
+    case Server::messages: return "messages";
+    case Server::link: return "link";
+    case Server::link_intra: return "link inside the node";
+  }
+  return "unknown";
+}
+
+core::Result<Timeline> Timeline::make(const core::GradientTable& table, const core::Strategy& strategy,
+                                      const CostTable& cost, const std::vector<core::CompressorTraits>& known) {
+  Timeline timeline;
+  timeline.in_flight_limit_ = strategy.in_flight;
+  timeline.cores_ = cost.cores;
+  double before_us = 0;
+  for (const double ready_us : ready_times_us(table)) {
+    timeline.gaps_us_.push_back(ready_us - before_us);
+    before_us = ready_us;
+  }
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const core::Bucket& bucket = strategy.buckets[b];
+    const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
+    const auto steps = program_op_costs(cost, bucket.option, {core::numel(bucket), matrices}, known);
+    if (!steps) return steps.error();
+    Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()), .end_op = 0, .leading = 0, .last_tensor = 0};
+    const auto number = static_cast<int32_t>(b);
+    if (bucket.option.steps.front().kind != Step::Kind::encode) {
+      const double us = cost.scale_us + static_cast<double>(core::numel(bucket)) * cost.scale_element_us;
+      timeline.ops_.push_back({Server::device, false, number, -1, 0, us, 0});
+    }
+    for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
+      const Step& step = bucket.option.steps[s];
+      const OpCost& time = steps.value()[s];
+      timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s),
+                               time.messages_us, time.busy_us, time.wait_us});
+    }
+    timed.end_op = static_cast<int32_t>(timeline.ops_.size());
+    for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
+      if (timeline.ops_[static_cast<size_t>(op)].server != Server::device) break;
+      ++timed.leading;
+    }
+    for (const core::Slice& slice : bucket.slices) timed.last_tensor = std::max(timed.last_tensor, slice.tensor);
+    timeline.buckets_.push_back(timed);
+  }
+  timeline.order_.resize(strategy.order.size());
+  timeline.set_order(strategy.order);
+  timeline.by_tensor_.resize(strategy.buckets.size());
+  std::iota(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), 0);
+  std::stable_sort(timeline.by_tensor_.begin(), timeline.by_tensor_.end(), [&](int32_t x, int32_t y) {
+    return timeline.buckets_[static_cast<size_t>(x)].last_tensor <
+           timeline.buckets_[static_cast<size_t>(y)].last_tensor;
+  });
+  for (Lane& lane : timeline.lanes_) lane.queue.resize(timeline.ops_.size());
+  timeline.next_op_.resize(strategy.buckets.size());
+  timeline.may_issue_.resize(strategy.buckets.size());
+  timeline.waiting_.reserve(timeline.order_.size());
+  timeline.spans_.resize(timeline.ops_.size());
+  return timeline;
+}
+
+void Timeline::set_order(std::span<const core::Issue> order) {
+  for (size_t i = 0; i < order_.size(); ++i) {
+    int32_t op = buckets_[static_cast<size_t>(order[i].bucket)].first_op;
+    while (ops_[static_cast<size_t>(op)].step != order[i].step) ++op;
+    order_[i] = op;
+  }
+}
+
+double Timeline::run() { return simulate<false>(nullptr); }
+double Timeline::run(std::vector<Span>& spans) {
+  spans.clear();
+  return simulate<true>(&spans);
+}
+
+template <bool kRecords>
+double Timeline::simulate(std::vector<Span>* spans) {
+  for (Lane& lane : lanes_) {
+    lane.is_busy = false;
+    lane.first = lane.last = 0;
+  }
+  waiting_.clear();
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    next_op_[b] = buckets_[b].first_op;
+    may_issue_[b] = 0;
+  }
+  next_issue_ = next_tensor_ = next_bucket_ = 0;
+  in_flight_ = 0;
+  in_hook_ = false;
+  double now_us = work_us_ = 0;
+  next_on_device(now_us);
+  for (;;) {
+    // Who is done first: a server, or what waits.
+    size_t done = kServers, arrived = waiting_.size();
+    double least_us = std::numeric_limits<double>::infinity();
+    for (size_t w = 0; w < waiting_.size(); ++w) {
+      if (!(waiting_[w].end_us < least_us)) continue;
+      least_us = waiting_[w].end_us;
+      arrived = w;
+    }
+    const double speed = speed_of_work();
+    for (size_t s = 0; s < kServers; ++s) {
+      const Lane& lane = lanes_[s];
+      if (!lane.is_busy) continue;
+      const double end_us = lane.needs_cores ? now_us + (lane.end_us - work_us_) / speed : lane.end_us;
+      if (!(end_us < least_us)) continue;
+      least_us = end_us;
+      done = s;
+    }
+    if (done == kServers && arrived == waiting_.size()) return now_us;
+    work_us_ += (least_us - now_us) * speed;
+    now_us = least_us;
+    const auto ended = [&](int32_t op) {
+      if constexpr (kRecords) {
+        Span& span = spans_[static_cast<size_t>(op)];
+        span.end_us = now_us;
+        spans->push_back(span);
+      }
+      finish(op, now_us);
+    };
+    if (done == kServers) {
+      const int32_t op = waiting_[arrived].op;
+      waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(arrived));
+      ended(op);
+      continue;
+    }
+    const auto server = static_cast<Server>(done);
+    Lane& lane = lanes_[done];
+    lane.is_busy = false;
+    if (lane.op < 0) {
+      if constexpr (kRecords) {
+        const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
+        spans->push_back({Server::device, -1, tensor, lane.begin_us, now_us});
+      }
+      in_hook_ = true;  // the gradient before next_tensor_ is ready
+    } else {
+      const Op& op = ops_[static_cast<size_t>(lane.op)];
+      if constexpr (kRecords) note(server, lane, now_us);
+      if (server != op.server && op.us > 0) {
+        enqueue(op.server, lane.op, now_us);
+      } else if (op.wait_us > 0) {
+        waiting_.push_back({now_us + op.wait_us, lane.op});
+      } else {
+        ended(lane.op);
+      }
+    }
+    if (server == Server::device) {
+      next_on_device(now_us);
+    } else if (!lane.is_busy && lane.first < lane.last) {
+      start(server, lane.queue[static_cast<size_t>(lane.first++)], now_us);
+    }
+  }
+}
+
+// What a server did of an operation.
+void Timeline::note(Server server, const Lane& lane, double now_us) {
+  const Op& op = ops_[static_cast<size_t>(lane.op)];
+  Span& span = spans_[static_cast<size_t>(lane.op)];
+  if (server == Server::messages) {
+    span = {op.server, op.bucket, op.step, lane.begin_us, 0, op.wait_us, now_us, now_us};
+  } else if (op.messages_us > 0) {
+    span.carried_us = lane.begin_us;
+  } else {
+    span = {op.server, op.bucket, op.step, lane.begin_us, 0, op.wait_us};
+  }
+}
+
+void Timeline::finish(int32_t op, double now_us) {
+  const bool is_collective = ops_[static_cast<size_t>(op)].is_collective;
+  const int32_t number = ops_[static_cast<size_t>(op)].bucket;
+  const auto b = static_cast<size_t>(number);
+  ++next_op_[b];
+  if (is_collective) --in_flight_;
+  // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
+  const Bucket& bucket = buckets_[b];
+  if (next_op_[b] >= bucket.first_op + bucket.leading) {
+    if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
+    go_on(number, now_us);
+  }
+  if (is_collective) issue(now_us);
+}
+
+void Timeline::start(Server server, int32_t op, double now_us) {
+  const bool needs_cores = cores_.of_rank > 0 && server != Server::link;
+  const Op& of = ops_[static_cast<size_t>(op)];
+  start(lanes_[static_cast<size_t>(server)], op, now_us, server == Server::messages ? of.messages_us : of.us,
+        needs_cores);
+}
+
+void Timeline::start(Lane& lane, int32_t op, double now_us, double us, bool needs_cores) {
+  lane.is_busy = true;
+  lane.needs_cores = needs_cores;
+  lane.op = op;
+  lane.begin_us = now_us;
+  lane.end_us = (needs_cores ? work_us_ : now_us) + us;
+}
+
+double Timeline::speed_of_work() const {
+  if (!(cores_.of_rank > 0)) return 1;
+  const auto busy = [&](Server server) { return lanes_[static_cast<size_t>(server)].is_busy; };
+  const bool is_backward = lanes_[static_cast<size_t>(Server::device)].op < 0;
+  return speed(cores_, {busy(Server::device) && is_backward, busy(Server::device) && !is_backward, busy(Server::host),
+                        busy(Server::messages), busy(Server::link_intra)});
+}
+
+void Timeline::enqueue(int32_t op, double now_us) {
+  const Op& of = ops_[static_cast<size_t>(op)];
+  enqueue(of.messages_us > 0 ? Server::messages : of.server, op, now_us);
+}
+
+void Timeline::enqueue(Server server, int32_t op, double now_us) {
+  Lane& lane = lanes_[static_cast<size_t>(server)];
+  // The device takes up what waits when it comes to it; idle it is only after backward.
+  const bool idle = !lane.is_busy && lane.first == lane.last &&
+                    (server != Server::device || (next_tensor_ == gaps_us_.size() && !in_hook_));
+  if (idle) {
+    start(server, op, now_us);
+  } else {
+    lane.queue[static_cast<size_t>(lane.last++)] = op;
+  }
+}
+
+// The bucket's next operation, if it has one.
+void Timeline::go_on(int32_t bucket, double now_us) {
+  const auto b = static_cast<size_t>(bucket);
+  if (next_op_[b] == buckets_[b].end_op) return;
+  if (!ops_[static_cast<size_t>(next_op_[b])].is_collective) return enqueue(next_op_[b], now_us);
+  may_issue_[b] = 1;
+  issue(now_us);
+}
+
+void Timeline::issue(double now_us) {
+  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
+    const int32_t op = order_[next_issue_];
+    const auto b = static_cast<size_t>(ops_[static_cast<size_t>(op)].bucket);
+    if (may_issue_[b] == 0) return;
+    may_issue_[b] = 0;
+    ++next_issue_;
+    ++in_flight_;
+    enqueue(op, now_us);
+  }
+}
+
+// What the thread that runs backward does next: buckets that are ready, then what waits for it, then backward.
+void Timeline::next_on_device(double now_us) {
+  Lane& device = lanes_[static_cast<size_t>(Server::device)];
+  if (device.is_busy) return;
+  const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
+  while (next_bucket_ < by_tensor_.size()) {
+    const int32_t b = by_tensor_[next_bucket_];
+    const Bucket& bucket = buckets_[static_cast<size_t>(b)];
+    if (bucket.last_tensor > tensor) break;
+    const int32_t next = next_op_[static_cast<size_t>(b)];
+    if (next < bucket.first_op + bucket.leading) {
+      in_hook_ = true;
+      return start(Server::device, next, now_us);
+    }
+    ++next_bucket_;
+    if (bucket.leading == 0) go_on(b, now_us);
+  }
+  in_hook_ = false;
+  if (device.is_busy) return;
+  if (device.first < device.last) {
+    return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
+  }
+  if (next_tensor_ == gaps_us_.size()) return;
+  start(device, -1, now_us, gaps_us_[next_tensor_++], cores_.of_rank > 0 && cores_.computing > 0);
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,127 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// One training step of one rank, predicted: when every operation of every bucket begins and ends, by the executor's own
+// rules (engine/exec/scheduler.h): the thread that runs backward works on a bucket as soon as its last gradient is ready,
+// and on what else waits for it in its next hook; the host does one operation after the other; collectives are issued
+// in the strategy's order, at most `in_flight` at once; their messages are handled one after the other, then a link
+// carries their bytes, one collective after the other, and then they only wait for the last ones to arrive. What needs
+// cores is slow while others need them too (cores.h). Where a rate comes from is the cost table's business; ranks are
+// alike.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/core/result.h"
+#include "engine/core/strategy.h"
+#include "policies/cost/cost_table.h"
+
+namespace gradtune::policies {
+
+// Who does an operation: one after the other, in the order in which they come. `messages` are the threads that handle
+// those of collectives, `link` is the network, `link_intra` what ranks of a node have between them.
+enum class Server : uint8_t { device, host, messages, link, link_intra };
+constexpr size_t kServers = 5;
+const char* to_string(Server server);
+
+// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients.
+// Backward between two gradients has the bucket -1, and the position of the gradient that it ends with as its step.
+struct Span {
+  Server server = Server::device;
+  int32_t bucket = -1;
+  int32_t step = -1;
+  double begin_us = 0, end_us = 0;
+  double wait_us = 0;  // at the end of it, while its server was free for others
+  // Of a collective that has messages to handle: until when that took, and when its link began with it.
+  double handled_us = 0, carried_us = 0;
+
+  bool operator==(const Span&) const = default;
+};
+
+class Timeline {
+ public:
+  // An error names the step for which the table has no rate. The strategy must pass core::validate for the table.
+  static core::Result<Timeline> make(const core::GradientTable& table, const core::Strategy& strategy,
+                                     const CostTable& cost, const std::vector<core::CompressorTraits>& known);
+
+  // Another order of the same collectives, each after those before it in its program; its size does not change.
+  void set_order(std::span<const core::Issue> order);
+
+  // From the first ready gradient to the end of the last operation and of backward, us. Allocates nothing.
+  double run();
+  // The same, with what happened, in the order of ends.
+  double run(std::vector<Span>& spans);
+
+  size_t operations() const { return ops_.size(); }
+
+ private:
+  struct Op {
+    Server server;
+    bool is_collective;
+    int32_t bucket, step;
+    double messages_us;  // of a collective, before its server is busy with it
+    double us;           // that its server is busy
+    double wait_us;      // that it takes longer
+  };
+  struct Bucket {
+    int32_t first_op, end_op;
+    int32_t leading;      // operations from the first that the thread of backward does at once
+    int32_t last_tensor;  // that it waits for
+  };
+
+  // What a server does and what waits for it. Places in the queue are used once in a step.
+  struct Lane {
+    double begin_us = 0;
+    double end_us = 0;  // by the clock of work where it needs cores
+    int32_t op = -1;    // of ops_; -1: nothing, or backward
+    bool is_busy = false;
+    bool needs_cores = false;
+    int32_t first = 0, last = 0;  // of `queue`
+    std::vector<int32_t> queue;
+  };
+
+  // A collective that has left its server.
+  struct Waiting {
+    double end_us;
+    int32_t op;
+  };
+
+  Timeline() = default;
+  template <bool kRecords>
+  double simulate(std::vector<Span>* spans);
+  void start(Server server, int32_t op, double now_us);
+  void start(Lane& lane, int32_t op, double now_us, double us, bool needs_cores);
+  double speed_of_work() const;
+  void note(Server server, const Lane& lane, double now_us);
+  void finish(int32_t op, double now_us);
+  void enqueue(int32_t op, double now_us);
+  void enqueue(Server server, int32_t op, double now_us);
+  void go_on(int32_t bucket, double now_us);
+  void issue(double now_us);
+  void next_on_device(double now_us);
+
+  std::vector<Op> ops_;
+  std::vector<Bucket> buckets_;
+  std::vector<int32_t> by_tensor_;  // buckets in the order of their last tensors
+  std::vector<double> gaps_us_;     // of backward, before each tensor
+  std::vector<int32_t> order_;      // collectives
+  int in_flight_limit_ = 1;
+  Cores cores_;
+
+  // Of a step.
+  std::array<Lane, kServers> lanes_;
+  double work_us_ = 0;              // what somebody who needed cores all the time would have done by now
+  std::vector<Span> spans_;         // of each operation, as far as it got
+  std::vector<Waiting> waiting_;    // no more than are in flight
+  std::vector<int32_t> next_op_;    // of each bucket
+  std::vector<uint8_t> may_issue_;  // of each bucket, 1: its next operation is a collective that waits for its turn
+  size_t next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;
+  int in_flight_ = 0;
+  bool in_hook_ = false;  // a bucket's leading operations are not done
+};
+
+}  // namespace gradtune::policies

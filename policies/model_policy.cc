@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Policies `auto` and `espresso`: the planners of those names (planner.h) under a model of the running job
+// (forecast.h), in rounds. A round fits the model to what was timed and measured so far, plans, and asks for those
+// plans to be measured that may be faster than all that was; what is not known yet looks cheap to the model, so
+// compressors that never ran are tried in the first round, and what they really cost is known in the second. When a
+// round has nothing more to ask for, or kMostRounds are over, the fastest of those measured go to the race.
+//
+//   auto      plans with all options, with those that stay on the device, and with one compressor each, so that a
+//             round's candidates differ in what the model may be wrong about
+//   espresso  one plan: an option for each tensor
+//
+// Planners know gradients of fp32. For others, and where nothing was timed, `auto` is `mergecomp`, which needs no
+// model, and `espresso` has nothing to propose.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "policies/cost/program_cost.h"
+#include "policies/planner.h"
+#include "policies/policy.h"
+#include "policies/search/hill_climb.h"
+#include "policies/search/uniform_search.h"
+#include "policies/space/admission.h"
+#include "policies/space/baseline.h"
+#include "policies/step_time_predictor.h"
+
+namespace gradtune::policies {
+
+std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
+
+namespace {
+
+constexpr int kMostRounds = 5;
+constexpr size_t kMostAtOnce = 4;
+constexpr int kPieces = 32;             // that buckets are made of
+constexpr int64_t kMostReplays = 5000;  // a few milliseconds
+constexpr double kWorthTrying = 1.05;   // of the baseline, in the first round: models are a few percent off
+constexpr double kWorthAgain = 1.02;    // of the baseline, later, while nothing faster was found
+constexpr double kWorthMore = 0.99;     // of the best measured
+constexpr double kWorthRacing = 1.05;   // of the best
+constexpr size_t kMostRacing = 4;       // plans of one search are much alike, and each costs a block in every round
+constexpr double kNotSlower = 1.03;     // than the baseline, or it is not worth a race
+
+using Options = std::vector<core::Option>;
+
+// Plans of which each uses a part of what there is.
+struct PlannedPart {
+  core::Strategy strategy;
+  Options options;  // that it was made of
+};
+using Plans = std::vector<PlannedPart>;
+
+// That strategy, or what small changes make of the best fusion, if it is expected to take less.
+core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& refining, const Knowledge& knowledge,
+                                 const StepTimePredictor& forecast) {
+  const auto fusion = best_uniform(knowledge, refining.cost, refining.options);
+  if (!fusion) return strategy;
+  core::Strategy other = hill_climb(*fusion, refining);
+  const auto step = forecast.step(strategy), other_step = forecast.step(other);
+  return other_step && (!step || other_step->ms < step->ms) ? other : strategy;
+}
+
+// What `planner` makes of those options; nothing where they are none.
+void add_plan(std::string_view planner, const Options& options, const Knowledge& knowledge, const CostTable& cost,
+              int pieces, Plans& plans) {
+  const auto model = make_program_cost(cost, options, knowledge.traits, knowledge.table.numel());
+  if (!model) return;
+  const auto planned = plan(planner, {*model.value(), knowledge, pieces, kMostReplays});
+  if (!planned) return;
+  const auto kept = model.value()->options();
+  plans.push_back({planned.value().strategy, {kept.begin(), kept.end()}});
+}
+
+Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
+  const Options all = admitted_options(knowledge);
+  Plans plans;
+  const auto add = [&](const std::vector<core::CompressorSpec>& codecs, int host_threads) {
+    Knowledge part = knowledge;
+    part.codecs = codecs;
+    part.host_threads = host_threads;
+    Options options;
+    for (const core::Option& option : all) {
+      const bool is_admitted = std::ranges::all_of(option.codecs, [&](const core::CompressorSpec& codec) {
+        return std::ranges::find(codecs, codec) != codecs.end();
+      });
+      if (is_admitted && (host_threads > 0 || !core::uses_host(option))) options.push_back(option);
+    }
+    add_plan("auto", options, part, cost, kPieces, plans);
+  };
+  add(knowledge.codecs, knowledge.host_threads);
+  if (knowledge.host_threads > 0) add(knowledge.codecs, 0);
+  for (const core::CompressorSpec& codec : knowledge.codecs) add({codec}, knowledge.host_threads);
+  return plans;
+}
+
+Plans plan_espresso(const Knowledge& knowledge, const CostTable& cost) {
+  Plans plans;
+  add_plan("espresso", admitted_options(knowledge), knowledge, cost, 0, plans);
+  return plans;
+}
+
+class ModelPolicy final : public Policy {
+ public:
+  using MakePlans = Plans (*)(const Knowledge& knowledge, const CostTable& cost);
+
+  ModelPolicy(std::string_view name, MakePlans make_plans, bool refines, std::unique_ptr<Policy> unplanned,
+              const PolicyOptions& options)
+      : name_(name),
+        make_plans_(make_plans),
+        refines_(refines),
+        unplanned_(std::move(unplanned)),
+        most_finalists_(std::min(kMostRacing, static_cast<size_t>(std::max(options.most_finalists, 0)))) {}
+
+  std::string_view name() const override { return name_; }
+
+  Proposal propose(const Knowledge& knowledge) override {
+    if (knowledge.world_size < 2 || knowledge.table.numel() == 0) return {.candidates = {}, .final = true};
+    for (Tried& tried : tried_) tried.is_asked = false;  // what could not run is not told
+    if (!is_planned_) is_planned_ = can_plan(knowledge);
+    if (!*is_planned_ && unplanned_) return unplanned_->propose(knowledge);
+    std::vector<Candidate> next;
+    if (*is_planned_ && rounds_ < kMostRounds) next = next_round(knowledge);
+    if (next.empty()) {
+      rounds_ = kMostRounds;
+      return {finalists(knowledge), true};
+    }
+    ++rounds_;
+    for (const Candidate& candidate : next) tried_.push_back({candidate, core::hash(candidate.strategy)});
+    return {std::move(next), false};
+  }
+
+  void learn(const core::Measurement& measurement) override {
+    if (!is_planned_.value_or(true) && unplanned_) return unplanned_->learn(measurement);
+    for (Tried& tried : tried_) {
+      if (tried.is_asked && tried.hash == measurement.strategy_hash) tried.step_ms = measurement.step_ms;
+    }
+  }
+
+ private:
+  struct Tried {
+    Candidate candidate;
+    uint64_t hash;
+    bool is_asked = true;
+    double step_ms = std::numeric_limits<double>::infinity();
+  };
+
+  static bool can_plan(const Knowledge& knowledge) {
+    return StepTimePredictor::make(knowledge, {}).ok() &&
+           std::ranges::all_of(knowledge.table.tensors,
+                               [](const core::TensorInfo& tensor) { return tensor.dtype == core::DType::f32; });
+  }
+
+  std::vector<Candidate> next_round(const Knowledge& knowledge) {
+    std::vector<MeasuredStrategy> measured;
+    double best_ms = std::numeric_limits<double>::infinity();
+    std::set<uint64_t> known;
+    for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
+      known.insert(core::hash(baseline.strategy));
+    }
+    for (const Tried& tried : tried_) {
+      known.insert(tried.hash);
+      if (!std::isfinite(tried.step_ms)) continue;
+      measured.push_back({tried.candidate.strategy, tried.step_ms});
+      best_ms = std::min(best_ms, tried.step_ms);
+    }
+    const auto forecast = StepTimePredictor::make(knowledge, measured);
+    if (!forecast) return {};
+    Knowledge bare = knowledge;
+    bare.timed.clear();
+    double most_ms = kWorthMore * best_ms;
+    if (knowledge.baseline_ms > 0) {
+      most_ms = std::min(most_ms, (rounds_ == 0 ? kWorthTrying : kWorthAgain) * knowledge.baseline_ms);
+    }
+    const CostTable& cost = forecast.value().cost().table;
+    std::vector<std::pair<double, core::Strategy>> worth;
+    for (PlannedPart& part : make_plans_(bare, cost)) {
+      core::Strategy strategy = std::move(part.strategy);
+      if (refines_) {
+        const HillClimbJob refining{knowledge.table, cost, knowledge.traits, part.options};
+        strategy = hill_climb(std::move(strategy), refining);
+        // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
+        if (rounds_ > 0) strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
+      }
+      const auto step = forecast.value().step(strategy);
+      if (!step || !(step->ms - step->error_ms <= most_ms)) continue;
+      if (known.insert(core::hash(strategy)).second) worth.emplace_back(step->ms, std::move(strategy));
+    }
+    std::ranges::stable_sort(worth, {}, &std::pair<double, core::Strategy>::first);
+    worth.resize(std::min(worth.size(), kMostAtOnce));
+    std::vector<Candidate> candidates;
+    for (auto& [ms, strategy] : worth) {
+      std::string label = label_of(strategy, tried_.size() + candidates.size() + 1);
+      candidates.push_back({std::move(strategy), std::move(label), ms});
+    }
+    return candidates;
+  }
+
+  // "auto 3: bf16 + topk:0.01 host, 6 buckets".
+  std::string label_of(const core::Strategy& strategy, size_t number) const {
+    std::set<std::string> parts;
+    for (const core::Bucket& bucket : strategy.buckets) {
+      std::string part = bucket.option.codecs.empty() ? "none" : "";
+      for (const core::CompressorSpec& codec : bucket.option.codecs)
+        part += (part.empty() ? "" : ",") + to_string(codec);
+      parts.insert(part + (core::uses_host(bucket.option) ? " host" : ""));
+    }
+    const size_t buckets = strategy.buckets.size();
+    return fmt::format("{} {}: {}, {} bucket{}", name_, number, fmt::join(parts, " + "), buckets,
+                       buckets == 1 ? "" : "s");
+  }
+
+  // The best ones measured, within reach of the best and not slower than the baseline.
+  std::vector<Candidate> finalists(const Knowledge& knowledge) const {
+    std::vector<const Tried*> ranked;
+    for (const Tried& tried : tried_) {
+      if (std::isfinite(tried.step_ms)) ranked.push_back(&tried);
+    }
+    std::ranges::stable_sort(ranked, {}, &Tried::step_ms);
+    std::vector<Candidate> candidates;
+    for (const Tried* tried : ranked) {
+      const bool is_slow = tried->step_ms > kWorthRacing * ranked[0]->step_ms ||
+                           (knowledge.baseline_ms > 0 && tried->step_ms > kNotSlower * knowledge.baseline_ms);
+      if (!is_slow && candidates.size() < most_finalists_) candidates.push_back(tried->candidate);
+    }
+    return candidates;
+  }
+
+  const std::string_view name_;
+  const MakePlans make_plans_;
+  const bool refines_;                       // plans by the timeline
+  const std::unique_ptr<Policy> unplanned_;  // where there is no model
+  const size_t most_finalists_;
+  std::optional<bool> is_planned_;  // not known before it is asked
+  int rounds_ = 0;
+  std::vector<Tried> tried_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_auto(const PolicyOptions& options) {
+  return std::make_unique<ModelPolicy>("auto", plan_joint, /*refines=*/true, make_mergecomp(options), options);
+}
+
+std::unique_ptr<Policy> make_espresso(const PolicyOptions& options) {
+  return std::make_unique<ModelPolicy>("espresso", plan_espresso, /*refines=*/false, nullptr, options);
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,175 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/search/hill_climb.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "policies/cost/timeline.h"
+
+namespace gradtune::policies {
+namespace {
+
+constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
+constexpr size_t kFarthest = 4;     // places that a collective moves at once
+constexpr int kMostInFlight = 4;    // as many as Gloo has threads for collectives over all ranks (hooks/c10d/peers.cc)
+
+class Climb {
+ public:
+  Climb(core::Strategy strategy, int least_in_flight, const HillClimbJob& job)
+      : job_(job),
+        first_small_(static_cast<int32_t>(job.table.first_small())),
+        least_in_flight_(least_in_flight),
+        best_(std::move(strategy)) {
+    best_us_ = end_us(best_);
+  }
+
+  double best_us() const { return best_us_; }
+
+  core::Strategy run() {
+    if (best_us_ == kNever) return best_;
+    // One round over all buckets after the other, until nothing helps.
+    for (bool helped = true; helped && runs_ < job_.most_runs;) {
+      helped = false;
+      for (size_t b = 0; b < best_.buckets.size(); ++b) {
+        helped |= change_option(b);
+        helped |= merge(b);
+        helped |= split(b);
+      }
+    }
+    return best_;
+  }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  double end_us(core::Strategy& strategy) {
+    ++runs_;
+    core::set_default_flow(strategy);
+    strategy.in_flight = std::max(strategy.in_flight, least_in_flight_);
+    auto timeline = Timeline::make(job_.table, strategy, job_.cost, job_.traits);
+    return timeline ? timeline.value().run() : kNever;
+  }
+
+  bool try_it(core::Strategy strategy) {
+    if (runs_ >= job_.most_runs) return false;
+    const double us = end_us(strategy);
+    if (!(us < kWorthIt * best_us_)) return false;
+    best_ = std::move(strategy);
+    best_us_ = us;
+    return true;
+  }
+
+  bool fits(const core::Option& option, const core::Bucket& bucket) const {
+    const bool has_small = bucket.slices.back().tensor >= first_small_;
+    return !has_small || core::needed_fidelity(option, job_.traits) < core::Fidelity::lossy;
+  }
+
+  bool change_option(size_t b) {
+    bool helped = false;
+    for (const core::Option& option : job_.options) {
+      if (option == best_.buckets[b].option || !fits(option, best_.buckets[b])) continue;
+      core::Strategy strategy = best_;
+      strategy.buckets[b].option = option;
+      helped |= try_it(std::move(strategy));
+    }
+    return helped;
+  }
+
+  // With the next one, under the option of either.
+  bool merge(size_t b) {
+    if (b + 1 >= best_.buckets.size()) return false;
+    core::Strategy strategy = best_;
+    core::Bucket& into = strategy.buckets[b];
+    const core::Option option = into.option;
+    const core::Bucket next = std::move(strategy.buckets[b + 1]);
+    strategy.buckets.erase(strategy.buckets.begin() + static_cast<std::ptrdiff_t>(b) + 1);
+    for (const core::Slice& slice : next.slices) {
+      if (into.slices.back().tensor == slice.tensor) {
+        into.slices.back().length += slice.length;
+      } else {
+        into.slices.push_back(slice);
+      }
+    }
+    if (fits(option, into) && try_it(strategy)) return true;
+    if (next.option == option || !fits(next.option, into)) return false;
+    into.option = next.option;
+    return try_it(std::move(strategy));
+  }
+
+  // In the middle: between tensors, or of the only one.
+  bool split(size_t b) {
+    core::Strategy strategy = best_;
+    core::Bucket& first = strategy.buckets[b];
+    core::Bucket second{.slices = {}, .option = first.option};
+    if (first.slices.size() == 1) {
+      core::Slice& slice = first.slices[0];
+      const int64_t half = slice.length / 2;
+      if (half == 0) return false;
+      second.slices = {{slice.tensor, slice.offset + half, slice.length - half}};
+      slice.length = half;
+    } else {
+      const int64_t half = core::numel(first) / 2;
+      int64_t before = first.slices[0].length;
+      size_t cut = 1;
+      while (cut + 1 < first.slices.size() && before + first.slices[cut].length <= half) {
+        before += first.slices[cut++].length;
+      }
+      second.slices.assign(first.slices.begin() + static_cast<std::ptrdiff_t>(cut), first.slices.end());
+      first.slices.resize(cut);
+    }
+    strategy.buckets.insert(strategy.buckets.begin() + static_cast<std::ptrdiff_t>(b) + 1, std::move(second));
+    return try_it(std::move(strategy));
+  }
+
+  const HillClimbJob& job_;
+  const int32_t first_small_;
+  const int least_in_flight_;
+  core::Strategy best_;
+  double best_us_ = kNever;
+  int runs_ = 0;
+};
+
+}  // namespace
+
+core::Strategy hill_climb(core::Strategy strategy, const HillClimbJob& job) {
+  const auto waits = [](const CollectiveRate& rate) { return rate.wait_us > 0; };
+  if (std::ranges::none_of(job.cost.collectives, waits)) return reorder(Climb(std::move(strategy), 1, job).run(), job);
+  // While messages travel the link serves others, if these may be in flight: many small buckets then cost little.
+  Climb usual(strategy, 1, job), deep(std::move(strategy), kMostInFlight, job);
+  core::Strategy first = usual.run(), second = deep.run();
+  return reorder(deep.best_us() < kWorthIt * usual.best_us() ? std::move(second) : std::move(first), job);
+}
+
+core::Strategy reorder(core::Strategy strategy, const HillClimbJob& job) {
+  auto timeline = Timeline::make(job.table, strategy, job.cost, job.traits);
+  if (!timeline) return strategy;
+  std::vector<core::Issue>& order = strategy.order;
+  double best_us = timeline.value().run();
+  int runs = 1;
+  // Of what waits for the link, what takes long afterwards had better not be the last.
+  const auto moves_earlier = [&](size_t at) {
+    for (size_t by = 1; by <= std::min(at, kFarthest) && runs < job.most_runs; ++by) {
+      if (order[at - by].bucket == order[at].bucket) return false;
+      const auto begin = order.begin() + static_cast<std::ptrdiff_t>(at - by);
+      std::rotate(begin, begin + static_cast<std::ptrdiff_t>(by), begin + static_cast<std::ptrdiff_t>(by) + 1);
+      timeline.value().set_order(order);
+      ++runs;
+      const double us = timeline.value().run();
+      if (us < kWorthIt * best_us) {
+        best_us = us;
+        return true;
+      }
+      std::rotate(begin, begin + 1, begin + static_cast<std::ptrdiff_t>(by) + 1);
+    }
+    return false;
+  };
+  for (bool helped = true; helped && runs < job.most_runs;) {
+    helped = false;
+    for (size_t at = order.size(); at-- > 1;) helped |= moves_earlier(at);  // the last ones matter most
+  }
+  return strategy;
+}
+
+}  // namespace gradtune::policies

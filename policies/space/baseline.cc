@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/space/baseline.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gradtune::policies {
+namespace {
+
+// PyTorch DDP's defaults, and the two collectives that its Gloo backend works on at once.
+constexpr int64_t kFirstBucketBytes = 1 << 20;
+constexpr int64_t kBucketBytes = 25 << 20;
+constexpr int kInFlight = 2;
+
+}  // namespace
+
+std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity) {
+  const auto buckets = core::cut(table, kFirstBucketBytes, kBucketBytes, /*split=*/false);
+  std::vector<Candidate> candidates;
+  candidates.push_back({core::uniform(buckets, core::plain_all_reduce(), kInFlight), "all_reduce baseline"});
+
+  const auto is_fp32 = [&](const core::Bucket& bucket) {
+    return table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype == core::DType::f32;
+  };
+  core::Strategy half = candidates[0].strategy;
+  if (fidelity == core::Fidelity::exact || std::none_of(half.buckets.begin(), half.buckets.end(), is_fp32))
+    return candidates;
+  for (core::Bucket& bucket : half.buckets) {
+    if (is_fp32(bucket)) bucket.option = core::encoded_all_reduce({"bf16"}, core::Place::device);
+  }
+  half.order = core::staggered_order(half.buckets);
+  candidates.push_back({std::move(half), "bf16 all_reduce baseline"});
+  return candidates;
+}
+
+core::Strategy without_compression(core::Strategy strategy, int32_t bucket) {
+  strategy.buckets[static_cast<size_t>(bucket)].option = core::plain_all_reduce();
+  bool is_first = true;
+  std::erase_if(strategy.order, [&](core::Issue& issue) {
+    if (issue.bucket != bucket) return false;
+    issue.step = 0;
+    return !std::exchange(is_first, false);
+  });
+  return strategy;
+}
+
+}  // namespace gradtune::policies

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a user would have without gradtune (design, "Baseline"): all-reduce of 25 MiB buckets, the first of 1 MiB,
+// overlapped with backward, tensors not split, as PyTorch DDP does it. In the gradients' own dtype, and for fp32
+// gradients at fidelity half and above also with 16 bits on the wire.
+#pragma once
+
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/gradient_table.h"
+#include "policies/space/candidate.h"
+
+namespace gradtune::policies {
+
+// One or two candidates, the plain form first, labels "all_reduce baseline" and "bf16 all_reduce baseline".
+std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity);
+
+// The strategy with that bucket sent as the plain baseline sends its own: no codec, one all-reduce, in the place in the
+// order of the first collective that the bucket had. Partition and all else stay.
+core::Strategy without_compression(core::Strategy strategy, int32_t bucket);
+
+}  // namespace gradtune::policies

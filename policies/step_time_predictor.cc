@@ -1,0 +1,110 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/step_time_predictor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "policies/cost/cost_model.h"
+#include "policies/cost/timeline.h"
+#include "policies/space/baseline.h"
+
+namespace gradtune::policies {
+namespace {
+
+constexpr double kNegligible = 0.05;  // of all elements
+
+}  // namespace
+
+core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowledge,
+                                                        std::span<const MeasuredStrategy> measured) {
+  StepTimePredictor forecast;
+  forecast.table_ = knowledge.table;
+  forecast.traits_ = knowledge.traits;
+  const Ranks ranks{.size = knowledge.world_size, .local_size = knowledge.ranks_per_node};
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior, knowledge.machine.cores);
+  };
+  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links);
+  if (!prior) {
+    return core::Error{core::Error::Code::invalid, "no step of the job was timed in which all ranks communicated"};
+  }
+  forecast.cost_ = fit(*prior);
+  forecast.low_ = shifted(forecast.cost_, -1);
+  forecast.high_ = shifted(forecast.cost_, 1);
+
+  forecast.rest_ms_ = forecast.find_rest_ms(knowledge);
+
+  std::map<Kind, std::vector<double>> biases;
+  for (const MeasuredStrategy& ran : measured) {
+    const auto expected_ms = forecast.uncorrected_ms(ran.strategy);
+    if (!expected_ms || !(*expected_ms > 0) || !(ran.step_ms > 0)) continue;
+    biases[kind_of(ran.strategy)].push_back(std::log(ran.step_ms / *expected_ms));
+  }
+  for (auto& [kind, logs] : biases) {
+    std::sort(logs.begin(), logs.end());
+    forecast.biases_[kind] = (logs[(logs.size() - 1) / 2] + logs[logs.size() / 2]) / 2;
+  }
+  return forecast;
+}
+
+// Two estimates, weighted by how sure they are: what the ranks compute beyond backward, and what the baseline takes
+// beyond its timeline, which is the difference of two large numbers where the link is slow.
+double StepTimePredictor::find_rest_ms(const Knowledge& knowledge) const {
+  constexpr double kComputeError = 0.05, kStepError = 0.02;
+  double weights = 0, sum = 0;
+  const auto add = [&](double rest_ms, double error_ms) {
+    if (!(error_ms > 0) || !std::isfinite(rest_ms)) return;
+    weights += 1 / (error_ms * error_ms);
+    sum += std::max(rest_ms, 0.0) / (error_ms * error_ms);
+  };
+  const std::vector<double> ready_us = ready_times_us(knowledge.table);
+  if (!ready_us.empty()) add(knowledge.compute_ms - ready_us.back() * 1e-3, kComputeError * knowledge.compute_ms);
+  std::optional<Step> fastest;
+  for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
+    const auto expected = step(baseline.strategy);
+    if (expected && (!fastest || expected->ms < fastest->ms)) fastest = expected;
+  }
+  if (fastest) add(knowledge.baseline_ms - fastest->ms, fastest->error_ms + kStepError * knowledge.baseline_ms);
+  return weights > 0 ? sum / weights : 0;
+}
+
+std::optional<StepTimePredictor::Step> StepTimePredictor::step(const core::Strategy& strategy) const {
+  const auto ms = uncorrected_ms(strategy), low_ms = timeline_ms(strategy, low_),
+             high_ms = timeline_ms(strategy, high_);
+  if (!ms) return {};
+  const auto bias = biases_.find(kind_of(strategy));
+  const double factor = bias == biases_.end() ? 1 : std::exp(bias->second);
+  return Step{*ms * factor, std::abs(*high_ms - *low_ms) / 2 * factor};
+}
+
+std::optional<double> StepTimePredictor::uncorrected_ms(const core::Strategy& strategy) const {
+  const auto ms = timeline_ms(strategy, cost_.table);
+  return ms ? std::optional(rest_ms_ + *ms) : std::nullopt;
+}
+
+std::optional<double> StepTimePredictor::timeline_ms(const core::Strategy& strategy, const CostTable& cost) const {
+  auto timeline = Timeline::make(table_, strategy, cost, traits_);
+  if (!timeline) return {};
+  return timeline.value().run() * 1e-3;
+}
+
+StepTimePredictor::Kind StepTimePredictor::kind_of(const core::Strategy& strategy) {
+  int64_t all = 0;
+  for (const core::Bucket& bucket : strategy.buckets) all += core::numel(bucket);
+  Kind kind;
+  for (const core::Bucket& bucket : strategy.buckets) {
+    if (static_cast<double>(core::numel(bucket)) < kNegligible * static_cast<double>(all)) continue;
+    const std::string links = core::uses_levels(bucket.option) ? " in levels" : "";
+    if (bucket.option.codecs.empty()) kind.insert("none" + links);
+    for (const core::Step& step : bucket.option.steps) {
+      if (core::is_collective(step.kind)) continue;
+      const std::string_view place = core::to_string(step.place);
+      kind.insert(core::to_string(bucket.option.codecs[step.codec]) + "@" + std::string(place) + links);
+    }
+  }
+  return kind;
+}
+
+}  // namespace gradtune::policies

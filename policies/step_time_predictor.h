@@ -1,0 +1,59 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a live policy expects of strategies: the step time of each, from rates that were fitted to the job's own steps
+// (cost_fit.h), the timeline (timeline.h) and what was measured so far. Measurements correct it twice: timed operations
+// refine the rates, and a strategy's step time says by how much its kind is mispredicted, for whatever reason.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+
+#include "policies/cost/cost_fit.h"
+#include "policies/cost/knowledge.h"
+
+namespace gradtune::policies {
+
+// A strategy that ran, and its step time as policies are told.
+struct MeasuredStrategy {
+  core::Strategy strategy;
+  double step_ms = 0;
+};
+
+class StepTimePredictor {
+ public:
+  // An error where no collective over all ranks was timed yet.
+  static core::Result<StepTimePredictor> make(const Knowledge& knowledge, std::span<const MeasuredStrategy> measured);
+
+  struct Step {
+    double ms = 0;
+    double error_ms = 0;  // half of what lies between rates a standard error above and below
+  };
+  // Nothing where a rate is missing.
+  std::optional<Step> step(const core::Strategy& strategy) const;
+
+  const FittedCost& cost() const { return cost_; }
+
+ private:
+  // What the strategy is made of: the compressors, with their places, of buckets that are not negligible, and whether
+  // these go by levels.
+  using Kind = std::set<std::string>;
+
+  StepTimePredictor() = default;
+  static Kind kind_of(const core::Strategy& strategy);
+  std::optional<double> timeline_ms(const core::Strategy& strategy, const CostTable& cost) const;
+  double find_rest_ms(const Knowledge& knowledge) const;
+  std::optional<double> uncorrected_ms(const core::Strategy& strategy) const;
+
+  core::GradientTable table_;
+  std::vector<core::CompressorTraits> traits_;
+  FittedCost cost_;
+  CostTable low_, high_;
+  double rest_ms_ = 0;             // of a step, before the first gradient is ready and after the last bucket
+  std::map<Kind, double> biases_;  // logarithm of measured over predicted
+};
+
+}  // namespace gradtune::policies

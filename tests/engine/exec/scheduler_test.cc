@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The core under random strategies and random orders of events: whatever happens when, the rules of core.h hold.
+#include "engine/exec/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "engine/core/rng.h"
+#include "tests/engine/exec/gradient_arenas.h"
+
+namespace gradtune::exec {
+namespace {
+
+using Kind = Action::Kind;
+
+// Pumps a core through one step: of all that may happen next, one thing does, at random.
+class RandomPump {
+ public:
+  RandomPump(const Program& program, core::Rng& rng)
+      : program_(program), rng_(rng), next_op_(program.buckets.size(), -1) {}
+
+  void run(Scheduler& core) {
+    std::vector<Action> actions;
+    core.begin(program_);
+    core.start(actions);
+    for (size_t b = 0; b < program_.buckets.size(); ++b) open_.push_back({Kind::finished, static_cast<int32_t>(b), -1});
+    claim(core, actions);
+    while (!open_.empty()) {
+      std::swap(open_[rng_.below(open_.size())], open_.back());
+      const Action event = open_.back();
+      open_.pop_back();
+      actions.clear();
+      happen(core, event, actions);
+      claim(core, actions);
+    }
+    EXPECT_TRUE(finished_);
+    EXPECT_TRUE(control_);
+    EXPECT_EQ(issued_, program_.strategy.order);
+    EXPECT_EQ(core.in_flight(), 0);
+  }
+
+ private:
+  // An open thing is an action under way; Kind::finished stands for a bucket that is not ready.
+  void happen(Scheduler& core, const Action& event, std::vector<Action>& actions) {
+    if (event.kind == Kind::control) return core.control_done(actions);
+    if (event.kind == Kind::start) --in_flight_;
+    if (event.kind == Kind::finished) {
+      const int32_t leading = leading_device_ops(program_.buckets[static_cast<size_t>(event.bucket)]);
+      next_op_[static_cast<size_t>(event.bucket)] = leading;
+      return core.bucket_ready(event.bucket, leading, actions);
+    }
+    ++next_op_[static_cast<size_t>(event.bucket)];
+    core.op_done(event.bucket, event.op, actions);
+  }
+
+  void claim(const Scheduler& core, const std::vector<Action>& actions) {
+    for (const Action& action : actions) {
+      EXPECT_FALSE(finished_) << "an action after the step was finished";
+      if (action.kind == Kind::finished) {
+        finished_ = true;
+        EXPECT_TRUE(open_.empty());
+        continue;
+      }
+      if (action.kind == Kind::control) {
+        EXPECT_FALSE(control_) << "the control collective went out twice";
+        EXPECT_EQ(issued_.size(), program_.strategy.order.size()) << "control before the last collective";
+        control_ = true;
+      } else {
+        check_op(action);
+      }
+      open_.push_back(action);
+    }
+    EXPECT_EQ(core.in_flight(), in_flight_);
+  }
+
+  void check_op(const Action& action) {
+    const Op& op = program_.buckets[static_cast<size_t>(action.bucket)].ops[static_cast<size_t>(action.op)];
+    EXPECT_EQ(action.op, next_op_[static_cast<size_t>(action.bucket)]) << "not the bucket's next operation";
+    if (op.kind != Op::Kind::collective) {
+      EXPECT_FALSE(control_ && op.kind == Op::Kind::encode) << "an encode after the control word";
+      EXPECT_EQ(action.kind, op.place == core::Place::device ? Kind::run_device : Kind::run_host);
+      return;
+    }
+    EXPECT_EQ(action.kind, Kind::start);
+    EXPECT_LE(++in_flight_, program_.strategy.in_flight);
+    issued_.push_back({action.bucket, op.step});
+  }
+
+  const Program& program_;
+  core::Rng& rng_;
+  std::vector<Action> open_;
+  std::vector<int32_t> next_op_;
+  std::vector<core::Issue> issued_;
+  int in_flight_ = 0;
+  bool control_ = false;
+  bool finished_ = false;
+};
+
+TEST(Scheduler, KeepsItsRulesWhateverHappensWhen) {
+  const core::GradientTable table = mixed_table();
+  std::vector<std::string> options = all_options(core::Place::device);
+  for (std::string& option : all_options(core::Place::host)) options.push_back(std::move(option));
+  Scheduler core;  // one for all steps, as in the executor
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    core::Rng rng(seed);
+    const core::Strategy strategy = random_strategy(table, options, rng);
+    ASSERT_TRUE(core::validate(strategy, table).ok());
+    const auto program = compile(strategy, table, {.rank = static_cast<int>(seed % 3), .size = 3});
+    ASSERT_TRUE(program.ok()) << program.error().message;
+    for (int step = 0; step < 2; ++step) RandomPump(*program.value(), rng).run(core);
+    if (testing::Test::HasFailure()) break;
+  }
+}
+
+TEST(Scheduler, WithoutBucketsOnlyTheControlCollectiveRuns) {
+  const auto program = compile(core::Strategy{}, core::GradientTable{}, {.size = 2});
+  Scheduler core;
+  std::vector<Action> actions;
+  core.begin(*program.value());
+  core.start(actions);
+  EXPECT_EQ(actions, std::vector<Action>{{Kind::control}});
+  actions.clear();
+  core.control_done(actions);
+  EXPECT_EQ(actions, std::vector<Action>{{Kind::finished}});
+}
+
+TEST(Scheduler, AnOperationThatIsNotTheNextOneIsAProgrammersError) {
+  const core::GradientTable table = make_table({{100, core::DType::f32}});
+  const auto program =
+      compile(make_strategy(table, "bf16: encode@host all_reduce decode@host", 1 << 20, 1), table, {.size = 2});
+  Scheduler core;
+  std::vector<Action> actions;
+  core.begin(*program.value());
+  core.bucket_ready(0, 0, actions);
+  EXPECT_EQ(actions, std::vector<Action>{(Action{Kind::run_host, 0, 0})});
+  EXPECT_THROW(core.op_done(0, 1, actions), core::ProgramError);
+}
+
+}  // namespace
+}  // namespace gradtune::exec

@@ -1,0 +1,210 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/c10d/communicator.h"
+
+#include <ATen/Parallel.h>
+#include <gmock/gmock.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <iterator>
+#include <stdexcept>
+#include <vector>
+
+#include "engine/core/float16.h"
+#include "hooks/c10d/link_probe.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tests/suites/communicator_conformance.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::HasSubstr;
+
+void conform(int size) {
+  run_ranks(size, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("conformance", group->getStore(), rank.rank, rank.size, 20'000, 2));
+    suites::run_communicator_conformance(*communicator);
+  });
+}
+
+TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
+TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+
+// Over a backend that is not Gloo by type, as a user's own may be: its collectives are c10d's.
+TEST(C10dCommunicator, ConformsOverAnotherBackend) {
+  for (const int size : {2, 3}) {
+    run_ranks(size, [](const Rank& rank) {
+      const auto group = make_group();  // lives until the others are connected as well
+      auto store = group->getStore();
+      const auto gloo = [&](const char* prefix) {
+        return make_gloo_backend(prefix, store, rank.rank, rank.size, 20'000, 2);
+      };
+      auto communicator =
+          make_c10d_communicator(c10::make_intrusive<c10d::ProcessGroupWrapper>(gloo("wrapped"), gloo("checks")));
+      suites::run_communicator_conformance(*communicator);
+    });
+  }
+}
+
+// Whose peer never comes. Its deadline is far beyond the test's.
+TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("aborted", store, rank.rank, rank.size, 20'000, 2));
+    if (rank.rank == 0) {
+      std::vector<std::byte> in(8), out(8);
+      comm::Waiter waiter;
+      auto result = waiter.result();
+      communicator->start({.kind = comm::Collective::Kind::all_to_all,
+                           .in = in.data(),
+                           .out = out.data(),
+                           .count = 4,
+                           .timeout_ms = 3'600'000},
+                          waiter, 0);
+      communicator->abort();
+      EXPECT_FALSE(result.get());
+      store->set("over", std::vector<uint8_t>{1});
+    }
+    store->wait({"over"});
+  });
+}
+
+// A collective that can not begin. Others may have begun it, so what comes after it would be taken for it.
+TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
+  if (kSanitizing) GTEST_SKIP() << "a sanitizer's `new` ends the process where there is no memory";
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("huge", store, rank.rank, rank.size, 20'000, 2));
+    const core::Status huge = comm::run(
+        *communicator,
+        {.kind = comm::Collective::Kind::reduce_scatter, .type = comm::WireType::f32, .count = int64_t{1} << 45});
+    ASSERT_FALSE(huge);
+    EXPECT_THAT(huge.error().message, testing::AllOf(HasSubstr("memory"), HasSubstr("281474976710656 bytes")));
+    std::byte small{};
+    EXPECT_FALSE(comm::run(*communicator, {.kind = comm::Collective::Kind::all_reduce, .out = &small, .count = 1}));
+  });
+}
+
+// A backend of which nothing works.
+class BrokenBackend final : public c10d::Backend {
+ public:
+  struct SilentWork final : c10d::Work {};  // has no future
+  using c10d::Backend::Backend;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
+    return c10::make_intrusive<SilentWork>();
+  }
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>&, const c10d::ReduceOptions&) override {
+    throw std::runtime_error("the first line\nand a stack");
+  }
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>&, const c10d::BroadcastOptions&) override {
+    throw 7;
+  }
+};
+
+TEST(C10dCommunicator, WhateverABackendThrowsIsAnErrorOfOneLine) {
+  using Kind = comm::Collective::Kind;
+  for (const Kind kind : {Kind::all_reduce, Kind::reduce, Kind::broadcast, Kind::gather, Kind::reduce_scatter}) {
+    auto communicator = make_c10d_communicator(c10::make_intrusive<BrokenBackend>(0, 1));
+    std::vector<std::byte> in(4), out(4);
+    const core::Status status =
+        comm::run(*communicator, {.kind = kind, .in = in.data(), .out = out.data(), .count = 4});
+    ASSERT_FALSE(status);
+    EXPECT_FALSE(status.error().message.empty());
+    EXPECT_THAT(status.error().message, testing::Not(HasSubstr("\n")));
+  }
+}
+
+// Bits must not depend on who came first, nor 16-bit sums on how many ranks there are.
+TEST(C10dCommunicator, AddsUpInTheOrderOfRanks) {
+  run_ranks(3, [](const Rank& rank) {
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("order", store, rank.rank, rank.size, 20'000, 2));
+    const auto reduce_scatter = [&](comm::WireType type, const auto& in, auto& out) {
+      comm::run(*communicator, {.kind = comm::Collective::Kind::reduce_scatter,
+                                .type = type,
+                                .in = reinterpret_cast<const std::byte*>(in.data()),
+                                .out = reinterpret_cast<std::byte*>(out.data()),
+                                .count = static_cast<int64_t>(out.size())})
+          .value();
+    };
+    const float addend = std::array{1e8F, 1.0F, -1e8F}[static_cast<size_t>(rank.rank)];  // in another order 1
+    std::vector<float> sums(1000);
+    reduce_scatter(comm::WireType::f32, std::vector<float>(3000, addend), sums);
+    EXPECT_EQ(sums, std::vector<float>(1000, 0));
+    const uint16_t narrow = core::narrow_bf16(rank.rank == 0 ? 256 : 1);  // rounded twice 256
+    std::vector<uint16_t> narrow_sums(1000);
+    reduce_scatter(comm::WireType::bf16, std::vector<uint16_t>(3000, narrow), narrow_sums);
+    EXPECT_EQ(narrow_sums, std::vector<uint16_t>(1000, core::narrow_bf16(258)));
+  });
+}
+
+// ATen would start a team of threads on each of an exchange's threads.
+TEST(C10dCommunicator, AddingUpStartsNoThreads) {
+  run_ranks(2, [](const Rank& rank) {
+    at::set_num_threads(4);
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    auto communicator = make_c10d_communicator(make_gloo_backend("threads", store, rank.rank, rank.size, 20'000, 2));
+    constexpr int64_t kCount = 1 << 20;
+    std::vector<float> in(2 * kCount, 1), out(kCount);
+    const auto threads = [] {
+      const std::filesystem::directory_iterator tasks("/proc/self/task");
+      return std::distance(begin(tasks), end(tasks));
+    };
+    const auto before = threads();
+    for (int i = 0; i < 4; ++i) {
+      comm::run(*communicator, {.kind = comm::Collective::Kind::reduce_scatter,
+                                .type = comm::WireType::f32,
+                                .in = reinterpret_cast<const std::byte*>(in.data()),
+                                .out = reinterpret_cast<std::byte*>(out.data()),
+                                .count = kCount})
+          .value();
+    }
+    EXPECT_EQ(threads(), before);
+    EXPECT_EQ(out, std::vector<float>(kCount, 2));
+  });
+}
+
+// What is measured is another thing on every machine.
+TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
+    const policies::IdleLink messages = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, /*most_bytes=*/0);
+    EXPECT_GT(messages.message_us, 0);
+    EXPECT_GE(messages.wait_us, 0);
+    EXPECT_LE(messages.wait_us, messages.message_us);
+    EXPECT_EQ(messages.byte_us, 0);
+    const policies::IdleLink bytes = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, 8 << 20);
+    EXPECT_GT(bytes.byte_us, 1e-6);  // 1 TB/s
+    EXPECT_LT(bytes.byte_us, 1);     // 1 MB/s
+  });
+}
+
+// A write to a rank that was killed ended the process by a signal now and then.
+TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {
+  run_ranks(1, [](const Rank&) {
+    const auto group = make_group();  // lives until the others are connected as well
+    auto store = group->getStore();
+    const auto own = [](int) {};
+    std::signal(SIGPIPE, own);
+    make_gloo_backend("first", store, 0, 1, 20'000, 1);
+    EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), +own);
+    make_gloo_backend("second", store, 0, 1, 20'000, 1);
+    EXPECT_EQ(std::signal(SIGPIPE, SIG_DFL), SIG_IGN);
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test

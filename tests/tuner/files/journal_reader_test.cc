@@ -1,0 +1,206 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/journal_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "policies/space/baseline.h"
+#include "tests/tuner/journal_job.h"
+#include "tuner/files/journal_writer.h"
+#include "tuner/files/trace_file.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using testing::HasSubstr;
+
+Job job() {
+  return journal_job({{{.name = "w", .shape = {300, 10}, .numel = 3000, .ready_us = 120.5},
+                       {.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16, .ready_us = 0.1}}});
+}
+
+constexpr core::StepReport kReport{.step = 0,
+                                   .slot = 1,
+                                   .step_ms = 10.5,
+                                   .compute_ms_max = 6,
+                                   .compute_ms_min = 5,
+                                   .slowest_rank = 3,
+                                   .comm_ms = 4.25,
+                                   .failed = true};
+
+std::string journal() {
+  return journal_header(job(), "loopback") + "\n" + journal_line(job().table) + "\n" +
+         journal_line(kReport, Stage::observe) + "\n" +
+         journal_line(Decision{0, Stage::observe, "baseline", "all_reduce", 10}) + "\n";
+}
+
+std::string error_of(std::string text, std::string_view what, std::string_view with) {
+  const size_t at = text.find(what);
+  EXPECT_NE(at, std::string::npos) << what;
+  const auto file = parse_journal(text.replace(at, what.size(), with));
+  return file.ok() ? "" : file.error().message;
+}
+
+TEST(JournalFile, GivesBackWhatWasWritten) {
+  const auto read = parse_journal(journal());
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const JournalFile& file = read.value();
+  EXPECT_EQ(journal_header(file.job, file.network), journal_header(job(), "loopback"));
+  EXPECT_EQ(file.job.table, job().table);
+  EXPECT_FALSE(file.job.imported);
+  ASSERT_EQ(file.reports.size(), 1u);
+  EXPECT_EQ(file.reports[0], kReport);
+  EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
+}
+
+TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
+  Job measured = job();
+  measured.machine.idle_links = {.flat = {1.0 / 3, 0.1}, .inter = {100, 80.25}, .intra = {12, 0, 1.0 / 3000}};
+  const std::string text = journal_header(measured, "") + "\n" + journal_line(job().table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.machine.idle_links, measured.machine.idle_links);
+  const auto with = [&](std::string what, std::string other) {
+    std::string changed = text;
+    const auto file = parse_journal(changed.replace(changed.find(what), what.size(), other));
+    return file ? "" : file.error().message;
+  };
+  EXPECT_THAT(with("\"wait_us\":80.25", "\"wait_us\":100.25"), HasSubstr("idle_links.inter.wait_us"));
+  EXPECT_THAT(with("\"byte_us\":0.0", "\"bytes_us\":0.0"), HasSubstr("idle_links.flat"));
+  EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("idle_links"));
+}
+
+TEST(JournalFile, GivesBackTheCores) {
+  Job known = job();
+  known.machine.cores = {.of_rank = 1.5, .computing = 1, .host = known.host_threads};
+  const std::string text = journal_header(known, "") + "\n" + journal_line(job().table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.machine, known.machine);
+  std::string changed = text;
+  const auto refused = parse_journal(changed.replace(changed.find("1.5"), 3, "-1"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.error().message, HasSubstr("cores.of_rank"));
+}
+
+TEST(JournalFile, GivesBackTheMemoryBudget) {
+  Job little = job();
+  little.memory_bytes = 1'000'000;
+  const std::string text = journal_header(little, "") + "\n" + journal_line(job().table) + "\n";
+  EXPECT_EQ(parse_journal(text).value().job.memory_bytes, little.memory_bytes);
+  little.memory_bytes = INT64_MAX;
+  EXPECT_THAT(journal_header(little, ""), ::testing::Not(HasSubstr("memory_budget"))) << "where there is none";
+}
+
+TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
+  std::string text = journal();
+  for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {
+    ASSERT_NE(text.find(part), std::string::npos) << part;
+    text.erase(text.find(part), part.size());
+  }
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_FALSE(file.value().job.tuning.retune);
+  EXPECT_EQ(file.value().reports[0].slowest_rank, -1);
+  EXPECT_EQ(file.value().reports[0].comm_ms, 0);
+}
+
+TEST(JournalFile, AnExcessIsThereOnlyWhereThereWasOne) {
+  EXPECT_EQ(journal().find("excess"), std::string::npos);
+  core::StepReport over = kReport;
+  over.excess = {.kind = core::Excess::Kind::residual, .bucket = 4, .value = 31.25, .allowed = 30};
+  const std::string text = journal() + journal_line(over, Stage::watch) + "\n";
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_EQ(file.value().reports, (std::vector<core::StepReport>{kReport, over}));
+  EXPECT_THAT(error_of(text, R"("what":"residual")", R"("what":"none")"),
+              HasSubstr("line 5: what: error or residual is needed, found \"none\""));
+  EXPECT_THAT(error_of(text, R"("bucket":4)", R"("bucket":-4)"), HasSubstr("line 5: bucket: an integer from 0"));
+}
+
+TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
+  const policies::Candidate imported{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2),
+                                     "mine"};
+  std::string text = journal_header(job(), "") + "\n" + journal_line(job().table) + "\n";
+  text += journal_plan_line(-1, kImportedSlot, job(), imported) + "\n";
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_TRUE(file.value().job.imported);
+  EXPECT_EQ(file.value().job.imported->label, "mine");
+  EXPECT_EQ(file.value().job.imported->strategy, imported.strategy);
+}
+
+TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
+  const policies::Candidate candidate{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2), "x"};
+  const Timing of_baseline{.step = 1, .slot = 0, .ops = {{0, 0, 0, 1500.25}}};
+  const Timing of_plan{.step = 3, .slot = 7, .ops = {{0, -1, 0, 1.5}, {1, 0, 2, 40}}};
+  const std::string text = journal() + journal_line(of_baseline) + "\n" + journal_plan_line(2, 7, job(), candidate) +
+                           "\n" + journal_line(of_plan) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const std::vector<JournalTiming>& timings = read.value().timings;
+  ASSERT_EQ(timings.size(), 2u);
+  EXPECT_EQ(timings[0].strategy, policies::baselines(job().table, job().fidelity)[0].strategy);
+  EXPECT_NEAR(timings[0].ops[0].end_us, 1500.2, 0.11);
+  EXPECT_EQ(timings[1].strategy, candidate.strategy);
+  ASSERT_EQ(timings[1].ops.size(), 2u);
+  EXPECT_EQ(timings[1].ops[0].step, -1);
+  EXPECT_EQ(timings[1].ops[1].bucket, 1);
+  EXPECT_EQ(timings[1].ops[1].end_us, 40);
+
+  EXPECT_THAT(error_of(text, "\"slot\":7,\"ops\"", "\"slot\":8,\"ops\""),
+              HasSubstr("line 7: slot: no strategy was put"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[2,0,2.0,40.0]"), HasSubstr("line 7: ops: an integer from 0 to 1"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,1,2.0,40.0]"), HasSubstr("line 7: ops: an integer from -1 to 0"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0,1.0]"), HasSubstr("line 7: ops: a number from 2"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0]"), HasSubstr("bucket, step, begin and end are needed"));
+}
+
+TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
+  const std::string text = journal();
+  const size_t last = text.rfind('\n', text.size() - 2) + 1;
+  for (size_t size = last; size < text.size(); ++size) {
+    const auto file = parse_journal(text.substr(0, size));
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    EXPECT_EQ(file.value().reports.size(), 1u);
+    EXPECT_TRUE(file.value().decided.empty());
+  }
+}
+
+TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
+  const std::string text = journal();
+  EXPECT_THAT(error_of(text, "journal/2", "journal/1"),
+              HasSubstr("line 1: schema: \"gradtune.journal/2\" is needed, found \"gradtune.journal/1\""));
+  EXPECT_THAT(error_of(text, "\"world_size\":4", "\"world_size\":0"),
+              HasSubstr("line 1: world_size: an integer from 1 to 1000000 is needed, found 0"));
+  EXPECT_THAT(error_of(text, "topk:0.02", "zip"), HasSubstr("line 1: compressors:"));
+  EXPECT_THAT(error_of(text, "[300,10]", "[300,11]"), HasSubstr("line 2: tensors: they are model"));
+  EXPECT_THAT(error_of(text, "[300,10]", "[1099511627776,1099511627776]"), HasSubstr("too many elements"));
+  EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: dtype: \"int4\" is unknown"));
+  EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
+  EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
+  EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
+              HasSubstr("line 4: kind: table, step, plan, decision or timing is needed, found \"guess\""));
+  EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));
+  EXPECT_THAT(error_of(text, journal_line(job().table) + "\n", ""),
+              HasSubstr("line 2: a table is needed before the first step"));
+  EXPECT_FALSE(parse_journal("").ok());
+  EXPECT_FALSE(parse_journal("\n").ok());
+}
+
+TEST(JournalFile, ATraceIsInTheOrderOfReadiness) {
+  const auto trace = trace_of(parse_journal(journal()).value());
+  ASSERT_TRUE(trace.ok());
+  EXPECT_EQ(trace.value().table.tensors[0].name, "b");
+  EXPECT_EQ(trace.value().table.tensors[1].ready_us, 120.5);
+  EXPECT_EQ(parse_trace(to_json(trace.value())).value(), trace.value());
+  Job early = job();
+  for (core::TensorInfo& tensor : early.table.tensors) tensor.ready_us = 0;
+  const std::string text = journal_header(early, "") + "\n" + journal_line(early.table) + "\n";
+  EXPECT_THAT(trace_of(parse_journal(text).value()).error().message,
+              HasSubstr("before the times of its gradients were known"));
+}
+
+}  // namespace
+}  // namespace gradtune::tuner

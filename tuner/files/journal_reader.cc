@@ -1,0 +1,288 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/journal_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "engine/compress/compressor.h"
+#include "policies/space/baseline.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/journal_writer.h"
+#include "tuner/files/strategy_file.h"
+#include "tuner/files/strict_json.h"
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr int64_t kMostSteps = int64_t{1} << 48, kMostElements = int64_t{1} << 40;
+constexpr double kMostMs = 1e12;
+constexpr size_t kMostText = 4096;
+
+class Parser {
+ public:
+  core::Result<JournalFile> parse(std::string_view text) {
+    const size_t end = text.rfind('\n');
+    text = text.substr(0, end == text.npos ? 0 : end);  // the rest is cut off, or nothing
+    for (size_t line = 1; !text.empty() || line == 1; ++line) {
+      const size_t length = std::min(text.find('\n'), text.size());
+      where_ = fmt::format("line {}", line);
+      read(text.substr(0, length), line == 1);
+      if (in_.error()) return *in_.error();
+      text.remove_prefix(std::min(length + 1, text.size()));
+    }
+    return std::move(file_);
+  }
+
+ private:
+  static const JsonValue& get(const JsonObject& object, std::string_view name) {
+    return JsonReader::member(object, name);
+  }
+  static bool has(const JsonObject& object, std::string_view name) { return !get(object, name).is_null(); }
+  std::string at(std::string_view name) const { return fmt::format("{}: {}", where_, name); }
+  std::string text(const JsonObject& object, std::string_view name) {
+    return in_.text(get(object, name), at(name), kMostText);
+  }
+  int64_t integer(const JsonObject& object, std::string_view name, int64_t least, int64_t most) {
+    return in_.integer(get(object, name), at(name), least, most);
+  }
+  double number(const JsonObject& object, std::string_view name) {
+    return in_.number(get(object, name), at(name), 0, kMostMs);
+  }
+  bool flag(const JsonObject& object, std::string_view name) { return in_.flag(get(object, name), at(name)); }
+
+  void read(std::string_view line, bool is_first) {
+    const auto value = parse_json(line, {});
+    if (!value) return in_.fail(where_, value.error().message);
+    if (is_first) return read_header(value.value());
+    std::string kind;
+    if (const auto* object = std::get_if<JsonObject>(&value.value().value)) kind = text(*object, "kind");
+    if (kind == "table") return read_table(value.value());
+    if (kind == "step") return read_step(value.value());
+    if (kind == "plan") return read_plan(value.value(), line);
+    if (kind == "timing") return read_timing(value.value());
+    if (kind == "decision") return file_.decided.emplace_back(line), void();
+    in_.fail(at("kind"), fmt::format("table, step, plan, decision or timing is needed, found \"{}\"", kind));
+  }
+
+  void read_header(const JsonValue& value) {
+    in_.schema(value, at("schema"), kJournalSchema);
+    const JsonObject& header = in_.object(
+        value, where_,
+        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
+        {"ranks_per_node", "memory_budget", "idle_links", "cores"});
+    if (!in_.ok()) return;
+    Job& job = file_.job;
+    job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
+    if (has(header, "ranks_per_node")) {
+      job.ranks_per_node = static_cast<int>(integer(header, "ranks_per_node", 0, job.world_size));
+    }
+    job.fidelity = known(core::parse_fidelity(text(header, "fidelity")), "fidelity");
+    for (const JsonValue& entry : in_.array(get(header, "compressors"), at("compressors"))) {
+      job.codecs.push_back(
+          known(core::parse_compressor(in_.text(entry, at("compressors"), kMostText), traits_), "compressors"));
+    }
+    job.host_threads = static_cast<int>(integer(header, "host_threads", 0, 1 << 16));
+    if (has(header, "memory_budget")) {
+      job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());
+    }
+    if (has(header, "idle_links")) job.machine.idle_links = read_idle_links(get(header, "idle_links"));
+    if (has(header, "cores")) job.machine.cores = read_cores(get(header, "cores"));
+    job.machine.cores.host = job.host_threads;
+    job.policy = text(header, "policy");
+    model_ = text(header, "model");
+    file_.network = text(header, "network");
+    const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"),
+                                          {"seed", "budget_steps", "budget_share", "lossy_after"}, {"retune"});
+    constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+    job.tuning.seed = static_cast<uint64_t>(integer(tuning, "seed", 0, std::numeric_limits<int64_t>::max()));
+    job.tuning.budget_steps = static_cast<int>(integer(tuning, "budget_steps", 0, kMost));
+    job.tuning.budget_share = number(tuning, "budget_share");
+    job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
+    job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
+  }
+
+  policies::IdleLinks read_idle_links(const JsonValue& value) {
+    const JsonObject& levels = in_.object(value, at("idle_links"), {"flat", "inter", "intra"});
+    const auto read = [&](std::string_view name) {
+      const std::string where = fmt::format("{}.{}", at("idle_links"), name);
+      const JsonObject& link = in_.object(get(levels, name), where, {"message_us", "wait_us", "byte_us"});
+      if (!in_.ok()) return policies::IdleLink();
+      const auto read_us = [&](std::string_view what, double most) {
+        return in_.number(get(link, what), fmt::format("{}.{}", where, what), 0, most);
+      };
+      const double message_us = read_us("message_us", kMostMs);
+      return policies::IdleLink{message_us, read_us("wait_us", message_us), read_us("byte_us", kMostMs)};
+    };
+    return {read("flat"), read("inter"), read("intra")};
+  }
+
+  policies::Cores read_cores(const JsonValue& value) {
+    const JsonObject& cores = in_.object(value, at("cores"), {"of_rank", "computing"});
+    if (!in_.ok()) return {};
+    constexpr double kMostCores = 1 << 20;
+    const auto read = [&](std::string_view what) {
+      return in_.number(get(cores, what), fmt::format("{}.{}", at("cores"), what), 0, kMostCores);
+    };
+    return {.of_rank = read("of_rank"), .computing = read("computing")};
+  }
+
+  template <class Value>
+  Value known(const core::Result<Value>& value, std::string_view name) {
+    if (value) return value.value();
+    in_.fail(at(name), value.error().message);
+    return {};
+  }
+
+  void read_table(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "tensors"});
+    core::GradientTable table;
+    for (const JsonValue& entry : in_.array(get(line, "tensors"), at("tensors"))) {
+      const JsonObject& tensor = in_.object(entry, at("tensors"), {"name", "shape", "dtype", "ready_us"});
+      core::TensorInfo info;
+      info.name = text(tensor, "name");
+      info.numel = 1;
+      info.ready_us = number(tensor, "ready_us");
+      for (const JsonValue& dimension : in_.array(get(tensor, "shape"), at("shape"))) {
+        const int64_t size = in_.integer(dimension, at("shape"), 0, kMostElements);
+        info.shape.push_back(size);
+        if (size > 0 && info.numel > kMostElements / size) in_.fail(at("shape"), "a tensor of too many elements");
+        if (!in_.ok()) return;
+        info.numel *= size;
+      }
+      const std::string dtype = text(tensor, "dtype");
+      const auto found =
+          std::find_if(core::kDTypes.begin(), core::kDTypes.end(), [&](auto d) { return core::to_string(d) == dtype; });
+      if (found == core::kDTypes.end()) in_.fail(at("dtype"), fmt::format("\"{}\" is unknown", dtype));
+      if (!in_.ok()) return;
+      info.dtype = *found;
+      table.tensors.push_back(std::move(info));
+    }
+    if (const std::string model = fmt::format("{:016x}", table.fingerprint()); model != model_) {
+      in_.fail(at("tensors"), fmt::format("they are model {}, the journal is of model {}", model, model_));
+    }
+    file_.job.table = std::move(table);
+  }
+
+  void read_step(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_,
+                                        {"kind", "step", "stage", "slot", "step_ms", "compute_ms_max", "compute_ms_min",
+                                         "finite", "excluded", "prepared", "failed"},
+                                        {"slowest_rank", "comm_ms", "excess"});
+    if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
+    if (!in_.ok()) return;
+    file_.reports.push_back(
+        {.step = integer(line, "step", -1, kMostSteps),
+         .slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max())),
+         .step_ms = number(line, "step_ms"),
+         .compute_ms_max = number(line, "compute_ms_max"),
+         .compute_ms_min = number(line, "compute_ms_min"),
+         .slowest_rank = has(line, "slowest_rank")
+                             ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.world_size - 1))
+                             : -1,
+         .comm_ms = has(line, "comm_ms") ? number(line, "comm_ms") : 0,
+         .excess = has(line, "excess") ? read_excess(get(line, "excess")) : core::Excess{},
+         .finite = flag(line, "finite"),
+         .excluded = flag(line, "excluded"),
+         .prepared = flag(line, "prepared"),
+         .failed = flag(line, "failed")});
+  }
+
+  core::Excess read_excess(const JsonValue& value) {
+    const JsonObject& excess = in_.object(value, at("excess"), {"what", "bucket", "value", "allowed"});
+    if (!in_.ok()) return {};
+    const std::string what = text(excess, "what");
+    using Kind = core::Excess::Kind;
+    const auto kind = what == to_string(Kind::error) ? Kind::error : Kind::residual;
+    if (what != to_string(kind)) in_.fail(at("what"), fmt::format("error or residual is needed, found \"{}\"", what));
+    return {.kind = kind,
+            .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, std::numeric_limits<int32_t>::max())),
+            .value = number(excess, "value"),
+            .allowed = number(excess, "allowed")};
+  }
+
+  // What was there before the first step is the imported strategy.
+  void read_plan(const JsonValue& value, std::string_view line) {
+    const JsonObject& plan = in_.object(value, where_, {"kind", "step", "slot", "hash", "strategy"});
+    const auto slot = static_cast<int32_t>(integer(plan, "slot", 0, std::numeric_limits<int32_t>::max()));
+    if (!in_.ok()) return;
+    const auto strategy = parse_strategy(get(plan, "strategy"), traits_);
+    if (!strategy) return in_.fail(at("strategy"), strategy.error().message);
+    slots_[slot] = strategy.value().strategy;
+    if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
+    file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
+  }
+
+  void read_timing(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "ops"});
+    const auto slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max()));
+    if (!in_.ok()) return;
+    if (!slots_.contains(slot)) {  // the baselines are not planned
+      const auto baselines = policies::baselines(file_.job.table, file_.job.fidelity);
+      if (static_cast<size_t>(slot) >= baselines.size())
+        return in_.fail(at("slot"), "no strategy was put there before");
+      slots_[slot] = baselines[static_cast<size_t>(slot)].strategy;
+    }
+    JournalTiming timing{{.report = file_.reports.size(), .slot = slot, .ops = {}}, slots_[slot]};
+    const auto most_us = kMostMs * 1e3;
+    for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
+      const JsonArray& op = in_.array(entry, at("ops"));
+      if (op.size() != 4) return in_.fail(at("ops"), "bucket, step, begin and end are needed");
+      policies::TimedOp step;
+      const auto buckets = static_cast<int64_t>(timing.strategy.buckets.size());
+      step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, buckets - 1));
+      if (!in_.ok()) return;
+      const auto steps = timing.strategy.buckets[static_cast<size_t>(step.bucket)].option.steps.size();
+      step.step = static_cast<int32_t>(in_.integer(op[1], at("ops"), -1, static_cast<int64_t>(steps) - 1));
+      step.begin_us = in_.number(op[2], at("ops"), 0, most_us);
+      step.end_us = in_.number(op[3], at("ops"), step.begin_us, most_us);
+      if (!in_.ok()) return;
+      timing.ops.push_back(step);
+    }
+    file_.timings.push_back(std::move(timing));
+  }
+
+  const std::vector<core::CompressorTraits> traits_ = compress::known_traits();
+  JsonReader in_;
+  std::string where_, model_;
+  std::map<int32_t, core::Strategy> slots_;
+  JournalFile file_;
+};
+
+}  // namespace
+
+core::Result<JournalFile> parse_journal(std::string_view text) { return Parser().parse(text); }
+
+core::Result<JournalFile> read_journal(const std::string& path) {
+  constexpr int64_t kMostBytes = int64_t{1} << 30;
+  const auto text = read_file(path, kMostBytes);
+  if (!text) return text.error();
+  auto file = parse_journal(text.value());
+  if (!file) return core::Error{file.error().code, path + ": " + file.error().message};
+  return file;
+}
+
+core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
+  if (file.job.imported) {
+    const core::Status fits = core::validate(file.job.imported->strategy, file.job.table);
+    if (!fits) return core::Error{fits.error().code, "the imported strategy does not fit: " + fits.error().message};
+  }
+  const auto tuner = make_tuner(file.job);
+  if (!tuner) return tuner.error();
+  std::vector<std::string> lines;
+  const auto answered = [&](const core::StepReport& report) {
+    const Action action = tuner.value()->on_step(report);
+    for (const Decision& decision : tuner.value()->take_decisions()) lines.push_back(journal_line(decision));
+    if (action.command.kind == Command::Kind::prepare) {
+      lines.push_back(journal_plan_line(report.step + 1, action.command.slot, file.job, *action.candidate));
+    }
+  };
+  tell(file.reports, file.timings, answered,
+       [&](const JournalTiming& timing) { tuner.value()->learn_timing(timing.slot, timing.ops); });
+  return lines;
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/journal_writer.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tuner/files/strategy_file.h"
+#include "tuner/timed_ops.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Numbers that JSON does not have become null, and bytes that are not UTF-8 a replacement character.
+std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+core::Error failed(std::string_view what, const std::string& path) {
+  return {core::Error::Code::io, fmt::format("journal: can not {} {}: {}", what, path, std::strerror(errno))};
+}
+
+}  // namespace
+
+std::string journal_header(const Job& job, std::string_view network) {
+  ordered_json codecs = ordered_json::array();
+  for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
+  ordered_json header = {{"schema", kJournalSchema},
+                         {"world_size", job.world_size},
+                         {"ranks_per_node", job.ranks_per_node},
+                         {"fidelity", core::to_string(job.fidelity)},
+                         {"compressors", std::move(codecs)},
+                         {"host_threads", job.host_threads},
+                         {"policy", job.policy},
+                         {"model", fmt::format("{:016x}", job.table.fingerprint())},
+                         {"network", network},
+                         {"tuning",
+                          {{"seed", job.tuning.seed},
+                           {"budget_steps", job.tuning.budget_steps},
+                           {"budget_share", job.tuning.budget_share},
+                           {"lossy_after", job.tuning.lossy_after},
+                           {"retune", job.tuning.retune}}}};
+  if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
+  const auto& [links, cores] = job.machine;
+  if (cores.of_rank > 0) header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}};
+  if (links == policies::IdleLinks()) return dump(header);
+  for (const auto& [name, link] :
+       {std::pair("flat", links.flat), std::pair("inter", links.inter), std::pair("intra", links.intra)}) {
+    header["idle_links"][name] = {
+        {"message_us", link.message_us}, {"wait_us", link.wait_us}, {"byte_us", link.byte_us}};
+  }
+  return dump(header);
+}
+
+std::string journal_line(const core::GradientTable& table) {
+  ordered_json tensors = ordered_json::array();
+  for (const core::TensorInfo& tensor : table.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"dtype", core::to_string(tensor.dtype)},
+                       {"ready_us", tensor.ready_us}});
+  }
+  return dump({{"kind", "table"}, {"tensors", std::move(tensors)}});
+}
+
+std::string journal_line(const core::StepReport& report, Stage stage) {
+  ordered_json line = {{"kind", "step"},
+                       {"step", report.step},
+                       {"stage", to_string(stage)},
+                       {"slot", report.slot},
+                       {"step_ms", report.step_ms},
+                       {"compute_ms_max", report.compute_ms_max},
+                       {"compute_ms_min", report.compute_ms_min},
+                       {"slowest_rank", report.slowest_rank},
+                       {"comm_ms", report.comm_ms},
+                       {"finite", report.finite},
+                       {"excluded", report.excluded},
+                       {"prepared", report.prepared},
+                       {"failed", report.failed}};
+  if (report.excess.kind != core::Excess::Kind::none) {
+    line["excess"] = {{"what", to_string(report.excess.kind)},
+                      {"bucket", report.excess.bucket},
+                      {"value", report.excess.value},
+                      {"allowed", report.excess.allowed}};
+  }
+  return dump(line);
+}
+
+std::string journal_line(const Decision& decision) {
+  return dump({{"kind", "decision"},
+               {"step", decision.step},
+               {"stage", to_string(decision.stage)},
+               {"what", decision.what},
+               {"label", decision.label},
+               {"value", decision.value}});
+}
+
+std::string journal_line(const Timing& timing) {
+  ordered_json ops = ordered_json::array();
+  for (const policies::TimedOp& op : timing.ops) {
+    ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us)});
+  }
+  return dump({{"kind", "timing"}, {"step", timing.step}, {"slot", timing.slot}, {"ops", std::move(ops)}});
+}
+
+std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate) {
+  std::string line = fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot,
+                                 core::hash(candidate.strategy));
+  const StrategyFile file = strategy_file(job.table, job.world_size, job.fidelity, candidate.label, candidate.strategy);
+  // In JSON a line's end is never part of a text, so a blank means the same.
+  for (char c : to_json(file)) line += c == '\n' ? ' ' : c;
+  return line + "}";
+}
+
+core::Result<JournalPlace> JournalPlace::claim(const std::string& path) {
+  constexpr int kMost = 1000;
+  const std::filesystem::path asked(path);
+  for (int number = 1; number <= kMost; ++number) {
+    std::filesystem::path each = asked;
+    if (number > 1)
+      each.replace_filename(fmt::format("{}.{}{}", asked.stem().string(), number, asked.extension().string()));
+    const int file = ::open(each.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (file < 0) return failed("open", each.string());
+    JournalPlace place(each.string(), file);
+    struct stat about {};
+    const bool is_file = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);  // others can be written by several
+    // Where the file system knows no locks nobody can be kept away.
+    if (!is_file || ::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return place;
+  }
+  return core::Error{core::Error::Code::io,
+                     fmt::format("journal: {} and {} more like it are being written", path, kMost - 1)};
+}
+
+JournalPlace::JournalPlace(JournalPlace&& other) noexcept
+    : path_(std::move(other.path_)), file_(std::exchange(other.file_, -1)) {}
+
+JournalPlace& JournalPlace::operator=(JournalPlace&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(file_, other.file_);
+  return *this;
+}
+
+JournalPlace::~JournalPlace() {
+  if (file_ >= 0) ::close(file_);
+}
+
+core::Result<std::unique_ptr<Journal>> Journal::open(const std::string& path, const std::string& header,
+                                                     int flush_lines) {
+  std::FILE* file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) return failed("open", path);
+  std::unique_ptr<Journal> journal(new Journal(path, file, flush_lines));
+  journal->buffer_ = header + "\n";
+  if (core::Status status = journal->flush(); !status) return status.error();
+  return journal;
+}
+
+Journal::Journal(std::string path, std::FILE* file, int flush_lines)
+    : path_(std::move(path)), file_(file), flush_lines_(std::max(flush_lines, 1)) {}
+
+Journal::~Journal() {
+  (void)flush();
+  std::fclose(file_);
+}
+
+core::Status Journal::write(const std::string& line) {
+  if (!status_) return status_;
+  buffer_ += line;
+  buffer_ += '\n';
+  return ++lines_ < flush_lines_ ? status_ : flush();
+}
+
+core::Status Journal::flush() {
+  if (!status_ || buffer_.empty()) return status_;
+  if (std::fwrite(buffer_.data(), 1, buffer_.size(), file_) != buffer_.size() || std::fflush(file_) != 0) {
+    status_ = failed("write", path_);
+  }
+  buffer_.clear();
+  lines_ = 0;
+  return status_;
+}
+
+}  // namespace gradtune::tuner

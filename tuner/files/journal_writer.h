@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The journal (JSON lines, schema "gradtune.journal/2"): what the tuner was told, saw and decided, so that a run can be
+// explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header (with
+// "memory_budget" where there is one, in bytes; with "idle_links" where links were probed, see policies::IdleLink:
+// "flat", over all ranks, "inter", between nodes, "intra", inside one; with "cores", see policies::Cores); every other
+// one has a "kind": "table" (the gradients, with ready times once they were observed), "step" (a report; with "excess"
+// where a bucket was beyond its error budget), "decision", "plan" (a strategy that was put into a slot, as a strategy
+// file in "strategy"; before the first step: the imported one), or "timing" (when the operations of a step ran on rank
+// 0: [bucket, step of its program, begin, end]).
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/core/gradient_table.h"
+#include "engine/core/measurement.h"
+#include "engine/core/result.h"
+#include "policies/cost/cost_fit.h"
+#include "tuner/job.h"
+
+namespace gradtune::tuner {
+
+constexpr std::string_view kJournalSchema = "gradtune.journal/2";
+
+// When the operations of a step ran. It stands before the report of that step, as the tuner is told it; times are in
+// tenths of a microsecond.
+struct Timing {
+  int64_t step = 0;
+  int32_t slot = 0;
+  std::vector<policies::TimedOp> ops = {};
+};
+
+// One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
+std::string journal_header(const Job& job, std::string_view network);
+std::string journal_line(const core::GradientTable& table);
+std::string journal_line(const core::StepReport& report, Stage stage);
+std::string journal_line(const Decision& decision);
+std::string journal_line(const Timing& timing);
+
+std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
+
+// A file for a journal, which no other journal of this or another process on this machine takes while it lives: the one
+// asked for or, where that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
+class JournalPlace {
+ public:
+  // The file is made where it is not there, and else stays as it is until a journal is opened.
+  static core::Result<JournalPlace> claim(const std::string& path);
+  JournalPlace(JournalPlace&& other) noexcept;
+  JournalPlace& operator=(JournalPlace&& other) noexcept;
+  ~JournalPlace();
+
+  const std::string& path() const { return path_; }
+
+ private:
+  JournalPlace(std::string path, int file) : path_(std::move(path)), file_(file) {}
+
+  std::string path_;
+  int file_;  // whose lock tells that it is taken; -1: moved from
+};
+
+// Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns
+// again, nothing more is written; training goes on without a journal.
+class Journal {
+ public:
+  // Replaces what is in the file.
+  static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& header,
+                                                     int flush_lines = 64);
+  ~Journal();  // writes what is left; ask `flush` to know whether that worked
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
+
+  core::Status write(const std::string& line);
+  core::Status flush();
+
+ private:
+  Journal(std::string path, std::FILE* file, int flush_lines);
+
+  const std::string path_;
+  std::FILE* const file_;
+  const int flush_lines_;
+  std::string buffer_;
+  int lines_ = 0;
+  core::Status status_;
+};
+
+}  // namespace gradtune::tuner

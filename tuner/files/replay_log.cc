@@ -1,0 +1,229 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/replay_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+namespace gradtune::tuner {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
+
+// The byte before each report. What follows it: those of step, slot and slowest rank that are not as expected, then four
+// times. With kMore a byte follows: twice the number of timings before the report, and 1 more where there is an excess;
+// then the timings, each a slot, a number of operations and these, and the excess.
+enum Flag : uint8_t {
+  kFinite = 1,
+  kExcluded = 2,
+  kPrepared = 4,
+  kFailed = 8,
+  kNextStep = 16,  // the one after that of the report before
+  kSameSlot = 32,
+  kSameRank = 64,
+  kMore = 128,
+};
+
+constexpr int64_t kMostSteps = int64_t{1} << 48;
+constexpr double kMostMs = 1e12;
+constexpr size_t kChunkBytes = 64 << 10, kMostReportBytes = 96;  // of a report without timings
+constexpr int kMostTimings = 127;
+constexpr int32_t kMostOps = 1 << 24;
+
+template <typename T>
+void put(std::string& bytes, T value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+void put_report(std::string& bytes, const core::StepReport& report, const core::StepReport& last, int timed,
+                const std::string& timings) {
+  // Names every member, so that a new one is not forgotten here.
+  const auto& [step, slot, step_ms, compute_ms_max, compute_ms_min, slowest_rank, comm_ms, excess, finite, excluded,
+               prepared, failed] = report;
+  const auto bit = [](bool holds, Flag flag) { return holds ? flag : 0; };
+  const int flags = bit(finite, kFinite) | bit(excluded, kExcluded) | bit(prepared, kPrepared) | bit(failed, kFailed) |
+                    bit(step == last.step + 1, kNextStep) | bit(slot == last.slot, kSameSlot) |
+                    bit(slowest_rank == last.slowest_rank, kSameRank);
+  const int more = 2 * timed + (excess == core::Excess() ? 0 : 1);
+  put(bytes, static_cast<uint8_t>(flags | (more != 0 ? kMore : 0)));
+  if ((flags & kNextStep) == 0) put(bytes, step);
+  if ((flags & kSameSlot) == 0) put(bytes, slot);
+  if ((flags & kSameRank) == 0) put(bytes, slowest_rank);
+  for (const double ms : {step_ms, compute_ms_max, compute_ms_min, comm_ms}) put(bytes, ms);
+  if (more == 0) return;
+  put(bytes, static_cast<uint8_t>(more));
+  bytes += timings;
+  if (more % 2 == 0) return;
+  put(bytes, excess.kind);
+  put(bytes, excess.bucket);
+  put(bytes, excess.value);
+  put(bytes, excess.allowed);
+}
+
+// Reads in a straight line; `ok` once at the end.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    T value{};
+    if (bytes_.size() < sizeof value) {
+      ok_ = false;
+      bytes_ = {};
+      return value;
+    }
+    std::memcpy(&value, bytes_.data(), sizeof value);
+    bytes_.remove_prefix(sizeof value);
+    return value;
+  }
+  template <typename T>
+  T get(T least, T most) {
+    const T value = get<T>();
+    if (value >= least && value <= most) return value;  // a NaN is not
+    ok_ = false;
+    return least;
+  }
+
+  bool ok() const { return ok_; }
+  bool at_end() const { return bytes_.empty(); }
+
+ private:
+  std::string_view bytes_;
+  bool ok_ = true;
+};
+
+std::vector<policies::TimedOp> get_ops(Reader& from) {
+  std::vector<policies::TimedOp> ops;
+  const auto us = [&] { return from.get<double>(-kMostMs, kMostMs); };
+  for (int32_t count = from.get<int32_t>(0, kMostOps); count > 0 && from.ok(); --count) {
+    const auto bucket = from.get<int32_t>(0, kMostOps), step = from.get<int32_t>(-1, kMostOps);
+    const double begin_us = us(), end_us = us();
+    ops.push_back({.bucket = bucket, .step = step, .begin_us = begin_us, .end_us = end_us});
+  }
+  return ops;
+}
+
+core::StepReport get_report(Reader& from, const core::StepReport& last, Told& told) {
+  const auto flags = from.get<uint8_t>();
+  const auto time = [&] { return from.get<double>(0, kMostMs); };
+  core::StepReport report;
+  report.step = (flags & kNextStep) != 0 ? last.step + 1 : from.get<int64_t>(-1, kMostSteps);
+  report.slot = (flags & kSameSlot) != 0 ? last.slot : from.get<int32_t>(0, std::numeric_limits<int32_t>::max());
+  report.slowest_rank =
+      (flags & kSameRank) != 0 ? last.slowest_rank : from.get<int32_t>(-1, std::numeric_limits<int32_t>::max());
+  report.step_ms = time();
+  report.compute_ms_max = time();
+  report.compute_ms_min = time();
+  report.comm_ms = time();
+  report.finite = (flags & kFinite) != 0;
+  report.excluded = (flags & kExcluded) != 0;
+  report.prepared = (flags & kPrepared) != 0;
+  report.failed = (flags & kFailed) != 0;
+  const int more = (flags & kMore) != 0 ? from.get<uint8_t>() : 0;
+  for (int timing = more / 2; timing > 0 && from.ok(); --timing) {
+    const auto slot = from.get<int32_t>(0, std::numeric_limits<int32_t>::max());
+    told.timings.push_back({.report = told.reports.size(), .slot = slot, .ops = get_ops(from)});
+  }
+  if (more % 2 == 0) return report;
+  report.excess.kind = static_cast<core::Excess::Kind>(from.get<uint8_t>(1, 2));
+  report.excess.bucket = from.get<int32_t>(0, kMostOps);
+  report.excess.value = from.get<double>(0, kMostMs);
+  report.excess.allowed = from.get<double>(0, kMostMs);
+  return report;
+}
+
+void add_answer(core::Hasher& answers, int64_t report, const Action& answer) {
+  if (answer.command.kind == Command::Kind::keep) return;
+  answers.add(static_cast<uint64_t>(report));
+  answers.add(static_cast<uint64_t>(answer.command.kind));
+  answers.add(static_cast<uint64_t>(answer.command.slot));
+  if (answer.candidate) answers.add(core::hash(answer.candidate->strategy));
+}
+
+}  // namespace
+
+void ReplayLog::add(int32_t slot, const std::vector<policies::TimedOp>& ops) {
+  core::check(timed_ < kMostTimings, "so many operations are not timed between two steps");
+  ++timed_;
+  put(timings_, slot);
+  put(timings_, static_cast<int32_t>(ops.size()));
+  for (const auto& [bucket, step, begin_us, end_us] : ops) {
+    put(timings_, bucket);
+    put(timings_, step);
+    put(timings_, begin_us);
+    put(timings_, end_us);
+  }
+}
+
+void ReplayLog::add(const core::StepReport& report, const Action& answer) {
+  add_answer(answers_, size_, answer);
+  const std::string timings = std::exchange(timings_, {});
+  const int timed = std::exchange(timed_, 0);
+  if (++size_ > most_reports_) {
+    chunks_.clear();
+    return;
+  }
+  if (chunks_.empty() || chunks_.back().size() + kMostReportBytes + timings.size() > kChunkBytes) {
+    chunks_.emplace_back().reserve(std::max(kChunkBytes, kMostReportBytes + timings.size()));
+  }
+  put_report(chunks_.back(), report, last_, timed, timings);
+  last_ = report;
+}
+
+std::string ReplayLog::bytes() const {
+  std::string bytes;
+  bytes.reserve(kMostReportBytes + chunks_.size() * kChunkBytes);
+  put(bytes, size_);
+  put(bytes, answers_.value());
+  put(bytes, static_cast<uint8_t>(size_ <= most_reports_ ? 1 : 0));
+  for (const std::string& chunk : chunks_) bytes += chunk;
+  return bytes;
+}
+
+core::Result<Told> parse_replay_log(std::string_view bytes) {
+  Reader from(bytes);
+  const auto size = from.get<int64_t>(0, kMostSteps);
+  Told told;
+  told.answers = from.get<uint64_t>();
+  told.is_whole = from.get<uint8_t>(0, 1) == 1;
+  core::StepReport last;
+  while (from.ok() && !from.at_end()) {
+    last = get_report(from, last, told);
+    told.reports.push_back(last);
+  }
+  if (!from.ok()) {
+    return core::Error{core::Error::Code::corrupt,
+                       fmt::format("report {} of the history is none: it is cut off, or a value is out of its range",
+                                   told.reports.size())};
+  }
+  if (static_cast<int64_t>(told.reports.size()) != (told.is_whole ? size : 0)) {
+    return core::Error{core::Error::Code::corrupt,
+                       fmt::format("the history says that it has {} reports, it has {}", size, told.reports.size())};
+  }
+  return told;
+}
+
+core::Result<Action> replay(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
+                            const std::function<void(const ToldTiming&)>& learn_timing) {
+  core::check(told.is_whole, "only a history that is whole can be told again");
+  core::Hasher answers;
+  Action answer;
+  int64_t reports = 0;
+  const auto answered = [&](const core::StepReport& report) {
+    answer = on_step(report);
+    add_answer(answers, reports++, answer);
+  };
+  tell(told.reports, told.timings, answered, learn_timing);
+  if (answers.value() == told.answers) return answer;
+  return core::Error{core::Error::Code::mismatch,
+                     "told the same step times, the tuner decides otherwise than when they were recorded: this is "
+                     "another version of the program, or a machine with another mathematical library"};
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,371 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/saved_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "tuner/files/journal_reader.h"
+#include "tuner/files/journal_writer.h"
+#include "tuner/files/strict_json.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kMostSteps = int64_t{1} << 48;
+constexpr double kMostMs = 1e12, kMostLoss = 1e300;
+constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
+constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
+// Of large models, with a strategy in each of several slots.
+constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .depth = 16, .entries = 20'000'000, .members = 64};
+
+ordered_json json_of(const StrategyFile& file) { return ordered_json::parse(to_json(file)); }
+
+template <typename T>
+ordered_json or_null(const std::optional<T>& value) {
+  return value ? ordered_json(*value) : ordered_json();
+}
+
+ordered_json json_of(const core::Excess& excess) {
+  return {{"kind", static_cast<int>(excess.kind)},
+          {"bucket", excess.bucket},
+          {"value", excess.value},
+          {"allowed", excess.allowed}};
+}
+
+ordered_json json_of(const LocalStep& local) {
+  return {{"step", local.step},       {"step_ms", local.step_ms},  {"compute_ms", local.compute_ms},
+          {"comm_ms", local.comm_ms}, {"rank", local.rank},        {"excess", json_of(local.excess)},
+          {"finite", local.finite},   {"excluded", local.excluded}};
+}
+
+ordered_json json_of(const Agreement::State& state) {
+  ordered_json slots = ordered_json::array(), pending;
+  for (const auto& [slot, hash] : state.slots) slots.push_back({slot, hex(hash)});
+  if (state.pending) {
+    pending = {{"slot", state.pending->slot},
+               {"answered", state.pending->answered},
+               {"hash", state.pending->hash ? ordered_json(hex(*state.pending->hash)) : ordered_json()}};
+  }
+  return {{"slot", state.slot},
+          {"epoch", state.epoch},
+          {"slots", std::move(slots)},
+          {"pending", std::move(pending)},
+          {"failed_slot", or_null(state.failed_slot)},
+          {"begun", state.begun},
+          {"last_slot", state.last_slot},
+          {"last_finite", state.last_finite}};
+}
+
+template <int N>
+ordered_json json_of(const ErrorBudget::Window<N>& window) {
+  const auto end = window.values.begin() + std::min(window.count, N);
+  return {{"count", window.count}, {"values", std::vector<double>(window.values.begin(), end)}};
+}
+
+ordered_json json_of(const ErrorBudget::State& state) {
+  ordered_json buckets = ordered_json::array(), committed = ordered_json::array();
+  for (const auto& [errors, residuals, residual_medians] : state.buckets) {
+    buckets.push_back({{"errors", json_of(errors)},
+                       {"residuals", json_of(residuals)},
+                       {"residual_medians", json_of(residual_medians)}});
+  }
+  for (const auto& [bucket, allowed] : state.committed) {
+    committed.push_back({{"bucket", hex(bucket)}, {"allowed", or_null(allowed)}});
+  }
+  return {{"is_committed", state.is_committed}, {"buckets", std::move(buckets)}, {"committed", std::move(committed)}};
+}
+
+ordered_json json_of(const exec::ResidualOwners& holders) {
+  ordered_json all = ordered_json::array();
+  for (size_t d = 0; d < holders.size(); ++d) {
+    for (const exec::OwnedRange& held : holders[d]) all.push_back({d, held.begin, held.end, held.codecs});
+  }
+  return all;
+}
+
+// Reads in a straight line; the reader keeps the first error.
+class Parser {
+ public:
+  explicit Parser(const std::vector<core::CompressorTraits>& known) : known_(known) {}
+
+  core::Result<SavedRank> rank(const JsonValue& root) {
+    SavedRank saved;
+    const JsonObject& top = in_.object(root, "state",
+                                       {"step", "nonfinite_steps", "random_step", "order_learned", "committed", "local",
+                                        "agreement", "errors", "holders", "strategies"});
+    saved.step = integer(top, "step", 0, kMostSteps);
+    saved.nonfinite_steps = integer(top, "nonfinite_steps", 0, kMostSteps);
+    saved.random_step = static_cast<uint32_t>(integer(top, "random_step", 0, std::numeric_limits<uint32_t>::max()));
+    saved.order_learned = flag(top, "order_learned");
+    saved.committed = flag(top, "committed");
+    saved.local = local(JsonReader::member(top, "local"));
+    saved.agreement = agreement(JsonReader::member(top, "agreement"));
+    saved.errors = errors(JsonReader::member(top, "errors"));
+    saved.holders = holders(JsonReader::member(top, "holders"));
+    for (const JsonValue& entry : in_.array(JsonReader::member(top, "strategies"), "strategies")) {
+      const JsonObject& line = in_.object(entry, "strategies", {"slot", "strategy"});
+      const auto slot = static_cast<int32_t>(integer(line, "slot", 0, kMostSlot));
+      if (!in_.ok()) break;
+      saved.strategies[slot] = strategy(JsonReader::member(line, "strategy"));
+    }
+    if (in_.ok()) check(saved);
+    if (!in_.ok()) return *in_.error();
+    return saved;
+  }
+
+  core::Result<SavedTuner> tuner(const JsonValue& root) {
+    SavedTuner saved;
+    const JsonObject& top =
+        in_.object(root, "tuner", {"journal", "ready_count", "committed", "timed", "timed_in_observation"});
+    auto journal = parse_journal(in_.text(JsonReader::member(top, "journal"), "journal", kMostJournalBytes));
+    if (in_.ok() && !journal) in_.fail("journal", journal.error().message);
+    for (const JsonValue& entry : in_.array(JsonReader::member(top, "ready_count"), "ready_count")) {
+      saved.ready_count.push_back(in_.integer(entry, "ready_count", 0, kMostSteps));
+    }
+    if (const JsonValue& committed = JsonReader::member(top, "committed"); !committed.is_null()) {
+      saved.committed = strategy(committed);
+    }
+    for (const JsonValue& entry : in_.array(JsonReader::member(top, "timed"), "timed")) {
+      const JsonArray& pair = in_.array(entry, "timed");
+      if (pair.size() != 2) in_.fail("timed", "[slot, steps] is needed");
+      if (!in_.ok()) break;
+      saved.timed[static_cast<int32_t>(in_.integer(pair[0], "timed", 0, kMostSlot))] =
+          static_cast<int>(in_.integer(pair[1], "timed", 0, kMostSlot));
+    }
+    saved.timed_in_observation = flag(top, "timed_in_observation");
+    if (!in_.ok()) return *in_.error();
+    saved.job = std::move(journal.value().job);
+    if (saved.ready_count.size() != saved.job.table.tensors.size()) {
+      in_.fail("ready_count", fmt::format("one for each of {} tensors is needed, found {}",
+                                          saved.job.table.tensors.size(), saved.ready_count.size()));
+      return *in_.error();
+    }
+    return saved;
+  }
+
+ private:
+  int64_t integer(const JsonObject& object, std::string_view name, int64_t least, int64_t most) {
+    return in_.integer(JsonReader::member(object, name), name, least, most);
+  }
+  double ms(const JsonObject& object, std::string_view name) {
+    return in_.number(JsonReader::member(object, name), name, -kMostMs, kMostMs);
+  }
+  bool flag(const JsonObject& object, std::string_view name) {
+    return in_.flag(JsonReader::member(object, name), name);
+  }
+  StrategyFile strategy(const JsonValue& value) {
+    auto file = parse_strategy(value, known_);
+    if (file) return std::move(file).value();
+    in_.fail("strategy", file.error().message);
+    return {};
+  }
+
+  LocalStep local(const JsonValue& value) {
+    const JsonObject& object = in_.object(
+        value, "local", {"step", "step_ms", "compute_ms", "comm_ms", "rank", "excess", "finite", "excluded"});
+    const JsonObject& excess =
+        in_.object(JsonReader::member(object, "excess"), "excess", {"kind", "bucket", "value", "allowed"});
+    return {.step = integer(object, "step", -1, kMostSteps),
+            .step_ms = ms(object, "step_ms"),
+            .compute_ms = ms(object, "compute_ms"),
+            .comm_ms = ms(object, "comm_ms"),
+            .rank = static_cast<int32_t>(integer(object, "rank", 0, kMostSlot)),
+            .excess = {.kind = static_cast<core::Excess::Kind>(integer(excess, "kind", 0, 2)),
+                       .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, kMostSlot)),
+                       .value = ms(excess, "value"),
+                       .allowed = ms(excess, "allowed")},
+            .finite = flag(object, "finite"),
+            .excluded = flag(object, "excluded")};
+  }
+
+  Agreement::State agreement(const JsonValue& value) {
+    const JsonObject& object = in_.object(
+        value, "agreement", {"slot", "epoch", "slots", "pending", "failed_slot", "begun", "last_slot", "last_finite"});
+    Agreement::State state;
+    const auto slot = [&](const JsonObject& of, std::string_view name) {
+      return static_cast<int32_t>(integer(of, name, 0, kMostSlot));
+    };
+    state.slot = slot(object, "slot");
+    state.epoch = integer(object, "epoch", 1, kMostSteps);
+    for (const JsonValue& entry : in_.array(JsonReader::member(object, "slots"), "slots")) {
+      const JsonArray& pair = in_.array(entry, "slots");
+      if (pair.size() != 2) in_.fail("slots", "[slot, hash] is needed");
+      if (!in_.ok()) break;
+      state.slots[static_cast<int32_t>(in_.integer(pair[0], "slots", 0, kMostSlot))] = in_.hash(pair[1], "slots");
+    }
+    if (const JsonValue& pending = JsonReader::member(object, "pending"); !pending.is_null()) {
+      const JsonObject& of = in_.object(pending, "pending", {"slot", "answered", "hash"});
+      state.pending = Agreement::Pending{.slot = slot(of, "slot"), .answered = flag(of, "answered")};
+      const JsonValue& prepared = JsonReader::member(of, "hash");
+      if (!prepared.is_null()) state.pending->hash = in_.hash(prepared, "pending.hash");
+    }
+    if (!JsonReader::member(object, "failed_slot").is_null()) state.failed_slot = slot(object, "failed_slot");
+    state.begun = flag(object, "begun");
+    state.last_slot = slot(object, "last_slot");
+    state.last_finite = flag(object, "last_finite");
+    return state;
+  }
+
+  template <int N>
+  ErrorBudget::Window<N> window(const JsonObject& of, std::string_view name) {
+    const JsonObject& object = in_.object(JsonReader::member(of, name), name, {"count", "values"});
+    ErrorBudget::Window<N> window;
+    window.count = static_cast<int>(integer(object, "count", 0, kMostSlot));
+    const JsonArray& values = in_.array(JsonReader::member(object, "values"), name);
+    if (values.size() != static_cast<size_t>(std::min(window.count, N))) {
+      in_.fail(name, fmt::format("{} values of {} are there", values.size(), std::min(window.count, N)));
+    }
+    for (size_t v = 0; v < values.size() && in_.ok(); ++v) window.values[v] = in_.number(values[v], name, 0, kMostLoss);
+    return window;
+  }
+
+  ErrorBudget::State errors(const JsonValue& value) {
+    const JsonObject& object = in_.object(value, "errors", {"is_committed", "buckets", "committed"});
+    ErrorBudget::State state;
+    state.is_committed = flag(object, "is_committed");
+    for (const JsonValue& entry : in_.array(JsonReader::member(object, "buckets"), "errors.buckets")) {
+      const JsonObject& bucket = in_.object(entry, "errors.buckets", {"errors", "residuals", "residual_medians"});
+      state.buckets.push_back({.errors = window<ErrorBudget::kSteps>(bucket, "errors"),
+                               .residuals = window<ErrorBudget::kSteps>(bucket, "residuals"),
+                               .residual_medians = window<ErrorBudget::kGrowthSteps>(bucket, "residual_medians")});
+    }
+    for (const JsonValue& entry : in_.array(JsonReader::member(object, "committed"), "errors.committed")) {
+      const JsonObject& bucket = in_.object(entry, "errors.committed", {"bucket", "allowed"});
+      ErrorBudget::Committed committed{.bucket =
+                                           in_.hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket")};
+      const JsonValue& allowed = JsonReader::member(bucket, "allowed");
+      if (!allowed.is_null()) committed.allowed = in_.number(allowed, "errors.committed.allowed", 0, kMostLoss);
+      state.committed.push_back(committed);
+    }
+    return state;
+  }
+
+  exec::ResidualOwners holders(const JsonValue& value) {
+    exec::ResidualOwners holders;
+    for (const JsonValue& entry : in_.array(value, "holders")) {
+      const JsonArray& range = in_.array(entry, "holders");
+      if (range.size() != 4) in_.fail("holders", "[type, begin, end, compressors] is needed");
+      if (!in_.ok()) break;
+      auto& of_dtype = holders[static_cast<size_t>(in_.integer(range[0], "holders", 0, 2))];
+      const int64_t least = of_dtype.empty() ? 0 : of_dtype.back().end;
+      const int64_t begin = in_.integer(range[1], "holders", least, kMostSteps);
+      of_dtype.push_back({.begin = begin,
+                          .end = in_.integer(range[2], "holders", begin, kMostSteps),
+                          .codecs = in_.text(range[3], "holders", kMostCodecBytes)});
+    }
+    return holders;
+  }
+
+  // What the ranks hold alike is what this one can run.
+  void check(const SavedRank& saved) {
+    std::map<int32_t, uint64_t> needed = saved.agreement.slots;
+    const auto& pending = saved.agreement.pending;
+    if (pending && pending->hash) needed[pending->slot] = *pending->hash;
+    if (!saved.agreement.slots.contains(saved.agreement.slot)) in_.fail("agreement", "the slot in force is empty");
+    if (needed.size() != saved.strategies.size() || needed.size() > kMostSlots) {
+      return in_.fail("strategies", fmt::format("{} are there, {} of at most {} are needed", saved.strategies.size(),
+                                                needed.size(), kMostSlots));
+    }
+    const size_t buckets = in_.ok() ? saved.in_force().strategy.buckets.size() : 0;
+    const bool is_committed = saved.errors.is_committed;
+    if (saved.errors.buckets.size() != buckets || (is_committed && saved.errors.committed.size() != buckets)) {
+      in_.fail("errors", fmt::format("those of the {} buckets in force are needed, found {}", buckets,
+                                     saved.errors.buckets.size()));
+    }
+    const StrategyFile* first = nullptr;
+    for (const auto& [slot, file] : saved.strategies) {
+      if (first == nullptr) first = &file;
+      if (!needed.contains(slot) || needed.at(slot) != core::hash(file.strategy)) {
+        in_.fail("strategies", fmt::format("that of slot {} is not the one that the ranks agreed on", slot));
+      }
+      if (file.tensors != first->tensors || file.model != first->model || file.world_size != first->world_size) {
+        in_.fail("strategies", fmt::format("that of slot {} is for another job than that of the first", slot));
+      }
+    }
+  }
+
+  const std::vector<core::CompressorTraits>& known_;
+  JsonReader in_;
+};
+
+std::string names(const std::vector<core::CompressorSpec>& codecs) {
+  std::string text;
+  for (const core::CompressorSpec& codec : codecs) text += (text.empty() ? "" : ",") + core::to_string(codec);
+  return text;
+}
+
+}  // namespace
+
+std::string to_json(const SavedRank& saved) {
+  ordered_json strategies = ordered_json::array();
+  for (const auto& [slot, file] : saved.strategies) strategies.push_back({{"slot", slot}, {"strategy", json_of(file)}});
+  return ordered_json{{"step", saved.step},
+                      {"nonfinite_steps", saved.nonfinite_steps},
+                      {"random_step", saved.random_step},
+                      {"order_learned", saved.order_learned},
+                      {"committed", saved.committed},
+                      {"local", json_of(saved.local)},
+                      {"agreement", json_of(saved.agreement)},
+                      {"errors", json_of(saved.errors)},
+                      {"holders", json_of(saved.holders)},
+                      {"strategies", std::move(strategies)}}
+      .dump();
+}
+
+core::Result<SavedRank> parse_saved_rank(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+  const auto root = parse_json(text, kLimits);
+  if (!root) return root.error();
+  return Parser(known).rank(root.value());
+}
+
+std::string to_json(const SavedTuner& saved) {
+  std::string journal = journal_header(saved.job, "") + "\n" + journal_line(saved.job.table) + "\n";
+  if (saved.job.imported) journal += journal_plan_line(-1, kImportedSlot, saved.job, *saved.job.imported) + "\n";
+  ordered_json timed = ordered_json::array();
+  for (const auto& [slot, steps] : saved.timed) timed.push_back({slot, steps});
+  return ordered_json{{"journal", std::move(journal)},
+                      {"ready_count", saved.ready_count},
+                      {"committed", saved.committed ? json_of(*saved.committed) : ordered_json()},
+                      {"timed", std::move(timed)},
+                      {"timed_in_observation", saved.timed_in_observation}}
+      .dump();
+}
+
+core::Result<SavedTuner> parse_saved_tuner(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+  const auto root = parse_json(text, kLimits);
+  if (!root) return root.error();
+  return Parser(known).tuner(root.value());
+}
+
+core::Status same_job(const Job& saved, const Job& now) {
+  core::Status status;
+  const auto compare = [&](std::string_view what, const auto& was, const auto& is) {
+    if (status && was != is) {
+      status = core::Error{core::Error::Code::mismatch, fmt::format("{} was {}, now it is {}", what, was, is)};
+    }
+  };
+  compare("the number of ranks", saved.world_size, now.world_size);
+  compare("the number of ranks in a node", saved.ranks_per_node, now.ranks_per_node);
+  compare("fidelity", core::to_string(saved.fidelity), core::to_string(now.fidelity));
+  compare("compressors", names(saved.codecs), names(now.codecs));
+  compare("host_threads", saved.host_threads, now.host_threads);
+  compare("memory_budget", saved.memory_bytes, now.memory_bytes);
+  compare("policy", saved.policy, now.policy);
+  compare("seed", saved.tuning.seed, now.tuning.seed);
+  compare("tuning_budget", saved.tuning.budget_steps, now.tuning.budget_steps);
+  compare("tuning_share", saved.tuning.budget_share, now.tuning.budget_share);
+  compare("lossy_after", saved.tuning.lossy_after, now.tuning.lossy_after);
+  // Whatever else a journal says of a job.
+  if (status && journal_header(saved, "") != journal_header(now, "")) {
+    status = core::Error{core::Error::Code::mismatch, "options of tuning were others"};
+  }
+  return status;
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,84 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The strategies that the tuner has to do with, each in a slot of its own: which are ready to run, which wait to be
+// prepared (one at a time), and which are to be dropped. Slot numbers are not used twice, so a late report is never
+// taken for that of another strategy. Leaves open which strategies are worth a slot.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/core/measurement.h"
+#include "policies/policy.h"
+#include "tuner/agreement.h"
+
+namespace gradtune::tuner {
+
+struct Entry {
+  std::shared_ptr<const policies::Candidate> candidate;
+  uint64_t hash = 0;
+  core::Fidelity fidelity = core::Fidelity::exact;
+  bool is_ready = false;
+  bool is_permanent = false;      // never released: a baseline, or what is committed
+  std::optional<double> step_ms;  // of its last block
+};
+
+class SlotTable {
+ public:
+  explicit SlotTable(std::vector<core::CompressorTraits> traits) : traits_(std::move(traits)) {}
+
+  // Prepared on all ranks already.
+  void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
+
+  // The slot of that strategy, a new one if it has none. It is not prepared before that is asked for, and then once: what
+  // is ready, or on its way, is left as it is.
+  int32_t slot_of(const policies::Candidate& candidate);
+  void prepare(int32_t slot);
+
+  // Forgets strategies that are not permanent; slots that hold something on the ranks will be dropped.
+  void release(int32_t slot);
+  void release_all_but(const std::vector<int32_t>& slots);
+  void release_slowest_beyond(size_t most);  // keeps so many of those that were measured
+
+  bool contains(int32_t slot) const { return entries_.contains(slot); }
+  const Entry& at(int32_t slot) const { return entries_.at(slot); }
+  void measured(int32_t slot, double step_ms);
+  void set_permanent(int32_t slot, bool is_permanent) { entries_.at(slot).is_permanent = is_permanent; }
+  void forget_times();  // which do not hold any more
+  void forget_time(int32_t slot) { entries_.at(slot).step_ms.reset(); }
+
+  // The ready strategy whose last block was fastest; nothing while none was measured.
+  std::optional<int32_t> fastest() const;
+
+  std::optional<int32_t> preparing() const { return preparing_; }
+  int waited() const { return waited_; }  // reports since the prepare command, while it is not done
+  std::optional<int32_t> next_to_prepare() const;
+  bool is_idle() const { return queue_.empty() && !preparing_; }
+
+  struct Prepared {
+    int32_t slot;
+    Entry entry;  // not ready where some rank could not, or it took too long; then it is released
+  };
+  std::optional<Prepared> follow(const core::StepReport& report);
+
+  // Commands to announce now; `in_force` is not dropped.
+  Command start_preparing();
+  std::optional<Command> next_drop(int32_t in_force);
+
+ private:
+  std::vector<core::CompressorTraits> traits_;
+  std::map<int32_t, Entry> entries_;
+  int32_t next_slot_ = 0;
+  std::deque<int32_t> queue_;
+  std::optional<int32_t> preparing_;
+  int waited_ = 0;
+  std::deque<int32_t> drops_;
+};
+
+}  // namespace gradtune::tuner
