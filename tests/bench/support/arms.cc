@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "policies/policy.h"
 #include "policies/space/admission.h"
 #include "policies/space/schemes.h"
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "policies/space/candidate.h"
 #include "policies/step_time_predictor.h"
 
 namespace gradtune::bench {
