@@ -250,7 +250,7 @@ void Session::begin_backward() {
   local_.unused = false;
   local_.buffers = buffer_layout_ = job_.model->buffer_layout();
   own_ns_ = 0;
-  executor_.begin_step();
+  if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
   queue_end_of_pass();
 }
 
@@ -301,7 +301,7 @@ void Session::pass_was_left() {
 // The last thing of a backward pass, on the thread that called it.
 void Session::finish_backward() {
   if (!pass_.is_whole()) bring_missing();
-  if (core::Status status = executor_.finish_step(); !status) fail(status.error());
+  if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   const int64_t finished_ns = clock_->now_ns();
   last_times_ = executor_.times();
   if (driver_ && order_learned_) driver_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
@@ -309,14 +309,14 @@ void Session::finish_backward() {
   if (!verdict) tell_difference(verdict.error());
   local_.excluded = true;  // its times are told: a second pass before step() has no others
   local_.excess = {};
-  const core::Result<bool> settled = executor_.settle(verdict.value().finite);
-  if (!settled) fail(settled.error());
-  if (!settled.value()) {
+  const core::Result<bool> counts = executor_.conclude(verdict.value().finite);
+  if (!counts) fail(counts.error());
+  if (!counts.value()) {
     ++nonfinite_steps_;
     excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
   }
   excess_ = {};
-  if (settled.value()) judge_losses();
+  if (counts.value()) judge_losses();
   if (verdict.value().unused) forget_unused();
   carry_out(verdict.value().command);
   if (driver_ && order_learned_) {

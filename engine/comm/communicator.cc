@@ -30,12 +30,18 @@ int64_t link_bytes(const Collective& collective, int size) {
   return core::link_bytes(collective.kind, bytes, size);
 }
 
-void tell(CompletionSink& sink, uint64_t token, core::Status status) noexcept {
+void tell(CompletionSink& sink, uint64_t token, core::Status status, core::Fence done) noexcept {
   try {
-    sink.complete(token, std::move(status));
+    sink.complete(token, std::move(status), done);
   } catch (...) {
     // There is nobody else to tell.
   }
+}
+
+bool await_buffers(const Collective& collective, CompletionSink& sink, uint64_t token) {
+  const core::Status ready = collective.after.wait(collective.timeout_ms);
+  if (!ready) tell(sink, token, core::copy_of(ready.error()));
+  return ready.ok();
 }
 
 void abort_anyway(Communicator& communicator) noexcept {
@@ -85,7 +91,9 @@ core::Status run(Communicator& communicator, std::span<const Collective> collect
     }
     if (!failed.ok()) abort_anyway(communicator);
     if (!ends_within(results[r], most_abort_ms)) core::end_process(name + ", which was aborted,", most_abort_ms);
-    if (core::Status own = results[r].get(); ended.ok()) ended = std::move(own);
+    core::Status own = results[r].get();
+    if (own.ok()) own = waiters[r].done().wait(limit_ms);
+    if (ended.ok()) ended = std::move(own);
   }
   if (results.empty() && !failed.ok()) abort_anyway(communicator);
   return failed.ok() ? ended : failed;

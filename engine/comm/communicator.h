@@ -17,8 +17,10 @@
 #include <utility>
 
 #include "engine/core/bounded_wait.h"
+#include "engine/core/fence.h"
 #include "engine/core/option.h"
 #include "engine/core/result.h"
+#include "engine/core/space.h"
 #include "engine/core/wire.h"
 
 namespace gradtune::comm {
@@ -51,6 +53,7 @@ struct Collective {
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   int root = 0;
   int64_t timeout_ms = 300'000;
+  core::Fence after = {};  // its buffers are ready then
 };
 
 // Of one of a collective's payloads.
@@ -63,12 +66,14 @@ int64_t link_bytes(const Collective& collective, int size);
 class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
-  virtual void complete(uint64_t token, core::Status status) = 0;
+
+  // What was received is there once `done` has passed; a communicator of the host tells when it is.
+  virtual void complete(uint64_t token, core::Status status, core::Fence done) = 0;
 };
 
 // Tells it. What a sink throws, against its contract, is lost: its owner waits in vain, up to its limit, and the
 // communicator's thread and all others that it has to tell go on.
-void tell(CompletionSink& sink, uint64_t token, core::Status status) noexcept;
+void tell(CompletionSink& sink, uint64_t token, core::Status status, core::Fence done = {}) noexcept;
 
 class Communicator {
  public:
@@ -76,14 +81,20 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  virtual core::Space space() const { return core::Space::host; }  // of buffers
 
   // What it throws (a programmer's error; no memory) says that this collective was not started: its sink is not told.
-  // Other ranks may have started theirs, so that nothing but abort() makes sense then.
+  // Other ranks may have started theirs, so that nothing but abort() makes sense then. A communicator of the host waits
+  // here for `after`, within the collective's time limit.
   virtual void start(const Collective& collective, CompletionSink& sink, uint64_t token) = 0;
 
   // Makes everything under way and everything later complete with an error. From any thread.
   virtual void abort() = 0;
 };
+
+// For communicators of the host: waits until the buffers are ready. Where that fails the sink is told, and nothing is to
+// be started.
+bool await_buffers(const Collective& collective, CompletionSink& sink, uint64_t token);
 
 // As far as it gets: a transport may throw while it is torn down, and then deadlines end what is under way.
 void abort_anyway(Communicator& communicator) noexcept;
@@ -91,11 +102,16 @@ void abort_anyway(Communicator& communicator) noexcept;
 // Of one collective. Outlives it.
 class Waiter final : public CompletionSink {
  public:
-  void complete(uint64_t, core::Status status) override { promise_.set_value(std::move(status)); }
+  void complete(uint64_t, core::Status status, core::Fence done) override {
+    done_ = done;
+    promise_.set_value(std::move(status));
+  }
   std::future<core::Status> result() { return promise_.get_future(); }  // once
+  const core::Fence& done() const { return done_; }                     // after the result
 
  private:
   std::promise<core::Status> promise_;
+  core::Fence done_;
 };
 
 // A collective that outlives its deadline completes with an error by itself; whoever waits for that waits so long at most.

@@ -23,7 +23,7 @@ class GroupMember final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
   void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
-    group_->start(rank_, collective, sink, token);
+    if (await_buffers(collective, sink, token)) group_->start(rank_, collective, sink, token);
   }
   void abort() override { group_->abort(rank_); }
 

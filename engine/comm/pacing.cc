@@ -112,7 +112,7 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
   using Calls = std::map<uint64_t, Call>;
 
   // From the inner communicator.
-  void complete(uint64_t id, core::Status status) override {
+  void complete(uint64_t id, core::Status status, core::Fence /*done: it is on the host*/) override {
     if (!status) fail(core::copy_of(status.error()));
     std::unique_lock lock(mutex_);
     const auto call = calls_.find(id);

@@ -23,7 +23,7 @@ inline constexpr int64_t kPieceElements = kBlockElements / 2;
 // same thread, one after the other. A large result is made in the cache and streamed to memory while the next piece
 // is made: body says write(elements) now and then, as it gets on, for as many elements of the piece before to be written.
 template <typename Body>
-void add_by_pieces(const Decode& job, Queue& queue, const Body& body) {
+void add_by_pieces(const Decode& job, HostQueue& queue, const Body& body) {
   const auto n = static_cast<int64_t>(job.out.size());
   if (n * 4 < kStreamBytes) {
     for_ranges(queue, n, kBlockElements, [&](int64_t from, int64_t to) {

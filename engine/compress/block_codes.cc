@@ -28,7 +28,6 @@
 // 5.86, qsgd with 4 bits 6.11 where sums are encoded again, terngrad 6.68. int8 is in the default list.
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
@@ -61,17 +60,14 @@ BlockLayout layout_of(const Member& member, int64_t n) {
   return block_layout(member.block, n, /*scales_per_block=*/1, code_bytes(n, member.format.bits));
 }
 
-class BlockCodes final : public Compressor {
+class BlockCodes final : public HostCompressor {
  public:
   BlockCodes(core::CompressorSpec spec, const core::CompressorTraits& traits, const Member& member)
-      : spec_(std::move(spec)), traits_(traits), member_(with_parameter(member, spec_)) {}
+      : HostCompressor(std::move(spec), traits), member_(with_parameter(member, this->spec())) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
     const BlockLayout layout = layout_of(member_, n);
     write_frame(job.payload, layout, member_.id, n);
@@ -91,11 +87,10 @@ class BlockCodes final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     const BlockLayout layout = layout_of(member_, n);
-    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks);
-    if (!status) return status;
+    if (Rejected bad = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks)) return bad;
     std::atomic<bool> good = true;
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
@@ -113,13 +108,10 @@ class BlockCodes final : public Compressor {
     });
     if (!good.load(std::memory_order_relaxed)) return bad_scale(job.payloads, layout);
     if (accepted.get() == 0) return {};
-    return bad_payload(job.payloads.size() - accepted.get(), job.payloads.size(),
-                       "a code is larger than any that is sent");
+    return Rejection{job.payloads.size() - accepted.get(), "a code is larger than any that is sent"};
   }
 
  private:
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   Member member_;
 };
 
@@ -139,8 +131,8 @@ constexpr core::HostWork host_work(const Member& member) {
 }
 
 template <const Member& member>
-TableRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter,
-             bool in_default_list = false) {
+CompressorRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter,
+                  bool in_default_list = false) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
@@ -162,29 +154,29 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
 
 }  // namespace
 
-TableRow int8() {
+CompressorRow int8() {
   return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), /*in_default_list=*/true);
 }
 
-TableRow int8s() {
+CompressorRow int8s() {
   return row<kInt8s>("int8s", "8-bit integers, scaled by block, rounded at random", false, block_of(256));
 }
 
-TableRow fp8e4m3() {
+CompressorRow fp8e4m3() {
   return row<kFp8E4M3>("fp8e4m3", "8-bit numbers with 4 bits of precision, scaled by block", true, block_of(128));
 }
 
-TableRow fp8e5m2() {
+CompressorRow fp8e5m2() {
   return row<kFp8E5M2>("fp8e5m2", "8-bit numbers with 3 bits of precision, scaled by block", true, block_of(128));
 }
 
-TableRow natural() { return row<kNatural>("natural", "powers of two, rounded at random", false, {}); }
+CompressorRow natural() { return row<kNatural>("natural", "powers of two, rounded at random", false, {}); }
 
-TableRow terngrad() {
+CompressorRow terngrad() {
   return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256));
 }
 
-TableRow qsgd() {
+CompressorRow qsgd() {
   return row<kQsgd>("qsgd", "integers of so many bits, scaled by the norm of 128 elements, rounded at random", false,
                     {"bits", 8, 1, 8, 1, kBits});
 }

@@ -48,13 +48,13 @@ bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const
   return std::ranges::all_of(seen, [](uint32_t all) { return all >> 31 == 0; });
 }
 
-core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout) {
+Rejection bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout) {
   for (size_t i = 0; i < payloads.size(); ++i) {
     const uint32_t* const bits = scale_bits(payloads[i], layout);
     for (int64_t s = 0; s < layout.scales; ++s) {
       if (bits[s] < kInfinityBits) continue;
       const auto value = std::to_string(std::bit_cast<float>(bits[s]));
-      return bad_payload(i, payloads.size(), "scale " + std::to_string(s) + " is " + value);
+      return Rejection{i, "scale " + std::to_string(s) + " is " + value};
     }
   }
   core::check(false, "a scale that was rejected is bad");

@@ -27,6 +27,6 @@ void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32
 // they are read from memory once; when some are not, the error tells which.
 bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
                      int64_t end);
-core::Error bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout);
+Rejection bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout);
 
 }  // namespace gradtune::compress

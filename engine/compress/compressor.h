@@ -69,6 +69,19 @@ struct Work {
   std::byte* state_next = nullptr;    // null as state is
 };
 
+// What calls found, in memory of the queue's space: there when their work is done. Each call adds to it, so whoever gives
+// it clears it first; calls whose work may go on at the same time have one each.
+struct Verdict {
+  // Encode: 1 when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504, a mean may
+  // overflow), or a sum of `summed` as large ones may have one. Decoders accept the payload all the same, so that no rank
+  // fails before all have learned of it; the next residual is garbage that the caller must not use.
+  uint32_t nonfinite = 0;
+  // Decode: 1 + the position of a payload that can not be decoded, the first such one; 0: all could. `out` then holds
+  // garbage inside its bounds.
+  uint32_t rejected = 0;
+  int64_t used_bytes = 0;  // encode: of its payload; in one with a fixed size, all
+};
+
 struct Encode {
   std::span<const float> gradient;    // n elements
   const float* residual = nullptr;    // n elements, or null: p = gradient
@@ -80,6 +93,7 @@ struct Encode {
   Work work = {};
   std::span<std::byte> payload;  // payload_bytes of the round; summable ones are aligned to their elements
   std::span<std::byte> scratch;  // at least scratch_bytes
+  Verdict* verdict = nullptr;    // never null
 };
 
 struct Decode {
@@ -88,6 +102,7 @@ struct Decode {
   std::span<float> out;                                  // n elements, left alone before the last round
   bool accumulate = false;
   Work work = {};
+  Verdict* verdict = nullptr;  // never null
 };
 
 class Compressor {
@@ -111,24 +126,28 @@ class Compressor {
   virtual int64_t round_bytes(const core::Extent& /*extent*/) const { return 0; }
   virtual int64_t state_bytes(const core::Extent& /*extent*/) const { return 0; }
 
-  // Returns false when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504, a mean may
-  // overflow), or a sum of `summed` as large ones may have one. Decoders accept the payload all the same, so that no rank
-  // fails before all have learned of it; the next residual is garbage that the caller must not use.
-  [[nodiscard]] virtual bool encode(const Encode& job, Queue& queue) const = 0;
+  // Both may return before their work is done: it is where the queue's next mark is. Memory is of the queue's space; spans
+  // and fields themselves are read before the call returns. They throw for a programmer's error only, such as memory of
+  // another size than was stated.
+  virtual void encode(const Encode& job, Queue& queue) const = 0;
 
   // out = (accumulate ? out : 0) + the sum of the decoded payloads, in one pass over `out`. They are added in the order
   // given, by some compressors in runs of two or of four that are added up first: always the same ones, so that all who
   // decode the same payloads have the same sums.
-  // The error names the payload's position and the field that was wrong; `out` then holds garbage inside its bounds.
-  virtual core::Status decode(const Decode& job, Queue& queue) const = 0;
+  virtual void decode(const Decode& job, Queue& queue) const = 0;
+
+  // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field: "payload
+  // 2 of 4: count is 0x9, not 0x5". On the host, with all memory of the job there; its round and state memory is garbage
+  // afterwards.
+  virtual core::Error defect(const Decode& job, size_t position) const = 0;
 };
 
 // The table of this family (table.cc): one row per compressor. `none` is always the first.
-struct TableRow {
+struct CompressorRow {
   core::CompressorTraits traits;
   std::unique_ptr<Compressor> (*make)(const core::CompressorSpec& spec, const core::CompressorTraits& traits);
 };
-std::span<const TableRow> table();
+std::span<const CompressorRow> compressor_table();
 
 // The traits of all rows, for policies and parsers.
 std::vector<core::CompressorTraits> known_traits();

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "engine/compress/dense_kernels.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
@@ -37,18 +36,15 @@ bool sum_is_finite(core::DType wire, float largest, int summed) {
   return double{largest} * summed * std::pow(1 + roundoff, summed) < overflow;
 }
 
-class Dense final : public Compressor {
+class Dense final : public HostCompressor {
  public:
   Dense(core::CompressorSpec spec, const core::CompressorTraits& traits, core::DType wire)
-      : spec_(std::move(spec)), traits_(traits), wire_(wire) {}
+      : HostCompressor(std::move(spec), traits), wire_(wire) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   Summing summing(int /*round*/) const override { return {.type = core::wire_type_of(wire_)}; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const int64_t width = core::bytes_per_element(wire_);
     const auto n = static_cast<int64_t>(job.gradient.size());
     Largest largest;
@@ -59,9 +55,9 @@ class Dense final : public Compressor {
     return sum_is_finite(wire_, std::bit_cast<float>(largest.get()), job.summed);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes) return sizes;
+    if (Rejected bad = check_sizes(job.payloads, payload_bytes(n))) return bad;
     for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       decode_dense(wire_, {.payloads = job.payloads,
                            .first = static_cast<size_t>(begin),
@@ -74,8 +70,6 @@ class Dense final : public Compressor {
   }
 
  private:
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   core::DType wire_;
 };
 
@@ -90,7 +84,7 @@ int64_t payload_bytes(const core::CompressorSpec& /*spec*/, const core::Extent& 
 }
 
 template <core::DType wire>
-TableRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, bool in_default_list) {
+CompressorRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, bool in_default_list) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = fidelity,
@@ -105,16 +99,19 @@ TableRow row(std::string_view name, std::string_view summary, core::Fidelity fid
 
 }  // namespace
 
-TableRow none() { return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, true); }
+CompressorRow none() { return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, true); }
 
 // The default 16-bit form: as wide a range as fp32, so that nothing overflows.
-TableRow bf16() {
+CompressorRow bf16() {
   return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision", core::Fidelity::half, true);
 }
 
 // Eight times as precise, but gradients above 65504 may overflow (which is seen, and skips the step): to be asked for.
-TableRow fp16() {
-  return row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half, false);
+CompressorRow fp16() {
+  CompressorRow made =
+      row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half, false);
+  made.traits.narrow = true;
+  return made;
 }
 
 }  // namespace gradtune::compress

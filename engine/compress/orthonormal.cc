@@ -18,7 +18,7 @@ constexpr int64_t kMostPieces = 64;
 
 }  // namespace
 
-void orthonormalise(float* columns, size_t rows, size_t count, Queue& queue) {
+void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue) {
   const auto n = static_cast<int64_t>(rows);
   const int64_t step = std::max(kBlockElements, round_up((n + kMostPieces - 1) / kMostPieces, 16));
   const int64_t pieces = (n + step - 1) / step;

@@ -16,6 +16,6 @@ namespace gradtune::compress {
 // rounding, and becomes zero, as does one that is not finite. Long columns are cut among the threads of the queue, in
 // pieces that do not depend on their number. Each pass frees a column of one before it and multiplies it with the next,
 // so a column is read and written 2 * (columns before it) + 2 times.
-void orthonormalise(float* columns, size_t rows, size_t count, Queue& queue);
+void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue);
 
 }  // namespace gradtune::compress

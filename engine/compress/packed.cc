@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "engine/compress/packed_kernels.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
@@ -70,20 +69,16 @@ int64_t used_bytes(std::span<const std::byte> payload) {
   return std::clamp(used, static_cast<int64_t>(sizeof(PayloadHeader)), static_cast<int64_t>(payload.size()));
 }
 
-class Packed final : public Compressor {
+class Packed final : public HostCompressor {
  public:
   Packed(core::CompressorSpec spec, const core::CompressorTraits& traits, PackedType type)
-      : spec_(std::move(spec)),
-        traits_(traits),
+      : HostCompressor(std::move(spec), traits),
         type_(type),
         id_(type == PackedType::f32 ? compressor_id("pk32") : compressor_id("pk16")) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
     const Layout layout = layout_of(type_, n);
     uint32_t* const ends = ends_of(job.payload);
@@ -116,15 +111,15 @@ class Packed final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
     const Layout layout = layout_of(type_, n);
     const Counts counts{layout.groups_at / kUsedUnit, layout.bytes / kUsedUnit};
-    if (core::Status status = check_frames(job.payloads, layout.bytes, id_, n, counts); !status) return status;
+    if (Rejected bad = check_frames(job.payloads, layout.bytes, id_, n, counts)) return bad;
     for (size_t p = 0; p < job.payloads.size(); ++p) {
       const int64_t used = layout.groups_at + begin_of(ends_of(job.payloads[p]), layout.runs);
       if (section_bytes(used) == used_bytes(job.payloads[p])) continue;
-      return bad_payload(p, job.payloads.size(), "the end of its groups is not where its header says");
+      return Rejection{p, "the end of its groups is not where its header says"};
     }
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, kRun, [&](int64_t begin, int64_t end) {
@@ -132,8 +127,7 @@ class Packed final : public Compressor {
       accepted.add(static_cast<uint32_t>(job.payloads.size() - good));
     });
     if (accepted.get() == 0) return {};
-    return bad_payload(job.payloads.size() - accepted.get(), job.payloads.size(),
-                       "the length of a group is not what its header says");
+    return Rejection{job.payloads.size() - accepted.get(), "the length of a group is not what its header says"};
   }
 
  private:
@@ -182,14 +176,12 @@ class Packed final : public Compressor {
     return valid ? bytes : -1;
   }
 
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   PackedType type_;
   uint32_t id_;
 };
 
 template <PackedType type>
-TableRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, double usual_use) {
+CompressorRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, double usual_use) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = fidelity,
@@ -208,11 +200,11 @@ TableRow row(std::string_view name, std::string_view summary, core::Fidelity fid
 
 }  // namespace
 
-TableRow packed() {
+CompressorRow packed() {
   return row<PackedType::f32>("packed", "fp32 with as few bits of exponent as it takes", core::Fidelity::exact, 0.8);
 }
 
-TableRow bf16packed() {
+CompressorRow bf16packed() {
   return row<PackedType::bf16>("bf16packed", "bfloat16 with as few bits of exponent as it takes", core::Fidelity::half,
                                0.7);
 }

@@ -28,7 +28,6 @@
 #include "engine/compress/dense_kernels.h"
 #include "engine/compress/matrix_kernels.h"
 #include "engine/compress/orthonormal.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
@@ -126,28 +125,25 @@ bool all_finite(const float* values, int64_t n) {
   return worst != kInfinityBits;
 }
 
-class PowerSgd final : public Compressor {
+class PowerSgd final : public HostCompressor {
  public:
-  PowerSgd(core::CompressorSpec spec, const core::CompressorTraits& traits) : spec_(std::move(spec)), traits_(traits) {}
+  PowerSgd(core::CompressorSpec spec, const core::CompressorTraits& traits) : HostCompressor(std::move(spec), traits) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
-  int64_t scratch_bytes(const core::Extent& extent) const override { return Layout(spec_, extent).scratch_bytes(); }
+  int64_t scratch_bytes(const core::Extent& extent) const override { return Layout(spec(), extent).scratch_bytes(); }
   int64_t round_bytes(const core::Extent& extent) const override {
-    const Layout layout(spec_, extent);
+    const Layout layout(spec(), extent);
     return 4 * (layout.p_numbers() + layout.q_numbers());
   }
-  int64_t state_bytes(const core::Extent& extent) const override { return 4 * Layout(spec_, extent).q_numbers(); }
+  int64_t state_bytes(const core::Extent& extent) const override { return 4 * Layout(spec(), extent).q_numbers(); }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
-    const Layout layout(spec_, {static_cast<int64_t>(job.gradient.size()), job.work.matrices});
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
+    const Layout layout(spec(), {static_cast<int64_t>(job.gradient.size()), job.work.matrices});
     return job.work.round == 0 ? encode_p(job, layout, queue) : encode_q(job, layout, queue);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
-    const Layout layout(spec_, {static_cast<int64_t>(job.out.size()), job.work.matrices});
-    if (core::Status sizes = check_sizes(job.payloads, layout.payload_bytes(job.work.round)); !sizes) return sizes;
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
+    const Layout layout(spec(), {static_cast<int64_t>(job.out.size()), job.work.matrices});
+    if (Rejected bad = check_sizes(job.payloads, layout.payload_bytes(job.work.round))) return bad;
     if (job.work.round == 0) {
       decode_p(job, layout, queue);
     } else {
@@ -162,7 +158,7 @@ class PowerSgd final : public Compressor {
   static float* q_of(const Work& work, const Layout& layout) { return p_of(work) + layout.p_numbers(); }
 
   // gradient + residual, which is kept where the next residual will be.
-  bool encode_p(const Encode& job, const Layout& layout, Queue& queue) const {
+  bool encode_p(const Encode& job, const Layout& layout, HostQueue& queue) const {
     auto* const p = reinterpret_cast<float*>(job.payload.data());
     layout.for_matrices([&](const Factors& of) {
       const int64_t columns = of.matrix.columns, stride = Layout::padded(columns);
@@ -206,7 +202,7 @@ class PowerSgd final : public Compressor {
     return q;
   }
 
-  static void decode_p(const Decode& job, const Layout& layout, Queue& queue) {
+  static void decode_p(const Decode& job, const Layout& layout, HostQueue& queue) {
     float* const p = p_of(job.work);
     add_up(job.payloads, p, layout.p_numbers(), queue);
     layout.for_matrices([&](const Factors& of) {
@@ -214,7 +210,7 @@ class PowerSgd final : public Compressor {
     });
   }
 
-  bool encode_q(const Encode& job, const Layout& layout, Queue& queue) const {
+  bool encode_q(const Encode& job, const Layout& layout, HostQueue& queue) const {
     auto* const q = reinterpret_cast<float*>(job.payload.data());
     layout.for_matrices([&](const Factors& of) {
       const float* const p = p_of(job.work) + of.p_at;
@@ -242,7 +238,7 @@ class PowerSgd final : public Compressor {
 
   // q = scale * M^T p: of strips of columns and of runs of rows, whose parts of the sums are added up in order.
   static void project(const Encode& job, const Layout& layout, const Factors& of, const float* matrix, const float* p,
-                      float* q, Queue& queue) {
+                      float* q, HostQueue& queue) {
     const int64_t rows = of.matrix.rows, columns = of.matrix.columns, rank = layout.rank();
     const int64_t run = Layout::rows_down(of.matrix), runs = Layout::partials(of.matrix);
     const int64_t strips = (columns + Layout::kStrip - 1) / Layout::kStrip;
@@ -269,7 +265,7 @@ class PowerSgd final : public Compressor {
     });
   }
 
-  static void decode_q(const Decode& job, const Layout& layout, Queue& queue) {
+  static void decode_q(const Decode& job, const Layout& layout, HostQueue& queue) {
     float* const q = q_of(job.work, layout);
     add_up(job.payloads, q, layout.q_numbers(), queue);
     if (job.work.state_next != nullptr) {
@@ -297,7 +293,7 @@ class PowerSgd final : public Compressor {
   }
 
   // The numbers at the front of all payloads.
-  static void add_up(std::span<const std::span<const std::byte>> payloads, float* sums, int64_t n, Queue& queue) {
+  static void add_up(std::span<const std::span<const std::byte>> payloads, float* sums, int64_t n, HostQueue& queue) {
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
       std::fill(sums + begin, sums + end, 0.0F);
       for (const std::span<const std::byte>& payload : payloads) {
@@ -315,7 +311,7 @@ class PowerSgd final : public Compressor {
     bool accumulate;
     bool stream;
   };
-  static void add_product(const Layout& layout, const Factors& of, const float* p, const float* q, Queue& queue,
+  static void add_product(const Layout& layout, const Factors& of, const float* p, const float* q, HostQueue& queue,
                           const Target& target) {
     const int64_t columns = of.matrix.columns;
     for_ranges(queue, of.matrix.rows, Layout::rows_across(of.matrix), [&](int64_t begin, int64_t end) {
@@ -334,16 +330,13 @@ class PowerSgd final : public Compressor {
                       .stream = target.stream});
     });
   }
-
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
 };
 
 constexpr double kRanks[] = {8, 4, 2, 1};
 
 }  // namespace
 
-TableRow powersgd() {
+CompressorRow powersgd() {
   return {.traits = {.name = "powersgd",
                      .summary = "matrices as products of narrow ones, of this rank",
                      .fidelity = core::Fidelity::lossy,

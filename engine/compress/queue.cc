@@ -5,6 +5,8 @@
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
+#include <cstring>
+
 #include "engine/core/result.h"
 
 #ifdef __SANITIZE_THREAD__
@@ -27,7 +29,7 @@ class TaskOrder {
 #endif
 };
 
-class SerialQueue final : public Queue {
+class SerialQueue final : public HostQueue {
  public:
   void for_blocks(int64_t blocks, void (*body)(void* context, int64_t block), void* context) override {
     for (int64_t block = 0; block < blocks; ++block) body(context, block);
@@ -35,7 +37,7 @@ class SerialQueue final : public Queue {
   int threads() const override { return 1; }
 };
 
-class ArenaQueue final : public Queue {
+class ArenaQueue final : public HostQueue {
  public:
   explicit ArenaQueue(int threads) : arena_(threads) {}
 
@@ -60,9 +62,17 @@ class ArenaQueue final : public Queue {
 
 }  // namespace
 
-std::unique_ptr<Queue> make_serial_queue() { return std::make_unique<SerialQueue>(); }
+void HostQueue::copy(void* to, const void* from, int64_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
-std::unique_ptr<Queue> make_arena_queue(int threads) {
+void HostQueue::fill(void* to, std::byte value, int64_t bytes) {
+  if (bytes > 0) std::memset(to, std::to_integer<int>(value), static_cast<size_t>(bytes));
+}
+
+std::unique_ptr<HostQueue> make_serial_queue() { return std::make_unique<SerialQueue>(); }
+
+std::unique_ptr<HostQueue> make_arena_queue(int threads) {
   core::check(threads >= 1, "an arena has at least one thread");
   return std::make_unique<ArenaQueue>(threads);
 }

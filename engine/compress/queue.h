@@ -1,20 +1,49 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a call's work runs. A host queue is the calling thread alone (placement `device` of a CPU job: the thread that
-// runs backward) or a oneTBB arena (placement `host`); calls on it have completed when they return. Compressors cut
-// their work into blocks whose limits do not depend on the number of threads, so results do not either.
+// Where work goes: to a host queue, which is the calling thread alone (placement `device` of a CPU job: the thread that
+// runs backward) or a oneTBB arena (placement `host`), or to a stream of a device. Calls on one queue come from one
+// thread at a time and are done in the order of the calls. On the host queues here they have completed when they return;
+// on others they are only asked for, and a fence tells when.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+
+#include "engine/core/fence.h"
+#include "engine/core/result.h"
+#include "engine/core/space.h"
 
 namespace gradtune::compress {
 
 class Queue {
  public:
   virtual ~Queue() = default;
+
+  virtual core::Space space() const = 0;
+
+  // What is asked for from now on begins after that point. A queue whose calls complete when they return waits here, up
+  // to the limit, and gives the error that the wait ended with; others return at once.
+  virtual core::Status after(const core::Fence& fence, int64_t timeout_ms) = 0;
+
+  // The end of all that was asked for so far.
+  virtual core::Fence mark() = 0;
+
+  // Memory of this queue's space, or host memory that its device can reach. The two do not overlap.
+  virtual void copy(void* to, const void* from, int64_t bytes) = 0;
+  virtual void fill(void* to, std::byte value, int64_t bytes) = 0;
+};
+
+// Compressors cut their work into blocks whose limits do not depend on the number of threads, so results do not either.
+class HostQueue : public Queue {
+ public:
+  core::Space space() const final { return core::Space::host; }
+  core::Status after(const core::Fence& fence, int64_t timeout_ms) override { return fence.wait(timeout_ms); }
+  core::Fence mark() override { return {}; }
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void fill(void* to, std::byte value, int64_t bytes) override;
 
   // Calls body(context, i) once for each i in [0, blocks), in any order, possibly at the same time; returns when all
   // are done. Must not be called from inside a body.
@@ -24,16 +53,22 @@ class Queue {
 
 // Runs body(i) for each block, without allocating.
 template <typename Body>
-void for_blocks(Queue& queue, int64_t blocks, Body&& body) {
+void for_blocks(HostQueue& queue, int64_t blocks, Body&& body) {
   queue.for_blocks(
       blocks, [](void* context, int64_t block) { (*static_cast<std::remove_reference_t<Body>*>(context))(block); },
       &body);
 }
 
+// That queue, which has to be one of the host.
+inline HostQueue& host(Queue& queue) {
+  core::check(queue.space() == core::Space::host, "work of the host goes to a host queue");
+  return static_cast<HostQueue&>(queue);
+}
+
 // The calling thread alone.
-std::unique_ptr<Queue> make_serial_queue();
+std::unique_ptr<HostQueue> make_serial_queue();
 
 // A oneTBB arena of that many threads, the calling one included.
-std::unique_ptr<Queue> make_arena_queue(int threads);
+std::unique_ptr<HostQueue> make_arena_queue(int threads);
 
 }  // namespace gradtune::compress

@@ -20,7 +20,6 @@
 #include <cmath>
 
 #include "engine/compress/add_by_pieces.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
 #include "engine/compress/topk_kernels.h"
@@ -125,20 +124,17 @@ constexpr int64_t kReadAtOnce = 4096, kErrorsAtOnce = 2048;
 constexpr int64_t kDecodedAtOnce = 64;
 constexpr size_t kFloatsOfLine = 64 / sizeof(float);
 
-class RandK final : public Compressor {
+class RandK final : public HostCompressor {
  public:
-  RandK(core::CompressorSpec spec, const core::CompressorTraits& traits) : spec_(std::move(spec)), traits_(traits) {}
+  RandK(core::CompressorSpec spec, const core::CompressorTraits& traits) : HostCompressor(std::move(spec), traits) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 
   // A block at a time, while it is in the cache.
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
     if (n == 0) return true;
-    const Strata strata(job.work, n, share_of(spec_.parameter, n), Strata::kMostAtOnce);
+    const Strata strata(job.work, n, share_of(spec().parameter, n), Strata::kMostAtOnce);
     auto* const values = reinterpret_cast<float*>(job.payload.data());
     const float factor = unsent_factor(job);
     Largest largest;
@@ -175,10 +171,11 @@ class RandK final : public Compressor {
     return finite_product(job.scale, largest.get()) && finite_product(factor, largest.get());
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    if (core::Status sizes = check_sizes(job.payloads, payload_bytes(n)); !sizes || n == 0) return sizes;
-    const Strata strata(job.work, n, share_of(spec_.parameter, n), kDecodedAtOnce);
+    if (Rejected bad = check_sizes(job.payloads, payload_bytes(n))) return bad;
+    if (n == 0) return {};
+    const Strata strata(job.work, n, share_of(spec().parameter, n), kDecodedAtOnce);
     add_by_pieces(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& write) {
       strata.for_sent(begin, end, [&](const Strata::Run& run) {
         add_run(job, run, sums);
@@ -214,16 +211,13 @@ class RandK final : public Compressor {
     }
     for (size_t i = 0; i < count; ++i) sums[elements[i]] = 0.0F + values[i];  // as to a zero: -0 becomes 0
   }
-
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
 };
 
 constexpr double kDensities[] = {0.3, 0.1, 0.05};
 
 }  // namespace
 
-TableRow randk() {
+CompressorRow randk() {
   return {.traits = {.name = "randk",
                      .summary = "this share of all elements, drawn at random",
                      .fidelity = core::Fidelity::lossy,

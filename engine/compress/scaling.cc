@@ -35,16 +35,16 @@ namespace gradtune::compress {
 
 HWY_EXPORT(scale_all);
 
-bool scale(const Scaling& job, Queue& queue) {
+void scale(const Scaling& job, Queue& queue) {
   core::check((job.residual == nullptr) == (job.residual_next == nullptr), "a residual has a next one");
   const auto n = static_cast<int64_t>(job.values.size());
   Largest largest;
-  for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
+  for_ranges(host(queue), n, task_elements(n), [&](int64_t begin, int64_t end) {
     largest.add(HWY_DYNAMIC_DISPATCH(scale_all)(job.values.data() + begin, offset(job.residual, begin),
                                                 offset(job.residual_next, begin), job.factor,
                                                 static_cast<size_t>(end - begin)));
   });
-  return largest.get() < kInfinityBits;
+  if (largest.get() >= kInfinityBits) job.verdict->nonfinite = 1;
 }
 
 }  // namespace gradtune::compress

@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "engine/compress/queue.h"
+#include "engine/compress/compressor.h"
 
 namespace gradtune::compress {
 
@@ -17,9 +17,10 @@ struct Scaling {
   const float* residual = nullptr;  // null, or as many elements, which are added first; then nothing is left of them:
   float* residual_next = nullptr;   // ... zeros are written here. Other memory; null as residual is
   float factor = 1;
+  Verdict* verdict = nullptr;  // never null; a result that is not finite is told there
 };
 
-// values[i] = (values[i] + residual[i]) * factor. Returns whether all results are finite.
-[[nodiscard]] bool scale(const Scaling& job, Queue& queue);
+// values[i] = (values[i] + residual[i]) * factor.
+void scale(const Scaling& job, Queue& queue);
 
 }  // namespace gradtune::compress

@@ -24,23 +24,19 @@ PayloadHeader header_of(std::span<const std::byte> payload) {
   return header;
 }
 
-core::Error bad_payload(size_t position, size_t payloads, std::string_view what) {
-  return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, payloads, what)};
-}
-
-core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes) {
+Rejected check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes) {
   core::check(!payloads.empty(), "a decode has at least one payload");
   for (size_t i = 0; i < payloads.size(); ++i) {
     if (payloads[i].size() != static_cast<size_t>(bytes)) {
-      return bad_payload(i, payloads.size(), fmt::format("size is {} bytes, not {}", payloads[i].size(), bytes));
+      return Rejection{i, fmt::format("size is {} bytes, not {}", payloads[i].size(), bytes)};
     }
   }
   return {};
 }
 
-core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
-                          int64_t n, const Counts& counts) {
-  if (core::Status sizes = check_sizes(payloads, bytes); !sizes) return sizes;
+Rejected check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
+                      int64_t n, const Counts& counts) {
+  if (Rejected bad = check_sizes(payloads, bytes)) return bad;
   for (size_t i = 0; i < payloads.size(); ++i) {
     core::check(reinterpret_cast<uintptr_t>(payloads[i].data()) % 16 == 0, "payloads are 16-byte aligned");
     const PayloadHeader header = header_of(payloads[i]);
@@ -57,12 +53,15 @@ core::Status check_frames(std::span<const std::span<const std::byte>> payloads, 
       const std::string rule = allowed.least == allowed.most
                                    ? fmt::format("not {:#x}", allowed.most)
                                    : fmt::format("not from {:#x} to {:#x}", allowed.least, allowed.most);
-      return bad_payload(i, payloads.size(), fmt::format("{} is {:#x}, {}", name, value, rule));
+      return Rejection{i, fmt::format("{} is {:#x}, {}", name, value, rule)};
     }
   }
   return {};
 }
 
+namespace {
+
+// What breaks it is a programmer's error.
 void check_encode(const Compressor& compressor, const Encode& job) {
   const auto n = static_cast<int64_t>(job.gradient.size());
   const core::Extent extent{n, job.work.matrices};
@@ -72,6 +71,7 @@ void check_encode(const Compressor& compressor, const Encode& job) {
               "the payload has payload_bytes");
   core::check(static_cast<int64_t>(job.scratch.size()) >= compressor.scratch_bytes(extent),
               "scratch has scratch_bytes");
+  core::check(job.verdict != nullptr, "a call has somewhere to tell what it found");
   core::check(job.scale > 0, "the scale is positive");
   core::check(job.summed > 0, "a sum has at least one payload");
   core::check(job.residual_next == nullptr || job.residual_next != job.residual,
@@ -82,6 +82,32 @@ void check_encode(const Compressor& compressor, const Encode& job) {
   core::check(n <= std::numeric_limits<uint32_t>::max(), "opaque payloads count elements in 32 bits");
   core::check(reinterpret_cast<uintptr_t>(job.payload.data()) % 16 == 0, "payloads are 16-byte aligned");
   core::check(reinterpret_cast<uintptr_t>(job.scratch.data()) % 16 == 0, "scratch is 16-byte aligned");
+}
+
+}  // namespace
+
+void HostCompressor::encode(const Encode& job, Queue& queue) const {
+  check_encode(*this, job);
+  if (!encode_on_host(job, host(queue))) job.verdict->nonfinite = 1;
+  job.verdict->used_bytes +=
+      traits_.used_bytes != nullptr ? traits_.used_bytes(job.payload) : static_cast<int64_t>(job.payload.size());
+}
+
+void HostCompressor::decode(const Decode& job, Queue& queue) const {
+  core::check(job.verdict != nullptr, "a call has somewhere to tell what it found");
+  const Rejected bad = decode_on_host(job, host(queue));
+  if (bad && job.verdict->rejected == 0) job.verdict->rejected = static_cast<uint32_t>(bad->position) + 1;
+}
+
+core::Error HostCompressor::defect(const Decode& job, size_t position) const {
+  std::vector<float> out(job.out.size());
+  Decode alone = job;
+  alone.payloads = job.payloads.subspan(position, 1);
+  alone.out = out;
+  alone.accumulate = false;
+  const Rejected bad = decode_on_host(alone, *make_serial_queue());
+  core::check(bad.has_value(), "a payload that was rejected has a defect");
+  return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, job.payloads.size(), bad->what)};
 }
 
 float unsent_factor(const Encode& job) {

@@ -11,8 +11,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <string_view>
+#include <string>
+#include <utility>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/round_up.h"
@@ -43,8 +45,12 @@ constexpr int64_t section_bytes(int64_t bytes) { return round_up(bytes, 16); }
 
 void write_header(std::span<std::byte> payload, uint32_t compressor, int64_t n, int64_t count);
 
-// "payload 2 of 4: index 7 is 9, ...".
-core::Error bad_payload(size_t position, size_t payloads, std::string_view what);
+// Why a payload can not be decoded: "index 7 is 9, ...".
+struct Rejection {
+  size_t position;  // of the payload
+  std::string what;
+};
+using Rejected = std::optional<Rejection>;
 
 // Of a payload that is long enough.
 PayloadHeader header_of(std::span<const std::byte> payload);
@@ -58,20 +64,36 @@ struct Counts {
 };
 
 // Sizes of all payloads, and of opaque ones every field of the header.
-core::Status check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes);
-core::Status check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
-                          int64_t n, const Counts& counts);
+Rejected check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes);
+Rejected check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
+                      int64_t n, const Counts& counts);
 
-// --- Rows of the table.
+// --- The compressors of this folder, which work on the host.
+
+class HostCompressor : public Compressor {
+ public:
+  HostCompressor(core::CompressorSpec spec, const core::CompressorTraits& traits)
+      : spec_(std::move(spec)), traits_(traits) {}
+
+  const core::CompressorTraits& traits() const final { return traits_; }
+  const core::CompressorSpec& spec() const final { return spec_; }
+  void encode(const Encode& job, Queue& queue) const final;
+  void decode(const Decode& job, Queue& queue) const final;
+  core::Error defect(const Decode& job, size_t position) const final;
+
+ private:
+  // As the contract's; whether all is finite.
+  virtual bool encode_on_host(const Encode& job, HostQueue& queue) const = 0;
+  virtual Rejected decode_on_host(const Decode& job, HostQueue& queue) const = 0;
+
+  const core::CompressorSpec spec_;
+  const core::CompressorTraits traits_;
+};
 
 template <class Made>
 std::unique_ptr<Compressor> make_as(const core::CompressorSpec& spec, const core::CompressorTraits& traits) {
   return std::make_unique<Made>(spec, traits);
 }
-
-// --- Checks of a call: what breaks them is a programmer's error.
-
-void check_encode(const Compressor& compressor, const Encode& job);
 
 // What error_scale * scale * p is in units of p. The first encode of a program has scale = 1/N and error_scale = N,
 // whose product is 1 but for rounding: then an element that was not sent is kept bit for bit.
@@ -125,13 +147,13 @@ constexpr T* offset(T* pointer, int64_t i) {
 
 // Runs body(begin, end) for the blocks of [0, n), all of `step` elements but the last.
 template <typename Body>
-void for_ranges(Queue& queue, int64_t n, int64_t step, Body&& body) {
+void for_ranges(HostQueue& queue, int64_t n, int64_t step, Body&& body) {
   for_blocks(queue, (n + step - 1) / step, [&](int64_t block) { body(block * step, std::min(n, (block + 1) * step)); });
 }
 
 // The lowest i in [0, n) with bad(i), or n. Meant for checks that find nothing: they cost one read.
 template <typename Bad>
-int64_t find_first(Queue& queue, int64_t n, const Bad& bad) {
+int64_t find_first(HostQueue& queue, int64_t n, const Bad& bad) {
   std::atomic<int64_t> first = n;
   for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
     bool any = false;

@@ -24,7 +24,6 @@
 // 80.2, 82.6, 85.3, 84.8. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 8.36, 9.28, 20.5,
 // 9.95; 4 ranks, fp32 5.80: 10.7, 12.1, 20.7, 5.97. None is in the default list.
 #include "engine/compress/blocks.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
 
@@ -48,20 +47,17 @@ BlockLayout layout_of(const Member& member, const core::CompressorSpec& spec, in
   return block_layout(block, n, scales_per_block(member.scales), (n + 7) / 8);
 }
 
-class Signs final : public Compressor {
+class Signs final : public HostCompressor {
  public:
   Signs(core::CompressorSpec spec, const core::CompressorTraits& traits, const Member& member)
-      : spec_(std::move(spec)), traits_(traits), member_(member) {}
+      : HostCompressor(std::move(spec), traits), member_(member) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
   int64_t state_bytes(const core::Extent& extent) const override { return member_.has_momentum ? 4 * extent.numel : 0; }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
-    const BlockLayout layout = layout_of(member_, spec_, n);
+    const BlockLayout layout = layout_of(member_, spec(), n);
     std::byte* payload = job.payload.data();
     write_frame(job.payload, layout, member_.id, n);
     std::atomic<bool> finite = true;
@@ -70,7 +66,7 @@ class Signs final : public Compressor {
     if (member_.has_momentum && job.work.state != nullptr) {
       momentum = {.before = reinterpret_cast<const float*>(job.work.state),
                   .next = reinterpret_cast<float*>(job.work.state_next),
-                  .decay = static_cast<float>(spec_.parameter)};
+                  .decay = static_cast<float>(spec().parameter)};
     }
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       const SignTarget to{.kind = member_.scales,
@@ -84,11 +80,10 @@ class Signs final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    const BlockLayout layout = layout_of(member_, spec_, n);
-    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks);
-    if (!status) return status;
+    const BlockLayout layout = layout_of(member_, spec(), n);
+    if (Rejected bad = check_frames(job.payloads, layout.bytes, member_.id, n, layout.blocks)) return bad;
     std::atomic<bool> good = true;
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
       decode_signs({.kind = member_.scales,
@@ -112,8 +107,6 @@ class Signs final : public Compressor {
     return layout.scales_at + layout.scales_before(element) * 4;
   }
 
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   Member member_;
 };
 
@@ -121,7 +114,7 @@ constexpr double kBlocks[] = {64, 256, 1024};
 constexpr double kMomenta[] = {0.9};
 
 template <const Member& member>
-TableRow row(std::string_view name, std::string_view summary, bool error_feedback, double usual_block) {
+CompressorRow row(std::string_view name, std::string_view summary, bool error_feedback, double usual_block) {
   const bool has_parameter = member.block == 0;
   return {.traits = {.name = name,
                      .summary = summary,
@@ -144,16 +137,16 @@ TableRow row(std::string_view name, std::string_view summary, bool error_feedbac
 
 }  // namespace
 
-TableRow efsignsgd() {
+CompressorRow efsignsgd() {
   return row<kEfSignSgd>("efsignsgd", "signs, and the mean magnitude of each block of elements", true, 64);
 }
 
-TableRow onebit() {
+CompressorRow onebit() {
   return row<kOneBit>("onebit", "signs, and the means of both sides of each block of elements", true, 256);
 }
 
-TableRow signum() {
-  TableRow made = row<kSigNum>("signum", "signs of the gradient's momentum, votes of 1 and -1", false, 0);
+CompressorRow signum() {
+  CompressorRow made = row<kSigNum>("signum", "signs of the gradient's momentum, votes of 1 and -1", false, 0);
   made.traits.parameter_name = "momentum";
   made.traits.parameter_default = 0.9;
   made.traits.parameter_min = 0.5;
@@ -162,6 +155,6 @@ TableRow signum() {
   return made;
 }
 
-TableRow signsgd() { return row<kSignSgd>("signsgd", "signs alone, votes of 1 and -1", false, 0); }
+CompressorRow signsgd() { return row<kSignSgd>("signsgd", "signs alone, votes of 1 and -1", false, 0); }
 
 }  // namespace gradtune::compress

@@ -3,11 +3,34 @@
 #include <array>
 
 #include "engine/compress/compressor.h"
-#include "engine/compress/rows.h"
 
 namespace gradtune::compress {
 
-std::span<const TableRow> table() {
+// Each source file of a compressor defines its own.
+CompressorRow none();        // dense.cc
+CompressorRow bf16();        // dense.cc
+CompressorRow fp16();        // dense.cc
+CompressorRow packed();      // packed.cc
+CompressorRow bf16packed();  // packed.cc
+CompressorRow topk();        // topk.cc
+CompressorRow threshk();     // topk.cc
+CompressorRow dgc();         // topk.cc
+CompressorRow efsignsgd();   // signs.cc
+CompressorRow onebit();      // signs.cc
+CompressorRow signsgd();     // signs.cc
+CompressorRow signum();      // signs.cc
+CompressorRow int8();        // block_codes.cc, and so are those that follow
+CompressorRow int8s();
+CompressorRow fp8e4m3();
+CompressorRow fp8e5m2();
+CompressorRow natural();
+CompressorRow terngrad();
+CompressorRow qsgd();
+CompressorRow powersgd();  // powersgd.cc
+CompressorRow randk();     // randk.cc
+CompressorRow thc();       // thc.cc
+
+std::span<const CompressorRow> compressor_table() {
   static const std::array rows{none(),     packed(), bf16(),      bf16packed(), fp16(),    topk(),
                                threshk(),  dgc(),    efsignsgd(), onebit(),     signsgd(), signum(),
                                int8(),     int8s(),  fp8e4m3(),   fp8e5m2(),    natural(), qsgd(),
@@ -17,13 +40,13 @@ std::span<const TableRow> table() {
 
 std::vector<core::CompressorTraits> known_traits() {
   std::vector<core::CompressorTraits> known;
-  for (const TableRow& row : table()) known.push_back(row.traits);
+  for (const CompressorRow& row : compressor_table()) known.push_back(row.traits);
   return known;
 }
 
 core::Result<std::unique_ptr<Compressor>> make_compressor(const core::CompressorSpec& spec) {
   std::string names;
-  for (const TableRow& row : table()) {
+  for (const CompressorRow& row : compressor_table()) {
     if (row.traits.name == spec.name) {
       const core::Status status = core::check_parameter(row.traits, spec.parameter);
       if (!status.ok()) return status.error();

@@ -27,7 +27,6 @@
 #include <limits>
 #include <string>
 
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
 #include "engine/compress/thc_kernels.h"
@@ -48,13 +47,11 @@ RotationSigns signs_of(const Random& random, int64_t element) {
   return signs;
 }
 
-class Thc final : public Compressor {
+class Thc final : public HostCompressor {
  public:
   Thc(core::CompressorSpec spec, const core::CompressorTraits& traits)
-      : spec_(std::move(spec)), traits_(traits), levels_(static_cast<int>(spec_.parameter)) {}
+      : HostCompressor(std::move(spec), traits), levels_(static_cast<int>(this->spec().parameter)) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   Summing summing(int round) const override {
     if (round == 0) return {.type = core::WireType::f32, .reduction = core::Reduction::max};
     return {.type = core::WireType::u8};
@@ -62,20 +59,19 @@ class Thc final : public Compressor {
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
   int64_t round_bytes(const core::Extent& extent) const override { return bytes_of(extent.numel, 0); }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
     return job.work.round == 0 ? encode_norms(job, n, queue) : encode_codes(job, n, queue);
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    if (core::Status sizes = check_sizes(job.payloads, bytes_of(n, job.work.round)); !sizes) return sizes;
+    if (Rejected bad = check_sizes(job.payloads, bytes_of(n, job.work.round))) return bad;
     return job.work.round == 0 ? decode_norms(job, n, queue) : decode_codes(job, n, queue);
   }
 
  private:
-  static bool encode_norms(const Encode& job, int64_t n, Queue& queue) {
+  static bool encode_norms(const Encode& job, int64_t n, HostQueue& queue) {
     auto* const norms = reinterpret_cast<float*>(job.payload.data());
     std::atomic<bool> finite = true;
     for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
@@ -91,7 +87,7 @@ class Thc final : public Compressor {
     return finite.load(std::memory_order_relaxed);
   }
 
-  static core::Status decode_norms(const Decode& job, int64_t n, Queue& queue) {
+  static Rejected decode_norms(const Decode& job, int64_t n, HostQueue& queue) {
     const int64_t blocks = block_count(n);
     auto* const largest = reinterpret_cast<float*>(job.work.round_memory);
     std::fill_n(largest, blocks, 0.0F);
@@ -100,16 +96,15 @@ class Thc final : public Compressor {
       const int64_t bad =
           find_first(queue, blocks, [&](int64_t i) { return !(norms[i] >= 0 && std::isfinite(norms[i])); });
       if (bad < blocks) {
-        return bad_payload(p, job.payloads.size(),
-                           "norm " + std::to_string(bad) + " is " + std::to_string(norms[bad]) +
-                               "; norms are finite and not negative");
+        return Rejection{p, "norm " + std::to_string(bad) + " is " + std::to_string(norms[bad]) +
+                                "; norms are finite and not negative"};
       }
       for (int64_t i = 0; i < blocks; ++i) largest[i] = std::max(largest[i], norms[i]);
     }
     return {};
   }
 
-  bool encode_codes(const Encode& job, int64_t n, Queue& queue) const {
+  bool encode_codes(const Encode& job, int64_t n, HostQueue& queue) const {
     for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       Blocks blocks;
       encode_thc(run_of(job, begin, end), {.blocks = blocks_of(job.work, begin, end, blocks),
@@ -121,7 +116,7 @@ class Thc final : public Compressor {
     return true;  // the first round has seen all elements
   }
 
-  core::Status decode_codes(const Decode& job, int64_t n, Queue& queue) const {
+  Rejected decode_codes(const Decode& job, int64_t n, HostQueue& queue) const {
     std::atomic<bool> good = true;
     for_ranges(queue, n, task_elements(n), [&](int64_t begin, int64_t end) {
       Blocks blocks;
@@ -150,16 +145,16 @@ class Thc final : public Compressor {
   }
 
   // The first sum that is larger than any can be.
-  core::Error bad_sum(const Decode& job) const {
+  Rejection bad_sum(const Decode& job) const {
     const int most = levels_ * job.summed;
     for (size_t p = 0; p < job.payloads.size(); ++p) {
       const std::span<const std::byte> sums = job.payloads[p];
       const auto bad =
           std::find_if(sums.begin(), sums.end(), [&](std::byte sum) { return std::to_integer<int>(sum) > most; });
       if (bad == sums.end()) continue;
-      return bad_payload(p, job.payloads.size(),
-                         "sum " + std::to_string(bad - sums.begin()) + " is " +
-                             std::to_string(std::to_integer<int>(*bad)) + "; sums are at most " + std::to_string(most));
+      return Rejection{p, "sum " + std::to_string(bad - sums.begin()) + " is " +
+                              std::to_string(std::to_integer<int>(*bad)) + "; sums are at most " +
+                              std::to_string(most)};
     }
     core::check(false, "one of the sums is too large");
     return {};
@@ -176,8 +171,6 @@ class Thc final : public Compressor {
     return {.low = -clamp, .unit = unit, .levels = levels_};
   }
 
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   int levels_;
 };
 
@@ -185,7 +178,7 @@ constexpr double kLevels[] = {60, 30, 15};  // of which 4, 8 and 17 ranks are th
 
 }  // namespace
 
-TableRow thc() {
+CompressorRow thc() {
   return {
       .traits = {
           .name = "thc",

@@ -39,7 +39,6 @@
 #include <optional>
 
 #include "engine/compress/add_by_pieces.h"
-#include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/topk_select.h"
 #include "engine/core/float16.h"
@@ -86,24 +85,21 @@ struct Layout {
         bytes(values_at + section_bytes(k * 2)) {}
 };
 
-class TopK final : public Compressor {
+class TopK final : public HostCompressor {
  public:
   TopK(core::CompressorSpec spec, const core::CompressorTraits& traits, const Member& member)
-      : spec_(std::move(spec)), traits_(traits), member_(member) {}
+      : HostCompressor(std::move(spec), traits), member_(member) {}
 
-  const core::CompressorTraits& traits() const override { return traits_; }
-  const core::CompressorSpec& spec() const override { return spec_; }
   int64_t scratch_bytes(const core::Extent& extent) const override {
-    return TopkSelection::scratch_bytes(extent.numel, Layout(spec_, extent.numel).k);
+    return TopkSelection::scratch_bytes(extent.numel, Layout(spec(), extent.numel).k);
   }
   int64_t state_bytes(const core::Extent& extent) const override {
     return member_.carries_bound ? kMomentumAt + (member_.has_momentum ? 4 * extent.numel : 0) : 0;
   }
 
-  bool encode(const Encode& job, Queue& queue) const override {
-    check_encode(*this, job);
+  bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
-    const Layout layout(spec_, n);
+    const Layout layout(spec(), n);
     std::byte* const payload = job.payload.data();
     const TopkSelection::Sent sent{reinterpret_cast<uint32_t*>(payload + layout.starts_at),
                                    reinterpret_cast<uint16_t*>(payload + layout.positions_at),
@@ -126,12 +122,11 @@ class TopK final : public Compressor {
     return finite;
   }
 
-  core::Status decode(const Decode& job, Queue& queue) const override {
+  Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    const Layout layout(spec_, n);
+    const Layout layout(spec(), n);
     const int64_t fewest = member_.carries_bound ? 0 : layout.k;
-    core::Status status = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k});
-    if (!status.ok()) return status;
+    if (Rejected bad = check_frames(job.payloads, layout.bytes, member_.id, n, {fewest, layout.k})) return bad;
     Largest rejected;  // how many payloads there are from the first bad one on
     const size_t payloads = job.payloads.size();
     add_by_pieces(job, queue, [&](int64_t begin, int64_t end, float* sums, const auto& write) {
@@ -150,7 +145,7 @@ class TopK final : public Compressor {
       }
     });
     if (rejected.get() == 0) return {};
-    return defect(job.payloads, job.payloads.size() - rejected.get(), layout, n);
+    return what_is_wrong(job.payloads, job.payloads.size() - rejected.get(), layout, n);
   }
 
  private:
@@ -201,32 +196,28 @@ class TopK final : public Compressor {
   }
 
   // What is bad in a payload that was rejected.
-  static core::Error defect(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
-                            int64_t n) {
+  static Rejection what_is_wrong(std::span<const std::span<const std::byte>> payloads, size_t p, const Layout& layout,
+                                 int64_t n) {
     for (int64_t index = 0; index < layout.blocks; ++index) {
       const auto [first, end] = range_of(payloads[p], layout, index);
       const std::optional<TopkBlock> block = block_of(payloads[p], layout, index);
       if (!block) {
-        return bad_payload(
-            p, payloads.size(),
-            fmt::format("start of block {} is {}, its end {}; starts ascend from 0 to the count", index, first, end));
+        return Rejection{p, fmt::format("start of block {} is {}, its end {}; starts ascend from 0 to the count", index,
+                                        first, end)};
       }
       const auto length = static_cast<uint32_t>(std::min(kBlockElements, n - index * kBlockElements));
       uint32_t least = 0;
       for (uint32_t i = 0; i < block->n; least = block->positions[i++] + 1U) {
         const uint32_t position = block->positions[i];
         if (position >= least && position < length) continue;
-        return bad_payload(p, payloads.size(),
-                           fmt::format("position {} in block {} is {}; they ascend and are below {}", first + i, index,
-                                       position, length));
+        return Rejection{p, fmt::format("position {} in block {} is {}; they ascend and are below {}", first + i, index,
+                                        position, length)};
       }
     }
     core::check(false, "a payload that was rejected has a defect");
     return {};
   }
 
-  core::CompressorSpec spec_;
-  core::CompressorTraits traits_;
   Member member_;
 };
 
@@ -239,7 +230,7 @@ constexpr core::HostWork host_work(const Member& member) {
 constexpr double kDensities[] = {0.1, 0.05, 0.02, 0.01};
 
 template <const Member& member>
-TableRow row(std::string_view name, std::string_view summary) {
+CompressorRow row(std::string_view name, std::string_view summary) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
@@ -261,12 +252,14 @@ TableRow row(std::string_view name, std::string_view summary) {
 
 }  // namespace
 
-TableRow topk() { return row<kTopK>("topk", "the largest elements, this share of all"); }
+CompressorRow topk() { return row<kTopK>("topk", "the largest elements, this share of all"); }
 
-TableRow threshk() {
+CompressorRow threshk() {
   return row<kThreshK>("threshk", "the largest elements, about this share of all, by the last step's threshold");
 }
 
-TableRow dgc() { return row<kDgc>("dgc", "the largest elements, about this share of all, of the gradient's momentum"); }
+CompressorRow dgc() {
+  return row<kDgc>("dgc", "the largest elements, about this share of all, of the gradient's momentum");
+}
 
 }  // namespace gradtune::compress

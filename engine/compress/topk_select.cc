@@ -44,7 +44,7 @@ int64_t TopkSelection::scratch_bytes(int64_t n, int64_t k) {
          section_bytes(blocks * static_cast<int64_t>(sizeof(Block))) + kBins * sizeof(uint32_t);
 }
 
-TopkSelection::TopkSelection(const Encode& job, int64_t k, const Carried& carried, Queue& queue)
+TopkSelection::TopkSelection(const Encode& job, int64_t k, const Carried& carried, HostQueue& queue)
     : job_(job),
       queue_(queue),
       carried_(carried),

@@ -38,7 +38,7 @@ class TopkSelection {
   };
 
   // 0 < k <= n.
-  TopkSelection(const Encode& job, int64_t k, const Carried& carried, Queue& queue);
+  TopkSelection(const Encode& job, int64_t k, const Carried& carried, HostQueue& queue);
 
   // Where the k elements go, in ascending order: for each block of kBlockElements how many were sent before it;
   // positions in their block; and scale * p as bfloat16, whose rounding is part of the error.
@@ -80,7 +80,7 @@ class TopkSelection {
   void add_unsent(int64_t block, const uint16_t* positions) const;
 
   const Encode& job_;
-  Queue& queue_;
+  HostQueue& queue_;
   const Carried carried_;
   int64_t n_, k_;
   int64_t count_;

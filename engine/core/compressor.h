@@ -101,6 +101,9 @@ struct CompressorTraits {
   // element is any different for it. So a bucket can be left as it is where its gradient is not finite.
   bool carries_nonfinite = false;
 
+  // Holds less than fp32 does: numbers that are finite may not be in the payload.
+  bool narrow = false;
+
   bool replaces_momentum = false;  // has that of the optimizer, which must have none of its own
 
   // Of how many ranks payloads can be added up; null: of any number.

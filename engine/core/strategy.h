@@ -23,10 +23,14 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
+// When a bucket's averages are needed: when backward returns, or when the next forward pass reads its parameters.
+enum class Due : uint8_t { backward, forward };
+
 // A run of gradient elements in backward order, of one dtype, that is compressed and sent as one.
 struct Bucket {
   std::vector<Slice> slices;
   Option option;
+  Due due = Due::backward;
 
   bool operator==(const Bucket&) const = default;
 };

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <span>
 
 #include "engine/compress/scaling.h"
@@ -17,33 +16,38 @@ using core::DType;
 // Gradients are payloads of the codec of their type, which can be decoded whatever they are.
 void read_plain(const BucketProgram& bucket, std::span<const std::byte> numbers, std::span<float> out,
                 compress::Queue& queue) {
-  const core::Status status = bucket.plain->decode({.payloads = {&numbers, 1}, .out = out}, queue);
-  core::check(status.ok(), "numbers have the size of their type");
+  compress::Verdict verdict;
+  bucket.plain->decode({.payloads = {&numbers, 1}, .out = out, .verdict = &verdict}, queue);
+  core::check(verdict.rejected == 0, "numbers have the size of their type");
 }
 
 // With the residual, of which nothing is left then.
-bool scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+void scale(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+           compress::Verdict& verdict) {
   const float factor = 1.0F / static_cast<float>(memory.size);
   if (bucket.dtype == DType::f32 || bucket.staging >= 0) {
     return compress::scale({.values = {dense(bucket, memory), static_cast<size_t>(bucket.numel)},
                             .residual = op.residual ? memory.residual : nullptr,
                             .residual_next = op.residual ? memory.residual_next : nullptr,
-                            .factor = factor},
+                            .factor = factor,
+                            .verdict = &verdict},
                            queue);
   }
   // 16-bit numbers in their place, which all ranks' are added to: as the codec of that type reads and writes them.
   constexpr int64_t kTile = 4096;
   std::array<float, kTile> tile;
-  bool finite = true;
   for (int64_t begin = 0; begin < bucket.numel; begin += kTile) {
     const std::span<float> values(tile.data(), static_cast<size_t>(std::min(kTile, bucket.numel - begin)));
     const std::span<std::byte> numbers(memory.gradient + begin * 2, values.size() * 2);
     read_plain(bucket, numbers, values, queue);
-    const compress::Encode job{
-        .gradient = values, .scale = factor, .summed = memory.size, .payload = numbers, .scratch = {}};
-    finite = bucket.plain->encode(job, queue) && finite;
+    bucket.plain->encode({.gradient = values,
+                          .scale = factor,
+                          .summed = memory.size,
+                          .payload = numbers,
+                          .scratch = {},
+                          .verdict = &verdict},
+                         queue);
   }
-  return finite;
 }
 
 std::span<std::byte> gradient_of(const BucketProgram& bucket, const BucketMemory& memory) {
@@ -58,17 +62,20 @@ void load(const BucketProgram& bucket, const BucketMemory& memory, compress::Que
 }
 
 // A 16-bit type may not hold what fp32 does.
-bool store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue) {
+void store(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue,
+           compress::Verdict& verdict) {
   const auto* const from = reinterpret_cast<const float*>(memory.pool + bucket.staging);
-  return bucket.plain->encode(
-      {.gradient = {from, static_cast<size_t>(bucket.numel)}, .payload = gradient_of(bucket, memory), .scratch = {}},
-      queue);
+  bucket.plain->encode({.gradient = {from, static_cast<size_t>(bucket.numel)},
+                        .payload = gradient_of(bucket, memory),
+                        .scratch = {},
+                        .verdict = &verdict},
+                       queue);
 }
 
-void pack(const Op& op, const BucketMemory& memory) {
+void pack(const Op& op, const BucketMemory& memory, compress::Queue& queue) {
   std::byte* to = memory.pool + op.output;
   for (const Payload& payload : op.payloads) {
-    std::memcpy(to, memory.pool + payload.offset, static_cast<size_t>(payload.bytes));
+    queue.copy(to, memory.pool + payload.offset, payload.bytes);
     to += payload.bytes;
   }
 }
@@ -88,9 +95,9 @@ compress::Work work_on(const Payload& payload, const BucketProgram& bucket, cons
   return work;
 }
 
-bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+void encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+            compress::Verdict& verdict) {
   const auto size = static_cast<float>(memory.size);
-  bool finite = true;
   for (const Payload& payload : op.payloads) {
     const compress::Encode job{
         .gradient = {dense(bucket, memory) + payload.range.begin, static_cast<size_t>(payload.range.length)},
@@ -102,14 +109,15 @@ bool encode(const BucketProgram& bucket, const Op& op, const BucketMemory& memor
         .summed = op.summed,
         .work = work_on(payload, bucket, op, memory),
         .payload = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)},
-        .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)}};
-    finite = op.codec->encode(job, queue) && finite;
+        .scratch = {memory.pool + op.scratch, static_cast<size_t>(op.scratch_bytes)},
+        .verdict = &verdict};
+    op.codec->encode(job, queue);
   }
-  return finite;
 }
 
 // Payloads of one range stand next to each other: they are added up in one pass.
-core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                    compress::Verdict& verdict) {
   constexpr size_t kAtOnce = 64;
   std::array<std::span<const std::byte>, kAtOnce> spans;
   for (size_t first = 0; first < op.payloads.size();) {
@@ -126,10 +134,14 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
         const Payload& payload = op.payloads[next++];
         spans[count++] = {memory.pool + payload.offset, static_cast<size_t>(payload.bytes)};
       }
-      core::Status status = op.codec->decode(
-          {.payloads = {spans.data(), count}, .summed = op.summed, .out = out, .accumulate = accumulate, .work = work},
-          queue);
-      if (!status) return status;
+      const compress::Decode job{.payloads = {spans.data(), count},
+                                 .summed = op.summed,
+                                 .out = out,
+                                 .accumulate = accumulate,
+                                 .work = work,
+                                 .verdict = &verdict};
+      op.codec->decode(job, queue);
+      if (queue.mark().passed() && verdict.rejected > 0) return op.codec->defect(job, verdict.rejected - 1);
       accumulate = true;
     }
     first = next;
@@ -143,17 +155,17 @@ float* dense(const BucketProgram& bucket, const BucketMemory& memory) {
   return reinterpret_cast<float*>(bucket.staging >= 0 ? memory.pool + bucket.staging : memory.gradient);
 }
 
-ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue) {
+core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                    compress::Verdict& verdict) {
   switch (op.kind) {
-    case Op::Kind::scale: return {.finite = scale(bucket, op, memory, queue), .status = {}};
-    case Op::Kind::pack: pack(op, memory); return {};
-    case Op::Kind::load: load(bucket, memory, queue); return {};
-    case Op::Kind::store: return {.finite = store(bucket, memory, queue), .status = {}};
-    case Op::Kind::encode: return {.finite = encode(bucket, op, memory, queue), .status = {}};
-    case Op::Kind::decode: return {.finite = true, .status = decode(bucket, op, memory, queue)};
-    case Op::Kind::collective: break;
+    case Op::Kind::scale: scale(bucket, op, memory, queue, verdict); break;
+    case Op::Kind::pack: pack(op, memory, queue); break;
+    case Op::Kind::load: load(bucket, memory, queue); break;
+    case Op::Kind::store: store(bucket, memory, queue, verdict); break;
+    case Op::Kind::encode: encode(bucket, op, memory, queue, verdict); break;
+    case Op::Kind::decode: return decode(bucket, op, memory, queue, verdict);
+    case Op::Kind::collective: core::check(false, "a collective is not run as computation");
   }
-  core::check(false, "a collective is not run as computation");
   return {};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs one operation of a bucket on the calling thread's queue: everything but collectives.
+// Asks a queue for one operation of a bucket: everything but collectives.
 #pragma once
 
 #include "engine/compress/compressor.h"
@@ -27,11 +27,9 @@ struct BucketMemory {
 // What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs it.
 float* dense(const BucketProgram& bucket, const BucketMemory& memory);
 
-// Finite is false when the bucket's gradient, or what became of it or will of sums like it, may hold a NaN or Inf.
-struct ComputeResult {
-  bool finite = true;
-  core::Status status;
-};
-ComputeResult run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue);
+// What is found goes to the verdict, which is of this operation alone. An error where a payload was rejected and the work
+// is done already; of a queue that works on, the verdict tells later.
+core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                    compress::Verdict& verdict);
 
 }  // namespace gradtune::exec

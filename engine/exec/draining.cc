@@ -22,7 +22,7 @@ struct Squares {
 };
 
 template <typename Body>
-void for_parts(int64_t n, compress::Queue& queue, Body body) {
+void for_parts(int64_t n, compress::HostQueue& queue, Body body) {
   const int64_t length = std::max(kLeastPart, (n + kMostParts - 1) / kMostParts);
   compress::for_blocks(queue, (n + length - 1) / length,
                        [&](int64_t part) { body(part, part * length, std::min(n, (part + 1) * length)); });
@@ -30,7 +30,7 @@ void for_parts(int64_t n, compress::Queue& queue, Body body) {
 
 // load(i): a gradient and its residual.
 template <typename Load>
-Squares squares(int64_t n, compress::Queue& queue, Load load) {
+Squares squares(int64_t n, compress::HostQueue& queue, Load load) {
   std::array<Squares, kMostParts> parts{};
   for_parts(n, queue, [&](int64_t part, int64_t begin, int64_t end) {
     Squares& sum = parts[static_cast<size_t>(part)];
@@ -57,7 +57,7 @@ Drained rule(const Squares& all) {
 }
 
 template <typename Type>
-Drained drain_as(const Drain& job, compress::Queue& queue) {
+Drained drain_as(const Drain& job, compress::HostQueue& queue) {
   auto* gradient = reinterpret_cast<typename Type::Stored*>(job.gradient);
   const Drained drained =
       rule(squares(job.n, queue, [&](int64_t i) { return std::pair(Type::load(gradient[i]), job.residual[i]); }));
@@ -74,7 +74,7 @@ Drained drain_as(const Drain& job, compress::Queue& queue) {
 
 }  // namespace
 
-Drained drain(const Drain& job, compress::Queue& queue) {
+Drained drain(const Drain& job, compress::HostQueue& queue) {
   switch (job.dtype) {
     case DType::f32: return drain_as<core::Plain<float>>(job, queue);
     case DType::bf16: return drain_as<core::Bf16>(job, queue);
@@ -83,7 +83,7 @@ Drained drain(const Drain& job, compress::Queue& queue) {
   return {};
 }
 
-Drained drain(const ParkedDrain& job, compress::Queue& queue) {
+Drained drain(const ParkedDrain& job, compress::HostQueue& queue) {
   const Drained drained = rule(squares(job.n, queue, [&](int64_t i) {
     job.residual[i] *= job.left_before;
     return std::pair(job.gradient[i], job.residual[i]);

@@ -39,7 +39,7 @@ struct Drained {
 
 // Two passes over gradient and residual. What is added and what is left are together what there was, but for the
 // rounding of the last sum. The same bits for every number of threads.
-Drained drain(const Drain& job, compress::Queue& queue);
+Drained drain(const Drain& job, compress::HostQueue& queue);
 
 // The same of residuals that are kept once, fp32 gradients only: they are first multiplied by what was left of them
 // after the step before, and what is left of them now is for the caller to keep (1 - share), or to forget.
@@ -49,6 +49,6 @@ struct ParkedDrain {
   float* residual;
   float left_before = 1;
 };
-Drained drain(const ParkedDrain& job, compress::Queue& queue);
+Drained drain(const ParkedDrain& job, compress::HostQueue& queue);
 
 }  // namespace gradtune::exec

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/compress/calls.h"
+
 namespace gradtune::exec {
 namespace {
 
@@ -40,7 +42,7 @@ Executor::~Executor() { stop(); }
 
 void Executor::stop() {
   if (std::exchange(stopped_, true)) return;
-  if (!finished_) groups_.abort();
+  if (done_ != Done::all) groups_.abort();
   fail({core::Error::Code::lost, "the executor was stopped"});
   end_threads();
 }
@@ -76,7 +78,7 @@ void Executor::end_threads() {
 // A programmer's error is found before anything has changed. Whatever else is thrown leaves nothing to go on with.
 template <typename Change>
 void Executor::change(const Change& change) {
-  if (failed_) return;
+  if (failed_ || !drain()) return;
   try {
     change();
   } catch (const core::ProgramError&) {
@@ -90,8 +92,17 @@ void Executor::set_gradients(const core::GradientTable& table, const Arenas& are
   change([&] { workspace_.set_gradients(table, arenas); });
 }
 
+void Executor::drop(int32_t slot) {
+  change([&] { workspace_.drop(slot); });
+}
+
+Carried Executor::carried(bool residuals, bool parked) {
+  drain().value();
+  return workspace_.carried(residuals, parked);
+}
+
 core::Status Executor::prepare(int32_t slot, const core::Strategy& strategy) {
-  if (failed_) return failure();
+  if (core::Status drained = drain(); !drained) return drained;
   try {
     return prepare_slot(slot, strategy);
   } catch (const core::ProgramError&) {
@@ -135,13 +146,10 @@ void Executor::commit(int32_t slot) {
 }
 
 void Executor::begin_program() {
-  first_op_.clear();
-  int32_t ops = 0;
-  for (const BucketProgram& bucket : workspace_.program()->buckets) {
-    first_op_.push_back(ops);
-    ops += static_cast<int32_t>(bucket.ops.size());
-  }
-  op_times_.assign(static_cast<size_t>(ops), {});
+  const Program& program = *workspace_.program();
+  op_times_.assign(static_cast<size_t>(program.ops), {});
+  fences_.assign(program.buckets.size(), {});
+  late_done_ = std::vector<std::atomic<bool>>(program.buckets.size());
 }
 
 core::Status Executor::self_test(const Program& program) const {
@@ -162,9 +170,9 @@ core::Status Executor::self_test(const Program& program) const {
                                  .work = work,
                                  .payload = bytes,
                                  .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
-      finite = codec->encode(job, *device_queue_) && finite;
+      finite = compress::encode_now(*codec, job, *device_queue_) && finite;
       const std::span<const std::byte> payloads[] = {bytes};
-      decoded = codec->decode({.payloads = payloads, .out = output, .work = work}, *device_queue_);
+      decoded = compress::decode_now(*codec, {.payloads = payloads, .out = output, .work = work}, *device_queue_);
     }
     if (!finite || !decoded) {
       return core::Error{core::Error::Code::corrupt,
@@ -189,20 +197,22 @@ bool Executor::drained(int32_t tensor) const {
 
 // --- a step, on the thread that runs backward ------------------------------------------------------------------------
 
-void Executor::begin_step() {
-  if (failed_) return;
-  core::check(finished_, "the step before has not been finished");
+core::Status Executor::begin_step() {
+  if (core::Status drained = drain(); !drained) return drained;
   workspace_.begin();
   times_ = {};
-  finished_ = false;
+  phase_ = Phase::running;
+  done_ = Done::nothing;
+  for (std::atomic<bool>& late : late_done_) late = false;
   post({.kind = Event::Kind::begin});
+  return {};
 }
 
 void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
   for (const Piece& piece : workspace_.pieces(tensor)) {
     if (failed_) return;
     const int64_t start_ns = values != nullptr ? clock_.now_ns() : 0;
-    const bool complete = workspace_.arrived(piece, values);
+    const bool complete = workspace_.arrived(piece, values, *device_queue_);
     if (values != nullptr) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
     if (!complete) continue;
     const int32_t leading = leading_device_ops(workspace_.bucket(piece.bucket));
@@ -214,11 +224,13 @@ void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
   drain_device_ops();
 }
 
-core::Status Executor::finish_step() {
+// With the work on the device that others left to this thread.
+template <typename Condition>
+core::Status Executor::wait_until(const Condition& holds) {
   // A collective that outlives its deadline tells so itself; this limit is for what should not happen.
   const int64_t limit_ms = comm::completion_limit_ms(options_.timeout_ms);
   int64_t progress = progress_, idle_ms = 0;
-  while (!finished_ && !failed_) {
+  while (!holds() && !failed_) {
     if (drain_device_ops()) continue;
     const int64_t start_ns = clock_.now_ns();
     const bool rung = device_bell_.wait_ms(std::min(limit_ms, comm::kAlarmPeriodMs));
@@ -235,24 +247,77 @@ core::Status Executor::finish_step() {
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
   }
   if (failed_) return failure();  // other threads may still write when operations began and ended
-  for (size_t b = 0; b < first_op_.size(); ++b) {
-    const std::vector<Op>& ops = workspace_.bucket(static_cast<int32_t>(b)).ops;
-    for (size_t op = 0; op < ops.size(); ++op) {
-      if (ops[op].kind != Op::Kind::collective) continue;
-      const OpTime& time = time_of(static_cast<int32_t>(b), static_cast<int32_t>(op));
-      times_.comm_ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
-    }
+  return {};
+}
+
+core::Status Executor::await_fences(core::Due due) const {
+  for (size_t b = 0; b < fences_.size(); ++b) {
+    if (workspace_.bucket(static_cast<int32_t>(b)).due != due) continue;
+    if (core::Status passed = fences_[b].wait(options_.timeout_ms); !passed) return passed;
   }
   return {};
 }
 
-core::Result<bool> Executor::settle(bool finite) {
+void Executor::add_comm_ms(core::Due due) {
+  for (const BucketProgram& bucket : workspace_.program()->buckets) {
+    if (bucket.due != due) continue;
+    for (size_t op = 0; op < bucket.ops.size(); ++op) {
+      if (bucket.ops[op].kind != Op::Kind::collective) continue;
+      const OpTime& time = op_times_[static_cast<size_t>(bucket.first_op) + op];
+      times_.comm_ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
+    }
+  }
+}
+
+core::Status Executor::finish_backward() {
+  if (failed_) return failure();
+  core::check(phase_ == Phase::running, "a backward pass is finished once in a step");
+  core::Status done = wait_until([&] { return done_ >= Done::backward; });
+  if (done) done = await_fences(core::Due::backward);
+  if (!done) {
+    fail(done.error());
+    return failure();
+  }
+  phase_ = Phase::averaged;
+  add_comm_ms(core::Due::backward);
+  return {};
+}
+
+core::Result<bool> Executor::conclude(bool finite) {
   if (failed_) return failure().error();
-  core::Result<bool> settled = false;
-  guarded("settling a step", [&] { settled = workspace_.settle(finite); });
-  if (!settled) fail(settled.error());
+  core::check(phase_ == Phase::averaged, "a step is concluded once, when its backward pass is finished");
+  core::Result<bool> counts = false;
+  guarded("concluding a step", [&] { counts = workspace_.conclude(finite, *device_queue_); });
+  if (!counts) fail(counts.error());
   if (failed_) return failure().error();
-  return settled;
+  phase_ = Phase::concluded;
+  return counts;
+}
+
+core::Status Executor::await(int32_t bucket) {
+  if (failed_) return failure();
+  if (phase_ == Phase::settled || workspace_.bucket(bucket).due == core::Due::backward) return {};
+  core::check(phase_ == Phase::concluded, "late buckets are waited for once the step's control word was told");
+  const auto index = static_cast<size_t>(bucket);
+  core::Status done = wait_until([&] { return late_done_[index].load(); });
+  if (done) done = fences_[index].wait(options_.timeout_ms);
+  if (done) guarded("a late bucket", [&] { done = workspace_.conclude_late(bucket, *device_queue_); });
+  if (!done) fail(done.error());
+  return failed_ ? failure() : core::Status();
+}
+
+core::Status Executor::drain() {
+  if (failed_) return failure();
+  if (phase_ == Phase::settled) return {};
+  core::check(phase_ == Phase::concluded, "a step ends when its control word was told");
+  if (core::Status done = wait_until([&] { return done_ == Done::all; }); !done) return done;
+  for (size_t b = 0; b < fences_.size(); ++b) {
+    if (core::Status done = await(static_cast<int32_t>(b)); !done) return done;
+  }
+  add_comm_ms(core::Due::forward);
+  guarded("settling a step", [&] { workspace_.settle(); });
+  phase_ = Phase::settled;
+  return failed_ ? failure() : core::Status();
 }
 
 bool Executor::drain_device_ops() {
@@ -265,12 +330,20 @@ bool Executor::drain_device_ops() {
   return any;
 }
 
-bool Executor::run_on_device(int32_t bucket, int32_t op) {
+// Behind what the bucket did before, on whatever queue.
+void Executor::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   OpTime& time = time_of(bucket, op);
+  core::Fence& fence = fences_[static_cast<size_t>(bucket)];
   time.begin_ns = clock_.now_ns();
-  const auto compute = [&] { workspace_.compute(bucket, op, *device_queue_); };
-  if (!guarded("on the thread that runs backward", compute)) return false;
+  queue.after(fence, options_.timeout_ms).value();
+  workspace_.compute(bucket, op, queue);
+  fence = queue.mark();
   time.end_ns = clock_.now_ns();
+}
+
+bool Executor::run_on_device(int32_t bucket, int32_t op) {
+  if (!guarded("on the thread that runs backward", [&] { compute(bucket, op, *device_queue_); })) return false;
+  const OpTime& time = time_of(bucket, op);
   const double ms = static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
   const Op::Kind kind = workspace_.op(bucket, op).kind;
   (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
@@ -296,28 +369,42 @@ void Executor::handle(const Event& event) {
   actions_.clear();
   switch (event.kind) {
     case Event::Kind::begin:
+      finite_ = true;
       scheduler_.begin(*workspace_.program());
       scheduler_.start(actions_);
       break;
-    case Event::Kind::bucket_ready: scheduler_.bucket_ready(event.bucket, event.op, actions_); break;
-    case Event::Kind::op_done: scheduler_.op_done(event.bucket, event.op, actions_); break;
+    case Event::Kind::bucket_ready:
+      look_at(event.bucket, 0, event.op);
+      scheduler_.bucket_ready(event.bucket, event.op, actions_);
+      break;
+    case Event::Kind::op_done:
+      look_at(event.bucket, event.op, event.op + 1);
+      scheduler_.op_done(event.bucket, event.op, actions_);
+      break;
     case Event::Kind::control_done: scheduler_.control_done(actions_); break;
     case Event::Kind::stop: break;
   }
   for (const Action& action : actions_) act(action);
 }
 
+// These operations are done.
+void Executor::look_at(int32_t bucket, int32_t first_op, int32_t last_op) {
+  for (int32_t op = first_op; op < last_op; ++op) finite_ = finite_ && workspace_.verdict(bucket, op).nonfinite == 0;
+}
+
 void Executor::act(const Action& action) {
   switch (action.kind) {
-    case Action::Kind::start:
-      time_of(action.bucket, action.op).begin_ns = clock_.now_ns();
-      groups_.at(workspace_.op(action.bucket, action.op).level)
-          .start(workspace_.collective(action.bucket, action.op, options_.timeout_ms), *this,
-                 token_of(action.bucket, action.op));
+    case Action::Kind::start: {
+      comm::Communicator& group = groups_.at(workspace_.op(action.bucket, action.op).level);
+      comm::Collective collective = workspace_.collective(action.bucket, action.op, options_.timeout_ms);
+      collective.after = fences_[static_cast<size_t>(action.bucket)];
+      time_of(action.bucket, action.op) = {.begin_ns = clock_.now_ns(),
+                                           .bytes = comm::link_bytes(collective, group.size())};
+      group.start(collective, *this, token_of(action.bucket, action.op));
       break;
+    }
     case Action::Kind::control:
-      groups_.control.start(workspace_.control(control_word_(workspace_.finite()), options_.timeout_ms), *this,
-                            kControlToken);
+      groups_.control.start(workspace_.control(control_word_(finite_), options_.timeout_ms), *this, kControlToken);
       break;
     case Action::Kind::run_device:
       device_ops_->push({.kind = Event::Kind::op_done, .bucket = action.bucket, .op = action.op});
@@ -327,8 +414,16 @@ void Executor::act(const Action& action) {
       host_ops_->push({.kind = Event::Kind::op_done, .bucket = action.bucket, .op = action.op});
       host_bell_.ring();
       break;
+    case Action::Kind::late_done:
+      late_done_[static_cast<size_t>(action.bucket)] = true;
+      device_bell_.ring();
+      break;
+    case Action::Kind::backward_done:
+      done_ = Done::backward;
+      device_bell_.ring();
+      break;
     case Action::Kind::finished:
-      finished_ = true;
+      done_ = Done::all;
       device_bell_.ring();
       break;
   }
@@ -349,17 +444,14 @@ void Executor::work_on_host() {
 }
 
 void Executor::run_on_host(const Event& event) {
-  OpTime& time = time_of(event.bucket, event.op);
-  time.begin_ns = clock_.now_ns();
-  workspace_.compute(event.bucket, event.op, *host_queue_);
-  time.end_ns = clock_.now_ns();
+  compute(event.bucket, event.op, *host_queue_);
   post(event);
 }
 
 // --- from any thread -------------------------------------------------------------------------------------------------
 
 // Not aborted here when it throws: this may be a thread of the communicator itself.
-void Executor::complete(uint64_t token, core::Status status) {
+void Executor::complete(uint64_t token, core::Status status, core::Fence done) {
   guarded("in a completion", [&] {
     if (!status) {
       fail(named(token, status.error()));
@@ -368,6 +460,7 @@ void Executor::complete(uint64_t token, core::Status status) {
       post({.kind = Event::Kind::control_done});
     } else {
       time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
+      fences_[static_cast<size_t>(bucket_of(token))] = done;
       post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
     }
   });

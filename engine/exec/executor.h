@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs strategies on one rank, with real threads: the core of core.h, pumped by one communication thread that issues
-// all collectives, by the thread that runs backward (placement `device`), and by a host thread that does one operation
-// after the other on all the workers of a oneTBB arena (placement `host`).
+// Runs strategies on one rank, with real threads: the scheduler of scheduler.h, pumped by one communication thread that
+// issues all collectives, by the thread that runs backward (placement `device`), and by a host thread that does one
+// operation after the other on all the workers of a oneTBB arena (placement `host`).
 //
 // Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from
 // another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
@@ -58,12 +58,13 @@ struct StepTimes {
 // of the executor's clock.
 struct OpTime {
   int64_t begin_ns = 0, end_ns = 0;
+  int64_t bytes = 0;  // of a collective: what the busiest link really carried of it (comm::link_bytes)
 };
 
 class Executor final : private comm::CompletionSink {
  public:
-  // Called on the communication thread once per step, after the last encode: returns this rank's control word. When
-  // finish_step returns, the word reduced by maximum is there.
+  // Called on the communication thread once per step, when it is known whether this rank's numbers are finite: returns
+  // this rank's control word. When finish_backward returns, the word reduced by maximum is there.
   using ControlWord = std::function<std::span<double>(bool finite)>;
 
   Executor(const comm::Groups& groups, const core::Clock& clock, const ExecutorOptions& options,
@@ -77,36 +78,45 @@ class Executor final : private comm::CompletionSink {
   // As in Workspace.
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
-  // Between steps. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
+  // Between steps; where buckets of the last one are still under way, these wait for them. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
   core::Status prepare(int32_t slot, const core::Strategy& strategy);
-  void drop(int32_t slot) { workspace_.drop(slot); }
+  void drop(int32_t slot);
   void run(int32_t slot);     // on trial
   void commit(int32_t slot);  // for good: residuals parked for other strategies drain (Workspace::commit)
 
-  // A step: begin, each tensor ready once, finish. After finish the gradients are averages; what became of residuals is
-  // decided by settle, once the reduced word told whether all ranks were finite. It tells whether the step was
-  // (Workspace::settle).
-  void begin_step();
-  //
+  // A step: begin, each tensor ready once, finish_backward, conclude; then await for each bucket that is due at the next
+  // forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and state
+  // holds.
+  core::Status begin_step();
   // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is
   // copied piece by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait
   // for all of it.
   void tensor_ready(int32_t tensor, const std::byte* values = nullptr);
-  core::Status finish_step();
-  core::Result<bool> settle(bool finite);
+  // Waits for the control word and for every bucket that is due at the end of backward.
+  core::Status finish_backward();
+  // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
+  // Workspace::conclude has them. Returns whether the step counts.
+  core::Result<bool> conclude(bool finite);
+  // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the calling
+  // thread. A second call returns at once.
+  core::Status await(int32_t bucket);
+  // Waits for all that is under way, and settles the step.
+  core::Status drain();
 
   const StepTimes& times() const { return times_; }
-  // Of the last step, bucket after bucket, as many as the program has operations. After finish_step.
+  // Of the last step, bucket after bucket, as many as the program has operations. After finish_backward; of buckets that
+  // are due later after drain.
   const std::vector<OpTime>& op_times() const { return op_times_; }
   const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }
   // As in Workspace, between steps.
-  Carried carried(bool residuals = false, bool parked = false) { return workspace_.carried(residuals, parked); }
+  Carried carried(bool residuals = false, bool parked = false);
   int64_t memory_bytes() const { return workspace_.memory_bytes(); }
   const core::Strategy& strategy() const { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
-  // What that bucket's compression lost in the last step, on this rank.
+  // What that bucket's compression lost in the last step, on this rank; after conclude. Of a bucket that is due at the
+  // next forward pass: in the step before that.
   core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   // Whether residuals were added to a part of that tensor in the last step, on this rank.
   bool drained(int32_t tensor) const;
@@ -126,7 +136,7 @@ class Executor final : private comm::CompletionSink {
   void end_threads();
   void begin_program();
 
-  void complete(uint64_t token, core::Status status) override;
+  void complete(uint64_t token, core::Status status, core::Fence done) override;
   void post(const Event& event);
   void fail(core::Error error) noexcept;
   core::Status failure();
@@ -140,9 +150,15 @@ class Executor final : private comm::CompletionSink {
   void act(const Action& action);
   void run_on_host(const Event& event);
 
+  template <typename Condition>
+  core::Status wait_until(const Condition& holds);
+  core::Status await_fences(core::Due due) const;
+  void add_comm_ms(core::Due due);
+  void compute(int32_t bucket, int32_t op, compress::Queue& queue);
+  void look_at(int32_t bucket, int32_t first_op, int32_t last_op);
   bool run_on_device(int32_t bucket, int32_t op);
   OpTime& time_of(int32_t bucket, int32_t op) {
-    return op_times_[static_cast<size_t>(first_op_[static_cast<size_t>(bucket)] + op)];
+    return op_times_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)];
   }
   bool drain_device_ops();
   core::Status self_test(const Program& program) const;
@@ -155,26 +171,31 @@ class Executor final : private comm::CompletionSink {
   Workspace workspace_;
 
   // Of the thread that runs backward.
-  std::unique_ptr<compress::Queue> device_queue_;
+  enum class Phase : uint8_t { settled, running, averaged, concluded } phase_ = Phase::settled;
+  std::unique_ptr<compress::HostQueue> device_queue_;
   StepTimes times_;
 
   // Of the communication thread.
   Scheduler scheduler_;
   std::vector<Action> actions_;
+  bool finite_ = true;  // this rank's numbers, as far as operations are done
 
   // Of the host thread, null without one.
-  std::unique_ptr<compress::Queue> host_queue_;
+  std::unique_ptr<compress::HostQueue> host_queue_;
 
   std::unique_ptr<EventRing<Event>> events_;      // to the communication thread
   std::unique_ptr<EventRing<Event>> device_ops_;  // to the thread that runs backward
   std::unique_ptr<EventRing<Event>> host_ops_;    // to the host thread
   Doorbell communication_bell_, device_bell_, host_bell_;
-  std::atomic<bool> finished_ = true;
+  // How far the step is; the communication thread tells the one that runs backward.
+  enum class Done : uint8_t { nothing, backward, all };
+  std::atomic<Done> done_ = Done::all;
+  std::vector<std::atomic<bool>> late_done_;  // per bucket: due at the next forward pass, and done
+  std::vector<core::Fence> fences_;           // per bucket: the end of its last operation
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;
   std::atomic<int64_t> progress_ = 0;  // events that the communication thread has handled
   std::vector<OpTime> op_times_;
-  std::vector<int32_t> first_op_;  // of each bucket, in op_times_
   std::mutex error_mutex_;
   core::Error error_{};
   core::BoundedThread communication_thread_, host_thread_;

@@ -60,8 +60,8 @@ void sample_banked(const Op& op, const BucketMemory& memory, const float* gradie
   });
 }
 
-void sample_again(const Op& op, const BucketMemory& memory, const float* gradient, int64_t at, compress::Queue& queue,
-                  LossSample& sample) {
+void sample_again(const Op& op, const BucketMemory& memory, const float* gradient, int64_t at,
+                  compress::HostQueue& queue, LossSample& sample) {
   std::byte* const pool = memory.pool + at;
   auto* in = reinterpret_cast<float*>(pool);
   float* out = in + kSample;
@@ -76,14 +76,18 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
   work.random.step = memory.step;
   std::byte* const payload = pool + 2 * kSample * static_cast<int64_t>(sizeof(float));
   const int64_t payload_bytes = op.codec->payload_bytes(n);
+  compress::Verdict verdict;
   const compress::Encode encode{
       .gradient = {in, static_cast<size_t>(n)},
       .work = work,
       .payload = {payload, static_cast<size_t>(payload_bytes)},
-      .scratch = {payload + aligned(payload_bytes), static_cast<size_t>(op.codec->scratch_bytes(n))}};
+      .scratch = {payload + aligned(payload_bytes), static_cast<size_t>(op.codec->scratch_bytes(n))},
+      .verdict = &verdict};
   const std::span<const std::byte> payloads[] = {encode.payload};
-  if (!op.codec->encode(encode, queue)) return;
-  if (!op.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work}, queue)) return;
+  op.codec->encode(encode, queue);
+  op.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work, .verdict = &verdict},
+                   queue);
+  if (verdict.nonfinite != 0 || verdict.rejected != 0) return;
   sample.given = squares(0, n, [&](int64_t i) { return in[i]; });
   sample.missed = squares(0, n, [&](int64_t i) { return in[i] - out[i]; });
 }
@@ -116,7 +120,7 @@ void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, Lo
   });
 }
 
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::HostQueue& queue,
                   LossSample& sample) {
   op.banks ? sample_banked(op, memory, dense(bucket, memory), sample)
            : sample_again(op, memory, dense(bucket, memory), bucket.sample, queue, sample);

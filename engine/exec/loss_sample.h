@@ -40,7 +40,7 @@ int64_t sample_bytes(const Op& op);
 void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, LossSample& sample);
 
 // After the sampled operation.
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::HostQueue& queue,
                   LossSample& sample);
 
 }  // namespace gradtune::exec

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/nonfinite.h"
 
-#include <cstring>
-
 namespace gradtune::exec {
 namespace {
 
@@ -17,10 +15,6 @@ void make_alike(std::byte* numbers, int64_t n, Bits infinity) {
 }
 
 }  // namespace
-
-void fill_with_nan(std::byte* numbers, core::DType dtype, int64_t n) {
-  if (n > 0) std::memset(numbers, 0xff, static_cast<size_t>(n * core::bytes_per_element(dtype)));
-}
 
 void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n) {
   switch (dtype) {

@@ -13,8 +13,8 @@
 
 namespace gradtune::exec {
 
-// All bits of a number set: a NaN in every dtype.
-void fill_with_nan(std::byte* numbers, core::DType dtype, int64_t n);
+// A number of such bytes is a NaN in every dtype.
+constexpr std::byte kNanByte{0xff};
 
 // Every NaN gets these bits; all other numbers stay.
 void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n);

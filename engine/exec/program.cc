@@ -18,6 +18,27 @@ int32_t op_of_step(const BucketProgram& bucket, int32_t step) {
   return found == bucket.ops.end() ? -1 : static_cast<int32_t>(found - bucket.ops.begin());
 }
 
+bool may_overflow(const Op& op) { return op.kind == Op::Kind::encode || op.kind == Op::Kind::scale; }
+
+// Sets judged_ops.
+core::Status find_judged(BucketProgram& bucket, const core::Option& option) {
+  for (size_t i = 0; i < bucket.ops.size(); ++i) {
+    const Op& op = bucket.ops[i];
+    if (!may_overflow(op)) continue;
+    const bool is_first = bucket.judged_ops == 0;
+    if (bucket.due == core::Due::backward || is_first) {
+      bucket.judged_ops = static_cast<int32_t>(i) + 1;
+    } else if (op.codec != nullptr && op.codec->traits().narrow) {
+      return core::Error{
+          core::Error::Code::invalid,
+          "program \"" + core::to_string(option) +
+              "\" of a bucket that is due at the next forward pass: " + std::string(op.codec->traits().name) +
+              " encodes again, and may overflow after ranks have agreed that all is finite"};
+    }
+  }
+  return {};
+}
+
 const char* plain_codec(core::DType dtype) {
   return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
 }
@@ -71,6 +92,10 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     }
     program->state_bytes = compiler.ends().state;
     program->keeps_residual = program->keeps_residual || compiled.keeps_residual;
+    compiled.first_op = program->ops;
+    program->ops += static_cast<int32_t>(compiled.ops.size());
+    compiled.due = bucket.due;
+    if (core::Status status = find_judged(compiled, bucket.option); !status) return status.error();
   }
   for (const core::Issue& issue : strategy.order) {
     const int32_t op = op_of_step(program->buckets[static_cast<size_t>(issue.bucket)], issue.step);

@@ -82,9 +82,14 @@ struct BucketProgram {
   bool keeps_residual = false;
   bool carries_nonfinite = true;  // so do all of its codecs, and it keeps no residual
   std::vector<Op> ops;            // of this rank: collectives that others hold among themselves are left out
-  int32_t tensors = 0;            // slices of this many tensors have to be ready
-  int32_t sampled_op = -1;        // whose error is looked at (loss_sample.h); -1: none loses anything
-  int64_t sample = -1;            // offset of what that needs in the pool
+  int32_t first_op = 0;           // number of the first of them among those of all buckets
+  core::Due due = core::Due::backward;
+  // How many operations have to be done before the step's control word may say whether all is finite: all up to the last
+  // that encodes or scales; of a bucket that is due later, up to the first, as what it encodes again can not overflow.
+  int32_t judged_ops = 0;
+  int32_t tensors = 0;      // slices of this many tensors have to be ready
+  int32_t sampled_op = -1;  // whose error is looked at (loss_sample.h); -1: none loses anything
+  int64_t sample = -1;      // offset of what that needs in the pool
 };
 
 // A slice of a tensor: in which bucket, and where in the tensor and in the arena. Elements.
@@ -108,6 +113,7 @@ struct Program {
   std::vector<std::vector<Piece>> pieces_of_tensor;
   int64_t pool_bytes = 0;
   int64_t state_bytes = 0;  // of all codecs
+  int32_t ops = 0;          // of all buckets
   bool keeps_residual = false;
   std::vector<std::unique_ptr<compress::Compressor>> codecs;
 };

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/scheduler.h"
 
+#include <algorithm>
+
 namespace gradtune::exec {
 
 int32_t leading_device_ops(const BucketProgram& bucket) {
@@ -18,12 +20,15 @@ void Scheduler::begin(const Program& program) {
   buckets_.assign(program.buckets.size(), State{});
   next_issue_ = 0;
   in_flight_ = 0;
-  open_buckets_ = static_cast<int32_t>(program.buckets.size());
-  control_started_ = control_done_ = false;
+  unjudged_ = static_cast<int32_t>(program.buckets.size());
+  late_ = static_cast<int32_t>(std::ranges::count(program.buckets, core::Due::forward, &BucketProgram::due));
+  due_ = unjudged_ - late_;
+  control_ = Control::held;
 }
 
 void Scheduler::bucket_ready(int32_t bucket, int32_t op, std::vector<Action>& actions) {
   buckets_[static_cast<size_t>(bucket)].op = op;
+  judge(bucket, actions);
   advance(bucket, actions);
 }
 
@@ -34,11 +39,28 @@ void Scheduler::op_done(int32_t bucket, int32_t op, std::vector<Action>& actions
     --in_flight_;
   }
   ++state.op;
+  judge(bucket, actions);
   advance(bucket, actions);
 }
 
+// Before anything else of the bucket: ranks learn of what is not finite as early as they can.
+void Scheduler::judge(int32_t bucket, std::vector<Action>& actions) {
+  State& state = buckets_[static_cast<size_t>(bucket)];
+  if (state.judged || state.op < program_->buckets[static_cast<size_t>(bucket)].judged_ops) return;
+  state.judged = true;
+  --unjudged_;
+  start_control(actions);
+}
+
+void Scheduler::start_control(std::vector<Action>& actions) {
+  if (unjudged_ > 0 || control_ != Control::held) return;
+  control_ = Control::started;
+  actions.push_back({Action::Kind::control});
+}
+
 void Scheduler::control_done(std::vector<Action>& actions) {
-  control_done_ = true;
+  control_ = Control::done;
+  if (due_ == 0) actions.push_back({Action::Kind::backward_done});
   finish_if_done(actions);
 }
 
@@ -46,8 +68,11 @@ void Scheduler::advance(int32_t bucket, std::vector<Action>& actions) {
   State& state = buckets_[static_cast<size_t>(bucket)];
   const std::vector<Op>& ops = program_->buckets[static_cast<size_t>(bucket)].ops;
   if (static_cast<size_t>(state.op) == ops.size()) {
-    --open_buckets_;
+    const bool is_late = program_->buckets[static_cast<size_t>(bucket)].due == core::Due::forward;
+    --(is_late ? late_ : due_);
     issue(actions);
+    if (is_late) actions.push_back({Action::Kind::late_done, bucket});
+    if (!is_late && due_ == 0 && control_ == Control::done) actions.push_back({Action::Kind::backward_done});
     finish_if_done(actions);
     return;
   }
@@ -72,14 +97,10 @@ void Scheduler::issue(std::vector<Action>& actions) {
     ++in_flight_;
     actions.push_back({Action::Kind::start, bucket, state.op});
   }
-  if (next_issue_ == order.size() && !control_started_) {
-    control_started_ = true;
-    actions.push_back({Action::Kind::control});
-  }
 }
 
 void Scheduler::finish_if_done(std::vector<Action>& actions) {
-  if (open_buckets_ == 0 && control_done_) actions.push_back({Action::Kind::finished});
+  if (due_ == 0 && late_ == 0 && control_ == Control::done) actions.push_back({Action::Kind::finished});
 }
 
 }  // namespace gradtune::exec

@@ -6,8 +6,11 @@
 // it, so what is simulated and what trains is the same code.
 //
 // Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order
-// and in no other, at most `in_flight` at once (I3); the control collective of the step goes out after all of them were
-// issued, which is after the last encode.
+// and in no other, at most `in_flight` at once; the step's control collective leaves as soon as every bucket has done
+// the operations that may find a number that is not finite (BucketProgram::judged_ops), whatever was issued by then.
+//
+// "Done" is said of what may be followed: work of the host has ended then, work of a device has been asked for, and its
+// fence orders what comes after it.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +22,13 @@ namespace gradtune::exec {
 
 struct Action {
   enum class Kind : uint8_t {
-    run_device,  // operation `op` of `bucket`, by the thread that runs backward
-    run_host,    // ... by oneTBB workers
-    start,       // the collective at `op` of `bucket`
-    control,     // the step's control collective
-    finished,    // every bucket is done and the control collective too
+    run_device,     // operation `op` of `bucket`, by the thread that runs backward
+    run_host,       // ... by oneTBB workers
+    start,          // the collective at `op` of `bucket`
+    control,        // the step's control collective
+    late_done,      // `bucket`, which is due at the next forward pass, is done
+    backward_done,  // the control collective and every bucket that is due at the end of backward are done
+    finished,       // every bucket is done, and the control collective
   } kind;
   int32_t bucket = -1;
   int32_t op = -1;
@@ -45,7 +50,7 @@ class Scheduler {
   void control_done(std::vector<Action>& actions);
 
   // For a step without buckets, whose control collective may start at once.
-  void start(std::vector<Action>& actions) { issue(actions); }
+  void start(std::vector<Action>& actions) { start_control(actions); }
 
   int in_flight() const { return in_flight_; }
 
@@ -54,12 +59,15 @@ class Scheduler {
 
  private:
   void advance(int32_t bucket, std::vector<Action>& actions);
+  void judge(int32_t bucket, std::vector<Action>& actions);
+  void start_control(std::vector<Action>& actions);
   void issue(std::vector<Action>& actions);
   void finish_if_done(std::vector<Action>& actions);
 
   struct State {
     int32_t op = 0;          // the next operation
     bool may_issue = false;  // it is a collective and waits for its turn
+    bool judged = false;
 
     bool operator==(const State&) const = default;
   };
@@ -67,9 +75,9 @@ class Scheduler {
   std::vector<State> buckets_;
   size_t next_issue_ = 0;
   int in_flight_ = 0;
-  int32_t open_buckets_ = 0;
-  bool control_started_ = false;
-  bool control_done_ = false;
+  int32_t unjudged_ = 0;        // buckets that hold the control collective back
+  int32_t due_ = 0, late_ = 0;  // buckets that are not done: due at the end of backward, and later
+  enum class Control : uint8_t { held, started, done } control_ = Control::held;
 };
 
 // How many of a bucket's operations, from the first, run on the thread that runs backward before anything else.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <new>
 #include <set>
 #include <utility>
@@ -119,8 +118,12 @@ void Workspace::run(int32_t slot) {
   residuals_.enter(*program_);
   take_residuals();
   states_.clear();
-  missing_tensors_.reserve(program_->buckets.size());
-  samples_.reserve(program_->buckets.size());
+  missing_tensors_.assign(program_->buckets.size(), 0);
+  samples_.assign(program_->buckets.size(), {});
+  verdicts_.assign(static_cast<size_t>(program_->ops), {});
+  rejections_.assign(program_->buckets.size(), std::nullopt);
+  losses_.assign(program_->buckets.size(), {});
+  is_concluded_.assign(program_->buckets.size(), false);
 }
 
 void Workspace::commit(int32_t slot) {
@@ -189,22 +192,24 @@ Carried Workspace::carried(bool residuals, bool parked) {
 
 void Workspace::begin() {
   core::check(program_ != nullptr, "a strategy must be in force before a step begins");
-  missing_tensors_.resize(program_->buckets.size());
   for (size_t b = 0; b < missing_tensors_.size(); ++b) {
     missing_tensors_[b] = program_->buckets[b].tensors;
     drains_[b].last = drains_[b].last_parked = {};
   }
-  samples_.assign(program_->buckets.size(), {});
+  std::ranges::fill(samples_, LossSample());
+  std::ranges::fill(verdicts_, compress::Verdict());
+  std::ranges::fill(rejections_, std::nullopt);
+  std::fill(is_concluded_.begin(), is_concluded_.end(), false);
   control_.clear();
-  finite_ = true;
+  counts_ = false;
 }
 
-bool Workspace::arrived(const Piece& piece, const std::byte* values) {
+bool Workspace::arrived(const Piece& piece, const std::byte* values, compress::Queue& queue) {
   const BucketProgram& bucket = this->bucket(piece.bucket);
   const int64_t width = core::bytes_per_element(bucket.dtype);
   if (values != nullptr) {
-    std::memcpy(arenas_[static_cast<size_t>(bucket.dtype)].data + piece.arena_begin * width,
-                values + piece.tensor_begin * width, static_cast<size_t>(piece.length * width));
+    queue.copy(arenas_[static_cast<size_t>(bucket.dtype)].data + piece.arena_begin * width,
+               values + piece.tensor_begin * width, piece.length * width);
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
 }
@@ -214,18 +219,16 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   const BucketMemory memory = memory_of(bucket);
   const bool is_staged = program.staging >= 0;
   if (op == 0 && !is_staged) begin_bucket(bucket, queue);
-  const ComputeResult result = run_op(program, this->op(bucket, op), memory, queue);
+  compress::Verdict& verdict = verdicts_[static_cast<size_t>(program.first_op + op)];
+  core::Status decoded = run_op(program, this->op(bucket, op), memory, queue, verdict);
   if (op == 0 && is_staged) begin_bucket(bucket, queue);  // it was loaded
   if (op == program.sampled_op) {
-    sample_error(program, this->op(bucket, op), memory, queue, samples_[static_cast<size_t>(bucket)]);
+    sample_error(program, this->op(bucket, op), memory, compress::host(queue), samples_[static_cast<size_t>(bucket)]);
   }
-  if (!result.finite) finite_.store(false, std::memory_order_relaxed);
-  if (result.status) return;
-  const std::lock_guard lock(undecodable_mutex_);
-  if (undecodable_ && !undecodable_->is_excusable) return;
-  undecodable_ = {
-      {result.status.error().code, "bucket " + std::to_string(bucket) + ": " + result.status.error().message},
-      /*is_excusable=*/!program.carries_nonfinite};
+  std::optional<core::Error>& rejected = rejections_[static_cast<size_t>(bucket)];
+  if (!decoded && !rejected) {
+    rejected = {decoded.error().code, "bucket " + std::to_string(bucket) + ": " + decoded.error().message};
+  }
 }
 
 // With what the rest of the bucket's operations take for its gradient.
@@ -239,7 +242,7 @@ void Workspace::begin_bucket(int32_t bucket, compress::Queue& queue) {
                                         .n = program.numel,
                                         .residual = residuals_.parked(program),
                                         .left_before = std::exchange(residuals_.parked_share(index), 1.0F)},
-                                       queue);
+                                       compress::host(queue));
   }
   if (!drains_[index].is_due || !residuals_.allocated()) return;
   const bool is_staged = program.staging >= 0;
@@ -248,15 +251,15 @@ void Workspace::begin_bucket(int32_t bucket, compress::Queue& queue) {
                                .n = program.numel,
                                .residual = residuals_.current(program, index),
                                .residual_next = residuals_.next(program, index)},
-                              queue);
+                              compress::host(queue));
 }
 
-core::BucketLoss Workspace::loss(int32_t bucket) const {
+void Workspace::keep_loss(int32_t bucket) {
   const LossSample& sample = samples_[static_cast<size_t>(bucket)];
   core::BucketLoss loss;
   if (sample.given > 0) loss.error = std::sqrt(sample.missed / sample.given);
   if (sample.gradient > 0) loss.residual = std::sqrt(sample.residual / sample.gradient);
-  return loss;
+  losses_[static_cast<size_t>(bucket)] = loss;
 }
 
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
@@ -275,26 +278,69 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           .timeout_ms = timeout_ms};
 }
 
-core::Result<bool> Workspace::settle(bool finite) {
-  const std::optional<Undecodable> undecodable = std::exchange(undecodable_, std::nullopt);
-  if (undecodable && (finite || !undecodable->is_excusable)) return undecodable->error;
-  if (finite && finite_) {
-    settle_residuals();
-    states_.swap();
-    ++step_;
-    return true;
-  }
-  spread_nan();
-  return false;
+bool Workspace::is_finite(int32_t bucket) const {
+  const BucketProgram& program = this->bucket(bucket);
+  const auto first = verdicts_.begin() + program.first_op;
+  return std::all_of(first, first + static_cast<std::ptrdiff_t>(program.ops.size()),
+                     [](const compress::Verdict& verdict) { return verdict.nonfinite == 0; });
 }
 
-void Workspace::spread_nan() {
-  const bool was_drained = !control_.empty() && control_.back() != 0;
+// What was found of the bucket's payloads, unless values that are not finite excuse it.
+core::Status Workspace::rejection(int32_t bucket, bool finite) const {
+  const std::optional<core::Error>& rejected = rejections_[static_cast<size_t>(bucket)];
+  const bool is_excused = !finite && !this->bucket(bucket).carries_nonfinite;
+  if (rejected && !is_excused) return *rejected;
+  return {};
+}
+
+core::Result<bool> Workspace::conclude(bool finite, compress::Queue& queue) {
+  const auto buckets = static_cast<int32_t>(program_->buckets.size());
+  counts_ = finite;
+  for (int32_t b = 0; b < buckets; ++b) {
+    if (bucket(b).due != core::Due::backward) continue;
+    if (core::Status decoded = rejection(b, finite); !decoded) return decoded.error();
+    counts_ = counts_ && is_finite(b);
+    keep_loss(b);
+  }
+  for (int32_t b = 0; b < buckets && !counts_; ++b) {
+    if (bucket(b).due == core::Due::backward) poison(b, queue);
+  }
+  return counts_;
+}
+
+core::Status Workspace::conclude_late(int32_t bucket, compress::Queue& queue) {
+  const auto index = static_cast<size_t>(bucket);
+  if (is_concluded_[index]) return {};
+  is_concluded_[index] = true;
+  if (core::Status decoded = rejection(bucket, counts_); !decoded) return decoded;
+  if (!counts_) {
+    poison(bucket, queue);
+  } else if (!is_finite(bucket)) {
+    return core::Error{core::Error::Code::corrupt, "bucket " + std::to_string(bucket) +
+                                                       " is not finite, though all ranks were when backward ended"};
+  }
+  return {};
+}
+
+void Workspace::settle() {
   for (size_t b = 0; b < program_->buckets.size(); ++b) {
-    const BucketProgram& bucket = program_->buckets[b];
-    std::byte* const gradient = memory_of(static_cast<int32_t>(b)).gradient;
-    bucket.carries_nonfinite && !was_drained ? make_nans_alike(gradient, bucket.dtype, bucket.numel)
-                                             : fill_with_nan(gradient, bucket.dtype, bucket.numel);
+    if (program_->buckets[b].due == core::Due::forward) keep_loss(static_cast<int32_t>(b));
+  }
+  if (!counts_) return;
+  settle_residuals();
+  states_.swap();
+  ++step_;
+}
+
+void Workspace::poison(int32_t index, compress::Queue& queue) {
+  const bool was_drained = !control_.empty() && control_.back() != 0;
+  const BucketProgram& program = bucket(index);
+  std::byte* const gradient = memory_of(index).gradient;
+  if (program.carries_nonfinite && !was_drained) {
+    core::check(queue.space() == core::Space::host, "gradients are in memory of the host");
+    make_nans_alike(gradient, program.dtype, program.numel);
+  } else {
+    queue.fill(gradient, kNanByte, program.numel * core::bytes_per_element(program.dtype));
   }
 }
 

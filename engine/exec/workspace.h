@@ -7,12 +7,10 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -68,12 +66,13 @@ class Workspace {
     return program_->pieces_of_tensor[static_cast<size_t>(tensor)];
   }
 
-  // A step, which allocates nothing: begin, every piece arrived, every operation, settle.
+  // A step, which allocates nothing: begin, every piece arrived, every operation, conclude, conclude_late for each bucket
+  // that is due at the next forward pass, settle.
   void begin();
 
   // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null
   // and it is in its place. Returns whether its bucket is complete.
-  bool arrived(const Piece& piece, const std::byte* values);
+  bool arrived(const Piece& piece, const std::byte* values, compress::Queue& queue);
 
   // From any thread, operations of different buckets at once.
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
@@ -85,22 +84,34 @@ class Workspace {
   comm::Collective control(std::span<double> word, int64_t timeout_ms);
   void control_done();
 
-  bool finite() const { return finite_; }  // of this rank, so far
-  // What that bucket's compression lost in the step, on this rank.
-  core::BucketLoss loss(int32_t bucket) const;
+  // Of an operation that is done.
+  const compress::Verdict& verdict(int32_t bucket, int32_t op) const {
+    return verdicts_[static_cast<size_t>(this->bucket(bucket).first_op + op)];
+  }
+  // What that bucket's compression lost on this rank, in the step that was concluded last; of a bucket that is due at the
+  // next forward pass in the one that was settled last.
+  core::BucketLoss loss(int32_t bucket) const { return losses_[static_cast<size_t>(bucket)]; }
   // Whether residuals were added to the gradients of that bucket in the step, on this rank.
   bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
 
-  // After the step, with whether all ranks were `finite` before the last collective; tells whether the step was. Averages
-  // may still be too large for the gradients' type, which all ranks find alike as they have the same bits. Of a finite
-  // step, what became of residuals and of codecs' state holds; of another both stay as before the step, and gradients
-  // are, with the same bits on all ranks:
+  // With whether all ranks were `finite` by the control word, once that and all buckets that are due at the end of
+  // backward are done. Returns whether the step counts. Averages may still be too large for the gradients' type, which
+  // all ranks find alike as they have the same bits. Where the step does not count, its gradients are, with the same bits
+  // on all ranks:
   //   as they are   in buckets that carry what is not finite (BucketProgram): it is where plain sums have it
   //   NaN           in all others, and in all where residuals were drained on some rank, which they then hold and are
   //                 still owed: so all ranks and every scaler see it
   // A payload that can not be decoded is what becomes of values that are not finite; it is an error when all ranks were,
   // and in a bucket that carries them.
-  core::Result<bool> settle(bool finite);
+  core::Result<bool> conclude(bool finite, compress::Queue& queue);
+
+  // The same of a bucket that is due at the next forward pass, once it is done. That it is not finite where all ranks were
+  // is an error: they have agreed on the step. A second call does nothing.
+  core::Status conclude_late(int32_t bucket, compress::Queue& queue);
+
+  // Of a step that counts, what became of residuals and of codecs' state holds from now on; of another both stay as
+  // before it.
+  void settle();
 
   // Between steps, with a strategy in force. `residuals`, `parked`: allocates them if need be.
   Carried carried(bool residuals = false, bool parked = false);
@@ -114,7 +125,10 @@ class Workspace {
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
   BucketMemory memory_of(int32_t bucket) const;
   void begin_bucket(int32_t bucket, compress::Queue& queue);
-  void spread_nan();
+  bool is_finite(int32_t bucket) const;
+  core::Status rejection(int32_t bucket, bool finite) const;
+  void poison(int32_t bucket, compress::Queue& queue);
+  void keep_loss(int32_t bucket);
   void settle_residuals();
   void take_residuals();
   bool needs_parked(const Program& program) const;
@@ -141,16 +155,14 @@ class Workspace {
   uint32_t step_ = 0;  // steps that were settled as finite: on all ranks the same ones
 
   // Of the step.
-  std::vector<int32_t> missing_tensors_;  // per bucket
-  std::vector<LossSample> samples_;       // per bucket
-  std::atomic<bool> finite_ = true;
-  struct Undecodable {
-    core::Error error;
-    bool is_excusable;  // by values that are not finite
-  };
-  std::mutex undecodable_mutex_;
-  std::optional<Undecodable> undecodable_;  // until settle knows whether it matters
-  std::vector<double> control_;             // the word, and whether residuals were drained: of this rank, then of any
+  std::vector<int32_t> missing_tensors_;                // per bucket
+  std::vector<LossSample> samples_;                     // per bucket
+  std::vector<compress::Verdict> verdicts_;             // per operation
+  std::vector<std::optional<core::Error>> rejections_;  // per bucket: a payload that could not be decoded
+  std::vector<core::BucketLoss> losses_;                // per bucket
+  bool counts_ = false;                                 // once it was concluded
+  std::vector<bool> is_concluded_;                      // per bucket that is due at the next forward pass
+  std::vector<double> control_;  // the word, and whether residuals were drained: of this rank, then of any
   std::span<double> word_;
 };
 

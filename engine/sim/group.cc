@@ -126,7 +126,7 @@ class Group : public std::enable_shared_from_this<Group> {
     if (!open) meetings_.erase(found);
     --me.under_way;
     world_.note(rank, status ? "told" : "told of failure", static_cast<uint64_t>(number));
-    call->sink->complete(call->token, status);
+    call->sink->complete(call->token, status, {});
   }
 
   World& world_;

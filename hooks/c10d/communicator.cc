@@ -95,9 +95,10 @@ class C10dCommunicator final : public comm::Communicator {
 
   void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
     if (aborted_) {
-      sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"});
+      sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"}, {});
       return;
     }
+    if (!comm::await_buffers(collective, sink, token)) return;
     longest_ms_ = std::max(longest_ms_, collective.timeout_ms);
     std::shared_ptr<Running> running;
     try {
@@ -111,7 +112,7 @@ class C10dCommunicator final : public comm::Communicator {
       if (running) {
         running->end(std::move(failed));
       } else {
-        sink.complete(token, std::move(failed));
+        sink.complete(token, std::move(failed), {});
       }
     }
   }
@@ -149,7 +150,7 @@ class C10dCommunicator final : public comm::Communicator {
       }
       if (parts) owner_.give_back(std::move(*parts));
       try {
-        sink_.complete(token_, std::move(status));
+        sink_.complete(token_, std::move(status), {});
       } catch (...) {
         // It was told.
       }

@@ -121,7 +121,7 @@ class Bench {
   }
 
   void add_row(const Operation& operation, const compress::Compressor& compressor, int64_t n, int cores,
-               compress::Queue& queue) {
+               compress::HostQueue& queue) {
     const auto by_steps = [&](const auto& body) {
       const int64_t groups = operation.stream.groups;
       compress::for_ranges(queue, groups, compress::task_elements(n) / kGroup, body);

@@ -14,6 +14,7 @@
 #include <new>
 #include <vector>
 
+#include "engine/compress/calls.h"
 #include "engine/compress/compressor.h"
 #include "tests/suites/compressor_harness.h"
 
@@ -49,7 +50,7 @@ class Payload {
 core::Status decode_input(const uint8_t* data, size_t size) {
   constexpr size_t kHead = 3;
   if (size < kHead) return {};
-  const auto rows = compress::table();
+  const auto rows = compress::compressor_table();
   const core::CompressorTraits& traits = rows[data[0] % rows.size()].traits;
   const double parameters[] = {traits.parameter_default, traits.parameter_min, traits.parameter_max};
   const double parameter = parameters[data[0] / rows.size() % std::size(parameters)];
@@ -69,7 +70,7 @@ core::Status decode_input(const uint8_t* data, size_t size) {
     begin += payload.span().size();
     const std::span<const std::byte> payloads[] = {payload.span()};
     const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
-    status = compressor->decode({.payloads = payloads, .out = out, .work = work}, *queue);
+    status = compress::decode_now(*compressor, {.payloads = payloads, .out = out, .work = work}, *queue);
   }
   return status;
 }

@@ -22,9 +22,9 @@ using Bytes = std::vector<uint8_t>;
 
 std::vector<Bytes> seeds() {
   std::vector<Bytes> all;
-  const size_t rows = compress::table().size();
+  const size_t rows = compress::compressor_table().size();
   for (size_t row = 0; row < rows; ++row) {
-    const core::CompressorTraits& traits = compress::table()[row].traits;
+    const core::CompressorTraits& traits = compress::compressor_table()[row].traits;
     const double parameters[] = {traits.parameter_default, traits.parameter_min, traits.parameter_max};
     for (size_t p = 0; p < std::size(parameters); ++p) {
       const auto compressor = std::move(compress::make_compressor({std::string(traits.name), parameters[p]})).value();

@@ -140,14 +140,14 @@ class Job {
     wobble();
     const int64_t begin_ns = clock_.now_ns();
     bool is_excluded = step == 0;
-    executor_->begin_step();
+    executor_->begin_step().value();
     for (size_t t = 0; t < table_.tensors.size(); ++t) {
       compute(rounds_ / static_cast<int64_t>(table_.tensors.size()));
       executor_->tensor_ready(static_cast<int32_t>(t));
     }
-    executor_->finish_step().value();
+    executor_->finish_backward().value();
     const tuner::Verdict verdict = agreement_->receive(local_, word_).value();
-    executor_->settle(verdict.finite).value();
+    executor_->conclude(verdict.finite).value();
     const Command& command = verdict.command;
     if (command.kind == Command::Kind::prepare) {
       receive(command);

@@ -31,14 +31,14 @@ class Recording final : public comm::Communicator, private comm::CompletionSink 
     uint64_t token;
   };
 
-  void complete(uint64_t number, core::Status status) override {
+  void complete(uint64_t number, core::Status status, core::Fence) override {
     const Told& told = calls_[number];
     --under_way_;
     told.record->end_ns = world_.now_ns();
     told.record->failed = !status;
     while (first_open_ < calls_.size() && calls_[first_open_].record->end_ns >= 0) ++first_open_;
     told.record->overtook = first_open_ < number;
-    told.sink->complete(told.token, std::move(status));
+    told.sink->complete(told.token, std::move(status), {});
   }
 
   std::unique_ptr<comm::Communicator> inner_;

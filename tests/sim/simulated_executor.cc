@@ -43,6 +43,7 @@ void SimulatedExecutor::backward(double pace, Done done) {
   late_ops_ms_ = 0;
   times_ = {};
   workspace_.begin();
+  finite_ = true;
   scheduler_.begin(*workspace_.program());
   std::vector<Action> actions;
   scheduler_.start(actions);
@@ -69,7 +70,7 @@ void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
   const std::vector<Piece>& pieces = workspace_.pieces(tensor);
   for (size_t i = first_piece; i < pieces.size(); ++i) {
     const int32_t bucket = pieces[i].bucket;
-    if (!workspace_.arrived(pieces[i], nullptr)) continue;
+    if (!workspace_.arrived(pieces[i], nullptr, *queue_)) continue;
     const int32_t leading = exec::leading_device_ops(workspace_.bucket(bucket));
     int64_t work_ns = 0;
     for (int32_t op = 0; op < leading; ++op) work_ns += cost_ns(bucket, op);
@@ -100,18 +101,20 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
                     exec::token_of(action.bucket, action.op));
         break;
       case Action::Kind::control:
-        control_.start(workspace_.control(control_word_(workspace_.finite()), model_.timeout_ms), *this,
-                       exec::kControlToken);
+        control_.start(workspace_.control(control_word_(finite_), model_.timeout_ms), *this, exec::kControlToken);
         break;
       case Action::Kind::run_device: device_.add(cost_ns(action.bucket, action.op), run); break;
       case Action::Kind::run_host: host_.add(cost_ns(action.bucket, action.op), run); break;
-      case Action::Kind::finished: finish({}); break;
+      case Action::Kind::late_done: break;
+      case Action::Kind::backward_done: finish({}); break;
+      case Action::Kind::finished: break;
     }
   }
 }
 
 void SimulatedExecutor::compute(int32_t bucket, int32_t op) {
   workspace_.compute(bucket, op, *queue_);
+  finite_ = finite_ && workspace_.verdict(bucket, op).nonfinite == 0;
   const Op& what = workspace_.op(bucket, op);
   if (what.place == core::Place::host) return;
   const bool decodes = what.kind == Op::Kind::decode || what.kind == Op::Kind::store;
@@ -131,7 +134,7 @@ int64_t SimulatedExecutor::cost_ns(int32_t bucket, int32_t op) const {
 // --- completions -----------------------------------------------------------------------------------------------------
 
 // A sink must not start collectives, so what follows is an event of its own.
-void SimulatedExecutor::complete(uint64_t token, core::Status status) {
+void SimulatedExecutor::complete(uint64_t token, core::Status status, core::Fence) {
   world_.after(0, rank_, [this, token, status = std::move(status)] { completed(token, status); });
 }
 

@@ -56,7 +56,8 @@ class SimulatedExecutor final : private comm::CompletionSink {
   // order. `done` is told when the averages and the control word are there, or of the first error, after which the
   // communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
-  core::Result<bool> settle(bool finite) { return workspace_.settle(finite); }
+  core::Result<bool> conclude(bool finite) { return workspace_.conclude(finite, *queue_); }
+  void drain() { workspace_.settle(); }
 
   core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
@@ -72,7 +73,7 @@ class SimulatedExecutor final : private comm::CompletionSink {
   void compute(int32_t bucket, int32_t op);
   int64_t cost_ns(int32_t bucket, int32_t op) const;
 
-  void complete(uint64_t token, core::Status status) override;
+  void complete(uint64_t token, core::Status status, core::Fence) override;
   void completed(uint64_t token, const core::Status& status);
   void finish(core::Status status);
 
@@ -83,12 +84,13 @@ class SimulatedExecutor final : private comm::CompletionSink {
   const ExecutorModel model_;
   const ControlWord control_word_;
   const int rank_;
-  const std::unique_ptr<compress::Queue> queue_ = compress::make_serial_queue();
+  const std::unique_ptr<compress::HostQueue> queue_ = compress::make_serial_queue();
 
   exec::Workspace workspace_;
 
   // The step under way.
   exec::Scheduler scheduler_;
+  bool finite_ = true;  // as far as operations are done
   Lane device_, host_;
   Done done_;
   double pace_ = 1;

@@ -82,8 +82,9 @@ void SimulatedRank::finish_backward(const core::Status& status) {
 }
 
 void SimulatedRank::settle(const tuner::Verdict& verdict) {
-  const core::Result<bool> settled = executor_.settle(verdict.finite);
+  const core::Result<bool> settled = executor_.conclude(verdict.finite);
   if (!settled) return fail(settled.error());
+  executor_.drain();
   report_ = verdict.report;
   std::vector<core::BucketLoss> losses;
   for (size_t b = 0; b < record_.strategy.buckets.size(); ++b)
@@ -199,7 +200,7 @@ void SimulatedRank::start(comm::Collective collective, SimulatedExecutor::Done t
   control_->start(collective, *this, 0);
 }
 
-void SimulatedRank::complete(uint64_t, core::Status status) {
+void SimulatedRank::complete(uint64_t, core::Status status, core::Fence) {
   world_.after(0, rank_, [this, status = std::move(status)] { std::exchange(then_, nullptr)(status); });
 }
 

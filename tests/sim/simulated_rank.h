@@ -101,7 +101,7 @@ class SimulatedRank final : private comm::CompletionSink {
 
   // One collective on the control communicator outside of backward.
   void start(comm::Collective collective, SimulatedExecutor::Done then);
-  void complete(uint64_t token, core::Status status) override;
+  void complete(uint64_t token, core::Status status, core::Fence) override;
 
   World& world_;
   const RankOptions& options_;

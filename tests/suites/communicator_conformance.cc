@@ -32,7 +32,7 @@ constexpr uint8_t kGuard = 0xa5;
 // Remembers what completed, and that it did so once.
 class Sink final : public comm::CompletionSink {
  public:
-  void complete(uint64_t token, core::Status status) override {
+  void complete(uint64_t token, core::Status status, core::Fence) override {
     const std::lock_guard lock(mutex_);
     EXPECT_TRUE(told_.emplace(token, std::move(status)).second) << "token " << token << " completed twice";
     changed_.notify_all();

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/compress/calls.h"
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/reference_compressors.h"
 
@@ -25,7 +26,7 @@ constexpr size_t kMedium = 70001;  // several blocks, not a multiple of anything
 
 std::vector<core::CompressorSpec> specs() {
   std::vector<core::CompressorSpec> all;
-  for (const compress::TableRow& row : compress::table()) {
+  for (const compress::CompressorRow& row : compress::compressor_table()) {
     std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min, row.traits.parameter_max};
     std::sort(parameters.begin(), parameters.end());
     parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
@@ -163,7 +164,7 @@ TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) 
 
 TEST_P(CompressorConformance, thread_count_does_not_matter) {
   const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);
-  std::vector<std::unique_ptr<compress::Queue>> queues;
+  std::vector<std::unique_ptr<compress::HostQueue>> queues;
   for (int threads = 1; threads <= 4; ++threads) {
     queues.push_back(make_thread_queue(threads));
 #ifndef __SANITIZE_THREAD__  // which cannot see how a oneTBB that was built without it synchronises
@@ -531,17 +532,17 @@ TEST_P(CompressorConformance, a_broken_call_is_a_programmers_error) {
                               .work = {.round = rounds - 1, .round_memory = between.data()},
                               .payload = payload.span(),
                               .scratch = scratch.span()};
-  EXPECT_TRUE(compressor_->encode(good, *queue));
+  EXPECT_TRUE(compress::encode_now(*compressor_, good, *queue));
   compress::Encode job = good;
   job.payload = job.payload.first(job.payload.size() - 1);
-  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+  EXPECT_THROW((void)compress::encode_now(*compressor_, job, *queue), core::ProgramError);
   job = good;
   job.work.round = rounds;
-  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+  EXPECT_THROW((void)compress::encode_now(*compressor_, job, *queue), core::ProgramError);
   if (scratch.span().empty()) return;
   job = good;
   job.scratch = job.scratch.first(job.scratch.size() - 1);
-  EXPECT_THROW((void)compressor_->encode(job, *queue), core::ProgramError);
+  EXPECT_THROW((void)compress::encode_now(*compressor_, job, *queue), core::ProgramError);
 }
 
 }  // namespace

@@ -9,13 +9,14 @@
 #include <cmath>
 #include <thread>
 
+#include "engine/compress/calls.h"
 #include "engine/core/option.h"
 #include "engine/core/rng.h"
 
 namespace gradtune::suites {
 namespace {
 
-class ThreadQueue final : public compress::Queue {
+class ThreadQueue final : public compress::HostQueue {
  public:
   explicit ThreadQueue(int threads) : threads_(threads) {}
 
@@ -64,7 +65,7 @@ std::span<std::byte> writable(Bytes& memory) { return std::as_writable_bytes(mem
 
 }  // namespace
 
-Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue) {
+Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::HostQueue& queue) {
   const size_t n = job.gradient.size();
   const std::vector<core::Matrix> matrices = matrices_among(compressor, n);
   const core::Extent extent{static_cast<int64_t>(n), matrices};
@@ -86,24 +87,26 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
                               .round_memory = writable(between).data(),
                               .state = job.state.empty() ? nullptr : writable(state).data(),
                               .state_next = job.state.empty() ? nullptr : writable(state_next).data()};
-    encoded.finite = compressor.encode({.gradient = gradient.span(),
-                                        .residual = job.residual.empty() ? nullptr : residual.data(),
-                                        .residual_next = job.keep_error ? next.data() : nullptr,
-                                        .add_to_residual_next = !job.add_to.empty(),
-                                        .scale = job.scale,
-                                        .error_scale = job.error_scale,
-                                        .summed = job.summed,
-                                        .work = work,
-                                        .payload = writable(payload),
-                                        .scratch = writable(scratch)},
-                                       queue) &&
+    encoded.finite = compress::encode_now(compressor,
+                                          {.gradient = gradient.span(),
+                                           .residual = job.residual.empty() ? nullptr : residual.data(),
+                                           .residual_next = job.keep_error ? next.data() : nullptr,
+                                           .add_to_residual_next = !job.add_to.empty(),
+                                           .scale = job.scale,
+                                           .error_scale = job.error_scale,
+                                           .summed = job.summed,
+                                           .work = work,
+                                           .payload = writable(payload),
+                                           .scratch = writable(scratch)},
+                                          queue) &&
                      encoded.finite;
     EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() && next.intact());
     const std::vector<unsigned char> bytes = payload.values();
     encoded.payload.insert(encoded.payload.end(), bytes.begin(), bytes.end());
     if (compressor.traits().rounds == 1) break;
     const std::span<const std::byte> payloads[] = {writable(payload)};
-    EXPECT_TRUE(compressor.decode({.payloads = payloads, .out = unused.span(), .work = work}, queue).ok());
+    EXPECT_TRUE(
+        compress::decode_now(compressor, {.payloads = payloads, .out = unused.span(), .work = work}, queue).ok());
   }
   EXPECT_TRUE(between.intact() && state.intact() && state_next.intact());
   EXPECT_TRUE(same_bytes(gradient.span(), job.gradient) && same_bytes(residual.span(), job.residual));
@@ -118,7 +121,7 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job) {
 }
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
-                                        compress::Queue& queue) {
+                                        compress::HostQueue& queue) {
   const std::vector<core::Matrix> matrices = matrices_among(compressor, job.n);
   const core::Extent extent{static_cast<int64_t>(job.n), matrices};
   Bytes between(static_cast<size_t>(compressor.round_bytes(extent)));
@@ -139,15 +142,16 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor, 
       payloads.push_back(std::as_bytes(memory.back()->span()));
     }
     begin += bytes;
-    const core::Status status = compressor.decode({.payloads = payloads,
-                                                   .out = out.span(),
-                                                   .accumulate = !job.add_to.empty(),
-                                                   .work = {.matrices = matrices,
-                                                            .random = job.random,
-                                                            .first_element = job.first_element,
-                                                            .round = round,
-                                                            .round_memory = writable(between).data()}},
-                                                  queue);
+    const core::Status status = compress::decode_now(compressor,
+                                                     {.payloads = payloads,
+                                                      .out = out.span(),
+                                                      .accumulate = !job.add_to.empty(),
+                                                      .work = {.matrices = matrices,
+                                                               .random = job.random,
+                                                               .first_element = job.first_element,
+                                                               .round = round,
+                                                               .round_memory = writable(between).data()}},
+                                                     queue);
     EXPECT_TRUE(out.intact() && between.intact());
     if (!status) return status.error();
   }
@@ -199,7 +203,7 @@ bool same_bytes(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size_bytes()) == 0);
 }
 
-std::unique_ptr<compress::Queue> make_thread_queue(int threads) { return std::make_unique<ThreadQueue>(threads); }
+std::unique_ptr<compress::HostQueue> make_thread_queue(int threads) { return std::make_unique<ThreadQueue>(threads); }
 
 std::vector<int64_t> simd_targets() {
   std::vector<int64_t> targets;

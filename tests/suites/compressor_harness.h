@@ -89,7 +89,7 @@ struct Encoded {
 };
 
 // All rounds, as if there were no other rank. Fails the running test where something outside of the outputs was written.
-Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::Queue& queue);
+Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::HostQueue& queue);
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job);  // serial
 
 struct DecodeCase {
@@ -105,7 +105,7 @@ struct DecodeCase {
 DecodeCase decoding_of(const EncodeCase& job, std::vector<Payload> payloads);
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
-                                        compress::Queue& queue);
+                                        compress::HostQueue& queue);
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
                                         const DecodeCase& job);  // serial
 
@@ -123,7 +123,7 @@ std::vector<float> corrected(const EncodeCase& job);
 bool same_bytes(std::span<const float> a, std::span<const float> b);
 
 // Plain threads, fresh ones in each call: what oneTBB does, but open to ThreadSanitizer.
-std::unique_ptr<compress::Queue> make_thread_queue(int threads);
+std::unique_ptr<compress::HostQueue> make_thread_queue(int threads);
 
 // All targets that this machine can run, by Highway's bits; `ScopedTarget` makes compressors use one of them.
 std::vector<int64_t> simd_targets();

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "engine/compress/calls.h"
 #include "tests/suites/compressor_harness.h"
 
 namespace gradtune::suites {
@@ -72,7 +73,7 @@ class CompressorSizes : public testing::TestWithParam<std::string> {};
 
 std::vector<std::string> names() {
   std::vector<std::string> all;
-  for (const compress::TableRow& row : compress::table()) all.emplace_back(row.traits.name);
+  for (const compress::CompressorRow& row : compress::compressor_table()) all.emplace_back(row.traits.name);
   return all;
 }
 
@@ -94,14 +95,16 @@ TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
     Memory payload(compressor->payload_bytes(extent, round));
     const compress::Work work{
         .matrices = extent.matrices, .random = {.seed = 3}, .round = round, .round_memory = between.span().data()};
-    ASSERT_TRUE(compressor->encode({.gradient = gradient.span(),
-                                    .residual_next = residual_next.data(),
-                                    .work = work,
-                                    .payload = payload.span(),
-                                    .scratch = scratch.span()},
-                                   *queue));
+    ASSERT_TRUE(compress::encode_now(*compressor,
+                                     {.gradient = gradient.span(),
+                                      .residual_next = residual_next.data(),
+                                      .work = work,
+                                      .payload = payload.span(),
+                                      .scratch = scratch.span()},
+                                     *queue));
     const std::span<const std::byte> payloads[] = {payload.span()};
-    const core::Status status = compressor->decode({.payloads = payloads, .out = out.span(), .work = work}, *queue);
+    const core::Status status =
+        compress::decode_now(*compressor, {.payloads = payloads, .out = out.span(), .work = work}, *queue);
     ASSERT_TRUE(status.ok()) << status.error().message;
   }
   const std::vector<float> tail(out.data() + (kMany - kTail), out.data() + kMany);

@@ -161,7 +161,7 @@ class VirtualPump {
     return true;
   }
 
-  // An event of the core, and what it answers.
+  // An event of the scheduler, and what it answers.
   void tell(const std::function<void(std::vector<Action>&)>& event) {
     std::vector<Action> actions;
     event(actions);
@@ -173,6 +173,8 @@ class VirtualPump {
           serve(time_of(action.bucket, action.op).messages_us > 0 ? servers_[kMessages] : link_of(action), action);
           break;
         case Kind::control: tell([&](std::vector<Action>& more) { scheduler_.control_done(more); }); break;
+        case Kind::late_done:
+        case Kind::backward_done: break;
         case Kind::finished: finished_ = true; break;
       }
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/compress/calls.h"
 #include "engine/core/result.h"
 
 namespace gradtune::bench {
@@ -58,16 +59,16 @@ std::span<std::byte> Bucket::payload(const Memory& memory, int round) const {
 }
 
 // Between rounds it is what was just encoded.
-void Bucket::decode(int payloads, int round, compress::Queue& queue) const {
+void Bucket::decode(int payloads, int round, compress::HostQueue& queue) const {
   std::array<std::span<const std::byte>, kMostPayloads> spans;
   for (int i = 0; i < payloads; ++i) spans[i] = payload(round < last() ? sent() : payloads_[i], round);
   const compress::Decode job{.payloads = std::span(spans).first(payloads),
                              .out = {arrays_.out.floats(), static_cast<size_t>(n_)},
                              .work = work(round)};
-  compressor_.decode(job, queue).value();
+  compress::decode_now(compressor_, job, queue).value();
 }
 
-void Bucket::encode(bool feedback, compress::Queue& queue) const {
+void Bucket::encode(bool feedback, compress::HostQueue& queue) const {
   for (int round = 0; round <= last(); ++round) {
     const compress::Encode job{.gradient = {arrays_.gradient.floats(), static_cast<size_t>(n_)},
                                .residual = feedback ? arrays_.residual.floats() : nullptr,
@@ -77,13 +78,13 @@ void Bucket::encode(bool feedback, compress::Queue& queue) const {
                                .work = work(round),
                                .payload = payload(sent(), round),
                                .scratch = {scratch_.data(), static_cast<size_t>(compressor_.scratch_bytes(extent()))}};
-    core::check(compressor_.encode(job, queue), "the data is finite");
+    core::check(compress::encode_now(compressor_, job, queue), "the data is finite");
     if (round < last()) decode(1, round, queue);
   }
 }
 
 // So many steps that a state is settled: momentum of what was sent is zero and takes a while to grow again.
-void Bucket::prepare(bool feedback, compress::Queue& queue) {
+void Bucket::prepare(bool feedback, compress::HostQueue& queue) {
   const int64_t state_bytes = compressor_.state_bytes(extent());
   std::fill_n(state_.data(), state_bytes, std::byte{0});
   for (int step = 0; step < (state_bytes > 0 ? 50 : 1); ++step) {
@@ -94,7 +95,7 @@ void Bucket::prepare(bool feedback, compress::Queue& queue) {
   }
 }
 
-Operation Bucket::encode_operation(bool feedback, compress::Queue& queue) {
+Operation Bucket::encode_operation(bool feedback, compress::HostQueue& queue) {
   prepare(feedback, queue);
   const core::HostWork& work = compressor_.traits().host;
   const int64_t groups = n_ / kGroup;
@@ -122,7 +123,7 @@ Operation Bucket::encode_operation(bool feedback, compress::Queue& queue) {
           [this, feedback, &queue] { encode(feedback, queue); }};
 }
 
-Operation Bucket::decode_operation(int payloads, compress::Queue& queue) {
+Operation Bucket::decode_operation(int payloads, compress::HostQueue& queue) {
   prepare(/*feedback=*/true, queue);
   Stream stream{.writes = {{arrays_.out.data(), kArray}}, .groups = n_ / kGroup};
   for (int i = 0; i < payloads && payload_group() > 0; ++i) {

@@ -50,8 +50,8 @@ class Bucket {
 
   // With payloads to be decoded. Encoders find the state that such an encode before has left. The bucket must outlive
   // what is returned, and only the last one may be run.
-  Operation encode_operation(bool feedback, compress::Queue& queue);
-  Operation decode_operation(int payloads, compress::Queue& queue);
+  Operation encode_operation(bool feedback, compress::HostQueue& queue);
+  Operation decode_operation(int payloads, compress::HostQueue& queue);
 
  private:
   static constexpr int kMostPayloads = 8;
@@ -62,9 +62,9 @@ class Bucket {
   compress::Work work(int round) const;
   std::span<std::byte> payload(const Memory& memory, int round) const;
   const Memory& sent() const { return payloads_[kMostPayloads]; }
-  void decode(int payloads, int round, compress::Queue& queue) const;
-  void encode(bool feedback, compress::Queue& queue) const;
-  void prepare(bool feedback, compress::Queue& queue);
+  void decode(int payloads, int round, compress::HostQueue& queue) const;
+  void encode(bool feedback, compress::HostQueue& queue) const;
+  void prepare(bool feedback, compress::HostQueue& queue);
 
   const compress::Compressor& compressor_;
   int64_t n_;

@@ -107,7 +107,7 @@ void RecordedRank::put_in_force(const std::string& strategy_text) {
 void RecordedRank::step() {
   int64_t moment_ns = clock_.now_ns() + static_cast<int64_t>(compute_.rest_ms * 1e6);
   sleep_until(moment_ns, clock_);
-  executor_.begin_step();
+  executor_.begin_step().value();
   int64_t first_ns = 0, hooks_ns = 0;
   double before_us = 0;
   ++steps_;
@@ -127,8 +127,8 @@ void RecordedRank::step() {
     hooks_ns += spent_ns;
     moment_ns += spent_ns;
   }
-  executor_.finish_step().value();
-  executor_.settle(/*finite=*/true).value();
+  executor_.finish_backward().value();
+  executor_.conclude(/*finite=*/true).value();
 }
 
 core::GradientTable RecordedRank::seen() const {

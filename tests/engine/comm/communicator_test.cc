@@ -28,7 +28,7 @@ class Silent final : public Communicator {
     token_ = token;
   }
   void abort() override {
-    if (can_abort_) sink_->complete(token_, Error{Error::Code::lost, "aborted"});
+    if (can_abort_) sink_->complete(token_, Error{Error::Code::lost, "aborted"}, {});
   }
 
  private:

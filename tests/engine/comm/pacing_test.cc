@@ -89,7 +89,7 @@ TEST(PacingTime, CommunicatorsOfOneLinkShareIt) {
     control[rank] = make_paced(std::move(control[rank]), link);
   }
   class Ignore final : public CompletionSink {
-    void complete(uint64_t, core::Status) override {}
+    void complete(uint64_t, core::Status, core::Fence) override {}
   };
   on_every_rank(2, [&](int rank) {
     std::vector<std::byte> first, second;

@@ -97,7 +97,7 @@ TEST(ThreadGroupFaults, AnAlarmEndsTheWaitForARankThatWillNotCome) {
 
 class CountingSink final : public CompletionSink {
  public:
-  void complete(uint64_t, core::Status) override { ++told; }
+  void complete(uint64_t, core::Status, core::Fence) override { ++told; }
   std::atomic<int> told = 0;
 };
 
@@ -132,7 +132,7 @@ TEST(ThreadGroupExceptions, ACallThatThrowsWasNotStarted) {
 
 TEST(ThreadGroupExceptions, ASinkThatThrowsIsItsOwnersLoss) {
   class Throws final : public CompletionSink {
-    void complete(uint64_t, core::Status) override { throw std::runtime_error("a sink must not"); }
+    void complete(uint64_t, core::Status, core::Fence) override { throw std::runtime_error("a sink must not"); }
   };
   auto group = make_thread_group(2);
   on_every_rank(2, [&](int rank) {
@@ -151,7 +151,7 @@ TEST(ThreadGroupExceptions, ASinkThatThrowsIsItsOwnersLoss) {
 TEST(ThreadGroupDeathTest, ASinkThatDoesNotReturnEndsTheProcessOfWhoeverLeaves) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   class Sleeps final : public CompletionSink {
-    void complete(uint64_t, core::Status) override { std::this_thread::sleep_for(std::chrono::hours(1)); }
+    void complete(uint64_t, core::Status, core::Fence) override { std::this_thread::sleep_for(std::chrono::hours(1)); }
   };
   const auto stuck = [] {
     auto group = make_thread_group(1, {.most_wait_ms = 100});

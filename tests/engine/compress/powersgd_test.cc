@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "engine/compress/calls.h"
 #include "engine/compress/orthonormal.h"
 #include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
@@ -49,20 +50,21 @@ class Peer {
 
   void encode(int round, const std::vector<float>& gradient, int ranks) {
     sent.resize(static_cast<size_t>(compressor_->payload_bytes(extent(), round)) / 4);
-    finite = compressor_->encode({.gradient = gradient,
-                                  .residual = residuals_[0].data(),
-                                  .residual_next = residuals_[1].data(),
-                                  .scale = 1.0F / static_cast<float>(ranks),
-                                  .error_scale = static_cast<float>(ranks),
-                                  .work = work(round),
-                                  .payload = std::as_writable_bytes(std::span(sent)),
-                                  .scratch = std::as_writable_bytes(std::span(scratch_))},
-                                 *queue_) &&
+    finite = compress::encode_now(*compressor_,
+                                  {.gradient = gradient,
+                                   .residual = residuals_[0].data(),
+                                   .residual_next = residuals_[1].data(),
+                                   .scale = 1.0F / static_cast<float>(ranks),
+                                   .error_scale = static_cast<float>(ranks),
+                                   .work = work(round),
+                                   .payload = std::as_writable_bytes(std::span(sent)),
+                                   .scratch = std::as_writable_bytes(std::span(scratch_))},
+                                  *queue_) &&
              (round == 0 || finite);
   }
   void decode(int round, const std::vector<float>& sum) {
     const std::span<const std::byte> payloads[] = {std::as_bytes(std::span(sum))};
-    compressor_->decode({.payloads = payloads, .out = average, .work = work(round)}, *queue_).value();
+    compress::decode_now(*compressor_, {.payloads = payloads, .out = average, .work = work(round)}, *queue_).value();
   }
   void settle() {
     if (!finite) return;
@@ -87,7 +89,7 @@ class Peer {
   }
 
   std::unique_ptr<compress::Compressor> compressor_;
-  std::unique_ptr<compress::Queue> queue_ = compress::make_serial_queue();
+  std::unique_ptr<compress::HostQueue> queue_ = compress::make_serial_queue();
   core::Matrix matrix_;
   std::array<std::vector<float>, 2> residuals_, states_;
   std::vector<float> between_, scratch_;

@@ -15,7 +15,7 @@
 namespace gradtune::compress {
 namespace {
 
-void expect_each_block_once(Queue& queue) {
+void expect_each_block_once(HostQueue& queue) {
   for (int64_t blocks : {0, 1, 2, 1000}) {
     std::vector<std::atomic<int>> calls(static_cast<size_t>(blocks));
     for_blocks(queue, blocks, [&](int64_t block) { ++calls[static_cast<size_t>(block)]; });

@@ -23,18 +23,20 @@ struct Scaled {
 };
 
 Scaled scale(const std::vector<float>& values, const std::vector<float>& residual, float factor, size_t misaligned,
-             compress::Queue& queue) {
+             compress::HostQueue& queue) {
   Guarded<float> in_place(values, misaligned), added(residual, misaligned + 1);
   Guarded<float> next(residual.size(), misaligned + 2);
   const bool has_residual = !residual.empty();
-  const bool finite = compress::scale({.values = in_place.span(),
-                                       .residual = has_residual ? added.data() : nullptr,
-                                       .residual_next = has_residual ? next.data() : nullptr,
-                                       .factor = factor},
-                                      queue);
+  compress::Verdict verdict;
+  compress::scale({.values = in_place.span(),
+                   .residual = has_residual ? added.data() : nullptr,
+                   .residual_next = has_residual ? next.data() : nullptr,
+                   .factor = factor,
+                   .verdict = &verdict},
+                  queue);
   EXPECT_TRUE(in_place.intact() && added.intact() && next.intact());
   EXPECT_TRUE(same_bytes(added.span(), residual));
-  return {in_place.values(), next.values(), finite};
+  return {in_place.values(), next.values(), verdict.nonfinite == 0};
 }
 
 // What is meant, element by element.
@@ -56,7 +58,7 @@ TEST(Scaling, GivesTheBitsOfThePlainLoop) {
       for (const bool has_residual : {false, true}) {
         const std::vector<float> residual = has_residual ? make_data(Data::normal, n, 4) : std::vector<float>();
         const std::vector<float> wanted = expected(values, residual, 1.0F / 3);
-        for (compress::Queue* queue : {serial.get(), three.get()}) {
+        for (compress::HostQueue* queue : {serial.get(), three.get()}) {
           for (const size_t misaligned : {0, 1, 5}) {
             const Scaled scaled = scale(values, residual, 1.0F / 3, misaligned, *queue);
             EXPECT_TRUE(scaled.finite);

@@ -20,7 +20,7 @@ std::string error_of(const CompressorSpec& spec) {
 }
 
 TEST(Table, none_is_first_and_names_are_distinct) {
-  EXPECT_EQ(table().front().traits.name, "none");
+  EXPECT_EQ(compressor_table().front().traits.name, "none");
   std::set<std::string_view> names;
   for (const core::CompressorTraits& traits : known_traits()) EXPECT_TRUE(names.insert(traits.name).second);
 }

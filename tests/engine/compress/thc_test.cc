@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/compress/calls.h"
 #include "engine/compress/shared.h"
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/reference_compressors.h"
@@ -32,25 +33,27 @@ struct Ranks {
     Guarded<std::byte> bytes(static_cast<size_t>(compressor->payload_bytes(static_cast<int64_t>(n()), round)));
     compress::Work work{.random = random, .round = round, .round_memory = norms.data()};
     work.random.rank = static_cast<uint32_t>(rank);
-    EXPECT_TRUE(compressor->encode({.gradient = gradients[rank],
-                                    .residual_next = error == nullptr ? nullptr : error->data(),
-                                    .scale = scale(),
-                                    .error_scale = 1 / scale(),
-                                    .work = work,
-                                    .payload = bytes.span(),
-                                    .scratch = {}},
-                                   *queue));
+    EXPECT_TRUE(compress::encode_now(*compressor,
+                                     {.gradient = gradients[rank],
+                                      .residual_next = error == nullptr ? nullptr : error->data(),
+                                      .scale = scale(),
+                                      .error_scale = 1 / scale(),
+                                      .work = work,
+                                      .payload = bytes.span(),
+                                      .scratch = {}},
+                                     *queue));
     return bytes.values();
   }
 
   core::Status decode(int round, const std::vector<Bytes>& payloads, int summed, Bytes& norms,
                       std::vector<float>& out) const {
     std::vector<std::span<const std::byte>> spans(payloads.begin(), payloads.end());
-    return compressor->decode({.payloads = spans,
-                               .summed = summed,
-                               .out = out,
-                               .work = {.random = random, .round = round, .round_memory = norms.data()}},
-                              *compress::make_serial_queue());
+    return compress::decode_now(*compressor,
+                                {.payloads = spans,
+                                 .summed = summed,
+                                 .out = out,
+                                 .work = {.random = random, .round = round, .round_memory = norms.data()}},
+                                *compress::make_serial_queue());
   }
 
   Bytes agreed_norms() const {

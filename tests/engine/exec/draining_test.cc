@@ -36,7 +36,7 @@ struct Once {
   Drained drained;
 };
 
-Once drain_once(Values gradient, const Values& residual, compress::Queue& queue) {
+Once drain_once(Values gradient, const Values& residual, compress::HostQueue& queue) {
   Once once{.gradient = std::move(gradient), .residual = residual, .next = Values(residual.size(), 99), .drained = {}};
   once.drained = drain({.gradient = reinterpret_cast<std::byte*>(once.gradient.data()),
                         .dtype = DType::f32,

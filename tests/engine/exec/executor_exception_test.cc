@@ -112,19 +112,22 @@ class ThrowingCodec final : public compress::Compressor {
   Summing summing(int round) const override { return inner_.summing(round); }
   int64_t scratch_bytes(const core::Extent& extent) const override { return inner_.scratch_bytes(extent); }
 
-  bool encode(const compress::Encode& job, compress::Queue& queue) const override {
+  void encode(const compress::Encode& job, compress::Queue& queue) const override {
     if (!decodes_) fail(queue);
     return inner_.encode(job, queue);
   }
-  core::Status decode(const compress::Decode& job, compress::Queue& queue) const override {
+  void decode(const compress::Decode& job, compress::Queue& queue) const override {
     if (decodes_) fail(queue);
     return inner_.decode(job, queue);
+  }
+  core::Error defect(const compress::Decode& job, size_t position) const override {
+    return inner_.defect(job, position);
   }
 
  private:
   // In one of several tasks, which may run on workers of oneTBB.
   void fail(compress::Queue& queue) const {
-    compress::for_blocks(queue, 16, [&](int64_t block) {
+    compress::for_blocks(compress::host(queue), 16, [&](int64_t block) {
       if (block == 11) what_();
     });
   }
@@ -177,13 +180,13 @@ TEST_P(Exceptions, OfTheControlWord) {
   executor.set_gradients(table_, gradients.arenas());
   ASSERT_TRUE(executor.prepare(0, make_strategy(table_, "all_reduce", 1 << 20, 1)).ok());
   executor.run(0);
-  executor.begin_step();
+  EXPECT_TRUE(executor.begin_step().ok());
   for (int32_t tensor = 0; tensor < 2; ++tensor) executor.tensor_ready(tensor);
-  const core::Status status = executor.finish_step();
+  const core::Status status = executor.finish_backward();
   ASSERT_FALSE(status.ok());
   EXPECT_THAT(status.error().message, HasSubstr("on the communication thread"));
   EXPECT_THAT(status.error().message, HasSubstr(GetParam().said));
-  EXPECT_EQ(executor.settle(true).error().message, status.error().message);
+  EXPECT_EQ(executor.conclude(true).error().message, status.error().message);
   executor.stop();
 }
 
@@ -203,9 +206,9 @@ TEST(ExecutorDeathTest, AThreadThatDoesNotEndEndsTheProcessWithALine) {
     executor.set_gradients(table, gradients.arenas());
     executor.prepare(0, make_strategy(table, "all_reduce", 1 << 20, 1)).value();
     executor.run(0);
-    executor.begin_step();
+    EXPECT_TRUE(executor.begin_step().ok());
     executor.tensor_ready(0);
-    if (executor.finish_step().ok()) return;  // which has a limit of its own
+    if (executor.finish_backward().ok()) return;  // which has a limit of its own
     executor.stop();
   };
   EXPECT_EXIT(stuck(), testing::KilledBySignal(SIGABRT),

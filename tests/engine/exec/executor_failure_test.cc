@@ -107,7 +107,7 @@ TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
     suites::on_every_rank(2, [&](int r) {
       core::Rng rng(static_cast<uint64_t>(r));
       fleet.rank(r).load(random_gradient(table, rng));
-      fleet.rank(r).executor().begin_step();
+      (void)fleet.rank(r).executor().begin_step();
       for (int t = 0; t < tensors; ++t) fleet.rank(r).executor().tensor_ready(t);
       fleet.rank(r).close();
     });
@@ -128,9 +128,9 @@ class Corrupting final : public comm::Communicator, private comm::CompletionSink
   }
 
  private:
-  void complete(uint64_t token, core::Status status) override {
+  void complete(uint64_t token, core::Status status, core::Fence) override {
     if (target_ != nullptr) target_[0] ^= std::byte{1};
-    sink_->complete(token, std::move(status));
+    sink_->complete(token, std::move(status), {});
   }
   std::unique_ptr<comm::Communicator> inner_;
   comm::CompletionSink* sink_ = nullptr;

@@ -266,7 +266,7 @@ TEST(ExecutorGradients, MayLieElsewhere) {
         GradientArenas source(table);
         source.write(gradients[static_cast<size_t>(r)]);
         rank.load(elsewhere ? Values(gradients[0].size(), 7) : gradients[static_cast<size_t>(r)]);
-        rank.executor().begin_step();
+        EXPECT_TRUE(rank.executor().begin_step().ok());
         std::array<int64_t, 3> next{};
         for (size_t t = 0; t < table.tensors.size(); ++t) {
           const auto d = static_cast<size_t>(table.tensors[t].dtype);
@@ -274,7 +274,7 @@ TEST(ExecutorGradients, MayLieElsewhere) {
           next[d] += table.tensors[t].numel * core::bytes_per_element(table.tensors[t].dtype);
           rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? values : nullptr);
         }
-        EXPECT_TRUE(rank.executor().finish_step().ok());
+        EXPECT_TRUE(rank.executor().finish_backward().ok());
         EXPECT_TRUE(rank.settle().ok());
       });
       results[elsewhere] = fleet.residuals();

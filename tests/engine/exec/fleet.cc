@@ -61,14 +61,14 @@ Values Rank::residual() {
 }
 
 core::Status Rank::backward() {
-  executor_->begin_step();
+  if (core::Status begun = executor_->begin_step(); !begun) return begun;
   for (const int32_t tensor : ready_order) executor_->tensor_ready(tensor);
-  return executor_->finish_step();
+  return executor_->finish_backward();
 }
 
 core::Status Rank::settle() {
-  const core::Result<bool> settled = executor_->settle(finite());
-  return settled ? core::Status() : settled.error();
+  const core::Result<bool> counts = executor_->conclude(finite());
+  return counts ? executor_->drain() : counts.error();
 }
 
 core::Status Rank::step(const Values& gradient) {

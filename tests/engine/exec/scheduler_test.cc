@@ -1,12 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The core under random strategies and random orders of events: whatever happens when, the rules of core.h hold.
+// The scheduler under random strategies and random orders of events: whatever happens when, the rules of scheduler.h
+// hold.
 #include "engine/exec/scheduler.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "engine/core/rng.h"
 #include "tests/engine/exec/gradient_arenas.h"
@@ -27,17 +30,16 @@ class RandomPump {
     core.begin(program_);
     core.start(actions);
     for (size_t b = 0; b < program_.buckets.size(); ++b) open_.push_back({Kind::finished, static_cast<int32_t>(b), -1});
-    claim(core, actions);
+    take(core, actions);
     while (!open_.empty()) {
       std::swap(open_[rng_.below(open_.size())], open_.back());
       const Action event = open_.back();
       open_.pop_back();
       actions.clear();
       happen(core, event, actions);
-      claim(core, actions);
+      take(core, actions);
     }
-    EXPECT_TRUE(finished_);
-    EXPECT_TRUE(control_);
+    EXPECT_TRUE(finished_ && backward_done_ && control_);
     EXPECT_EQ(issued_, program_.strategy.order);
     EXPECT_EQ(core.in_flight(), 0);
   }
@@ -45,7 +47,10 @@ class RandomPump {
  private:
   // An open thing is an action under way; Kind::finished stands for a bucket that is not ready.
   void happen(Scheduler& core, const Action& event, std::vector<Action>& actions) {
-    if (event.kind == Kind::control) return core.control_done(actions);
+    if (event.kind == Kind::control) {
+      control_done_ = true;
+      return core.control_done(actions);
+    }
     if (event.kind == Kind::start) --in_flight_;
     if (event.kind == Kind::finished) {
       const int32_t leading = leading_device_ops(program_.buckets[static_cast<size_t>(event.bucket)]);
@@ -56,7 +61,7 @@ class RandomPump {
     core.op_done(event.bucket, event.op, actions);
   }
 
-  void claim(const Scheduler& core, const std::vector<Action>& actions) {
+  void take(const Scheduler& core, const std::vector<Action>& actions) {
     for (const Action& action : actions) {
       EXPECT_FALSE(finished_) << "an action after the step was finished";
       if (action.kind == Kind::finished) {
@@ -64,9 +69,19 @@ class RandomPump {
         EXPECT_TRUE(open_.empty());
         continue;
       }
+      if (action.kind == Kind::backward_done) {
+        EXPECT_FALSE(std::exchange(backward_done_, true)) << "backward was done twice";
+        EXPECT_TRUE(control_done_ && all_done(core::Due::backward));
+        continue;
+      }
+      if (action.kind == Kind::late_done) {
+        const auto bucket = static_cast<size_t>(action.bucket);
+        EXPECT_EQ(program_.buckets[bucket].due, core::Due::forward);
+        EXPECT_TRUE(is_done(bucket) && late_done_.insert(action.bucket).second);
+        continue;
+      }
       if (action.kind == Kind::control) {
         EXPECT_FALSE(control_) << "the control collective went out twice";
-        EXPECT_EQ(issued_.size(), program_.strategy.order.size()) << "control before the last collective";
         control_ = true;
       } else {
         check_op(action);
@@ -74,13 +89,30 @@ class RandomPump {
       open_.push_back(action);
     }
     EXPECT_EQ(core.in_flight(), in_flight_);
+    // As soon as it may, and no sooner.
+    bool all_judged = true;
+    for (size_t b = 0; b < next_op_.size(); ++b) all_judged &= next_op_[b] >= program_.buckets[b].judged_ops;
+    EXPECT_EQ(control_, all_judged);
+    EXPECT_EQ(backward_done_, control_done_ && all_done(core::Due::backward));
+    EXPECT_EQ(finished_, backward_done_ && all_done(core::Due::forward));
+  }
+
+  bool is_done(size_t bucket) const {
+    return next_op_[bucket] == static_cast<int32_t>(program_.buckets[bucket].ops.size());
+  }
+  bool all_done(core::Due due) const {
+    for (size_t b = 0; b < program_.buckets.size(); ++b) {
+      if (program_.buckets[b].due == due && !is_done(b)) return false;
+    }
+    return true;
   }
 
   void check_op(const Action& action) {
     const Op& op = program_.buckets[static_cast<size_t>(action.bucket)].ops[static_cast<size_t>(action.op)];
     EXPECT_EQ(action.op, next_op_[static_cast<size_t>(action.bucket)]) << "not the bucket's next operation";
     if (op.kind != Op::Kind::collective) {
-      EXPECT_FALSE(control_ && op.kind == Op::Kind::encode) << "an encode after the control word";
+      const bool is_late = program_.buckets[static_cast<size_t>(action.bucket)].due == core::Due::forward;
+      EXPECT_FALSE(control_ && !is_late && op.kind == Op::Kind::encode) << "an encode after the control word";
       EXPECT_EQ(action.kind, op.place == core::Place::device ? Kind::run_device : Kind::run_host);
       return;
     }
@@ -95,7 +127,9 @@ class RandomPump {
   std::vector<int32_t> next_op_;
   std::vector<core::Issue> issued_;
   int in_flight_ = 0;
-  bool control_ = false;
+  std::set<int32_t> late_done_;
+  bool control_ = false, control_done_ = false;
+  bool backward_done_ = false;
   bool finished_ = false;
 };
 
@@ -107,7 +141,11 @@ TEST(Scheduler, KeepsItsRulesWhateverHappensWhen) {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     core::Rng rng(seed);
-    const core::Strategy strategy = random_strategy(table, options, rng);
+    core::Strategy strategy = random_strategy(table, options, rng);
+    for (core::Bucket& bucket : strategy.buckets) {
+      const bool can_be_late = bucket.option.codecs.empty() || bucket.option.codecs[0].name != "fp16";
+      if (seed % 2 == 1 && can_be_late && rng.below(3) == 0) bucket.due = core::Due::forward;
+    }
     ASSERT_TRUE(core::validate(strategy, table).ok());
     const auto program = compile(strategy, table, {.rank = static_cast<int>(seed % 3), .size = 3});
     ASSERT_TRUE(program.ok()) << program.error().message;
@@ -125,7 +163,7 @@ TEST(Scheduler, WithoutBucketsOnlyTheControlCollectiveRuns) {
   EXPECT_EQ(actions, std::vector<Action>{{Kind::control}});
   actions.clear();
   core.control_done(actions);
-  EXPECT_EQ(actions, std::vector<Action>{{Kind::finished}});
+  EXPECT_EQ(actions, (std::vector<Action>{{Kind::backward_done}, {Kind::finished}}));
 }
 
 TEST(Scheduler, AnOperationThatIsNotTheNextOneIsAProgrammersError) {

@@ -54,7 +54,7 @@ TEST_P(SimGroup, AbortsMeetsDeadlinesAndRefusesMisuse) {
 class Log final : public comm::CompletionSink {
  public:
   explicit Log(const World& world) : world_(world) {}
-  void complete(uint64_t token, core::Status status) override {
+  void complete(uint64_t token, core::Status status, core::Fence) override {
     times_ns[token] = world_.now_ns();
     order.push_back(token);
     if (!status) errors[token] = status.error();
