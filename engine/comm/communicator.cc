@@ -58,10 +58,14 @@ core::Status run(Communicator& communicator, std::span<const Collective> collect
   std::vector<std::future<core::Status>> results;
   core::Status failed;
   int64_t limit_ms = 0;
-  for (const Collective& collective : collectives) {
+  std::deque<std::vector<std::byte>> scratch;
+  for (Collective collective : collectives) {
     limit_ms = std::max(limit_ms, completion_limit_ms(collective.timeout_ms));
     results.push_back(waiters.emplace_back().result());
     try {
+      if (const int64_t bytes = communicator.scratch_bytes(collective); bytes > 0 && collective.scratch == nullptr) {
+        collective.scratch = scratch.emplace_back(static_cast<size_t>(bytes)).data();
+      }
       communicator.start(collective, waiters.back(), 0);
     } catch (...) {
       failed = core::caught_error(core::to_string(collective.kind));

@@ -53,7 +53,8 @@ struct Collective {
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   int root = 0;
   int64_t timeout_ms = 300'000;
-  core::Fence after = {};  // its buffers are ready then
+  core::Fence after = {};        // its buffers are ready then
+  std::byte* scratch = nullptr;  // scratch_bytes of the communicator; its own while the collective is under way
 };
 
 // Of one of a collective's payloads.
@@ -82,6 +83,10 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual core::Space space() const { return core::Space::host; }  // of buffers
+
+  // Of a collective of that kind, type and count. It is the caller's memory, so that all that gradtune allocates is counted
+  // in one place.
+  virtual int64_t scratch_bytes(const Collective& /*collective*/) const { return 0; }
 
   // What it throws (a programmer's error; no memory) says that this collective was not started: its sink is not told.
   // Other ranks may have started theirs, so that nothing but abort() makes sense then. A communicator of the host waits
@@ -121,6 +126,7 @@ constexpr int64_t completion_limit_ms(int64_t timeout_ms) { return timeout_ms + 
 // every kAlarmPeriodMs: an error, such as that another rank has failed and will not come, aborts the communicator and is
 // returned. So is a completion that does not come in time, and what starting it or the alarm throws. Once aborted, it has
 // to complete within `most_abort_ms`, or the process ends (engine/core/bounded_wait.h): its buffers are the caller's.
+// Scratch memory that a collective lacks is allocated.
 constexpr int64_t kAlarmPeriodMs = 250;
 core::Status run(Communicator& communicator, const Collective& collective,
                  const std::function<core::Status()>& alarm = {}, int64_t most_abort_ms = core::kMostWaitMs);

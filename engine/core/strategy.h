@@ -51,6 +51,11 @@ struct Strategy {
   bool operator==(const Strategy&) const = default;
 };
 
+// How many collectives in a row, of the order, may have brought payloads that are not decoded yet: memory for what they
+// bring is shared by those further apart. The thread that runs backward decodes when the next gradient is ready, so a few
+// beyond those in flight do not have to wait for it.
+inline int most_held(const Strategy& strategy) { return strategy.in_flight + 4; }
+
 int64_t numel(const Bucket& bucket);
 
 // The matrices among a bucket's elements: of each tensor of several dimensions, the first of which counts rows, the

@@ -23,14 +23,17 @@ bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
 BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
                                const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat,
-                               const Offsets& begins)
+                               const Offsets& begins, const SharedMemory& shared)
     : option_(bucket.option),
       codecs_(codecs),
       seat_(seat),
       bucket_(number),
       matrices_(core::matrices_of(bucket, table)),
       next_(begins),
-      has_encoded_(codecs.size()) {}
+      shared_(shared),
+      has_encoded_(codecs.size()) {
+  shared_bytes_.brought.resize(option_.steps.size());
+}
 
 core::Status BucketCompiler::compile(BucketProgram& program) {
   program_ = &program;
@@ -126,20 +129,16 @@ core::Status BucketCompiler::encode(const Step& step) {
   op.place = step.place;
   op.step = step_;
   op.round = round_;
+  const auto place = static_cast<size_t>(step.place);
+  op.scratch = shared_.scratch[place];
+  shared_bytes_.scratch[place] = std::max(shared_bytes_.scratch[place], aligned(op.scratch_bytes));
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
   const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
   const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
   if (next.kind != Step::Kind::all_reduce) part_bytes_ = core::aligned_payload(part_bytes_);
-  const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
-  if (next.kind == Step::Kind::all_gather || next.kind == Step::Kind::gather) {
-    // Encoded where the collective gathers: it works in place and nothing is copied.
-    const Dimension& dimension = dimensions_[dimension_of(next.level)];
-    buffer_ = allocate(bytes * dimension.size) + dimension.index * bytes;
-  } else {
-    buffer_ = allocate(bytes);
-  }
+  buffer_ = allocate(part_bytes_ * static_cast<int64_t>(parts_.size()));
   encoded_ = is_share_ = true;
   exchanged_ = false;
   summed_ = sums_ahead();
@@ -189,7 +188,6 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   const core::Extent extent{longest.length, matrices};
   op.scratch_bytes = codec_->scratch_bytes(extent);
-  op.scratch = allocate(op.scratch_bytes);
   op.round_memory = allocate(codec_->round_bytes(extent));
   // What a codec keeps is of what it encodes first: the sum that it encodes again is another thing.
   state_bytes_ = has_encoded_[step.codec] ? 0 : aligned(codec_->state_bytes(extent));
@@ -295,7 +293,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   op.input = buffer_;
   if (step.kind == Step::Kind::all_to_all) {
     op.count = bytes / dimension.size;
-    op.output = allocate(bytes);
+    op.output = bring(bytes);
     for (int r = 0; r < dimension.size; ++r) {
       std::copy_if(own.begin(), own.end(), std::back_inserter(parts_),
                    [&](const Part& part) { return part[d] == dimension.index; });
@@ -303,8 +301,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
     dimension.split = dimension.pending = true;
   } else {
     op.count = bytes;
-    const bool in_place = is_encode(option_.steps[static_cast<size_t>(step_) - 1]);
-    op.output = in_place ? buffer_ - dimension.index * bytes : allocate(bytes * dimension.size);
+    op.output = bring(bytes * dimension.size);
     for (int r = 0; r < dimension.size; ++r) {
       for (Part part : own) {
         if (brings_shards) part[d] = r;
@@ -490,6 +487,14 @@ void BucketCompiler::on_gradient(Op& op, const Range& range) {
   op.count = range.length;
   op.input = op.output = (staged ? program_->staging : 0) + range.begin * comm::bytes_per_element(op.wire);
   op.on_gradient = !staged;
+}
+
+// What is decoded next is shared; what another collective takes on is not.
+int64_t BucketCompiler::bring(int64_t bytes) {
+  const auto step = static_cast<size_t>(step_);
+  if (step + 1 == option_.steps.size() || core::is_collective(option_.steps[step + 1].kind)) return allocate(bytes);
+  shared_bytes_.brought[step] = aligned(bytes);
+  return shared_.brought[step];
 }
 
 int64_t BucketCompiler::allocate(int64_t bytes) {

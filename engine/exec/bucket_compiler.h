@@ -16,21 +16,31 @@
 
 namespace gradtune::exec {
 
+// Where a bucket's buffers lie that it shares with others, in the pool.
+struct SharedMemory {
+  std::array<int64_t, 2> scratch{};  // of codecs, by place
+  std::vector<int64_t> brought;      // by position in the program: what the collective there brings, if that is shared
+};
+
 class BucketCompiler {
  public:
-  // Offsets in the memory of payloads and scratch, and in that of codecs' state.
+  // Offsets in the memory of payloads and staging, and in that of codecs' state.
   struct Offsets {
     int64_t pool = 0, state = 0;
   };
 
-  // `codecs`: those of the option. The bucket's memory begins there; roots are drawn from its number.
+  // `codecs`: those of the option. The bucket's own memory begins there; roots are drawn from its number.
   BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
-                 const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat, const Offsets& begins);
+                 const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat, const Offsets& begins,
+                 const SharedMemory& shared);
 
   // Fills in staging, residual and operations of a program that has dtype and numel.
   core::Status compile(BucketProgram& program);
 
   const Offsets& ends() const { return next_; }
+
+  // Bytes of what is shared, as SharedMemory has it.
+  const SharedMemory& shared_bytes() const { return shared_bytes_; }
 
  private:
   // One dimension of the ranks, and what was done over it.
@@ -75,6 +85,7 @@ class BucketCompiler {
   void on_gradient(Op& op, const Range& range);
   void add(Op op) { program_->ops.push_back(std::move(op)); }
   int64_t allocate(int64_t bytes);
+  int64_t bring(int64_t bytes);
   int64_t allocate_state(int64_t bytes);
   core::Error refuse(const std::string& why) const;
 
@@ -84,6 +95,8 @@ class BucketCompiler {
   const int bucket_;
   const std::vector<core::Matrix> matrices_;
   Offsets next_;
+  const SharedMemory& shared_;
+  SharedMemory shared_bytes_;
   BucketProgram* program_ = nullptr;
   int32_t step_ = 0;
 

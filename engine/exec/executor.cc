@@ -32,7 +32,10 @@ Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const E
       clock_(clock),
       options_(options),
       control_word_(std::move(control_word)),
-      workspace_(groups.seat, options.seed),
+      workspace_(groups.seat, options.seed,
+                 [this](core::Level level, const comm::Collective& collective) {
+                   return groups_.at(level).scratch_bytes(collective);
+                 }),
       device_queue_(compress::make_serial_queue()) {
   if (options.host_threads > 0) host_queue_ = compress::make_arena_queue(options.host_threads);
   start_threads(64);

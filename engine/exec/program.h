@@ -3,11 +3,18 @@
 //
 // A strategy made ready to run on one rank: every bucket's option turned into a list of operations on concrete ranges
 // and buffers. Compiling is the one place that gives programs their meaning; it refuses, by name, a program that does
-// not end in the average of all ranks. Buffers are offsets into one pool, so that strategies that take turns share
-// memory.
+// not end in the average of all ranks.
+//
+// Buffers are offsets into one pool, so that strategies that take turns share memory. So do buckets, where they need
+// memory at different times:
+//   scratch of codecs       one operation at a time runs at a place, so all that run there share one region
+//   what collectives bring  is needed until it is decoded. Of core::most_held(strategy) collectives in a row all may
+//                           have something that is not decoded yet (scheduler.h), so only so many need room at once
+// Payloads and staging have room of their own, since every bucket may have been encoded before the first one is sent.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -69,7 +76,9 @@ struct Op {
   int64_t payload_bytes = 0;  // of payloads that need not be full: what `count` is made of, and `codec` is theirs
   int root = 0;
   int64_t input = 0, output = 0;  // offsets in the pool, bytes
-  bool on_gradient = false;       // ... or in the bucket's gradient
+  int64_t comm_scratch = 0;       // the same, of what the communicator needs for itself
+  int64_t comm_scratch_bytes = 0;
+  bool on_gradient = false;  // ... or in the bucket's gradient
 };
 
 struct BucketProgram {
@@ -100,10 +109,12 @@ struct Piece {
   int64_t length = 0;
 };
 
-// A collective: operation `op` of a bucket.
+// A collective: operation `op` of a bucket. Once `release` is done, the memory that it brought something to is free for
+// another one.
 struct Issue {
   int32_t bucket = 0;
   int32_t op = 0;
+  int32_t release = 0;
 };
 
 struct Program {
@@ -118,8 +129,11 @@ struct Program {
   std::vector<std::unique_ptr<compress::Compressor>> codecs;
 };
 
+// What the communicator of a level needs for a collective beside its buffers (comm::Communicator::scratch_bytes).
+using CollectiveScratch = std::function<int64_t(core::Level level, const comm::Collective& collective)>;
+
 // The strategy must pass core::validate for the table.
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
-                                               const core::Seat& seat);
+                                               const core::Seat& seat, const CollectiveScratch& scratch = {});
 
 }  // namespace gradtune::exec

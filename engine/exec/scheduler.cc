@@ -18,7 +18,7 @@ int32_t leading_device_ops(const BucketProgram& bucket) {
 void Scheduler::begin(const Program& program) {
   program_ = &program;
   buckets_.assign(program.buckets.size(), State{});
-  next_issue_ = 0;
+  next_issue_ = first_held_ = 0;
   in_flight_ = 0;
   unjudged_ = static_cast<int32_t>(program.buckets.size());
   late_ = static_cast<int32_t>(std::ranges::count(program.buckets, core::Due::forward, &BucketProgram::due));
@@ -88,7 +88,13 @@ void Scheduler::advance(int32_t bucket, std::vector<Action>& actions) {
 
 void Scheduler::issue(std::vector<Action>& actions) {
   const std::vector<Issue>& order = program_->order;
-  while (next_issue_ < order.size() && in_flight_ < program_->strategy.in_flight) {
+  const auto is_free = [&](const Issue& issue) {
+    return buckets_[static_cast<size_t>(issue.bucket)].op > issue.release;
+  };
+  while (first_held_ < next_issue_ && is_free(order[first_held_])) ++first_held_;
+  const auto most_held = static_cast<size_t>(core::most_held(program_->strategy));
+  while (next_issue_ < order.size() && in_flight_ < program_->strategy.in_flight &&
+         next_issue_ - first_held_ < most_held) {
     State& state = buckets_[static_cast<size_t>(order[next_issue_].bucket)];
     if (!state.may_issue) return;
     const int32_t bucket = order[next_issue_].bucket;

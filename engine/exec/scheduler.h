@@ -6,7 +6,8 @@
 // it, so what is simulated and what trains is the same code.
 //
 // Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order
-// and in no other, at most `in_flight` at once; the step's control collective leaves as soon as every bucket has done
+// and in no other, at most `in_flight` at once, and none while what one of those long before it brought is not decoded
+// (core::most_held); the step's control collective leaves as soon as every bucket has done
 // the operations that may find a number that is not finite (BucketProgram::judged_ops), whatever was issued by then.
 //
 // "Done" is said of what may be followed: work of the host has ended then, work of a device has been asked for, and its
@@ -74,6 +75,7 @@ class Scheduler {
   const Program* program_ = nullptr;
   std::vector<State> buckets_;
   size_t next_issue_ = 0;
+  size_t first_held_ = 0;  // of the order: whose memory is not free again
   int in_flight_ = 0;
   int32_t unjudged_ = 0;        // buckets that hold the control collective back
   int32_t due_ = 0, late_ = 0;  // buckets that are not done: due at the end of backward, and later

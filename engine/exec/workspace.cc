@@ -40,7 +40,7 @@ void Workspace::set_gradients(const core::GradientTable& table, const Arenas& ar
 core::Result<std::unique_ptr<Program>> Workspace::compile(int32_t slot, const core::Strategy& strategy) const {
   core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be replaced");
   if (core::Status status = core::validate(strategy, table_); !status) return status.error();
-  return exec::compile(strategy, table_, seat_);
+  return exec::compile(strategy, table_, seat_, scratch_);
 }
 
 core::Status Workspace::add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes) {
@@ -275,7 +275,8 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           .payload_bytes = what.payload_bytes,
           .used_bytes = what.payload_bytes > 0 ? what.codec->traits().used_bytes : nullptr,
           .root = what.root,
-          .timeout_ms = timeout_ms};
+          .timeout_ms = timeout_ms,
+          .scratch = what.comm_scratch_bytes > 0 ? memory.pool + what.comm_scratch : nullptr};
 }
 
 bool Workspace::is_finite(int32_t bucket) const {

@@ -40,7 +40,8 @@ struct Carried {
 class Workspace {
  public:
   // The seed is that of random compressors.
-  Workspace(const core::Seat& seat, uint64_t seed) : seat_(seat), seed_(seed) {}
+  Workspace(const core::Seat& seat, uint64_t seed, CollectiveScratch scratch = {})
+      : seat_(seat), seed_(seed), scratch_(std::move(scratch)) {}
 
   // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed
   // times.
@@ -136,6 +137,7 @@ class Workspace {
 
   const core::Seat seat_;
   const uint64_t seed_;
+  const CollectiveScratch scratch_;
   core::GradientTable table_;
   Arenas arenas_{};
   std::map<int32_t, std::unique_ptr<Program>> slots_;

@@ -65,13 +65,6 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-// Every rank's part for this one, one behind the other, until they are added up.
-struct Parts {
-  std::unique_ptr<std::byte[]> memory;
-  int64_t bytes = 0;
-  std::vector<const std::byte*> rows;
-};
-
 class C10dCommunicator final : public comm::Communicator {
  public:
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
@@ -93,6 +86,12 @@ class C10dCommunicator final : public comm::Communicator {
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
 
+  // Gloo has a reduce-scatter only as an all-reduce and a slice. So an all-to-all brings every rank's part for this one,
+  // one behind the other, and they are added up.
+  int64_t scratch_bytes(const Collective& what) const override {
+    return what.kind == Collective::Kind::reduce_scatter ? what.count * bytes_per_element(what.type) * size() : 0;
+  }
+
   void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
     if (aborted_) {
       sink.complete(token, core::Error{core::Error::Code::lost, "the communicator was aborted"}, {});
@@ -102,9 +101,9 @@ class C10dCommunicator final : public comm::Communicator {
     longest_ms_ = std::max(longest_ms_, collective.timeout_ms);
     std::shared_ptr<Running> running;
     try {
+      core::check(collective.scratch != nullptr || scratch_bytes(collective) == 0,
+                  "a collective has its scratch memory");
       running = std::make_shared<Running>(*this, collective, sink, token);
-      // Of a reduce-scatter, which Gloo only has as an all-reduce and a slice: an all-to-all brings them.
-      if (collective.kind == Collective::Kind::reduce_scatter) running->parts = take_parts(collective);
       begin(running);
     } catch (...) {
       core::Status failed = c10d_error(std::current_exception());
@@ -144,11 +143,10 @@ class C10dCommunicator final : public comm::Communicator {
     void end(core::Status status) noexcept {
       if (has_ended_.exchange(true)) return;
       try {
-        if (status && parts) add_up();
+        if (status && collective.kind == Collective::Kind::reduce_scatter) add_up();
       } catch (...) {
         status = c10d_error(std::current_exception());
       }
-      if (parts) owner_.give_back(std::move(*parts));
       try {
         sink_.complete(token_, std::move(status), {});
       } catch (...) {
@@ -158,12 +156,14 @@ class C10dCommunicator final : public comm::Communicator {
     }
 
     const Collective collective;
-    std::optional<Parts> parts;
 
    private:
     void add_up() {
       std::byte* const target = collective.out;
-      comm::add_up(collective.type, collective.reduction, parts->rows, {&target, 1}, collective.count);
+      const int64_t bytes = collective.count * bytes_per_element(collective.type);
+      std::vector<const std::byte*> parts;
+      for (int r = 0; r < owner_.size(); ++r) parts.push_back(collective.scratch + r * bytes);
+      comm::add_up(collective.type, collective.reduction, parts, {&target, 1}, collective.count);
     }
 
     C10dCommunicator& owner_;
@@ -185,7 +185,7 @@ class C10dCommunicator final : public comm::Communicator {
     switch (what.kind) {
       case Collective::Kind::reduce_scatter:
         return all_to_all(view(what.in, what.count * size(), what.type),
-                          view(running.parts->memory.get(), what.count * size(), what.type), timeout);
+                          view(what.scratch, what.count * size(), what.type), timeout);
       case Collective::Kind::reduce: {
         c10d::ReduceOptions options;
         options.reduceOp = reduction_of(what);
@@ -256,7 +256,7 @@ class C10dCommunicator final : public comm::Communicator {
   void exchange(const std::shared_ptr<Running>& running) {
     const Collective& what = running->collective;
     const int64_t bytes = what.count * bytes_per_element(what.type);
-    std::byte* const out = running->parts ? running->parts->memory.get() : what.out;
+    std::byte* const out = what.kind == Collective::Kind::reduce_scatter ? what.scratch : what.out;
     const bool goes_around = what.kind == Collective::Kind::all_gather;
     const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
     GlooExchange::Messages messages;
@@ -310,40 +310,6 @@ class C10dCommunicator final : public comm::Communicator {
     return all.split(what.payload_bytes / bytes_per_element(what.type));
   }
 
-  Parts take_parts(const Collective& what) {
-    const int64_t part = what.count * bytes_per_element(what.type), bytes = part * size();
-    Parts parts;
-    {
-      const std::lock_guard lock(spare_mutex_);
-      if (!spare_.empty()) {
-        parts = std::move(spare_.back());
-        spare_.pop_back();
-      }
-    }
-    if (parts.bytes < bytes) {
-      parts = {};
-      try {
-        parts.memory = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
-      } catch (const std::bad_alloc&) {
-        throw std::runtime_error("no memory for the " + std::to_string(bytes) + " bytes of all ranks' parts of a " +
-                                 std::string(core::to_string(what.kind)));
-      }
-      parts.bytes = bytes;
-    }
-    parts.rows.clear();
-    for (int r = 0; r < size(); ++r) parts.rows.push_back(parts.memory.get() + r * part);
-    return parts;
-  }
-
-  void give_back(Parts parts) noexcept {
-    try {
-      const std::lock_guard lock(spare_mutex_);
-      spare_.push_back(std::move(parts));
-    } catch (...) {
-      // Then the next one makes its own.
-    }
-  }
-
   static c10d::ReduceOp reduction_of(const Collective& what) {
     return what.reduction == Collective::Reduction::max ? c10d::ReduceOp::MAX : c10d::ReduceOp::SUM;
   }
@@ -359,8 +325,6 @@ class C10dCommunicator final : public comm::Communicator {
   std::atomic<bool> aborted_ = false;
   int64_t longest_ms_ = 0;  // that a collective may take
   std::atomic<int64_t> pending_ = 0;
-  std::mutex spare_mutex_;
-  std::vector<Parts> spare_;  // of collectives that have ended
 };
 
 }  // namespace

@@ -13,12 +13,12 @@
 #include "engine/core/hash.h"
 #include "hooks/c10d/allowed_cores.h"
 #include "hooks/c10d/communicator.h"
+#include "hooks/c10d/comparison.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/c10d/launcher.h"
 #include "hooks/c10d/link_probe.h"
 #include "hooks/c10d/store_server.h"
 #include "hooks/c10d/with_deadline.h"
-#include "hooks/c10d/comparison.h"
 #include "tuner/agreement.h"
 #include "tuner/files/file_io.h"
 

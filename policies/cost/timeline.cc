@@ -20,6 +20,13 @@ Server server_of(const Step& step) {
   return uses_network(step.level) ? Server::link : Server::link_intra;
 }
 
+// Whether the step is a collective that brings payloads, and they are decoded next.
+bool brings_payloads(const std::vector<Step>& steps, size_t s) {
+  const Step::Kind kind = steps[s].kind;
+  const bool may = kind == Step::Kind::all_to_all || kind == Step::Kind::all_gather || kind == Step::Kind::gather;
+  return may && s + 1 < steps.size() && steps[s + 1].kind == Step::Kind::decode;
+}
+
 }  // namespace
 
 const char* to_string(Server server) {
@@ -37,6 +44,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
                                       const CostTable& cost, const std::vector<core::CompressorTraits>& known) {
   Timeline timeline;
   timeline.in_flight_limit_ = strategy.in_flight;
+  timeline.most_held_ = static_cast<size_t>(core::most_held(strategy));
   timeline.cores_ = cost.cores;
   double before_us = 0;
   for (const double ready_us : ready_times_us(table)) {
@@ -59,6 +67,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
       const OpCost& time = steps.value()[s];
       timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s),
                                time.messages_us, time.busy_us, time.wait_us});
+      timeline.ops_.back().is_held = brings_payloads(bucket.option.steps, s);
     }
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
     for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
@@ -109,7 +118,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
     next_op_[b] = buckets_[b].first_op;
     may_issue_[b] = 0;
   }
-  next_issue_ = next_tensor_ = next_bucket_ = 0;
+  first_held_ = next_issue_ = next_tensor_ = next_bucket_ = 0;
   in_flight_ = 0;
   in_hook_ = false;
   double now_us = work_us_ = 0;
@@ -202,7 +211,7 @@ void Timeline::finish(int32_t op, double now_us) {
     if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
     go_on(number, now_us);
   }
-  if (is_collective) issue(now_us);
+  if (is_collective || (op > 0 && ops_[static_cast<size_t>(op) - 1].is_held)) issue(now_us);
 }
 
 void Timeline::start(Server server, int32_t op, double now_us) {
@@ -255,7 +264,12 @@ void Timeline::go_on(int32_t bucket, double now_us) {
 }
 
 void Timeline::issue(double now_us) {
-  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
+  const auto is_free = [&](int32_t op) {
+    const Op& of = ops_[static_cast<size_t>(op)];
+    return next_op_[static_cast<size_t>(of.bucket)] > op + (of.is_held ? 1 : 0);
+  };
+  while (first_held_ < next_issue_ && is_free(order_[first_held_])) ++first_held_;
+  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_ && next_issue_ - first_held_ < most_held_) {
     const int32_t op = order_[next_issue_];
     const auto b = static_cast<size_t>(ops_[static_cast<size_t>(op)].bucket);
     if (may_issue_[b] == 0) return;

@@ -63,9 +63,10 @@ class Timeline {
     Server server;
     bool is_collective;
     int32_t bucket, step;
-    double messages_us;  // of a collective, before its server is busy with it
-    double us;           // that its server is busy
-    double wait_us;      // that it takes longer
+    double messages_us;    // of a collective, before its server is busy with it
+    double us;             // that its server is busy
+    double wait_us;        // that it takes longer
+    bool is_held = false;  // a collective that brings payloads, which are decoded next
   };
   struct Bucket {
     int32_t first_op, end_op;
@@ -110,6 +111,7 @@ class Timeline {
   std::vector<double> gaps_us_;     // of backward, before each tensor
   std::vector<int32_t> order_;      // collectives
   int in_flight_limit_ = 1;
+  size_t most_held_ = 1;
   Cores cores_;
 
   // Of a step.
@@ -119,7 +121,7 @@ class Timeline {
   std::vector<Waiting> waiting_;    // no more than are in flight
   std::vector<int32_t> next_op_;    // of each bucket
   std::vector<uint8_t> may_issue_;  // of each bucket, 1: its next operation is a collective that waits for its turn
-  size_t next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;
+  size_t first_held_ = 0, next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;
   int in_flight_ = 0;
   bool in_hook_ = false;  // a bucket's leading operations are not done
 };

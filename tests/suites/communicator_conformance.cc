@@ -187,7 +187,10 @@ class Part {
         parts_in_(has_parts_in(what.kind) ? rank.size() : 1),
         parts_out_(has_parts_out(what) ? rank.size() : 1),
         in_(what.type, parts_in_, what.count, [&](int part, int64_t i) { return before(what_, me(), part, i); }),
-        out_(what.type, parts_out_, what.count, [&](int part, int64_t i) { return initial(part, i); }) {}
+        out_(what.type, parts_out_, what.count, [&](int part, int64_t i) { return initial(part, i); }) {
+    scratch_.resize(
+        static_cast<size_t>(rank.scratch_bytes({.kind = what.kind, .type = what.type, .count = what.count})));
+  }
 
   void start(Sink& sink, uint64_t token) {
     std::byte* own = out_.data() + (what_.in_place ? me() * part_bytes() : 0);
@@ -201,7 +204,8 @@ class Part {
                  .out = scatters ? own : out_.data(),
                  .count = what_.count,
                  .root = root(),
-                 .timeout_ms = kLongTimeoutMs},
+                 .timeout_ms = kLongTimeoutMs,
+                 .scratch = scratch_.data()},
                 sink, token);
   }
 
@@ -238,6 +242,7 @@ class Part {
   comm::Communicator& rank_;
   const int parts_in_, parts_out_;
   Buffer in_, out_;
+  std::vector<std::byte> scratch_;
 };
 
 // Starts all the cases on all the players, then waits for all of them.

@@ -251,7 +251,7 @@ struct Piece {
   size_t bucket, op;
 };
 
-// What each operation writes: no two of one step overlap, but for what is meant to be one buffer.
+// What each bucket has for itself.
 std::vector<Piece> pieces(const Program& program) {
   std::vector<Piece> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
@@ -261,8 +261,7 @@ std::vector<Piece> pieces(const Program& program) {
       const Op& op = bucket.ops[o];
       if (op.kind != Op::Kind::encode) continue;
       for (const Payload& payload : op.payloads) all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
-      if (op.round > 0) continue;  // scratch and what is between them are of all rounds
-      all.push_back({op.scratch, op.scratch + op.scratch_bytes, b, o});
+      if (op.round > 0) continue;  // what is between them is of all rounds
       const core::Extent extent{op.payloads[0].range.length, op.payloads[0].matrices};
       all.push_back({op.round_memory, op.round_memory + op.codec->round_bytes(extent), b, o});
     }
@@ -270,6 +269,33 @@ std::vector<Piece> pieces(const Program& program) {
   std::erase_if(all, [](const Piece& piece) { return piece.begin == piece.end; });
   std::sort(all.begin(), all.end(), [](const Piece& x, const Piece& y) { return x.begin < y.begin; });
   return all;
+}
+
+// What the collective at that place in the order writes besides: what it brings, unless that is the bucket's own, and the
+// communicator's scratch.
+Piece held(const Program& program, size_t position, int size) {
+  const Issue& issue = program.order[position];
+  const Op& op = program.buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.op)];
+  Piece piece{0, 0, static_cast<size_t>(issue.bucket), static_cast<size_t>(issue.op)};
+  if (issue.release > issue.op) {
+    const bool is_exchange = op.collective == comm::Collective::Kind::all_to_all;
+    piece = {op.output, op.output + op.count * size, piece.bucket, piece.op};
+    EXPECT_TRUE(is_exchange || op.collective == comm::Collective::Kind::all_gather);
+  }
+  if (op.comm_scratch_bytes == 0) return piece;
+  EXPECT_TRUE(piece.begin == piece.end || piece.end <= op.comm_scratch);
+  if (piece.begin == piece.end) piece.begin = op.comm_scratch;
+  piece.end = op.comm_scratch + op.comm_scratch_bytes;
+  return piece;
+}
+
+bool overlap(const Piece& a, const Piece& b) {
+  return a.begin < a.end && b.begin < b.end && a.begin < b.end && b.begin < a.end;
+}
+
+// As Gloo's.
+int64_t scratch_of_reduce_scatter(core::Level, const comm::Collective& collective) {
+  return collective.kind == comm::Collective::Kind::reduce_scatter ? collective.count * 12 : 0;
 }
 
 class Layout : public testing::TestWithParam<int> {};
@@ -295,14 +321,62 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
   }
 }
 
-TEST_P(Layout, AGatherWorksInPlaceAndWhatItBringsIsWhatIsDecoded) {
+// Scratch is one region for each place, which no bucket's own memory is in. Of collectives any so many in a row as may be
+// held at once are apart, and apart from all else.
+TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
+  const core::GradientTable table = mixed_table();
+  std::vector<std::string> options = all_options(Place::device);
+  options.push_back("reduce_scatter all_gather");
+  for (const std::string& option : options) {
+    for (const int in_flight : {1, 3}) {
+      const auto compiled = compile(make_strategy(table, option, 1'000, in_flight), table, {.size = GetParam()},
+                                    scratch_of_reduce_scatter);
+      const Program& program = *compiled.value();
+      std::vector<Piece> own = pieces(program);
+      Piece scratch[2] = {{INT64_MAX, 0, 0, 0}, {INT64_MAX, 0, 0, 0}};
+      for (const BucketProgram& bucket : program.buckets) {
+        for (const Op& op : bucket.ops) {
+          if (op.kind != Op::Kind::encode) continue;
+          Piece& of_place = scratch[static_cast<size_t>(op.place)];
+          of_place.begin = std::min(of_place.begin, op.scratch);
+          of_place.end = std::max(of_place.end, op.scratch + op.scratch_bytes);
+        }
+      }
+      for (const Piece& of_place : scratch) own.push_back(of_place);
+      EXPECT_FALSE(overlap(scratch[0], scratch[1]));
+      for (size_t i = 0; i < program.order.size(); ++i) {
+        const Piece mine = held(program, i, GetParam());
+        EXPECT_LE(mine.end, program.pool_bytes);
+        for (const Piece& other : own) EXPECT_FALSE(overlap(mine, other)) << option;
+        const size_t last = std::min(program.order.size(), i + static_cast<size_t>(core::most_held(program.strategy)));
+        for (size_t j = i + 1; j < last; ++j) EXPECT_FALSE(overlap(mine, held(program, j, GetParam()))) << option;
+      }
+    }
+  }
+}
+
+// A gather brings the payloads of all ranks. Of many buckets they do not all have room at once.
+TEST(Compile, TheMemoryOfManyBucketsIsNotThatOfAllRanksPayloads) {
+  constexpr int kRanks = 8, kBuckets = 64;
+  constexpr int64_t kElements = 1'000, kPayload = kElements * 4;
+  const core::GradientTable table =
+      make_table(std::vector<std::pair<int64_t, DType>>(kBuckets, {kElements, DType::f32}));
+  const auto compiled = compile(make_strategy(table, "none: encode@device all_gather decode@device", kPayload, 2),
+                                table, {.size = kRanks});
+  const Program& program = *compiled.value();
+  ASSERT_EQ(program.buckets.size(), size_t{kBuckets});
+  const int64_t payload = aligned(core::aligned_payload(kPayload));
+  EXPECT_EQ(program.pool_bytes,
+            kBuckets * payload + core::most_held(program.strategy) * aligned(kRanks * core::aligned_payload(kPayload)));
+}
+
+TEST_P(Layout, WhatAGatherBringsIsWhatIsDecoded) {
   for (const std::string& option : all_options(Place::device)) {
     for (int rank = 0; rank < GetParam(); ++rank) {
       const auto program = compile_one(option, DType::f32, 1'001, rank, GetParam());
       const std::vector<Op>& ops = program->buckets[0].ops;
       for (size_t o = 0; o + 1 < ops.size(); ++o) {
         if (ops[o].kind != Op::Kind::collective || ops[o].collective != comm::Collective::Kind::all_gather) continue;
-        EXPECT_EQ(ops[o].input, ops[o].output + rank * ops[o].count) << option;
         EXPECT_EQ(ops[o - 1].payloads[0].offset, ops[o].input) << option;
         ASSERT_EQ(ops[o + 1].payloads.size(), static_cast<size_t>(GetParam()));
         for (int r = 0; r < GetParam(); ++r) {

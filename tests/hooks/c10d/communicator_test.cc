@@ -88,7 +88,7 @@ TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
         *communicator,
         {.kind = comm::Collective::Kind::reduce_scatter, .type = comm::WireType::f32, .count = int64_t{1} << 45});
     ASSERT_FALSE(huge);
-    EXPECT_THAT(huge.error().message, testing::AllOf(HasSubstr("memory"), HasSubstr("281474976710656 bytes")));
+    EXPECT_THAT(huge.error().message, testing::AllOf(HasSubstr("reduce_scatter"), HasSubstr("memory")));
     std::byte small{};
     EXPECT_FALSE(comm::run(*communicator, {.kind = comm::Collective::Kind::all_reduce, .out = &small, .count = 1}));
   });

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import unittest
 
-CLUSTER = pathlib.Path(__file__).resolve().parents[2] / "examples" / "cluster"
+CLUSTER = pathlib.Path(__file__).resolve().parents[3] / "examples" / "cluster"
 UNAVAILABLE = 4
 NO_NAME_SERVER = "RES_OPTIONS=timeout:1 attempts:1"  # c10d asks for the names of addresses, and there is none to answer
 PROGRAM = sys.argv.pop()
