@@ -4,9 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "engine/core/result.h"
 
 namespace gradtune::policies::testing {
 
@@ -90,11 +91,9 @@ Knowledge knowledge_of(core::GradientTable table, int world_size, Fidelity fidel
 }
 
 core::GradientTable read_trace(std::string_view name) {
-  const char* folder = std::getenv("GRADTUNE_DATA");
-  std::ifstream file(std::string(folder != nullptr ? folder : GRADTUNE_DATA) + "/traces/" + std::string(name) +
-                     ".json");
+  std::ifstream file(std::string(GRADTUNE_TRACES "/") + std::string(name) + ".json");
+  core::check(file.good(), "no published trace of that name");
   core::GradientTable table;
-  if (!file) return table;
   const nlohmann::json trace = nlohmann::json::parse(file);
   for (const auto& entry : trace.at("tensors")) {
     table.tensors.push_back(tensor(entry.at("name"), entry.at("numel"), entry.at("ready_us")));

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models where those are
-// at hand; and the compressors that policies are told of (the real ones live above policies/).
+// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models; and the
+// compressors that policies are told of (the real ones live above policies/).
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ core::GradientTable reference_table();
 
 Knowledge knowledge_of(core::GradientTable table, int world_size, core::Fidelity fidelity);
 
-// A published trace (GRADTUNE_DATA/traces/NAME.json), or an empty table where there is none.
+// The published trace tests/data/traces/NAME.json.
 core::GradientTable read_trace(std::string_view name);
 
 }  // namespace gradtune::policies::testing

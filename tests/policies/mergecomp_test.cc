@@ -117,7 +117,6 @@ std::vector<Job> trace_jobs() {
   std::vector<Job> jobs;
   for (std::string_view trace : {"vgg16", "resnet50", "bert_base", "gpt2"}) {
     const core::GradientTable table = laid(testing::read_trace(trace));
-    if (table.tensors.empty()) continue;
     for (int world_size : {2, 8}) {
       for (double rate : {kGigabit * 2, kGigabit * 10, kGigabit * 100}) {
         for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
@@ -165,17 +164,8 @@ void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
 TEST(MergeComp, EndsNearTheBestOfItsSpace) { expect_near_the_best(reference_jobs()); }
 TEST(MergeComp, EndsNearTheBestOfItsSpaceUnderNoise) { expect_near_the_best_under_noise(reference_jobs(), 100); }
 
-TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpace) {
-  const std::vector<Job> jobs = trace_jobs();
-  if (jobs.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
-  expect_near_the_best(jobs);
-}
-
-TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpaceUnderNoise) {
-  const std::vector<Job> jobs = trace_jobs();
-  if (jobs.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
-  expect_near_the_best_under_noise(jobs, 20);
-}
+TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpace) { expect_near_the_best(trace_jobs()); }
+TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpaceUnderNoise) { expect_near_the_best_under_noise(trace_jobs(), 20); }
 
 // A wider space than its own: all groupings of the ten tensors, and its nested partitions, for the programs it knows.
 TEST(MergeComp, IsNotFarFromTheBestGroupingOfTensorsEither) {
@@ -329,7 +319,6 @@ TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
   };
   for (const BisectionCase& job : cases) {
     const core::GradientTable table = testing::read_trace(job.model.trace);
-    if (table.tensors.empty()) GTEST_SKIP() << "the published traces are not at hand; GRADTUNE_DATA names their folder";
     // On two ranks there is one program for it, as in the model, which has the machines in it.
     Knowledge knowledge = testing::knowledge_of(table, 2, Fidelity::lossy);
     knowledge.codecs = {{"topk", 0.01}};

@@ -66,14 +66,7 @@ struct Job {
   std::vector<Atom> atoms;
 };
 
-class PublishedTraces : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (read_trace("vgg16").tensors.empty()) GTEST_SKIP() << "the published traces are not at hand (GRADTUNE_DATA)";
-  }
-};
-
-TEST_F(PublishedTraces, WithoutMergingAndCompression) {
+TEST(PublishedTraces, WithoutMergingAndCompression) {
   for (const Case& given : cases()) {
     const Job job(given);
     std::vector<Message> messages;
@@ -82,7 +75,7 @@ TEST_F(PublishedTraces, WithoutMergingAndCompression) {
   }
 }
 
-TEST_F(PublishedTraces, EspressoFindsWhatAlgorithm1Finds) {
+TEST(PublishedTraces, EspressoFindsWhatAlgorithm1Finds) {
   for (const Case& given : cases()) {
     const Job job(given);
     EXPECT_NEAR(choose_options(*job.model, job.atoms).end_us * 1e-3, given.algorithm_1, 0.1) << job.name;
@@ -90,7 +83,7 @@ TEST_F(PublishedTraces, EspressoFindsWhatAlgorithm1Finds) {
   }
 }
 
-TEST_F(PublishedTraces, ExactOptimumOfOptionsPerTensor) {
+TEST(PublishedTraces, ExactOptimumOfOptionsPerTensor) {
   for (const Case& given : cases()) {
     const Job job(given);
     const SearchResult found = search_labels(*job.model, job.atoms, {.merges = false, .tolerance = 0});
@@ -99,7 +92,7 @@ TEST_F(PublishedTraces, ExactOptimumOfOptionsPerTensor) {
   }
 }
 
-TEST_F(PublishedTraces, AutoIsWithinItsBoundOfTheExactOptimumAndNeverWorseThanTheOthers) {
+TEST(PublishedTraces, AutoIsWithinItsBoundOfTheExactOptimumAndNeverWorseThanTheOthers) {
   for (const Case& given : cases()) {
     const Job job(given);
     const Planned found = plan("auto", job.planned).value();
@@ -115,7 +108,7 @@ TEST_F(PublishedTraces, AutoIsWithinItsBoundOfTheExactOptimumAndNeverWorseThanTh
   }
 }
 
-TEST_F(PublishedTraces, ExhaustiveFindsTheExactOptimum) {
+TEST(PublishedTraces, ExhaustiveFindsTheExactOptimum) {
   for (const Case& given : cases()) {
     if (given.trace != "vgg16" && given.trace != "resnet50") continue;
     const Job job(given);
@@ -125,7 +118,7 @@ TEST_F(PublishedTraces, ExhaustiveFindsTheExactOptimum) {
   }
 }
 
-TEST_F(PublishedTraces, DISABLED_ExhaustiveFindsTheExactOptimumOfTheLargeOnes) {  // 7 s each: published_traces_long
+TEST(PublishedTraces, DISABLED_ExhaustiveFindsTheExactOptimumOfTheLargeOnes) {  // 7 s each: published_traces_long
   for (const Case& given : cases()) {
     const Job job(given);
     EXPECT_NEAR(job.plan_ms("exhaustive"), given.exact, 0.01) << job.name;
