@@ -132,9 +132,9 @@ def compare(bench, task, name, label, fp32, ours, rows):
     targets = [smoothed(losses)[3 * (len(losses) - SUMMED) // 4] for losses in fp32["losses"]]
     needed = [steps_to(mine, target) / steps_to(theirs, target)
               for mine, theirs, target in zip(ours["losses"], fp32["losses"], targets)]
-    rows.append({"name": f"{task}, {bench.ranks} ranks: {name}", "strategy": label, "value": round(value, 3), "unit": unit,
-                 "anchor": round(anchor, 3), "ratio": round(ratio, 4), "spread": [round(min(pairs), 4), round(max(pairs), 4)],
-                 "goal": round(goal, 4), "met": met, "seeds": len(pairs), "steps": round(statistics.mean(needed), 3)})
+    rows.append({"name": f"{task}, {bench.ranks} ranks: {name}", "strategy": label, "value": value, "unit": unit,
+                 "anchor": anchor, "ratio": ratio, "spread": [min(pairs), max(pairs)], "goal": goal, "met": met,
+                 "seeds": len(pairs), "steps": statistics.mean(needed)})
     print(f"{task:8} {bench.ranks} ranks {name:10} {value:8.3f} {unit:1} fp32 {anchor:8.3f}  ratio {ratio:.4f} "
           f"{'admitted' if met else 'NOT admitted'}  steps {statistics.mean(needed):.2f}  ({label})", flush=True)
 

@@ -16,13 +16,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "gradtune/gradtune.h"
+#include "tests/bench/support/results.h"
 #include "tests/engine/exec/counting_new.h"
 
 namespace gradtune::bench {
@@ -79,25 +79,23 @@ Measured block(ManyImpl& model, Optimizer& optimizer) {
   return {median(step_us), median(whole_us), static_cast<int64_t>(median(allocations))};
 }
 
-nlohmann::json row(const std::string& name, const std::string& unit, std::vector<double> values,
-                   std::vector<double> anchors, std::optional<double> goal) {
+Row row(const std::string& name, const std::string& unit, std::vector<double> values, std::vector<double> anchors,
+        std::optional<double> goal) {
   std::vector<double> ratios;
   for (size_t r = 0; r < values.size(); ++r) ratios.push_back(anchors[r] == 0 ? 0 : values[r] / anchors[r]);
   const double value = median(values);
   std::ranges::sort(ratios);
-  nlohmann::json json = {{"name", name},
-                         {"unit", unit},
-                         {"value", value},
-                         {"anchor", median(anchors)},
-                         {"ratio", ratios[ratios.size() / 2]},
-                         {"spread", {ratios[ratios.size() / 4], ratios[ratios.size() * 3 / 4]}},
-                         {"goal", nullptr},
-                         {"met", nullptr}};
-  if (goal) json["goal"] = *goal;
-  if (goal) json["met"] = value <= *goal;
+  Row row{.name = name,
+          .value = value,
+          .unit = unit,
+          .anchor = median(anchors),
+          .ratio = ratios[ratios.size() / 2],
+          .spread = {ratios[ratios.size() / 4], ratios[ratios.size() * 3 / 4]},
+          .goal = goal};
+  if (goal) row.met = value <= *goal;
   std::printf("%-12s %10.4f %s, anchor %.4f, ratio %.4f\n", name.c_str(), value, unit.c_str(), median(anchors),
               ratios[ratios.size() / 2]);
-  return json;
+  return row;
 }
 
 int run(int argc, char** argv) {
@@ -149,15 +147,12 @@ int run(int argc, char** argv) {
   std::vector<double> shares, more_allocations;
   for (size_t r = 0; r < more_us.size(); ++r) shares.push_back(more_us[r] / plain_whole_us[r]);
   for (size_t r = 0; r < allocations.size(); ++r) more_allocations.push_back(allocations[r] - plain_allocations[r]);
-  const nlohmann::json json = {
-      {"parameters", parameters},
-      {"elements", elements},
-      {"rows",
-       {row("step", "us", step_us, plain_us, std::nullopt), row("more", "us", more_us, plain_whole_us, std::nullopt),
-        row("share", "of a step", shares, std::vector<double>(shares.size(), 1), 0.005),
-        row("allocations", "a step()", more_allocations, plain_allocations, 0.0),
-        row("whole", "us", whole_us, plain_whole_us, std::nullopt)}}};
-  std::ofstream(rest[1]) << json.dump(1) << "\n";
+  write_results(
+      argc, argv,
+      {row("step", "us", step_us, plain_us, std::nullopt), row("more", "us", more_us, plain_whole_us, std::nullopt),
+       row("share", "of a step", shares, std::vector<double>(shares.size(), 1), 0.005),
+       row("allocations", "a step()", more_allocations, plain_allocations, 0.0),
+       row("whole", "us", whole_us, plain_whole_us, std::nullopt)});
   return 0;
 }
 

@@ -15,11 +15,9 @@
 // to take no more than a tenth longer than these alone. On one core at 2^12: 3 us for what takes one pass.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
 #include <sstream>
@@ -34,6 +32,7 @@
 #include "engine/core/rng.h"
 #include "tests/bench/support/compressor_operations.h"
 #include "tests/bench/support/draws.h"
+#include "tests/bench/support/results.h"
 #include "tests/bench/support/rounds.h"
 
 namespace gradtune::bench {
@@ -49,7 +48,6 @@ struct Plan {
   std::vector<int64_t> sizes = {kSmallest, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 8550000, 1 << 24, kLargest};
   std::vector<std::string> operations = {"encode", "encode_feedback", "decode_1", "decode_2", "decode_8"};
   std::vector<int> cores = {1, static_cast<int>(std::thread::hardware_concurrency())};
-  std::string output;
 };
 
 // The share of the anchor.
@@ -90,7 +88,7 @@ class Bench {
     }
   }
 
-  nlohmann::json rows() const { return rows_; }
+  const std::vector<Row>& rows() const { return rows_; }
 
  private:
   void measure(const compress::Compressor& compressor, int64_t n) {
@@ -148,45 +146,41 @@ class Bench {
     const std::string spec = core::to_string(compressor.spec()) + "/";
     const std::string where =
         "/" + std::to_string(n) + "/" + (cores == 1 ? "1 core" : std::to_string(cores) + " cores");
-    nlohmann::json row = row_of(spec + operation.name + where, speed, anchor);
+    Row row = row_of(spec + operation.name + where, speed, anchor);
     const bool one_pass = traits.rounds == 1 && traits.host.limit != core::HostWork::Limit::selection;
     const Speed alone = speed_of(draws ? times.back() : times[0], anchors, operation.bytes, stream_bytes);
     if (n == kLargest && cores > 1) {
       const double goal = goal_of(traits.host, operation.name);
-      row["goal"] = draws ? std::min(goal, kGoalOfDraws * alone.ratio) : goal;
-      row["met"] = speed.ratio >= row["goal"];
+      row.goal = draws ? std::min(goal, kGoalOfDraws * alone.ratio) : goal;
+      row.met = speed.ratio >= *row.goal;
     } else if (n == kSmallest && cores == 1 && one_pass && payloads_of(operation.name) < 2) {
-      row["goal"] = kGoalSmallestMs;  // of ms
-      row["met"] = speed.ms <= kGoalSmallestMs;
+      row.goal = kGoalSmallestMs;  // of ms
+      row.met = speed.ms <= kGoalSmallestMs;
     }
     add(row);
     if (draws) add(row_of(spec + operation.name + " draws" + where, alone, anchor));
   }
 
-  static nlohmann::json row_of(const std::string& name, const Speed& speed, double anchor) {
-    return {{"name", name},
-            {"value", speed.gb_per_s},
-            {"unit", "GB/s"},
-            {"anchor", anchor},
-            {"ratio", speed.ratio},
-            {"ms", speed.ms},
-            {"spread", {speed.first_quartile, speed.last_quartile}},
-            {"goal", nullptr},
-            {"met", nullptr}};
+  static Row row_of(const std::string& name, const Speed& speed, double anchor) {
+    return {.name = name,
+            .value = speed.gb_per_s,
+            .unit = "GB/s",
+            .anchor = anchor,
+            .ratio = speed.ratio,
+            .spread = {speed.first_quartile, speed.last_quartile},
+            .ms = speed.ms};
   }
 
-  void add(const nlohmann::json& row) {
+  void add(const Row& row) {
     rows_.push_back(row);
-    std::printf("%-52s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n",
-                row["name"].get<std::string>().c_str(), row["ms"].get<double>(), row["value"].get<double>(),
-                row["ratio"].get<double>(), row["spread"][0].get<double>(), row["spread"][1].get<double>(),
-                row["met"] == false ? "  MISSED" : "");
+    std::printf("%-52s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n", row.name.c_str(), *row.ms,
+                row.value, row.ratio, row.spread[0], row.spread[1], row.met.value_or(true) ? "" : "  MISSED");
     std::fflush(stdout);
   }
 
   Plan plan_;
   Memory gradient_{kLargest * 4}, residual_{kLargest * 4}, residual_next_{kLargest * 4}, out_{kLargest * 4};
-  std::vector<nlohmann::json> rows_;
+  std::vector<Row> rows_;
 };
 
 // The words between commas.
@@ -201,7 +195,6 @@ std::vector<std::string> split(const std::string& text) {
 std::optional<Plan> parse(std::vector<std::string> words) {
   Plan plan;
   if (words.size() < 2 || words.size() % 2 != 0) return {};
-  plan.output = words.back();
   for (size_t i = 0; i + 2 < words.size(); i += 2) {
     const std::vector<std::string> values = split(words[i + 1]);
     const auto numbers = [&](auto& to) {
@@ -249,12 +242,5 @@ int main(int argc, char** argv) {
   }
   bench::Bench bench(*plan);
   bench.run();
-  std::string command = "bench_compress_host";
-  for (size_t i = 0; i + 2 < words.size(); ++i) command += " " + words[i];
-  const nlohmann::json run{{"date", bench::today()},
-                           {"cores", std::thread::hardware_concurrency()},
-                           {"processor", bench::processor()},
-                           {"command", command}};
-  std::ofstream(plan->output)
-      << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"run", run}, {"rows", bench.rows()}}.dump(1) << '\n';
+  bench::write_results(argc, argv, bench.rows());
 }

@@ -1,7 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// usage: bench_planning TRACE... BUILD_FOLDER OUTPUT.json
+// usage: bench_planning [TRACE...] BUILD_FOLDER OUTPUT.json
+//
+// Without TRACE: tests/data/traces but ncf, whose times are of no use.
 //
 // How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
 // published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
@@ -11,9 +13,7 @@
 // those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -26,6 +26,7 @@
 #include "policies/cost/timeline.h"
 #include "policies/planner.h"
 #include "policies/space/admission.h"
+#include "tests/bench/support/results.h"
 #include "tests/policies/timeline_job.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/trace_file.h"
@@ -56,7 +57,7 @@ double plan_ms(std::string_view planner, const policies::PlannedJob& job, polici
   return static_cast<double>(clock.now_ns() - start_ns) * 1e-6;
 }
 
-void measure(const tuner::TraceFile& trace, const policies::PublishedCost& cost, nlohmann::json& rows) {
+void measure(const tuner::TraceFile& trace, const policies::PublishedCost& cost, std::vector<Row>& rows) {
   const auto model = std::move(policies::make_published_cost(cost)).value();
   const policies::PlannedJob job{*model, policies::published_knowledge(cost, trace.table)};
   Times automatic, espresso;
@@ -70,33 +71,33 @@ void measure(const tuner::TraceFile& trace, const policies::PublishedCost& cost,
                            cost.intra + ", " + std::to_string(cost.machines) + " machines";
   const double goal = tensors <= kLarge ? kGoalMs : kGoalLargeMs;
   const double median = automatic.quantile(0.5), anchor = espresso.quantile(0.5);
-  rows.push_back({{"name", "planning, " + name},
-                  {"value", median},
-                  {"unit", "ms"},
-                  {"anchor", anchor},
-                  {"ratio", median / anchor},
-                  {"spread", {automatic.quantile(0.25), automatic.quantile(0.75)}},
-                  {"goal", goal},
-                  {"met", median <= goal}});
+  rows.push_back({.name = "planning, " + name,
+                  .value = median,
+                  .unit = "ms",
+                  .anchor = anchor,
+                  .ratio = median / anchor,
+                  .spread = {automatic.quantile(0.25), automatic.quantile(0.75)},
+                  .goal = goal,
+                  .met = median <= goal});
   std::printf("%-70s %8.2f ms (algorithm 1: %.2f ms)", name.c_str(), median, anchor);
   if (tensors <= kMostExact) {
     const double exact_us = policies::plan("exhaustive", job).value().end_us;
     const double gap = planned.end_us / exact_us;
-    rows.push_back({{"name", "step, " + name},
-                    {"value", planned.end_us * 1e-3},
-                    {"unit", "ms"},
-                    {"anchor", exact_us * 1e-3},
-                    {"ratio", gap},
-                    {"spread", {gap, gap}},
-                    {"goal", kGoalGap},
-                    {"met", gap <= kGoalGap}});
+    rows.push_back({.name = "step, " + name,
+                    .value = planned.end_us * 1e-3,
+                    .unit = "ms",
+                    .anchor = exact_us * 1e-3,
+                    .ratio = gap,
+                    .spread = {gap, gap},
+                    .goal = kGoalGap,
+                    .met = gap <= kGoalGap});
     std::printf(", step %.2f ms, %.3f of the optimum", planned.end_us * 1e-3, gap);
   }
   std::printf("\n");
   std::fflush(stdout);
 }
 
-void measure_timeline(const tuner::TraceFile& trace, nlohmann::json& rows) {
+void measure_timeline(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   constexpr double kGoal = 20e6;
   constexpr int kRuns = 400;
   const core::CompressorSpec codec{"bf16"};
@@ -122,20 +123,20 @@ void measure_timeline(const tuner::TraceFile& trace, nlohmann::json& rows) {
   }
   core::check(end_us > 0, "a step takes time");
   const double median = rate.quantile(0.5);
-  rows.push_back({{"name", "timeline, " + trace.model},
-                  {"value", median * 1e-6},
-                  {"unit", "M operations/s"},
-                  {"anchor", kGoal * 1e-6},
-                  {"ratio", median / kGoal},
-                  {"spread", {rate.quantile(0.25) / kGoal, rate.quantile(0.75) / kGoal}},
-                  {"goal", 1},
-                  {"met", median >= kGoal}});
+  rows.push_back({.name = "timeline, " + trace.model,
+                  .value = median * 1e-6,
+                  .unit = "M operations/s",
+                  .anchor = kGoal * 1e-6,
+                  .ratio = median / kGoal,
+                  .spread = {rate.quantile(0.25) / kGoal, rate.quantile(0.75) / kGoal},
+                  .goal = 1,
+                  .met = median >= kGoal});
   std::printf("%-70s %8.1f million operations a second (goal %.0f)\n", ("timeline, " + trace.model).c_str(),
               median * 1e-6, kGoal * 1e-6);
 }
 
 // The link of a job of 8 ranks is half as fast as it was: a cost model for it, and a plan.
-void measure_replanning(const tuner::TraceFile& trace, nlohmann::json& rows) {
+void measure_replanning(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   constexpr double kGoalReplanMs = 1;
   const core::CompressorSpec none{"none"}, bf16{"bf16"};
   policies::Knowledge knowledge{
@@ -168,20 +169,20 @@ void measure_replanning(const tuner::TraceFile& trace, nlohmann::json& rows) {
   }
   const double median = times.quantile(0.5);
   const std::string name = "planning again, " + trace.model;
-  rows.push_back({{"name", name},
-                  {"value", median},
-                  {"unit", "ms"},
-                  {"anchor", kGoalReplanMs},
-                  {"ratio", median / kGoalReplanMs},
-                  {"spread", {times.quantile(0.25), times.quantile(0.75)}},
-                  {"goal", kGoalReplanMs},
-                  {"met", median <= kGoalReplanMs}});
+  rows.push_back({.name = name,
+                  .value = median,
+                  .unit = "ms",
+                  .anchor = kGoalReplanMs,
+                  .ratio = median / kGoalReplanMs,
+                  .spread = {times.quantile(0.25), times.quantile(0.75)},
+                  .goal = kGoalReplanMs,
+                  .met = median <= kGoalReplanMs});
   std::printf("%-70s %8.2f ms (goal %.0f)\n", name.c_str(), median, kGoalReplanMs);
 }
 
 // What all ranks wait for at the end of a round of a live `auto`: the model is fitted, plans are made and refined. 8
 // ranks with two workers on the host, a link on which messages travel, top-k.
-void measure_rounds(const tuner::TraceFile& trace, nlohmann::json& rows) {
+void measure_rounds(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   const std::vector<core::CompressorSpec> codecs = {{"none"}, {"bf16"}, {"topk", 0.01}};
   policies::testing::TimelineJob job{.knowledge = {.table = trace.table,
                                                    .world_size = 8,
@@ -208,14 +209,12 @@ void measure_rounds(const tuner::TraceFile& trace, nlohmann::json& rows) {
   }
   const std::string name = "a round of auto, the longest of " + std::to_string(times.ms.size()) + ", " + trace.model;
   const double longest = times.quantile(1), step_ms = job.baseline_ms();
-  rows.push_back({{"name", name},
-                  {"value", longest},
-                  {"unit", "ms"},
-                  {"anchor", step_ms},  // a step of the baseline
-                  {"ratio", longest / step_ms},
-                  {"spread", {times.quantile(0) / step_ms, longest / step_ms}},
-                  {"goal", nullptr},
-                  {"met", nullptr}});
+  rows.push_back({.name = name,
+                  .value = longest,
+                  .unit = "ms",
+                  .anchor = step_ms,  // a step of the baseline
+                  .ratio = longest / step_ms,
+                  .spread = {times.quantile(0) / step_ms, longest / step_ms}});
   std::printf("%-70s %8.2f ms (a step of the baseline: %.0f)\n", name.c_str(), longest, step_ms);
 }
 
@@ -235,17 +234,23 @@ void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
 
 int main(int argc, char** argv) {
   using namespace gradtune;
-  if (argc < 4) {
-    std::fprintf(stderr, "usage: bench_planning TRACE... BUILD_FOLDER OUTPUT.json\n");
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: bench_planning [TRACE...] BUILD_FOLDER OUTPUT.json\n");
     return 2;
   }
-  nlohmann::json rows = nlohmann::json::array();
+  std::vector<std::string> files(argv + 1, argv + argc - 2);
+  if (files.empty()) {
+    for (const char* model : {"vgg16", "resnet50", "bert_base", "gpt2"}) {
+      files.push_back(std::string(GRADTUNE_TRACES "/") + model + ".json");
+    }
+  }
+  std::vector<bench::Row> rows;
   tuner::TraceFile all;
-  for (int i = 1; i < argc - 2; ++i) {
-    const auto text = tuner::read_file(argv[i], 1 << 20);
+  for (const std::string& file : files) {
+    const auto text = tuner::read_file(file, 1 << 20);
     const auto trace = text ? tuner::parse_trace(text.value()) : core::Result<tuner::TraceFile>(text.error());
     if (!trace) {
-      std::fprintf(stderr, "bench_planning: %s: %s\n", argv[i], trace.error().message.c_str());
+      std::fprintf(stderr, "bench_planning: %s: %s\n", file.c_str(), trace.error().message.c_str());
       return 1;
     }
     for (const auto& cost : bench::kCosts) bench::measure(trace.value(), cost, rows);
@@ -257,5 +262,5 @@ int main(int argc, char** argv) {
   for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);
   bench::measure_replanning(all, rows);
   bench::measure_rounds(all, rows);
-  std::ofstream(argv[argc - 1]) << nlohmann::json{{"rows", rows}}.dump(1) << "\n";
+  bench::write_results(argc, argv, rows);
 }

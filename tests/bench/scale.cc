@@ -14,9 +14,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
-#include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +23,7 @@
 #include "engine/compress/shared.h"
 #include "engine/core/rng.h"
 #include "tests/bench/support/compressor_operations.h"
+#include "tests/bench/support/results.h"
 #include "tests/bench/support/rounds.h"
 
 namespace gradtune::bench {
@@ -66,7 +65,7 @@ class Bench {
     }
   }
 
-  const nlohmann::json& rows() const { return rows_; }
+  const std::vector<Row>& rows() const { return rows_; }
 
  private:
   void measure(int64_t n, bool has_residual, int cores) {
@@ -110,22 +109,19 @@ class Bench {
     std::vector<double> ratios;
     for (size_t i = 0; i < ours.size(); ++i) ratios.push_back(anchors[i] / ours[i]);
     const double seconds = quantile(ours, 0.5), ratio = quantile(ratios, 0.5);
-    nlohmann::json row{{"name", name},
-                       {"value", bytes / seconds * 1e-9},
-                       {"unit", "GB/s"},
-                       {"anchor", bytes / quantile(anchors, 0.5) * 1e-9},
-                       {"ratio", ratio},
-                       {"ms", seconds * 1e3},
-                       {"spread", {quantile(ratios, 0.25), quantile(ratios, 0.75)}},
-                       {"goal", nullptr},
-                       {"met", nullptr}};
+    Row row{.name = name,
+            .value = bytes / seconds * 1e-9,
+            .unit = "GB/s",
+            .anchor = bytes / quantile(anchors, 0.5) * 1e-9,
+            .ratio = ratio,
+            .spread = {quantile(ratios, 0.25), quantile(ratios, 0.75)},
+            .ms = seconds * 1e3};
     if (has_goal) {
-      row["goal"] = kGoal;
-      row["met"] = ratio >= kGoal;
+      row.goal = kGoal;
+      row.met = ratio >= kGoal;
     }
-    std::printf("%-40s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n", name.c_str(), seconds * 1e3,
-                row["value"].get<double>(), ratio, row["spread"][0].get<double>(), row["spread"][1].get<double>(),
-                row["met"] == false ? "  MISSED" : "");
+    std::printf("%-40s %9.4f ms %6.1f GB/s  %4.2f [%4.2f, %4.2f] of the stream%s\n", name.c_str(), *row.ms, row.value,
+                ratio, row.spread[0], row.spread[1], row.met.value_or(true) ? "" : "  MISSED");
     std::fflush(stdout);
     rows_.push_back(row);
   }
@@ -134,7 +130,7 @@ class Bench {
   Memory stream_values_{kInNoCache * 4}, stream_residual_{kInNoCache * 4}, stream_next_{kInNoCache * 4};
   bool is_finite_ = true;
   compress::Verdict verdict_;
-  nlohmann::json rows_ = nlohmann::json::array();
+  std::vector<Row> rows_;
 };
 
 }  // namespace
@@ -148,10 +144,5 @@ int main(int argc, char** argv) {
   }
   bench::Bench bench;
   bench.run();
-  const nlohmann::json run{{"date", bench::today()},
-                           {"cores", std::thread::hardware_concurrency()},
-                           {"processor", bench::processor()},
-                           {"command", "bench_scale"}};
-  std::ofstream(argv[2])
-      << nlohmann::json{{"schema", "gradtune-benchmark-1"}, {"run", run}, {"rows", bench.rows()}}.dump(1) << '\n';
+  bench::write_results(argc, argv, bench.rows());
 }

@@ -226,11 +226,11 @@ def accuracy_rows(found):
     fp32 = statistics.mean(found["DDP fp32"])
     for name, values in found.items():
         value = statistics.mean(values)
+        error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
         met = value >= fp32 - POINTS if name.startswith("gradtune") else None
-        yield {"name": f"accuracy: {name}", "value": round(value, 2), "unit": "%", "anchor": round(fp32, 2),
-               "ratio": round(value / fp32, 4), "spread": [min(values), max(values)],
-               "goal": None if met is None else round((fp32 - POINTS) / fp32, 4), "met": met, "seeds": len(values),
-               "error": round(statistics.stdev(values) / math.sqrt(len(values)), 2) if len(values) > 1 else None}
+        yield {"name": f"accuracy: {name}", "value": value, "unit": "%", "anchor": fp32, "ratio": value / fp32,
+               "spread": [min(values), max(values)], "goal": None if met is None else (fp32 - POINTS) / fp32,
+               "met": met, "seeds": len(values), "error": error}
 
 
 def nothing_to_gain(bench, rounds, rows):

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
-#include <fstream>
 
 namespace gradtune::bench {
 namespace {
@@ -45,21 +43,6 @@ std::vector<std::vector<double>> rounds_of(const std::vector<std::function<void(
     }
   }
   return times;
-}
-
-std::string processor() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
-  }
-  return "unknown";
-}
-
-std::string today() {
-  char date[16];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(date, sizeof date, "%F", std::gmtime(&now));
-  return date;
 }
 
 }  // namespace gradtune::bench

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <vector>
 
 namespace gradtune::bench {
@@ -18,9 +17,5 @@ int repeats_of(const std::function<void()>& call);
 
 // Seconds of one call of each turn, as the mean of `repeats`, round after round.
 std::vector<std::vector<double>> rounds_of(const std::vector<std::function<void()>>& turns, int repeats);
-
-// What a file of results says of its run.
-std::string processor();  // of /proc/cpuinfo
-std::string today();
 
 }  // namespace gradtune::bench

@@ -214,18 +214,35 @@ def raced_strategies(entries, folder, tag):
 def row(rows, name, value, anchor, ratios, goal, unit="ms"):
     """Adds and prints a row of the result: ratios beside the anchor in the same run, and whether the goal is met."""
     ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
-    rows.append({"name": name, "value": round(value, 2), "unit": unit, "anchor": round(anchor, 2),
-                 "ratio": round(ratio, 4), "spread": [round(low, 4), round(high, 4)], "goal": goal,
-                 "met": None if goal is None else ratio <= goal})
+    rows.append({"name": name, "value": value, "unit": unit, "anchor": anchor, "ratio": ratio, "spread": [low, high],
+                 "goal": goal, "met": None if goal is None else ratio <= goal})
     judged = "" if goal is None else f"  goal {goal}: {'met' if ratio <= goal else 'MISSED'}"
     print(f"{name:58} {value:8.1f} {unit}  anchor {anchor:8.1f}  ratio {ratio:.3f} [{low:.3f}, {high:.3f}]{judged}",
           flush=True)
 
 
+def significant(value):
+    """With four significant digits, if it is a number with a fraction; so are those in lists and dictionaries."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: significant(item) for key, item in value.items()}
+    return [significant(item) for item in value] if isinstance(value, list) else value
+
+
+def results_text(run, rows):
+    """A file of results, a row a line. C++ benchmarks write the same (support/results.h)."""
+    def compact(value):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+    lines = ",\n".join(compact(significant(entry)) for entry in rows)
+    return f'{{"schema":"gradtune.benchmark/1",\n"run":{compact(run)},\n"rows":[\n{lines}\n]}}\n'
+
+
 def save(out, rows):
-    """The rows, and of what run the last of them are."""
+    """Writes the rows, and the run that the last of them are of."""
     git = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], check=False, capture_output=True,
                          text=True)
     run = {"date": time.strftime("%Y-%m-%d"), "commit": git.stdout.strip(), "cores": len(os.sched_getaffinity(0)),
            "machine": platform.machine(), "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:-2]])}
-    out.write_text(json.dumps({"run": run, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    out.write_text(results_text(run, rows), encoding="utf-8")
