@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of the source tree that a machine can keep. Each is a function from a Tree to a list of violations, a line each."""
 
+import posixpath
 import re
 from pathlib import Path
 
@@ -185,6 +186,21 @@ def no_machine_paths(tree):
     ]
 
 
+def links(tree):
+    """A document's link to a file of the repository leads somewhere."""
+    violations = []
+    for path, text in tree.files.items():
+        if not path.endswith(".md"):
+            continue
+        for target in re.findall(r"\]\(([^)#\s]+)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)):
+            if re.match(r"[a-z]+:", target):
+                continue
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if place not in tree.files and not any(file.startswith(place + "/") for file in tree.files):
+                violations.append(f"{path}: a link to {target}, which is not there")
+    return violations
+
+
 def finished(tree):
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
     return [
@@ -206,5 +222,6 @@ RULES = [
     registered_sources,
     short_files,
     no_machine_paths,
+    links,
     finished,
 ]

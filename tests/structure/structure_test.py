@@ -25,12 +25,14 @@ BROKEN = {
     "registered_sources": {"tuner/a.cc": CC, "tuner/CMakeLists.txt": CMAKE + "gradtune_library(gradtune_tuner SOURCES data.cc)\n"},
     "short_files": {"tuner/a.h": HEADER + "int a;\n" * 600},
     "no_machine_paths": {"README.md": "See /home/" + "me/notes.\n"},
+    "links": {"README.md": "[Guide](tests/guide.md)\n"},
     "finished": {"README.md": "TO" + "DO: more\n"},
 }
 
 # What no rule may object to.
 SOUND = {
-    "README.md": "Hello\n",
+    "README.md": "[Tests](tests/README.md), [data](tests), [there](https://example.com) and `a[0](x)`\n",
+    "tests/README.md": "[Back](../README.md#top)\n",
     "engine/core/a.h": HEADER,
     "hooks/include/gradtune/gradtune.h": HEADER + "#include <torch/types.h>\n",
     "examples/b.cc": CC + "#include <gradtune/gradtune.h>\n",
