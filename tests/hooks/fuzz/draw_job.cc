@@ -243,6 +243,9 @@ JobPlan draw_job(uint64_t seed, const Features& features) {
     plan.features.insert(plan.fault->name);
     plan.companion = false;
     plan.freeze_at = -1;
+    // A matrix of one row lies alike when it is transposed, which is no mistake.
+    int64_t& width = plan.model.blocks[0].width;
+    if (plan.fault->name == "fault_format" && width == 1) width = 5;
     // A mistake early, and some steps in which it has to be noticed.
     plan.steps.resize(static_cast<size_t>(plan.fault->step) + 8);
     for (auto step = plan.steps.begin() + plan.fault->step; step != plan.steps.end(); ++step) *step = StepPlan();

@@ -47,7 +47,10 @@ void JobRunner::run() {
 void JobRunner::begin() {
   if (!plan_.fault) plain_.emplace(plan_);
   if (is_wrong("fault_model")) plan_.model.blocks[0].width += 3;
-  if (is_wrong("fault_format")) plan_.model.blocks[0].layout = BlockPlan::Layout::transposed;
+  if (is_wrong("fault_format")) {
+    BlockPlan::Layout& layout = plan_.model.blocks[0].layout;
+    layout = layout == BlockPlan::Layout::transposed ? BlockPlan::Layout::plain : BlockPlan::Layout::transposed;
+  }
   model_ = make_model(plan_, initial_values(plan_, rank_));
   if (plan_.fault) model_->add_buffer("cache", is_wrong("fault_buffer") ? 20 : 10);
   if (is_wrong("fault_frozen")) model_->parameters().front().set_requires_grad(false);
