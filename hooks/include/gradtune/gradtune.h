@@ -86,7 +86,9 @@ class Session;
 // the same optimizer again ends this wrap, which then refuses every call.
 //
 // When it is destroyed while an exception is on its way, or within a backward pass, the other ranks are told that this
-// one failed, and end with an error that says so.
+// one failed, and end with an error that says so. They are told as well, and at once, when an exception ends a backward
+// pass in which some gradient was ready already. One before that, also in the gradients of a gradient penalty, is as one
+// in forward: if it is caught nobody is told, and others wait as they do for a slow rank.
 class Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;

@@ -335,7 +335,10 @@ RandomModelImpl::Between JobRunner::exception_at(int step) const {
     return nullptr;
   }
   return [](torch::Tensor x) {
-    x.register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user, in backward"); });
+    // A gradient penalty asks for gradients with a graph, which is a part of forward: nothing is accumulated there.
+    x.register_hook([](const torch::Tensor&) {
+      if (!torch::GradMode::is_enabled()) throw std::runtime_error("of the user, in backward");
+    });
     return x;
   };
 }
