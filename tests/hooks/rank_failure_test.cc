@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 #include <thread>
 
@@ -51,18 +52,42 @@ std::string folder_of(const Rank&) {
 
 void throw_in_forward(Training&) { throw std::runtime_error("of the user"); }
 
-void throw_in_backward(Training& t) {
+torch::Tensor loss_that_throws(Training& t, const std::function<bool()>& when) {
   torch::Tensor hidden = t.model[0]->as<torch::nn::Linear>()->forward(make_data(t.rank.rank, t.step).inputs);
-  hidden.register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user"); });
-  t.model[2]->as<torch::nn::Linear>()->forward(hidden).sum().backward();
+  hidden.register_hook([when](const torch::Tensor&) {
+    if (when()) throw std::runtime_error("of the user");
+  });
+  return t.model[2]->as<torch::nn::Linear>()->forward(hidden).square().sum();
 }
 
+bool always() { return true; }
+
+void throw_in_backward(Training& t) { loss_that_throws(t, always).backward(); }
+
+void throw_in_backward_with_graph(Training& t) {
+  loss_that_throws(t, always).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+}
+
+// In the pass that accumulates gradients, and not in the one before, which is part of the loss.
+void throw_in_backward_of_penalty(Training& t) {
+  torch::Tensor loss = loss_that_throws(t, [] { return !torch::GradMode::is_enabled(); });
+  for (const torch::Tensor& gradient :
+       torch::autograd::grad({loss}, {t.model->parameters().front(), t.model->parameters().back()}, {},
+                             /*retain_graph=*/true, /*create_graph=*/true)) {
+    loss = loss + gradient.square().sum();
+  }
+  loss.backward();
+}
+
+constexpr int64_t kStayMs = 5000;
+
 // It neither uses the optimizer again nor ends.
-void throw_in_backward_and_stay(Training& t) {
+template <void (*kThrow)(Training&)>
+void stay_after(Training& t) {
   try {
-    throw_in_backward(t);
+    kThrow(t);
   } catch (const std::runtime_error&) {
-    std::this_thread::sleep_for(std::chrono::seconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(kStayMs));
     throw;
   }
 }
@@ -72,6 +97,7 @@ struct Case {
   int wrong;                            // the rank that does something else in step 3
   void (*instead)(Training& training);  // ... instead of a whole step
   testing::Matcher<const std::string&> others, own;
+  bool stays = false;  // the wrong rank, for a while before it ends
 };
 
 void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
@@ -85,8 +111,15 @@ const Case kCases[] = {
      HasSubstr("another rank failed: rank 0 at step 3: training ended with an exception"), kOfTheUser},
     {"ExceptionInBackward", 1, throw_in_backward,
      HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser},
-    {"ExceptionInBackwardAfterWhichTheRankStays", 1, throw_in_backward_and_stay,
-     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser},
+    {"ExceptionInBackwardAfterWhichTheRankStays", 1, stay_after<throw_in_backward>,
+     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser,
+     /*stays=*/true},
+    {"ExceptionInBackwardWithAGraphAfterWhichTheRankStays", 1, stay_after<throw_in_backward_with_graph>,
+     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser,
+     /*stays=*/true},
+    {"ExceptionInBackwardOfAPenaltyAfterWhichTheRankStays", 1, stay_after<throw_in_backward_of_penalty>,
+     HasSubstr("another rank failed: rank 1 at step 3: a backward pass ended with an exception"), kOfTheUser,
+     /*stays=*/true},
     {"CheckpointOnOneRank", 0,
      [](Training& t) {
        t.optimizer.save_checkpoint(folder_of(t.rank));
@@ -208,8 +241,8 @@ TEST_P(RankFailure, IsEverybodysAtOnce) {
     times.push_back(std::stoll(end.output.substr(at + 6)));
     EXPECT_THAT(end.output.substr(at), rank == each.wrong ? each.own : each.others) << "rank " << rank;
   }
-  // A rank that stays for 5 s without a call tells its own error that much later.
-  if (each.instead == throw_in_backward_and_stay) times[static_cast<size_t>(each.wrong)] -= 5000;
+  // A rank that stays without a call tells its own error that much later.
+  if (each.stays) times[static_cast<size_t>(each.wrong)] -= kStayMs;
   const auto [first, last] = std::ranges::minmax(times);
   EXPECT_LE(last - first, kSlowness * 2000) << "ms after the first rank's error";
 }
