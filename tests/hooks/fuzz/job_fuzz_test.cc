@@ -53,11 +53,12 @@ std::vector<JobPlan> drawn_jobs(bool with_fault) {
   return plans;
 }
 
-// A folder of its own for each start of processes; copies have its name from their environment.
+// A folder of its own for each start of processes; copies have its name from their environment, and leave none of their
+// own behind.
 class Folder {
  public:
   Folder() : path_(std::filesystem::temp_directory_path() / ("gradtune_job_fuzz." + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
+    if (!is_rank()) std::filesystem::create_directories(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
   std::string path() const { return path_.string(); }
