@@ -62,12 +62,12 @@ Session::Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch:
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
-                [this](bool finite) { return control_word(finite); }),
-      error_budget_(settings_.error_budget) {
+                [this](bool finite) { return protocol_.control_word(finite); }),
+      protocol_(executor_, peers_.rank(), settings_.error_budget, &tuner::read_candidate) {
   explained(Final::every_error, [this] { set_up(); });
   gradients_.set_hooks([this](int32_t position) { on_ready(position); },
                        [this, entered = false]() mutable {
-                         if (!std::exchange(entered, true)) peers_.enter(Call::wrap, step_);
+                         if (!std::exchange(entered, true)) peers_.enter(Call::wrap, protocol_.step());
                          return peers_.alarm();
                        });
   step_began_ns_ = clock_->now_ns();
@@ -80,7 +80,7 @@ Session::~Session() {
   if (!failure_ && std::uncaught_exceptions() > exceptions_at_start_) {
     note_failure({core::Error::Code::invalid, "training ended with an exception outside of gradtune"});
   }
-  if (!failure_) peers_.leave(step_);
+  if (!failure_) peers_.leave(protocol_.step());
   if (driver_ && !failure_) driver_->finish();
   executor_.stop();
   peers_.close(failure_.has_value());
@@ -162,22 +162,11 @@ void Session::start_tuning() {
   std::vector<policies::Candidate> baselines = policies::baselines(table, settings_.fidelity);
   std::optional<policies::Candidate> imported;
   if (imported_) imported = policies::Candidate{imported_->strategy, imported_->label};
-  std::map<int32_t, const policies::Candidate*> ready_slots;
-  for (size_t b = 0; b < baselines.size(); ++b) ready_slots[static_cast<int32_t>(b)] = &baselines[b];
-  if (imported) ready_slots[tuner::kImportedSlot] = &*imported;
-
+  tuner::Candidates ready;
+  for (size_t b = 0; b < baselines.size(); ++b) ready[static_cast<int32_t>(b)] = std::move(baselines[b]);
+  if (imported) ready[tuner::kImportedSlot] = *imported;
   const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
-  agreement_.emplace(first, core::hash(ready_slots.at(first)->strategy));
-  slots_.clear();
-  for (const auto& [slot, candidate] : ready_slots) {
-    executor_.prepare(slot, candidate->strategy).value();
-    slots_[slot] = *candidate;
-    if (slot != first) agreement_->prepared(slot, core::hash(candidate->strategy));
-  }
-  error_budget_ = tuner::ErrorBudget(settings_.error_budget);
-  put_in_force(first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
-  announced_ = {};
-  local_ = {};
+  protocol_.start(ready, first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
   if (driver_ && order_learned_) driver_->start(table, std::move(imported));
 }
 
@@ -191,7 +180,7 @@ void Session::learn_order() {
   peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
   gradients_.lay(order);
   order_learned_ = true;
-  excluded_ = true;
+  protocol_.exclude();
   start_tuning();
 }
 
@@ -245,10 +234,10 @@ void Session::begin_backward() {
         "the parameters were changed after a backward pass, but not by the wrapped optimizer; call its step(), "
         "not that of the optimizer inside: it brings buffers along, and tuning counts its steps");
   }
-  peers_.enter(Call::backward, step_);
+  peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
-  local_.unused = false;
-  local_.buffers = buffer_layout_ = job_.model->buffer_layout();
+  buffer_layout_ = job_.model->buffer_layout();
+  protocol_.begin(buffer_layout_);
   own_ns_ = 0;
   if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
   queue_end_of_pass();
@@ -304,25 +293,18 @@ void Session::finish_backward() {
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   const int64_t finished_ns = clock_->now_ns();
   last_times_ = executor_.times();
-  if (driver_ && order_learned_) driver_->ran(step_, agreement_->slot(), executor_.program(), executor_.op_times());
-  auto verdict = agreement_->receive(local_, word_);
-  if (!verdict) tell_difference(verdict.error());
-  local_.excluded = true;  // its times are told: a second pass before step() has no others
-  local_.excess = {};
-  const core::Result<bool> counts = executor_.conclude(verdict.value().finite);
-  if (!counts) fail(counts.error());
-  if (!counts.value()) {
-    ++nonfinite_steps_;
-    excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
-  }
-  excess_ = {};
-  if (counts.value()) judge_losses();
-  if (verdict.value().unused) forget_unused();
-  carry_out(verdict.value().command);
   if (driver_ && order_learned_) {
-    const tuner::Action action = driver_->on_step(verdict.value().report);
+    driver_->ran(protocol_.step(), protocol_.slot(), executor_.program(), executor_.op_times());
+  }
+  const auto received = protocol_.receive();
+  if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
+  if (!received) fail(received.error());
+  if (received.value().unused) forget_unused();
+  carry_out(received.value().command);
+  if (driver_ && order_learned_) {
+    const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);
-    if (action.candidate) driver_->planned(step_, action.command.slot, *action.candidate);
+    if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
   }
   pass_.end();
   accumulated_ = false;
@@ -336,7 +318,7 @@ void Session::bring_missing() {
   const int64_t began_ns = clock_->now_ns();
   for (size_t p = 0; p < used_.size(); ++p) {
     used_[p] = pass_.is_ready(p) || gradients_.adopt(static_cast<int32_t>(p)) ? 1 : 0;
-    if (used_[p] == 0) local_.unused = true;
+    if (used_[p] == 0) protocol_.tell_unused();
   }
   own_ns_ += clock_->now_ns() - began_ns;
   for (size_t p = 0; p < used_.size(); ++p) {
@@ -349,9 +331,9 @@ void Session::bring_missing() {
 void Session::tell_difference(const core::Error& error) {
   std::string who;
   try {
-    const auto steps = peers_.gather(static_cast<uint64_t>(step_));
+    const auto steps = peers_.gather(static_cast<uint64_t>(protocol_.step()));
     const auto buffers = peers_.gather(buffer_layout_);
-    const auto others = peers_.gather(agreement_->identity());
+    const auto others = peers_.gather(protocol_.identity());
     for (size_t r = 0; r < steps.size(); ++r) {
       if (steps[r] == steps[0]) continue;
       who += (who.empty() ? "" : ", ") + ("rank " + std::to_string(r) + " is in step " + std::to_string(steps[r]));
@@ -385,59 +367,19 @@ void Session::forget_unused() {
   }
 }
 
-// On the communication thread, while finish_backward waits.
-std::span<double> Session::control_word(bool finite) {
-  tuner::LocalStep local = local_;
-  local.finite = finite;
-  word_ = agreement_->contribute(local, announced_);
-  return word_;
-}
-
-void Session::judge_losses() {
-  for (size_t b = 0; b < losses_.size(); ++b) losses_[b] = executor_.loss(static_cast<int32_t>(b));
-  excess_ = error_budget_.record(losses_);
-}
-
-void Session::put_in_force(int32_t slot, bool is_committed) {
-  is_committed ? executor_.commit(slot) : executor_.run(slot);
-  committed_ = is_committed;
-  losses_.assign(executor_.program().buckets.size(), {});
-  is_committed ? error_budget_.commit(executor_.strategy()) : error_budget_.run(losses_.size());
-}
-
 // In the next control word.
 void Session::announce(const tuner::Action& action) {
-  announced_ = action.command;
-  if (announced_.kind != tuner::Command::Kind::prepare) return;
-  announced_text_ = file_text(*action.candidate, /*evidence=*/false);
-  announced_.bytes = static_cast<int64_t>(announced_text_.size());
+  const bool prepares = action.command.kind == tuner::Command::Kind::prepare;
+  protocol_.announce(action.command, prepares ? file_text(*action.candidate, /*evidence=*/false) : "");
 }
 
 void Session::carry_out(const tuner::Command& command) {
-  switch (command.kind) {
-    case tuner::Command::Kind::keep: return;
-    case tuner::Command::Kind::prepare: prepare_received(command.slot, command.bytes); return;
-    case tuner::Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); return;
-    case tuner::Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); return;
-    case tuner::Command::Kind::drop:
-      executor_.drop(command.slot);
-      slots_.erase(command.slot);
-      return;
-  }
-}
-
-void Session::prepare_received(int32_t slot, int64_t bytes) {
-  excluded_ = true;  // the time of this step holds the preparation
-  std::string text = peers_.rank() == 0 ? announced_text_ : std::string();
-  text.resize(static_cast<size_t>(bytes));
-  peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), bytes);
-  std::optional<uint64_t> hash;
-  auto file = tuner::parse_strategy(text, compress::known_traits());
-  if (file && executor_.prepare(slot, file.value().strategy)) {
-    hash = core::hash(file.value().strategy);
-    slots_[slot] = {file.value().strategy, file.value().label};
-  }
-  agreement_->prepared(slot, hash);
+  const std::optional<int64_t> bytes = protocol_.carry_out(command);
+  if (!bytes) return;
+  std::string text = peers_.rank() == 0 ? protocol_.announced_text() : std::string();
+  text.resize(static_cast<size_t>(*bytes));
+  peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), *bytes);
+  protocol_.receive_strategy(text);
 }
 
 // --- between backward passes -----------------------------------------------------------------------------------------
@@ -445,7 +387,7 @@ void Session::prepare_received(int32_t slot, int64_t bytes) {
 void Session::zero_grad() {
   check_between_passes();
   // Averages that no step() used: what they took belongs to no step.
-  if (pass_.state() == BackwardPass::State::averaged) excluded_ = true;
+  if (pass_.state() == BackwardPass::State::averaged) protocol_.exclude();
   pass_.forget();
   accumulated_ = false;
   job_.model->drop_gradients();
@@ -467,10 +409,10 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
                    "rank's own, and ranks drift apart");
   }
   job_.optimizers->step();
-  if (!averaged) excluded_ = true;  // an update without a backward pass that communicated
+  if (!averaged) protocol_.exclude();  // an update without a backward pass that communicated
   const int64_t updated_ns = clock_->now_ns();
   if (averaged) {
-    peers_.enter(Call::step, step_);
+    peers_.enter(Call::step, protocol_.step());
     explained(Final::every_error, [this] {
       module_broadcast_.broadcast(job_.model->buffers());  // running statistics: rank 0's hold everywhere, as with DDP
       if (!order_learned_) learn_order();
@@ -481,26 +423,17 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
                            static_cast<double>(own_ns_) * 1e-6 + ms_between(updated_ns, now_ns);
   last_step_ms_ = ms_between(step_began_ns_, now_ns);
   step_began_ns_ = now_ns;
-  local_ = {.step = step_,
-            .step_ms = last_step_ms_,
-            .compute_ms = last_step_ms_ - others_ms,
-            .comm_ms = last_times_.comm_ms,
-            .rank = peers_.rank(),
-            .excess = excess_,
-            .finite = true,
-            .excluded = excluded_};
-  excluded_ = false;
+  protocol_.end_step(
+      {.step_ms = last_step_ms_, .compute_ms = last_step_ms_ - others_ms, .comm_ms = last_times_.comm_ms});
   pass_.forget();
   accumulated_ = false;
   averaged_at_.reset();
-  excess_ = {};
-  ++step_;
   return loss;
 }
 
 void Session::load(torch::serialize::InputArchive& archive) {
   job_.optimizers->load(archive);
-  excluded_ = true;
+  protocol_.exclude();
 }
 
 void Session::check_usable() const {
@@ -536,7 +469,7 @@ void Session::fail(const core::Error& error) {
 }
 
 void Session::note_failure(const core::Error& error) {
-  if (!failure_) failure_ = core::Error{error.code, peers_.explain(error, step_)};
+  if (!failure_) failure_ = core::Error{error.code, peers_.explain(error, protocol_.step())};
 }
 
 // --- what users ask --------------------------------------------------------------------------------------------------
@@ -558,11 +491,11 @@ void Session::export_strategy(const std::string& path) const {
 }
 
 Optimizer::Progress Session::progress() const {
-  return {.step = step_,
-          .epoch = agreement_->epoch(),
+  return {.step = protocol_.step(),
+          .epoch = protocol_.epoch(),
           .stage = driver_ ? driver_->stage() : "follow",
-          .strategy = slots_.at(agreement_->slot()).label,
-          .nonfinite_steps = nonfinite_steps_,
+          .strategy = protocol_.in_force().label,
+          .nonfinite_steps = protocol_.nonfinite_steps(),
           .step_ms = last_step_ms_,
           .encode_ms = last_times_.encode_ms,
           .decode_ms = last_times_.decode_ms,
@@ -574,7 +507,7 @@ Optimizer::Result Session::result() const {
   // Of what was decided, not of what happens to be tried now.
   const bool knows = driver_ != nullptr && order_learned_;
   if (knows) result = driver_->result();
-  const policies::Candidate& shown = knows ? driver_->chosen() : slots_.at(agreement_->slot());
+  const policies::Candidate& shown = knows ? driver_->chosen() : protocol_.in_force();
   result.fidelity = core::to_string(settings_.fidelity);
   result.strategy = shown.label;
   result.description = core::describe(shown.strategy, gradients_.table());

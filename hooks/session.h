@@ -9,7 +9,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,9 +27,8 @@
 #include "hooks/options.h"
 #include "hooks/tuner_driver.h"
 #include "hooks/warnings.h"
-#include "tuner/agreement.h"
-#include "tuner/error_budget.h"
 #include "tuner/files/strategy_file.h"
+#include "tuner/step_protocol.h"
 
 namespace gradtune {
 
@@ -44,7 +42,7 @@ class Session {
   void zero_grad();
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
-  void exclude_step() { excluded_ = true; }
+  void exclude_step() { protocol_.exclude(); }
   void save(torch::serialize::OutputArchive& archive) const { job_.optimizers->save(archive); }
   void load(torch::serialize::InputArchive& archive);
   void export_strategy(const std::string& path) const;
@@ -101,13 +99,8 @@ class Session {
   void bring_missing();
   [[noreturn]] void tell_difference(const core::Error& error);
   void forget_unused();
-  std::span<double> control_word(bool finite);
-  void judge_losses();
   void announce(const tuner::Action& action);
   void carry_out(const tuner::Command& command);
-  void put_in_force(int32_t slot, bool is_committed);
-  void prepare_received(int32_t slot, int64_t bytes);
-  core::Status prepare_text(int32_t slot, const std::string& text);
 
   // What fails on this rank ends the wrap, and is told to all: with `between_ranks`, only what fails between them, as
   // other errors were told to all ranks already.
@@ -130,33 +123,21 @@ class Session {
   Gradients& gradients_;
   ModuleBroadcast module_broadcast_;
   exec::Executor executor_;
-  std::optional<tuner::Agreement> agreement_;
   std::optional<tuner::StrategyFile> imported_;
-  tuner::ErrorBudget error_budget_;
-  std::vector<core::BucketLoss> losses_;          // of the step, by bucket
-  std::map<int32_t, policies::Candidate> slots_;  // what this rank has prepared
-  bool committed_ = false;                        // what is in force is not on trial
-  std::unique_ptr<TunerDriver> driver_;           // rank 0
-  std::string announced_text_;                    // the strategy that the next prepare command is about, on rank 0
-  tuner::Command announced_;
+  tuner::StepProtocol protocol_;         // its control word is the communication thread's until backward is done
+  std::unique_ptr<TunerDriver> driver_;  // rank 0
 
   // The step under way.
-  int64_t step_ = 0;
   BackwardPass pass_;
   const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool accumulated_ = false;             // by a pass under no_sync, since the last step()
   std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
-  bool excluded_ = true;                 // the first step is
   bool order_learned_ = false;
   int64_t first_ready_ns_ = 0;
   int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor
   std::vector<uint8_t> used_;   // by position: this rank has a gradient
   uint64_t buffer_layout_ = 0;  // as the other ranks were told
-  tuner::LocalStep local_;      // for the control word: times of the step before
-  core::Excess excess_;
-  tuner::ControlWord word_{};  // of the communication thread, until the executor has finished the step
   int64_t step_began_ns_ = 0;
-  int64_t nonfinite_steps_ = 0;
   double last_step_ms_ = 0;
   exec::StepTimes last_times_;
   const std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // null once it is gone

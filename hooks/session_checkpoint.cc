@@ -36,19 +36,20 @@ void Session::check_between_steps(const char* what) const {
 // --- saving ----------------------------------------------------------------------------------------------------------
 
 tuner::SavedRank Session::saved_rank() const {
-  tuner::SavedRank saved{.step = step_,
-                         .nonfinite_steps = nonfinite_steps_,
+  const tuner::StepProtocol::State state = protocol_.state();
+  tuner::SavedRank saved{.step = state.step,
+                         .nonfinite_steps = state.nonfinite_steps,
                          .order_learned = order_learned_,
-                         .committed = committed_,
-                         .local = local_,
-                         .agreement = agreement_->state(),
-                         .errors = error_budget_.state()};
+                         .committed = state.committed,
+                         .local = state.local,
+                         .agreement = state.agreement,
+                         .errors = state.errors};
   std::vector<int32_t> slots;
   for (const auto& [slot, hash] : saved.agreement.slots) slots.push_back(slot);
   const auto& pending = saved.agreement.pending;
   if (pending && pending->hash) slots.push_back(pending->slot);
   for (const int32_t slot : slots) {
-    const policies::Candidate& candidate = slots_.at(slot);
+    const policies::Candidate& candidate = protocol_.candidates().at(slot);
     saved.strategies[slot] = tuner::strategy_file(gradients_.table(), peers_.size(), settings_.fidelity,
                                                   candidate.label, candidate.strategy);
   }
@@ -57,10 +58,10 @@ tuner::SavedRank Session::saved_rank() const {
 
 void Session::save_checkpoint(const std::string& folder) {
   check_between_steps("save_checkpoint");
-  excluded_ = true;  // the time that this takes is part of the next step
-  peers_.enter(Call::save_checkpoint, step_);
+  protocol_.exclude();  // the time that this takes is part of the next step
+  peers_.enter(Call::save_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
-    peers_.must_agree("the steps done at a checkpoint", std::to_string(step_));
+    peers_.must_agree("the steps done at a checkpoint", std::to_string(protocol_.step()));
     const exec::Carried carried = executor_.carried();
     tuner::SavedRank rank = saved_rank();
     rank.random_step = *carried.step;
@@ -84,7 +85,7 @@ void Session::save_checkpoint(const std::string& folder) {
       sections.emplace(kTunerSection, tuner_text);
       sections.emplace(kHistorySection, history);
     }
-    write_checkpoint(peers_, folder, step_, gradients_.table().fingerprint(), sections);
+    write_checkpoint(peers_, folder, protocol_.step(), gradients_.table().fingerprint(), sections);
   });
 }
 
@@ -92,7 +93,7 @@ void Session::save_checkpoint(const std::string& folder) {
 
 void Session::load_checkpoint(const std::string& folder) {
   check_between_steps("load_checkpoint");
-  peers_.enter(Call::load_checkpoint, step_);
+  peers_.enter(Call::load_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     const tuner::Manifest manifest = find_checkpoint(peers_, folder, gradients_.table().fingerprint());
     std::string why;  // tuning starts again
@@ -105,11 +106,11 @@ void Session::load_checkpoint(const std::string& folder) {
       start_again(read_resized(peers_, folder, manifest, gradients_.table()), /*committed=*/"");
     }
     if (peers_.rank() == 0 && !settings_.quiet) {
-      std::fprintf(stderr, "gradtune: checkpoint of step %ld loaded, tuning %s%s\n", static_cast<long>(step_),
-                   why.empty() ? "goes on" : "starts again: ", why.c_str());
+      std::fprintf(stderr, "gradtune: checkpoint of step %ld loaded, tuning %s%s\n",
+                   static_cast<long>(protocol_.step()), why.empty() ? "goes on" : "starts again: ", why.c_str());
     }
   });
-  excluded_ = true;
+  protocol_.exclude();
   step_began_ns_ = clock_->now_ns();
 }
 
@@ -148,28 +149,27 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   lay(file.table);
   set_gradients();
   order_learned_ = saved.order_learned;
-  slots_.clear();
-  core::Status prepared;
-  for (const auto& [slot, strategy] : saved.strategies) {
-    slots_[slot] = {strategy.strategy, strategy.label};
-    if (prepared) prepared = executor_.prepare(slot, strategy.strategy);
-  }
+  tuner::Candidates candidates;
+  for (const auto& [slot, file_of] : saved.strategies) candidates[slot] = {file_of.strategy, file_of.label};
+  const core::Status prepared = protocol_.restore_candidates(candidates);
   try {
     peers_.must_succeed("prepare the strategies of the checkpoint", prepared);
   } catch (const core::Exception& error) {
     failure_ = core::Error{error.code(), error.what()};  // what was before is gone
     throw;
   }
-  agreement_.emplace(saved.agreement);
-  put_in_force(saved.agreement.slot, saved.committed);
-  error_budget_.restore(saved.errors);
+  protocol_.restore({.step = saved.step,
+                     .nonfinite_steps = saved.nonfinite_steps,
+                     .committed = saved.committed,
+                     .local = saved.local,
+                     .agreement = saved.agreement,
+                     .errors = saved.errors});
   take_over(file);
   const exec::Carried carried = executor_.carried(any(file.residuals), any(file.parked));
   copy(file.table, file.residuals, carried.residuals);
   copy(file.table, file.parked, carried.parked);
   *carried.holders = saved.holders;
   std::memcpy(carried.state.data(), file.state.data(), file.state.size());
-  local_ = saved.local;
   announce(announced);
 }
 
@@ -191,14 +191,12 @@ void Session::start_again(const SavedFile& file, const std::string& committed) {
   const bool owes = any(file.residuals) || any(file.parked);
   const exec::Carried carried = executor_.carried(owes, owes);
   for (const AllResiduals* from : {&file.residuals, &file.parked}) copy(file.table, *from, carried.parked);
-  if (owes && committed_) put_in_force(agreement_->slot(), /*is_committed=*/true);  // so that they drain
-  local_ = {.step = step_ - 1, .rank = peers_.rank(), .excluded = true};
+  if (owes && protocol_.is_committed()) protocol_.commit_again();  // so that they drain
+  protocol_.go_on_from(file.rank.step, file.rank.nonfinite_steps);
 }
 
-// Counters; residuals are none yet.
+// What random compressors draw from; residuals are none yet.
 void Session::take_over(const SavedFile& file) {
-  step_ = file.rank.step;
-  nonfinite_steps_ = file.rank.nonfinite_steps;
   const exec::Carried carried = executor_.carried();
   *carried.step = file.rank.random_step;
   for (const auto& all : {carried.residuals, carried.parked}) {

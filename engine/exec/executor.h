@@ -30,6 +30,7 @@
 #include "engine/core/strategy.h"
 #include "engine/exec/event_ring.h"
 #include "engine/exec/scheduler.h"
+#include "engine/exec/strategy_runner.h"
 #include "engine/exec/workspace.h"
 
 namespace gradtune::exec {
@@ -61,7 +62,7 @@ struct OpTime {
   int64_t bytes = 0;  // of a collective: what the busiest link really carried of it (comm::link_bytes)
 };
 
-class Executor final : private comm::CompletionSink {
+class Executor final : public StrategyRunner, private comm::CompletionSink {
  public:
   // Called on the communication thread once per step, when it is known whether this rank's numbers are finite: returns
   // this rank's control word. When finish_backward returns, the word reduced by maximum is there.
@@ -79,10 +80,10 @@ class Executor final : private comm::CompletionSink {
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
   // Between steps; where buckets of the last one are still under way, these wait for them. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
-  core::Status prepare(int32_t slot, const core::Strategy& strategy);
-  void drop(int32_t slot);
-  void run(int32_t slot);     // on trial
-  void commit(int32_t slot);  // for good: residuals parked for other strategies drain (Workspace::commit)
+  core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
+  void drop(int32_t slot) override;
+  void run(int32_t slot) override;     // on trial
+  void commit(int32_t slot) override;  // for good: residuals parked for other strategies drain (Workspace::commit)
 
   // A step: begin, each tensor ready once, finish_backward, conclude; then await for each bucket that is due at the next
   // forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and state
@@ -96,7 +97,7 @@ class Executor final : private comm::CompletionSink {
   core::Status finish_backward();
   // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
   // Workspace::conclude has them. Returns whether the step counts.
-  core::Result<bool> conclude(bool finite);
+  core::Result<bool> conclude(bool finite) override;
   // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the calling
   // thread. A second call returns at once.
   core::Status await(int32_t bucket);
@@ -112,12 +113,12 @@ class Executor final : private comm::CompletionSink {
   // As in Workspace, between steps.
   Carried carried(bool residuals = false, bool parked = false);
   int64_t memory_bytes() const { return workspace_.memory_bytes(); }
-  const core::Strategy& strategy() const { return workspace_.program()->strategy; }
+  const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
   // What that bucket's compression lost in the last step, on this rank; after conclude. Of a bucket that is due at the
   // next forward pass: in the step before that.
-  core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
+  core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
   // Whether residuals were added to a part of that tensor in the last step, on this rank.
   bool drained(int32_t tensor) const;
 

@@ -28,9 +28,19 @@ SimulatedExecutor::SimulatedExecutor(World& world, comm::Communicator& data, com
 }
 
 core::Status SimulatedExecutor::prepare(int32_t slot, const core::Strategy& strategy) {
+  drain();
   auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
   return workspace_.add(slot, std::move(compiled.value()), INT64_MAX);
+}
+
+core::Result<bool> SimulatedExecutor::conclude(bool finite) {
+  is_concluded_ = true;
+  return workspace_.conclude(finite, *queue_);
+}
+
+void SimulatedExecutor::drain() {
+  if (std::exchange(is_concluded_, false)) workspace_.settle();
 }
 
 // --- the thread that runs backward -----------------------------------------------------------------------------------
@@ -42,6 +52,7 @@ void SimulatedExecutor::backward(double pace, Done done) {
   waiting_since_ns_.reset();
   late_ops_ms_ = 0;
   times_ = {};
+  drain();
   workspace_.begin();
   finite_ = true;
   scheduler_.begin(*workspace_.program());

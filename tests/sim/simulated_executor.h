@@ -18,6 +18,7 @@
 #include "engine/compress/queue.h"
 #include "engine/exec/executor.h"
 #include "engine/exec/scheduler.h"
+#include "engine/exec/strategy_runner.h"
 #include "engine/exec/workspace.h"
 #include "engine/sim/world.h"
 #include "tests/engine/exec/gradient_arenas.h"
@@ -37,7 +38,7 @@ struct ExecutorModel {
   int64_t timeout_ms = 1'000;  // of every collective
 };
 
-class SimulatedExecutor final : private comm::CompletionSink {
+class SimulatedExecutor final : public exec::StrategyRunner, private comm::CompletionSink {
  public:
   using ControlWord = std::function<std::span<double>(bool finite)>;
   using Done = std::function<void(core::Status)>;
@@ -47,22 +48,23 @@ class SimulatedExecutor final : private comm::CompletionSink {
                     const exec::GradientArenas& gradients, const ExecutorModel& model, ControlWord control_word);
 
   // Between steps, as with exec::Executor.
-  core::Status prepare(int32_t slot, const core::Strategy& strategy);
-  void drop(int32_t slot) { workspace_.drop(slot); }
-  void run(int32_t slot) { workspace_.run(slot); }
-  void commit(int32_t slot) { workspace_.commit(slot); }
+  core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
+  void drop(int32_t slot) override { drain(), workspace_.drop(slot); }
+  void run(int32_t slot) override { drain(), workspace_.run(slot); }
+  void commit(int32_t slot) override { drain(), workspace_.commit(slot); }
 
   // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's
   // order. `done` is told when the averages and the control word are there, or of the first error, after which the
   // communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
-  core::Result<bool> conclude(bool finite) { return workspace_.conclude(finite, *queue_); }
-  void drain() { workspace_.settle(); }
+  core::Result<bool> conclude(bool finite) override;
+  void drain();  // as exec::Executor: the next step does so
 
-  core::BucketLoss loss(int32_t bucket) const { return workspace_.loss(bucket); }
+  core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
-  const core::Strategy& strategy() const { return workspace_.program()->strategy; }
-  exec::Values residual(exec::Which which = exec::Which::all) const {
+  const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
+  exec::Values residual(exec::Which which = exec::Which::all) {
+    drain();
     return gradients_.read(*workspace_.program(), workspace_.residuals(), which);
   }
 
@@ -90,7 +92,8 @@ class SimulatedExecutor final : private comm::CompletionSink {
 
   // The step under way.
   exec::Scheduler scheduler_;
-  bool finite_ = true;  // as far as operations are done
+  bool finite_ = true;         // as far as operations are done
+  bool is_concluded_ = false;  // and not settled
   Lane device_, host_;
   Done done_;
   double pace_ = 1;

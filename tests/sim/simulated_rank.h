@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One simulated rank of a training job: what hooks/session.cc does with gradients, control word and commands, on
+// One simulated rank of a training job: the step protocol of tuner/step_protocol.h, as a training job runs it, on
 // simulated time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What
 // differs from a session: there is no module, so gradients are given, the order of tensors is known from the start, and
 // no step waits.
@@ -20,8 +20,7 @@
 #include "policies/policy.h"
 #include "tests/sim/recording.h"
 #include "tests/sim/simulated_executor.h"
-#include "tuner/agreement.h"
-#include "tuner/error_budget.h"
+#include "tuner/step_protocol.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::sim {
@@ -87,14 +86,12 @@ class SimulatedRank final : private comm::CompletionSink {
   void begin_step();
   void begin_backward(double pace);
   void finish_backward(const core::Status& status);
-  void settle(const tuner::Verdict& verdict);
+  void record(const tuner::StepProtocol::Received& received);
   void carry_out(const tuner::Command& command);
-  void put_in_force(int32_t slot, bool is_committed);
-  void receive_strategy(const tuner::Command& command);
+  void receive_strategy();
   void lead();
   void end_step();
 
-  std::span<double> control_word(bool finite);
   void name_those_who_differ(const core::Error& error);
   std::string file_text(const policies::Candidate& candidate) const;
   void fail(const core::Error& error);
@@ -112,21 +109,14 @@ class SimulatedRank final : private comm::CompletionSink {
   CallLog calls_;
   std::unique_ptr<comm::Communicator> data_, control_;
   SimulatedExecutor executor_;
-  tuner::Agreement agreement_;
-  tuner::ErrorBudget error_budget_;
+  tuner::StepProtocol protocol_;
 
   // Of the step under way.
   StepRecord record_;
   exec::Values given_, before_, parked_before_;
-  tuner::LocalStep local_;
-  tuner::ControlWord word_{};
   core::StepReport report_;
-  core::Excess excess_;
-  bool excluded_ = true;  // the first step is
   int64_t began_ns_ = 0;
-
-  tuner::Command announced_;
-  std::string announced_text_, received_text_;
+  std::string received_text_;
   std::vector<uint64_t> identities_;
   uint64_t identity_ = 0;
   SimulatedExecutor::Done then_;

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/compress/compressor.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
@@ -273,6 +274,12 @@ core::Result<core::GradientTable> fit(const StrategyFile& file, const core::Grad
   if (!ordered) return ordered.error();
   if (core::Status status = core::validate(file.strategy, ordered.value()); !status) return status.error();
   return ordered;
+}
+
+core::Result<policies::Candidate> read_candidate(const std::string& text) {
+  auto file = parse_strategy(text, compress::known_traits());
+  if (!file) return file.error();
+  return policies::Candidate{std::move(file.value().strategy), file.value().label};
 }
 
 }  // namespace gradtune::tuner

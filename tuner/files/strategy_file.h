@@ -18,6 +18,7 @@
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "engine/core/strategy.h"
+#include "policies/space/candidate.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strict_json.h"
 
@@ -56,6 +57,9 @@ std::string to_json(const StrategyFile& file);
 // one.
 core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known);
 core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
+
+// The strategy of a file that rank 0 broadcast.
+core::Result<policies::Candidate> read_candidate(const std::string& text);
 
 // Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.
 // On success returns the table put into the file's order.

@@ -84,13 +84,15 @@ TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
     const auto group = make_group();  // lives until the others are connected as well
     auto store = group->getStore();
     auto communicator = make_c10d_communicator(make_gloo_backend("huge", store, rank.rank, rank.size, 20'000, 2));
+    std::byte small{};
+    const comm::Collective little{.kind = comm::Collective::Kind::all_reduce, .out = &small, .count = 1};
+    ASSERT_TRUE(comm::run(*communicator, little));  // both are connected
     const core::Status huge = comm::run(
         *communicator,
         {.kind = comm::Collective::Kind::reduce_scatter, .type = comm::WireType::f32, .count = int64_t{1} << 45});
     ASSERT_FALSE(huge);
     EXPECT_THAT(huge.error().message, testing::AllOf(HasSubstr("reduce_scatter"), HasSubstr("memory")));
-    std::byte small{};
-    EXPECT_FALSE(comm::run(*communicator, {.kind = comm::Collective::Kind::all_reduce, .out = &small, .count = 1}));
+    EXPECT_FALSE(comm::run(*communicator, little));
   });
 }
 

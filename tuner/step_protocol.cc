@@ -1,0 +1,148 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/step_protocol.h"
+
+#include <utility>
+
+namespace gradtune::tuner {
+
+StepProtocol::StepProtocol(exec::StrategyRunner& runner, int rank, std::optional<double> error_budget,
+                           ReadCandidate read)
+    : runner_(runner), rank_(rank), error_budget_option_(error_budget), read_(read), error_budget_(error_budget) {}
+
+void StepProtocol::start(const Candidates& ready, int32_t first, bool is_committed) {
+  agreement_.emplace(first, core::hash(ready.at(first).strategy));
+  for (const auto& [slot, candidate] : ready) {
+    runner_.prepare(slot, candidate.strategy).value();
+    if (slot != first) agreement_->prepared(slot, core::hash(candidate.strategy));
+  }
+  candidates_ = ready;
+  error_budget_ = ErrorBudget(error_budget_option_);
+  put_in_force(first, is_committed);
+  announced_ = {};
+  local_ = {};
+}
+
+void StepProtocol::put_in_force(int32_t slot, bool is_committed) {
+  is_committed ? runner_.commit(slot) : runner_.run(slot);
+  committed_ = is_committed;
+  losses_.assign(runner_.strategy().buckets.size(), {});
+  is_committed ? error_budget_.commit(runner_.strategy()) : error_budget_.run(losses_.size());
+}
+
+// --- a step ----------------------------------------------------------------------------------------------------------
+
+void StepProtocol::begin(uint64_t buffers) {
+  local_.unused = false;
+  local_.buffers = buffers;
+}
+
+std::span<double> StepProtocol::control_word(bool finite) {
+  LocalStep local = local_;
+  local.finite = finite;
+  word_ = agreement_->contribute(local, announced_);
+  return word_;
+}
+
+core::Result<StepProtocol::Received> StepProtocol::receive() {
+  const core::Result<Verdict> verdict = agreement_->receive(local_, word_);
+  if (!verdict) return verdict.error();
+  local_.excluded = true;  // its times are told: a second backward pass before the step ends has no others
+  local_.excess = {};
+  const core::Result<bool> counts = runner_.conclude(verdict.value().finite);
+  if (!counts) return counts.error();
+  excess_ = {};
+  if (counts.value()) {
+    for (size_t b = 0; b < losses_.size(); ++b) losses_[b] = runner_.loss(static_cast<int32_t>(b));
+    excess_ = error_budget_.record(losses_);
+  } else {
+    ++nonfinite_steps_;
+    excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
+  }
+  return Received{.report = verdict.value().report,
+                  .command = verdict.value().command,
+                  .unused = verdict.value().unused,
+                  .counts = counts.value()};
+}
+
+std::optional<int64_t> StepProtocol::carry_out(const Command& command) {
+  switch (command.kind) {
+    case Command::Kind::keep: break;
+    case Command::Kind::prepare:
+      excluded_ = true;  // the time of this step holds the preparation
+      receiving_ = command.slot;
+      return command.bytes;
+    case Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); break;
+    case Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); break;
+    case Command::Kind::drop:
+      runner_.drop(command.slot);
+      candidates_.erase(command.slot);
+      break;
+  }
+  return {};
+}
+
+void StepProtocol::receive_strategy(const std::string& text) {
+  std::optional<uint64_t> hash;
+  const core::Result<policies::Candidate> candidate = read_(text);
+  if (candidate && runner_.prepare(receiving_, candidate.value().strategy)) {
+    hash = core::hash(candidate.value().strategy);
+    candidates_[receiving_] = candidate.value();
+  }
+  agreement_->prepared(receiving_, hash);
+}
+
+void StepProtocol::announce(const Command& command, std::string text) {
+  announced_ = command;
+  if (command.kind != Command::Kind::prepare) return;
+  announced_text_ = std::move(text);
+  announced_.bytes = static_cast<int64_t>(announced_text_.size());
+}
+
+void StepProtocol::end_step(const Times& times) {
+  local_ = {.step = step_,
+            .step_ms = times.step_ms,
+            .compute_ms = times.compute_ms,
+            .comm_ms = times.comm_ms,
+            .rank = rank_,
+            .excess = std::exchange(excess_, {}),
+            .finite = true,
+            .excluded = std::exchange(excluded_, false)};
+  ++step_;
+}
+
+// --- checkpoints -----------------------------------------------------------------------------------------------------
+
+StepProtocol::State StepProtocol::state() const {
+  return {.step = step_,
+          .nonfinite_steps = nonfinite_steps_,
+          .committed = committed_,
+          .local = local_,
+          .agreement = agreement_->state(),
+          .errors = error_budget_.state()};
+}
+
+core::Status StepProtocol::restore_candidates(const Candidates& candidates) {
+  candidates_ = candidates;
+  for (const auto& [slot, candidate] : candidates) {
+    if (core::Status prepared = runner_.prepare(slot, candidate.strategy); !prepared) return prepared;
+  }
+  return {};
+}
+
+void StepProtocol::restore(const State& state) {
+  agreement_.emplace(state.agreement);
+  put_in_force(state.agreement.slot, state.committed);
+  error_budget_.restore(state.errors);
+  step_ = state.step;
+  nonfinite_steps_ = state.nonfinite_steps;
+  local_ = state.local;
+}
+
+void StepProtocol::go_on_from(int64_t step, int64_t nonfinite_steps) {
+  step_ = step;
+  nonfinite_steps_ = nonfinite_steps;
+  local_ = {.step = step_ - 1, .rank = rank_, .excluded = true};
+}
+
+}  // namespace gradtune::tuner
