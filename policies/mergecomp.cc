@@ -59,16 +59,14 @@ struct Point {
 
 int rounds(const core::Option& option) {
   int sum = 0;
-  for (const core::Step& step : option.steps) {
-    if (core::is_collective(step.kind)) sum += step.kind == core::Step::Kind::all_reduce ? 2 : 1;
-  }
+  for (const core::Step& step : option.steps) sum += core::traits_of(step.kind).messages;
   return sum;
 }
 
 bool sums_payloads(const Scheme& form) {
   return !form.option.codecs.empty() &&
          std::any_of(form.option.steps.begin(), form.option.steps.end(),
-                     [](const core::Step& step) { return step.kind == core::Step::Kind::all_reduce; });
+                     [](const core::Step& step) { return core::traits_of(step.kind).adds_up; });
 }
 
 core::Option on_host(core::Option option) {

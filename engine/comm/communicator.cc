@@ -19,7 +19,7 @@ int64_t used_bytes(const Collective& collective, const std::byte* payload) {
 
 int64_t link_bytes(const Collective& collective, int size) {
   int64_t bytes = collective.count * bytes_per_element(collective.type);
-  const bool has_parts = collective.kind == Collective::Kind::all_to_all;
+  const bool has_parts = core::traits_of(collective.kind).has_input_parts;
   if (collective.used_bytes != nullptr && collective.in != nullptr) {
     const int64_t given = has_parts ? bytes * size : bytes;
     bytes = 0;

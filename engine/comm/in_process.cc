@@ -11,20 +11,26 @@
 namespace gradtune::comm {
 namespace {
 
-// all_reduce, reduce and reduce_scatter.
+using Root = core::StepTraits::Root;
+
+const std::byte* input_of(const Collective& call) {
+  return core::traits_of(call.kind).is_in_place ? call.out : call.in;
+}
+
 void reduce_all(std::span<const Collective> calls, size_t part_bytes) {
+  const core::StepTraits& traits = core::traits_of(calls[0].kind);
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> targets;
-  if (calls[0].kind == Collective::Kind::reduce_scatter) {
+  if (traits.has_input_parts) {
     for (size_t part = 0; part < calls.size(); ++part) {
       inputs.clear();
-      for (const Collective& call : calls) inputs.push_back(call.in + part * part_bytes);
+      for (const Collective& call : calls) inputs.push_back(input_of(call) + part * part_bytes);
       add_up(calls[0].type, calls[0].reduction, inputs, std::array{calls[part].out}, calls[0].count);
     }
     return;
   }
-  for (const Collective& call : calls) inputs.push_back(call.out);
-  if (calls[0].kind == Collective::Kind::reduce) {
+  for (const Collective& call : calls) inputs.push_back(input_of(call));
+  if (traits.root == Root::receives) {
     targets = {calls[static_cast<size_t>(calls[0].root)].out};
   } else {
     for (const Collective& call : calls) targets.push_back(call.out);
@@ -46,23 +52,13 @@ void copy(const Collective& call, const std::byte* from, std::byte* to, size_t b
   }
 }
 
-bool is_reduction(Collective::Kind kind) {
-  return kind == Collective::Kind::all_reduce || kind == Collective::Kind::reduce_scatter ||
-         kind == Collective::Kind::reduce;
-}
-
-bool has_input(Collective::Kind kind) {
-  return kind != Collective::Kind::all_reduce && kind != Collective::Kind::reduce &&
-         kind != Collective::Kind::broadcast;
-}
-
 }  // namespace
 
 void check_legal(const Collective& collective, int size) {
   core::check(core::is_collective(collective.kind), "encode and decode are no collectives");
   core::check(collective.count >= 0, "a collective has at least 0 elements");
   core::check(collective.count == 0 || collective.out != nullptr, "a collective with elements has a place for them");
-  core::check(collective.count == 0 || !has_input(collective.kind) || collective.in != nullptr,
+  core::check(collective.count == 0 || core::traits_of(collective.kind).is_in_place || collective.in != nullptr,
               "this collective needs an input");
   core::check(collective.root >= 0 && collective.root < size, "the root of a collective is a rank of the group");
   core::check(collective.used_bytes == nullptr ||
@@ -95,20 +91,15 @@ std::string first_difference(std::span<const Collective> calls) {
 void move_data(std::span<const Collective> calls) {
   if (calls[0].count == 0) return;
   const auto part = static_cast<size_t>(calls[0].count * bytes_per_element(calls[0].type));
-  const Collective::Kind kind = calls[0].kind;
+  const core::StepTraits& traits = core::traits_of(calls[0].kind);
+  if (traits.adds_up) return reduce_all(calls, part);
   const auto root = static_cast<size_t>(calls[0].root);
-  if (is_reduction(kind)) return reduce_all(calls, part);
   for (size_t to = 0; to < calls.size(); ++to) {
-    if (kind == Collective::Kind::gather && to != root) continue;
+    if (traits.root == Root::receives && to != root) continue;
     for (size_t from = 0; from < calls.size(); ++from) {
-      std::byte* target = calls[to].out + from * part;
-      const std::byte* source = calls[from].in;
-      if (kind == Collective::Kind::all_to_all) source += to * part;
-      if (kind == Collective::Kind::broadcast) {
-        if (from != root) continue;
-        target = calls[to].out;
-        source = calls[from].out;
-      }
+      if (traits.root == Root::sends && from != root) continue;
+      const std::byte* source = input_of(calls[from]) + (traits.has_input_parts ? to * part : 0);
+      std::byte* target = calls[to].out + (traits.has_output_parts ? from * part : 0);
       if (target != source) copy(calls[from], source, target, part);
     }
   }

@@ -73,7 +73,8 @@ class PacedCommunicator final : public Communicator, private CompletionSink {
 
   void start(const Collective& collective, CompletionSink& sink, uint64_t token) override {
     const int64_t sent_bytes = link_bytes(collective, size());
-    const bool is_source = collective.kind == Collective::Kind::broadcast && collective.root == rank();
+    const bool is_source =
+        core::traits_of(collective.kind).root == core::StepTraits::Root::sends && collective.root == rank();
     std::unique_lock lock(mutex_);
     if (error_) {
       const core::Error error = *error_;

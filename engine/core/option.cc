@@ -4,14 +4,78 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <optional>
 
 namespace gradtune::core {
 namespace {
 
 using Kind = Step::Kind;
-constexpr Kind kKinds[] = {Kind::encode,     Kind::decode, Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather,
-                           Kind::all_to_all, Kind::reduce, Kind::broadcast,  Kind::gather};
+using Root = StepTraits::Root;
+
+constexpr auto kToEachOther = [](int64_t bytes, int group) { return bytes * (group - 1); };  // ring, pairs, to a root
+constexpr auto kAround = [](int64_t bytes, int group) { return 2 * bytes * (group - 1) / group; };  // a ring, twice
+constexpr auto kThrough = [](int64_t bytes, int group) { return group > 1 ? bytes : 0; };           // a pipeline
+
+constexpr StepTraits kTable[] = {
+    {.kind = Kind::encode, .name = "encode", .is_collective = false, .messages = 0, .takes_gradients = true},
+    {.kind = Kind::decode, .name = "decode", .is_collective = false, .messages = 0, .takes_payloads = true},
+    {.kind = Kind::all_reduce,
+     .name = "all_reduce",
+     .link_bytes = kAround,
+     .messages = 2,
+     .adds_up = true,
+     .is_in_place = true,
+     .takes_gradients = true,
+     .takes_payloads = true},
+    {.kind = Kind::reduce_scatter,
+     .name = "reduce_scatter",
+     .link_bytes = kToEachOther,
+     .is_pairwise = true,
+     .adds_up = true,
+     .has_input_parts = true,
+     .takes_gradients = true},
+    {.kind = Kind::all_gather,
+     .name = "all_gather",
+     .link_bytes = kToEachOther,
+     .has_output_parts = true,
+     .takes_gradients = true,
+     .takes_payloads = true},
+    {.kind = Kind::all_to_all,
+     .name = "all_to_all",
+     .link_bytes = kToEachOther,
+     .is_pairwise = true,
+     .has_input_parts = true,
+     .has_output_parts = true,
+     .takes_payloads = true},
+    {.kind = Kind::reduce,
+     .name = "reduce",
+     .link_bytes = kThrough,
+     .adds_up = true,
+     .is_in_place = true,
+     .root = Root::receives,
+     .takes_gradients = true},
+    {.kind = Kind::broadcast,
+     .name = "broadcast",
+     .link_bytes = kThrough,
+     .is_in_place = true,
+     .root = Root::sends,
+     .takes_gradients = true,
+     .takes_payloads = true},
+    {.kind = Kind::gather,
+     .name = "gather",
+     .link_bytes = kToEachOther,
+     .has_output_parts = true,
+     .root = Root::receives,
+     .takes_payloads = true},
+};
+constexpr bool is_in_order() {
+  for (size_t row = 0; row < std::size(kTable); ++row) {
+    if (static_cast<size_t>(kTable[row].kind) != row) return false;
+  }
+  return true;
+}
+static_assert(is_in_order(), "a kind is found by its number");
 
 Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
 
@@ -57,9 +121,9 @@ Result<Step> parse_step(std::string_view word, size_t codecs) {
   const std::string_view name = word.substr(0, word.find('@'));
   std::optional<Step> step;
   std::string names;
-  for (Kind kind : kKinds) {
-    names.append(names.empty() ? "" : ", ").append(to_string(kind));
-    if (name == to_string(kind)) step = Step{.kind = kind};
+  for (const StepTraits& traits : kTable) {
+    names.append(names.empty() ? "" : ", ").append(traits.name);
+    if (name == traits.name) step = Step{.kind = traits.kind};
   }
   if (!step) return invalid("step \"" + std::string(word) + "\" is unknown; known are " + names);
   if (is_collective(step->kind)) {
@@ -111,41 +175,26 @@ std::string_view to_string(Level level) {
   return "unknown";
 }
 
-std::string_view to_string(Step::Kind kind) {
-  switch (kind) {
-    case Kind::encode: return "encode";
-    case Kind::decode: return "decode";
-    case Kind::all_reduce: return "all_reduce";
-    case Kind::reduce_scatter: return "reduce_scatter";
-    case Kind::all_gather: return "all_gather";
-    case Kind::all_to_all: return "all_to_all";
-    case Kind::reduce: return "reduce";
-    case Kind::broadcast: return "broadcast";
-    case Kind::gather: return "gather";
-  }
-  return "unknown";
+std::string_view to_string(Step::Kind kind) { return traits_of(kind).name; }
+
+std::span<const StepTraits> step_table() { return kTable; }
+
+const StepTraits& traits_of(Kind kind) {
+  const auto row = static_cast<size_t>(kind);
+  check(row < std::size(kTable), "a kind of step is in the table");
+  return kTable[row];
 }
 
 int64_t link_bytes(Kind collective, int64_t bytes, int group) {
-  switch (collective) {
-    case Kind::all_reduce: return 2 * bytes * (group - 1) / group;  // ring: reduce_scatter, all_gather
-    case Kind::reduce_scatter:
-    case Kind::all_gather:
-    case Kind::all_to_all:
-    case Kind::gather: return bytes * (group - 1);  // pairwise, ring, pairwise, into the root
-    case Kind::reduce:
-    case Kind::broadcast: return group > 1 ? bytes : 0;  // pipelines
-    case Kind::encode:
-    case Kind::decode: break;
-  }
-  return 0;
+  const StepTraits& traits = traits_of(collective);
+  return traits.link_bytes == nullptr ? 0 : traits.link_bytes(bytes, group);
 }
 
-int messages(Kind collective, int group) { return (collective == Kind::all_reduce ? 2 : 1) * (group - 1); }
+int messages(Kind collective, int group) { return traits_of(collective).messages * (group - 1); }
 
 int travels(Kind collective, int group) {
-  const bool is_pairwise = collective == Kind::all_to_all || collective == Kind::reduce_scatter;
-  return std::min(messages(collective, group), is_pairwise ? 1 : messages(collective, group));
+  const int all = messages(collective, group);
+  return traits_of(collective).is_pairwise ? std::min(all, 1) : all;
 }
 
 int collectives_of(const Option& option) {

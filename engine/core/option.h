@@ -26,6 +26,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,7 +62,34 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-constexpr bool is_collective(Step::Kind kind) { return kind != Step::Kind::encode && kind != Step::Kind::decode; }
+// What sets a kind of step apart. All that treats collectives alike (sizes, costs, data movement without a network, words)
+// reads these rows, so a new kind is a row here, and code only where it really differs: in the interpreter
+// (engine/exec/bucket_compiler.cc) and in what calls a library (hooks/c10d/communicator.cc).
+struct StepTraits {
+  Step::Kind kind;
+  std::string_view name;
+  bool is_collective = true;
+
+  // What the busiest link carries in one direction over a group of so many ranks. `bytes`: what a rank has, or one part
+  // of it where inputs have parts.
+  int64_t (*link_bytes)(int64_t bytes, int group) = nullptr;
+  int messages = 1;          // that follow one another, for each other rank of the group
+  bool is_pairwise = false;  // every two ranks have a message for each other, and all are sent at once
+
+  bool adds_up = false;           // what the ranks have; the others move it
+  bool is_in_place = false;       // what a rank has and what it gets are in one place, of the same size
+  bool has_input_parts = false;   // what a rank has is a part for each rank, and it ends with its own one
+  bool has_output_parts = false;  // a rank ends with what each rank had
+  enum class Root : uint8_t { none, receives, sends } root = Root::none;  // one rank alone
+
+  bool takes_gradients = false, takes_payloads = false;  // as the steps before it left them
+};
+
+// In the order of the enumeration, one row each.
+std::span<const StepTraits> step_table();
+const StepTraits& traits_of(Step::Kind kind);
+
+inline bool is_collective(Step::Kind kind) { return traits_of(kind).is_collective; }
 
 // What the busiest link carries in one direction for a collective over a group of that many, and how many messages
 // follow one another, by the usual ring and pairwise algorithms. `bytes`: what one rank has, or of reduce_scatter,

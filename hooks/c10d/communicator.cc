@@ -249,7 +249,7 @@ class C10dCommunicator final : public comm::Communicator {
   // What is sent as messages between ranks: what goes both ways between two, and payloads that need not be full. All
   // other all-gathers of more ranks go around in one direction, and Gloo's are as good.
   bool is_exchange(const Collective& what) const {
-    return what.kind == Collective::Kind::all_to_all || what.kind == Collective::Kind::reduce_scatter ||
+    return core::traits_of(what.kind).is_pairwise ||
            (what.kind == Collective::Kind::all_gather && (size() == 2 || what.used_bytes != nullptr));
   }
 

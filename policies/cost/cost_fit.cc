@@ -163,15 +163,15 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
     }
     prior.collectives.push_back(rate);
   };
-  for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-    add(kind, core::Level::flat, summed->byte_us);
-  }
-  if (seen.ranks.has_levels()) {
-    for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all}) {
-      add(kind, core::Level::inter, summed->byte_us);
-    }
-    for (const Kind kind : {Kind::reduce_scatter, Kind::all_gather, Kind::reduce, Kind::broadcast}) {
-      add(kind, core::Level::intra, std::min(summed->byte_us, kInsideByteUs));
+  // Between nodes one rank's link would carry what all others have, so what has a root is for the inside of nodes; and
+  // payloads do not pass those (admission.h, rule "inside").
+  for (const core::Level level : {core::Level::flat, core::Level::inter, core::Level::intra}) {
+    if (level != core::Level::flat && !seen.ranks.has_levels()) continue;
+    const bool is_inside = level == core::Level::intra;
+    for (const core::StepTraits& kind : core::step_table()) {
+      const bool is_planned = is_inside ? kind.takes_gradients : kind.root == core::StepTraits::Root::none;
+      if (!kind.is_collective || !is_planned) continue;
+      add(kind.kind, level, is_inside ? std::min(summed->byte_us, kInsideByteUs) : summed->byte_us);
     }
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;

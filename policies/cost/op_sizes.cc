@@ -28,11 +28,8 @@ class Walk {
 
   OpSize operator()(size_t position) {
     const Step& step = option_.steps[position];
-    switch (step.kind) {
-      case Kind::encode: return encode(position);
-      case Kind::decode: return decode(step);
-      default: return collective(step);
-    }
+    if (core::is_collective(step.kind)) return collective(step);
+    return step.kind == Kind::encode ? encode(position) : decode(step);
   }
 
  private:
@@ -44,8 +41,9 @@ class Walk {
     parts_ = 1;
     bool to_sum = false;
     for (size_t i = position + 1; i < option_.steps.size() && core::is_collective(option_.steps[i].kind); ++i) {
-      if (option_.steps[i].kind == Kind::all_to_all) parts_ *= ranks_.of(option_.steps[i].level);
-      to_sum = to_sum || option_.steps[i].kind == Kind::all_reduce;
+      const core::StepTraits& ahead = core::traits_of(option_.steps[i].kind);
+      if (ahead.has_input_parts) parts_ *= ranks_.of(option_.steps[i].level);
+      to_sum = to_sum || ahead.adds_up;
     }
     use_ = traits_of(step).usual_use;
     const int64_t elements = held();
@@ -71,61 +69,51 @@ class Walk {
   }
 
   OpSize collective(const Step& step) {
-    const bool is_cut = split_[static_cast<size_t>(Level::intra)];  // otherwise a node's root has all of it
-    OpSize size = encoded_ ? exchange(step) : sum(step);
-    size.link_bytes = core::link_bytes(step.kind, size.bytes, ranks_.of(step.level));
+    const core::StepTraits& kind = core::traits_of(step.kind);
+    const int group = ranks_.of(step.level);
+    const bool is_cut = is_split(Level::intra);  // otherwise a node's root has all of it
+    OpSize size{.bytes = encoded_ ? exchange(kind, step.level) : move_gradients(kind, step.level)};
+    size.link_bytes = core::link_bytes(step.kind, size.bytes, group);
     if (step.level == Level::inter && is_cut) size.link_bytes *= ranks_.of(Level::intra);
-    const bool is_of_pairs = step.kind == Kind::all_to_all || step.kind == Kind::reduce_scatter;
-    if (step.level == Level::flat && is_of_pairs && ranks_.has_levels()) {
+    if (step.level == Level::flat && kind.is_pairwise && ranks_.has_levels()) {
       size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
     }
     if (encoded_) size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
     return size;
   }
 
-  // Of payloads: `parts_` of them, of which `added_` belong to the same elements.
-  OpSize exchange(const Step& step) {
+  bool& is_split(Level level) { return split_[static_cast<size_t>(level)]; }
+
+  // Of payloads: `parts_` of them, of which `added_` belong to the same elements. Returns what one rank gives.
+  int64_t exchange(const core::StepTraits& kind, Level level) {
     const int64_t bytes = parts_ * part_bytes_;
-    const int group = ranks_.of(step.level);
-    switch (step.kind) {
-      case Kind::all_to_all:
-        held_ /= group;
-        split_[static_cast<size_t>(step.level)] = true;
-        added_ *= group;
-        return {.bytes = bytes / group};
-      case Kind::gather:
-        parts_ *= group;
-        added_ *= group;
-        return {.bytes = bytes};
-      case Kind::all_gather:
-        parts_ *= group;
-        if (bool& split = split_[static_cast<size_t>(step.level)]; split) {
-          split = false;
-          held_ *= group;
-        } else {
-          added_ *= group;
-        }
-        return {.bytes = bytes};
-      default: return {.bytes = bytes};  // all_reduce, broadcast
+    const int group = ranks_.of(level);
+    if (kind.has_input_parts) {  // each keeps its own part, of all ranks' payloads
+      held_ /= group;
+      is_split(level) = true;
+      added_ *= group;
+      return bytes / group;
     }
+    if (kind.has_output_parts) {
+      parts_ *= group;
+      if (is_split(level)) {  // shards, to be put side by side
+        is_split(level) = false;
+        held_ *= group;
+      } else {
+        added_ *= group;
+      }
+    }
+    return bytes;
   }
 
-  // Of gradients.
-  OpSize sum(const Step& step) {
-    const int group = ranks_.of(step.level);
-    switch (step.kind) {
-      case Kind::reduce_scatter:
-        held_ /= group;
-        split_[static_cast<size_t>(step.level)] = true;
-        return {.bytes = 4 * held_};
-      case Kind::all_gather: {
-        const int64_t bytes = 4 * held_;
-        held_ *= group;
-        split_[static_cast<size_t>(step.level)] = false;
-        return {.bytes = bytes};
-      }
-      default: return {.bytes = 4 * held()};
-    }
+  int64_t move_gradients(const core::StepTraits& kind, Level level) {
+    if (kind.is_in_place) return 4 * held();
+    const int group = ranks_.of(level);
+    if (kind.has_input_parts) held_ /= group;
+    is_split(level) = kind.has_input_parts;
+    const int64_t bytes = 4 * held_;
+    if (kind.has_output_parts) held_ *= group;
+    return bytes;
   }
 
   const core::Option& option_;
@@ -160,7 +148,7 @@ int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<OpSize>&
       encoded = true;
     } else if (steps[i].kind == Kind::decode) {
       encoded = false;
-    } else if (encoded && steps[i].kind != Kind::all_reduce && steps[i].kind != Kind::broadcast) {
+    } else if (encoded && !core::traits_of(steps[i].kind).is_in_place) {
       total += sizes[i].bytes * ranks.of(steps[i].level);
     }
   }

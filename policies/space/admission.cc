@@ -38,7 +38,7 @@ bool fits_compressor(const Option& option, const TreeJob& job) {
   }
   for (size_t i = 1; i < option.steps.size(); ++i) {
     const Step& before = option.steps[i - 1];
-    if (option.steps[i].kind != Kind::all_reduce || before.kind != Kind::encode) continue;
+    if (!core::traits_of(option.steps[i].kind).adds_up || before.kind != Kind::encode) continue;
     const core::CompressorTraits* traits = core::traits_of(option.codecs[before.codec], job.traits);
     if (traits == nullptr || !traits->summable) return false;
     if (job.ranks.size > core::most_ranks(*traits, option.codecs[before.codec])) return false;

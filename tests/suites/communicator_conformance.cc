@@ -108,14 +108,16 @@ constexpr Case kKinds[] = {
     {.kind = Kind::gather, .in_place = true, .last_is_root = true},
 };
 
-bool has_parts_in(Kind kind) { return kind == Kind::all_to_all || kind == Kind::reduce_scatter; }
+bool has_parts_in(Kind kind) { return core::traits_of(kind).has_input_parts; }
 bool has_parts_out(const Case& what) {
-  return what.kind == Kind::all_gather || what.kind == Kind::all_to_all || what.kind == Kind::gather ||
-         (what.kind == Kind::reduce_scatter && what.in_place);
+  return core::traits_of(what.kind).has_output_parts || (what.kind == Kind::reduce_scatter && what.in_place);
 }
 
 std::vector<Case> cases_of(WireType type, int64_t count) {
   std::vector<Case> cases(std::begin(kKinds), std::end(kKinds));
+  for (const core::StepTraits& traits : core::step_table()) {
+    EXPECT_EQ(traits.is_collective, std::ranges::find(cases, traits.kind, &Case::kind) != cases.end()) << traits.name;
+  }
   for (Case& what : cases) {
     what.type = type;
     what.count = count;

@@ -51,6 +51,46 @@ TEST(MoveData, RoundsSixteenBitSumsOnce) {
   for (const auto& values : ranks) EXPECT_EQ(core::widen_f16(values[0]), 2050);
 }
 
+// What rank `to` has at the end of part `part` of its output, from the table: element i of rank r's part p is
+// 100 r + 10 p + i.
+TEST(MoveData, DoesWhatTheTableSaysOfEachKind) {
+  constexpr size_t kRanks = 3, kCount = 2;
+  using Root = core::StepTraits::Root;
+  for (const core::StepTraits& traits : core::step_table()) {
+    if (!traits.is_collective) continue;
+    SCOPED_TRACE(traits.name);
+    std::vector<std::vector<float>> in(kRanks), out(kRanks, std::vector<float>(kRanks * kCount, -1));
+    std::vector<Collective> calls;
+    for (size_t r = 0; r < kRanks; ++r) {
+      for (size_t i = 0; i < kRanks * kCount; ++i) {
+        in[r].push_back(static_cast<float>(100 * r + 10 * (i / kCount) + i % kCount));
+      }
+      if (traits.is_in_place) out[r] = in[r];
+      calls.push_back({.kind = traits.kind,
+                       .type = WireType::f32,
+                       .in = traits.is_in_place ? nullptr : reinterpret_cast<std::byte*>(in[r].data()),
+                       .out = reinterpret_cast<std::byte*>(out[r].data()),
+                       .count = kCount,
+                       .root = 1});
+      check_legal(calls.back(), kRanks);
+    }
+    move_data(calls);
+    for (size_t to = 0; to < kRanks; ++to) {
+      if (traits.root == Root::receives && to != 1) continue;
+      for (size_t part = 0; part < (traits.has_output_parts ? kRanks : 1); ++part) {
+        for (size_t i = 0; i < kCount; ++i) {
+          const auto given = [&](size_t from) {
+            return static_cast<float>(100 * from + (traits.has_input_parts ? 10 * to : 0) + i);
+          };
+          const size_t from = traits.root == Root::sends ? 1 : part;
+          EXPECT_EQ(out[to][part * kCount + i], traits.adds_up ? given(0) + given(1) + given(2) : given(from))
+              << "rank " << to << ", part " << part;
+        }
+      }
+    }
+  }
+}
+
 TEST(FirstDifference, NamesWhatDiffersAndWhere) {
   const Collective call{.kind = Collective::Kind::all_reduce, .type = WireType::f32, .count = 3};
   EXPECT_EQ(first_difference(std::vector{call, call, call}), "");

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "engine/core/rng.h"
 
 namespace gradtune::core {
@@ -115,6 +117,48 @@ TEST(Compressor, errors_say_what_is_allowed) {
   }
   for (const char* text : {"blocks:0", "blocks:12", "blocks:1032", "blocks:8.5"}) {
     EXPECT_THAT(error(text), HasSubstr("a number from 8 to 1024, a multiple of 8")) << text;
+  }
+}
+
+// Which of the numbers from 0 on are enumerators, by what the compiler calls them: "Kind::decode" and not "(Kind)9".
+template <Step::Kind kKind>
+constexpr bool is_enumerator() {
+  const std::string_view name = __PRETTY_FUNCTION__;
+  return name.find(')', name.find("kKind = ")) == std::string_view::npos || name[name.find("kKind = ") + 8] != '(';
+}
+template <size_t... kNumbers>
+constexpr size_t count_enumerators(std::index_sequence<kNumbers...>) {
+  return (0 + ... + (is_enumerator<static_cast<Step::Kind>(kNumbers)>() ? 1 : 0));
+}
+
+TEST(StepTable, has_a_row_for_each_kind) {
+  EXPECT_TRUE(is_enumerator<Step::Kind::gather>());
+  EXPECT_FALSE(is_enumerator<static_cast<Step::Kind>(99)>()) << "the compiler prints enumerators otherwise";
+  EXPECT_EQ(step_table().size(), count_enumerators(std::make_index_sequence<64>()));
+  for (size_t row = 0; row < step_table().size(); ++row) {
+    const StepTraits& traits = step_table()[row];
+    EXPECT_EQ(static_cast<size_t>(traits.kind), row);
+    EXPECT_EQ(&traits_of(traits.kind), &traits);
+    EXPECT_EQ(parse_option("half: " + std::string(traits.name) + (traits.is_collective ? "" : "@host"), known())
+                  .value()
+                  .steps[0]
+                  .kind,
+              traits.kind);
+  }
+  EXPECT_ANY_THROW(traits_of(static_cast<Step::Kind>(step_table().size())));
+}
+
+TEST(StepTable, rows_do_not_contradict_themselves) {
+  for (const StepTraits& traits : step_table()) {
+    EXPECT_EQ(traits.is_collective, traits.link_bytes != nullptr) << traits.name;
+    EXPECT_EQ(traits.is_collective, traits.messages > 0) << traits.name;
+    EXPECT_TRUE(traits.takes_gradients || traits.takes_payloads) << traits.name;
+    EXPECT_FALSE(traits.is_in_place && (traits.has_input_parts || traits.has_output_parts)) << traits.name;
+    EXPECT_FALSE(traits.is_pairwise && !traits.has_input_parts) << traits.name;
+    if (!traits.is_collective) continue;
+    EXPECT_EQ(traits.link_bytes(1000, 1), 0) << traits.name << " in a group of one";
+    EXPECT_GT(traits.link_bytes(1000, 4), 0) << traits.name;
+    EXPECT_GE(messages(traits.kind, 4), travels(traits.kind, 4)) << traits.name;
   }
 }
 

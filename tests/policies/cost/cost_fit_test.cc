@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "policies/cost/program_cost.h"
+#include "policies/space/admission.h"
 #include "tests/policies/jobs.h"
 
 namespace gradtune::policies {
@@ -174,6 +175,32 @@ TEST(FitCost, WhereOnlyLargeMessagesWereSeenIdleLinksTell) {
   EXPECT_NEAR(find_rate(known, Kind::all_gather, Level::flat)->message_us, 10'000, 100);
   EXPECT_NEAR(find_rate(known, Kind::all_gather, Level::flat)->wait_us, 9000, 100);
   EXPECT_LT(find_rate(unknown, Kind::all_gather, Level::flat)->message_us, 100);
+}
+
+TEST(FitCost, EachCollectiveThatAJobPlansWithHasAPrior) {
+  CostTable seen{.ranks = {.size = 4, .local_size = 2}};
+  seen.collectives = {{Kind::all_reduce, Level::flat, 100, 0.01}};
+  const CostTable prior = prior_cost(seen, {{"bf16"}}).value();
+  for (const core::StepTraits& kind : core::step_table()) {
+    const bool has_no_root = kind.root == core::StepTraits::Root::none;
+    for (const Level level : {Level::flat, Level::inter, Level::intra}) {
+      const bool is_planned = kind.is_collective && (level == Level::intra ? kind.takes_gradients : has_no_root);
+      EXPECT_EQ(find_rate(prior, kind.kind, level) != nullptr, is_planned)
+          << kind.name << " " << core::to_string(level);
+    }
+  }
+  // Programs without a rate are left out silently, so what is admitted is counted: of those in levels all have theirs.
+  Knowledge job = testing::knowledge_of(testing::reference_table(), 4, core::Fidelity::half);
+  job.ranks_per_node = 2;
+  for (const core::Option& option : admitted_options(job)) {
+    const bool is_rooted_outside = std::ranges::any_of(option.steps, [](const core::Step& step) {
+      return core::traits_of(step.kind).root != core::StepTraits::Root::none && step.level != Level::intra;
+    });
+    const bool uses_none = std::ranges::find(option.codecs, core::CompressorSpec{"none"}) != option.codecs.end();
+    if (is_rooted_outside || uses_none) continue;
+    const auto costs = program_op_costs(prior, option, 1000, testing::known_traits());
+    EXPECT_TRUE(costs.ok()) << costs.error().message;
+  }
 }
 
 TEST(FitCost, WithoutAnythingSeenThereIsNoPrior) { EXPECT_FALSE(prior_cost({.ranks = {.size = 2}}, {{"bf16"}})); }
