@@ -86,7 +86,7 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
     const auto found = sections.value().find(name);
     return found == sections.value().end() ? std::string_view() : found->second;
   };
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   SavedFile file;
   auto saved = tuner::parse_saved_rank(section(kRankSection), known);
   if (!saved) return Error{saved.error().code, "section \"rank\": " + saved.error().message};
@@ -207,7 +207,7 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
   peers.must_succeed("read the checkpoint", status);
   // What old rank 0 saved of what all ranks know alike.
   const std::string text = peers.broadcast_text(peers.rank() == 0 ? tuner::to_json(mine.rank) : "");
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   mine.rank = tuner::parse_saved_rank(text, known).value();
   const tuner::StrategyFile& in_force = mine.rank.in_force();
   const core::GradientTable ordered =

@@ -123,7 +123,7 @@ core::Status Optimizers::check_unchanged() const {
 }
 
 void Optimizers::check_momentum(std::span<const core::CompressorSpec> codecs) const {
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   const auto replaces = std::find_if(codecs.begin(), codecs.end(), [&](const core::CompressorSpec& codec) {
     const core::CompressorTraits* const traits = core::traits_of(codec, known);
     return traits != nullptr && traits->replaces_momentum;

@@ -204,7 +204,7 @@ Status read_config(const std::string& path, std::map<std::string, Found>& found)
 
 // The codecs that fidelity and allow-list admit.
 Status choose_codecs(Draft& draft) {
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   Settings& settings = draft.settings;
   settings.codecs = {core::parse_compressor("none", known).value()};
   if (!draft.compressors) {

@@ -110,7 +110,7 @@ void Session::set_up() {
 // A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
 void Session::take_imported() {
   if (settings_.strategy.empty()) return;
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   // A process with several models has one variable for all: the file is taken that is for this one.
   std::optional<core::Error> why_not;
   for (std::string_view rest = settings_.strategy; !rest.empty();) {

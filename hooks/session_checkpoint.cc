@@ -180,7 +180,7 @@ void Session::start_again(const SavedFile& file, const std::string& committed) {
     lay(file.table);
     order_learned_ = file.rank.order_learned;
     imported_.reset();
-    const std::vector<core::CompressorTraits> known = compress::known_traits();
+    const core::TraitsTable known = compress::known_traits();
     auto strategy = tuner::parse_strategy(committed, known);
     if (strategy && tuner::fit(strategy.value(), gradients_.table(), peers_.size(), settings_.fidelity, known)) {
       imported_ = std::move(strategy).value();

@@ -36,8 +36,7 @@ TunerDriver::TunerDriver(const Settings& settings, const core::Seat& seat, const
 tuner::Job TunerDriver::job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
                                const policies::Machine& machine) const {
   tuner::Job job{.table = table,
-                 .world_size = seat_.size,
-                 .ranks_per_node = seat_.has_levels() ? seat_.local_size : 0,
+                 .ranks = seat_.ranks(),
                  .fidelity = settings_.fidelity,
                  .codecs = settings_.codecs,
                  .host_threads = static_cast<int>(settings_.host_threads),
@@ -88,7 +87,7 @@ tuner::SavedTuner TunerDriver::saved() const {
       .job = job_, .ready_count = ready_count_, .timed = timed_, .timed_in_observation = timed_in_observation_};
   if (!tuner_->outcome().committed) return saved;
   const policies::Candidate& chosen = tuner_->chosen();
-  saved.committed = tuner::strategy_file(job_.table, job_.world_size, job_.fidelity, chosen.label, chosen.strategy);
+  saved.committed = tuner::strategy_file(job_.table, job_.ranks.size, job_.fidelity, chosen.label, chosen.strategy);
   return saved;
 }
 

@@ -81,7 +81,7 @@ class Exhaustive final : public Policy {
  private:
   static std::vector<Candidate> all_candidates(const Knowledge& knowledge) {
     std::vector<Candidate> candidates;
-    if (knowledge.world_size < 2) return candidates;  // nothing to communicate
+    if (knowledge.ranks.size < 2) return candidates;  // nothing to communicate
     const std::vector<Partition> partitions = all_partitions(knowledge.table);
     std::set<uint64_t> seen;
     for (const Scheme& form : admitted_schemes(knowledge)) {

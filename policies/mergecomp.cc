@@ -118,7 +118,7 @@ class MergeComp final : public Policy {
  private:
   // The search space: programs that could win, and partitions.
   void plan(const Knowledge& knowledge) {
-    if (knowledge.world_size < 2) return;  // nothing to communicate
+    if (knowledge.ranks.size < 2) return;  // nothing to communicate
     const std::vector<Scheme> all = admitted_schemes(knowledge);
     std::set<uint64_t> different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
     for (const Scheme& form : all) {

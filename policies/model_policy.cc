@@ -120,7 +120,7 @@ class ModelPolicy final : public Policy {
   std::string_view name() const override { return name_; }
 
   Proposal propose(const Knowledge& knowledge) override {
-    if (knowledge.world_size < 2 || knowledge.table.numel() == 0) return {.candidates = {}, .final = true};
+    if (knowledge.ranks.size < 2 || knowledge.table.numel() == 0) return {.candidates = {}, .final = true};
     for (Tried& tried : tried_) tried.is_asked = false;  // what could not run is not told
     if (!is_planned_) is_planned_ = can_plan(knowledge);
     if (!*is_planned_ && unplanned_) return unplanned_->propose(knowledge);

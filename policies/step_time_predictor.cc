@@ -22,9 +22,9 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
   StepTimePredictor forecast;
   forecast.table_ = knowledge.table;
   forecast.traits_ = knowledge.traits;
-  const Ranks ranks{.size = knowledge.world_size, .local_size = knowledge.ranks_per_node};
   const auto fit = [&](const CostTable& prior) {
-    return fit_cost(knowledge.timed, knowledge.table, ranks, knowledge.traits, prior, knowledge.machine.cores);
+    return fit_cost(knowledge.timed, knowledge.table, knowledge.ranks, knowledge.traits, prior,
+                    knowledge.machine.cores);
   };
   const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links);
   if (!prior) {

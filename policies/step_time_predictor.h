@@ -49,7 +49,7 @@ class StepTimePredictor {
   std::optional<double> uncorrected_ms(const core::Strategy& strategy) const;
 
   core::GradientTable table_;
-  std::vector<core::CompressorTraits> traits_;
+  core::TraitsTable traits_;
   FittedCost cost_;
   CostTable low_, high_;
   double rest_ms_ = 0;             // of a step, before the first gradient is ready and after the last bucket

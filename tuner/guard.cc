@@ -23,8 +23,7 @@ std::string describe(const policies::Candidate& candidate, const core::Excess& e
 }
 
 // Those of the bucket that lose; none where there is no such bucket.
-std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bucket,
-                                      const std::vector<core::CompressorTraits>& known) {
+std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bucket, core::TraitsTable known) {
   std::vector<std::string> lossy;
   if (bucket < 0 || static_cast<size_t>(bucket) >= strategy.buckets.size()) return lossy;
   for (const core::CompressorSpec& codec : strategy.buckets[static_cast<size_t>(bucket)].option.codecs) {

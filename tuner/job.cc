@@ -15,8 +15,7 @@ core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
   if (auto policy = policies::make_policy(job.policy, options); !policy) return policy.error();
   const auto make = [name = job.policy, options] { return policies::make_policy(name, options).value(); };
   policies::Knowledge knowledge{.table = job.table,
-                                .world_size = job.world_size,
-                                .ranks_per_node = job.ranks_per_node,
+                                .ranks = job.ranks,
                                 .fidelity = job.fidelity,
                                 .codecs = job.codecs,
                                 .traits = compress::known_traits(),

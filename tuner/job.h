@@ -13,7 +13,7 @@
 #include "engine/core/compressor.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
-#include "policies/cost/op_sizes.h"
+#include "engine/core/topology.h"
 #include "policies/policy.h"
 #include "tuner/tuner.h"
 
@@ -21,8 +21,7 @@ namespace gradtune::tuner {
 
 struct Job {
   core::GradientTable table = {};  // in the order of the arena
-  int world_size = 1;
-  int ranks_per_node = 0;  // 0: there are no levels
+  core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
@@ -31,8 +30,6 @@ struct Job {
   std::string policy = "mergecomp";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};
-
-  policies::Ranks ranks() const { return {world_size, ranks_per_node}; }
 };
 
 // A tuner whose baselines are those of the job. An unknown policy is an error that lists the known ones.

@@ -31,7 +31,7 @@ struct Entry {
 
 class SlotTable {
  public:
-  explicit SlotTable(std::vector<core::CompressorTraits> traits) : traits_(std::move(traits)) {}
+  explicit SlotTable(core::TraitsTable traits) : traits_(traits) {}
 
   // Prepared on all ranks already.
   void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
@@ -72,7 +72,7 @@ class SlotTable {
   std::optional<Command> next_drop(int32_t in_force);
 
  private:
-  std::vector<core::CompressorTraits> traits_;
+  core::TraitsTable traits_;
   std::map<int32_t, Entry> entries_;
   int32_t next_slot_ = 0;
   std::deque<int32_t> queue_;

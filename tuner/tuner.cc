@@ -41,7 +41,7 @@ double cost_share(const Outcome& outcome) {
   return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
 }
 
-int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
+int32_t first_slot(const TunerOptions& options, core::TraitsTable traits,
                    const std::optional<policies::Candidate>& imported) {
   if (!imported) return 0;
   const bool is_lossy = core::needed_fidelity(imported->strategy, traits) == core::Fidelity::lossy;

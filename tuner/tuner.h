@@ -129,7 +129,7 @@ struct Action {
 constexpr int32_t kImportedSlot = 2;
 
 // The slot that all ranks start in: that of the imported strategy, unless it is lossy and has to wait; otherwise 0.
-int32_t first_slot(const TunerOptions& options, const std::vector<core::CompressorTraits>& traits,
+int32_t first_slot(const TunerOptions& options, core::TraitsTable traits,
                    const std::optional<policies::Candidate>& imported);
 
 class Tuner {

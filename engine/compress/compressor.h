@@ -150,7 +150,7 @@ struct CompressorRow {
 std::span<const CompressorRow> compressor_table();
 
 // The traits of all rows, for policies and parsers.
-std::vector<core::CompressorTraits> known_traits();
+core::TraitsTable known_traits();
 
 // The compressor of a spec. An unknown name or a parameter out of range is an error that lists what is allowed.
 core::Result<std::unique_ptr<Compressor>> make_compressor(const core::CompressorSpec& spec);

@@ -38,9 +38,12 @@ std::span<const CompressorRow> compressor_table() {
   return rows;
 }
 
-std::vector<core::CompressorTraits> known_traits() {
-  std::vector<core::CompressorTraits> known;
-  for (const CompressorRow& row : compressor_table()) known.push_back(row.traits);
+core::TraitsTable known_traits() {
+  static const auto known = [] {
+    std::vector<core::CompressorTraits> all;
+    for (const CompressorRow& row : compressor_table()) all.push_back(row.traits);
+    return all;
+  }();
   return known;
 }
 

@@ -80,7 +80,7 @@ double host_bytes(const CompressorTraits& traits, const CompressorSpec& spec, co
   return array + payloads * static_cast<double>(traits.payload_bytes(spec, extent, traits.rounds - 1));
 }
 
-const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known) {
+const CompressorTraits* traits_of(const CompressorSpec& spec, TraitsTable known) {
   const auto row = std::find_if(known.begin(), known.end(),
                                 [&](const CompressorTraits& traits) { return traits.name == spec.name; });
   return row == known.end() ? nullptr : &*row;

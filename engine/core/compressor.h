@@ -112,11 +112,14 @@ struct CompressorTraits {
   HostWork host = {};
 };
 
+// All compressors that there are, in a table that outlives whoever looks at it.
+using TraitsTable = std::span<const CompressorTraits>;
+
 // INT_MAX where there is no limit.
 int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec);
 
 // Those of that compressor among the known ones; null where it is not known.
-const CompressorTraits* traits_of(const CompressorSpec& spec, const std::vector<CompressorTraits>& known);
+const CompressorTraits* traits_of(const CompressorSpec& spec, TraitsTable known);
 
 // Of all rounds together; of what is usually used of it.
 int64_t payload_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent);

@@ -222,7 +222,7 @@ std::string to_string(const Option& option) {
   return text;
 }
 
-Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known) {
+Result<CompressorSpec> parse_compressor(std::string_view text, TraitsTable known) {
   const std::string_view name = text.substr(0, text.find(':'));
   std::string names;
   for (const CompressorTraits& traits : known) {
@@ -245,8 +245,7 @@ Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector
   return invalid("compressor \"" + std::string(text) + "\" is unknown; known are " + names);
 }
 
-Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text,
-                                                      const std::vector<CompressorTraits>& known) {
+Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text, TraitsTable known) {
   constexpr std::string_view kAny = ":*";
   const bool any = text.ends_with(kAny) && text.find(':') == text.size() - kAny.size();
   if (any) text.remove_suffix(kAny.size());
@@ -259,7 +258,7 @@ Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text,
   return specs;
 }
 
-Result<Option> parse_option(std::string_view text, const std::vector<CompressorTraits>& known) {
+Result<Option> parse_option(std::string_view text, TraitsTable known) {
   Option option;
   const size_t colon = text.find(": ");
   if (colon != std::string_view::npos) {

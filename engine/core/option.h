@@ -124,14 +124,13 @@ std::string to_string(const Option& option);
 
 // The inverse of to_string. Codec names are checked against `known`; an unknown word is an error that lists what is
 // allowed.
-Result<Option> parse_option(std::string_view text, const std::vector<CompressorTraits>& known);
+Result<Option> parse_option(std::string_view text, TraitsTable known);
 
 // "topk:0.01" -> spec, with the default where no parameter is given; refuses unknown names and values out of range.
-Result<CompressorSpec> parse_compressor(std::string_view text, const std::vector<CompressorTraits>& known);
+Result<CompressorSpec> parse_compressor(std::string_view text, TraitsTable known);
 
 // The same, and "topk:*" -> all specs of the search range.
-Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text,
-                                                      const std::vector<CompressorTraits>& known);
+Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text, TraitsTable known);
 
 // The named families of programs; `place` applies to all their encodes and decodes.
 Option plain_all_reduce();  // sums gradients in their own dtype

@@ -132,7 +132,7 @@ uint64_t hash(const Strategy& strategy) {
   return hasher.value();
 }
 
-Fidelity needed_fidelity(const Option& option, const std::vector<CompressorTraits>& known) {
+Fidelity needed_fidelity(const Option& option, TraitsTable known) {
   Fidelity fidelity = Fidelity::exact;
   for (const CompressorSpec& codec : option.codecs) {
     const CompressorTraits* traits = traits_of(codec, known);
@@ -142,7 +142,7 @@ Fidelity needed_fidelity(const Option& option, const std::vector<CompressorTrait
   return fidelity;
 }
 
-Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorTraits>& known) {
+Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known) {
   Fidelity fidelity = Fidelity::exact;
   for (const Bucket& bucket : strategy.buckets) fidelity = std::max(fidelity, needed_fidelity(bucket.option, known));
   return fidelity;

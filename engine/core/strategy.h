@@ -65,8 +65,8 @@ std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table
 uint64_t hash(const Strategy& strategy);
 
 // The least fidelity that admits all of the strategy's compressors, which are all among the known ones.
-Fidelity needed_fidelity(const Option& option, const std::vector<CompressorTraits>& known);
-Fidelity needed_fidelity(const Strategy& strategy, const std::vector<CompressorTraits>& known);
+Fidelity needed_fidelity(const Option& option, TraitsTable known);
+Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known);
 
 // Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once
 // and in its program's order, in_flight >= 1. The error names the first thing that does not hold.

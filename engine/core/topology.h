@@ -16,6 +16,19 @@ namespace gradtune::core {
 // their nodes, one of each node.
 enum class Level : uint8_t { flat, intra, inter };
 
+// How many ranks there are, and in each node where there are levels (else 0).
+struct Ranks {
+  int size = 1;
+  int local_size = 0;
+
+  bool has_levels() const { return local_size > 0; }
+  int of(Level level) const {
+    return level == Level::flat ? size : level == Level::intra ? local_size : size / local_size;
+  }
+
+  bool operator==(const Ranks&) const = default;
+};
+
 // One rank's seat: its position among all ranks, in its node, and that of its node.
 struct Seat {
   int rank = 0, size = 1;
@@ -24,6 +37,8 @@ struct Seat {
 
   // Whether there are levels: false where nodes are not known, or not alike.
   bool has_levels() const { return nodes > 0 && nodes * local_size == size; }
+
+  Ranks ranks() const { return {size, has_levels() ? local_size : 0}; }
 
   bool operator==(const Seat&) const = default;
 };

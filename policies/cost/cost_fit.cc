@@ -74,8 +74,8 @@ WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
   return {cores, all};
 }
 
-void take(const TimedRun& timed, const core::GradientTable& table, const Ranks& ranks,
-          const std::vector<core::CompressorTraits>& known, const Cores& cores, Samples& samples) {
+void take(const TimedRun& timed, const core::GradientTable& table, const core::Ranks& ranks, core::TraitsTable known,
+          const Cores& cores, Samples& samples) {
   std::vector<std::vector<OpSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
@@ -109,8 +109,8 @@ void take(const TimedRun& timed, const core::GradientTable& table, const Ranks& 
 
 }  // namespace
 
-FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const Ranks& ranks,
-                    const std::vector<core::CompressorTraits>& known, const CostTable& prior, const Cores& cores) {
+FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const core::Ranks& ranks,
+                    core::TraitsTable known, const CostTable& prior, const Cores& cores) {
   Samples samples;
   for (const TimedRun& each : timed) take(each, table, ranks, known, cores, samples);
   FittedCost fitted{.table = {.ranks = ranks, .cores = cores}, .collectives = {}, .codecs = {}};

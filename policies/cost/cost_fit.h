@@ -28,9 +28,8 @@ struct FittedCost {
 // beyond the prior's fixed part where there is one. What was slow because others needed the cores too counts as if it
 // had had them for itself. Of what was not seen the prior's rates are taken; without any a compressor is left out
 // unless both halves of it were seen.
-FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const Ranks& ranks,
-                    const std::vector<core::CompressorTraits>& known, const CostTable& prior = {},
-                    const Cores& cores = {});
+FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const core::Ranks& ranks,
+                    core::TraitsTable known, const CostTable& prior = {}, const Cores& cores = {});
 
 // Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
 // an all_reduce; where there are levels, for those between nodes, as fast, and for those of gradients in a node,

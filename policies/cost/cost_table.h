@@ -71,7 +71,7 @@ struct Machine {
 };
 
 struct CostTable {
-  Ranks ranks = {};
+  core::Ranks ranks = {};
   Cores cores = {};  // that all but what passes the network shares
   std::vector<CollectiveRate> collectives = {};
   std::vector<CodecRate> codecs = {};

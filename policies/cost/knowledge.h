@@ -32,13 +32,12 @@ struct TimedRun {
 // What a policy may know of the job. Times are medians over steps of the maximum over ranks.
 struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
-  int world_size = 1;
-  int ranks_per_node = 0;  // 0: there are no levels
+  core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs = {};    // those that fidelity and allow-list admit, "none" first
-  std::vector<core::CompressorTraits> traits = {};  // of all known compressors
-  int host_threads = 0;                             // workers for placement `host`; 0: only `device` is to be proposed
-  int64_t memory_bytes = INT64_MAX;                 // that a strategy may have for residuals and payloads
+  std::vector<core::CompressorSpec> codecs = {};  // those that fidelity and allow-list admit, "none" first
+  core::TraitsTable traits = {};                  // of all known compressors
+  int host_threads = 0;                           // workers for placement `host`; 0: only `device` is to be proposed
+  int64_t memory_bytes = INT64_MAX;               // that a strategy may have for residuals and payloads
   Machine machine = {};
   double baseline_ms = 0;  // step time of the baseline
   double compute_ms = 0;   // forward and backward of the slowest rank

@@ -74,13 +74,13 @@ void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
 
 // Of its messages, those that travel one after the other: so often it takes what a message does, if the link is not
 // busy with the others. In a group of one there are none.
-int travels_of(const Collective& collective, const Ranks& ranks) {
+int travels_of(const Collective& collective, const core::Ranks& ranks) {
   return std::max(core::travels(collective.first, ranks.of(collective.second)), 1);
 }
 
 // As far as they are known.
 struct Links {
-  Ranks ranks = {};
+  core::Ranks ranks = {};
   std::map<Collective, Line> lines = {};  // us of a collective that has the link for itself
   std::array<double, 2> travel_us = {};   // of each link: of one message, while others may use it
 
@@ -241,13 +241,13 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
   return rates_us;
 }
 
-Line line_of(const CollectiveRate& rate, const Ranks& ranks) {
+Line line_of(const CollectiveRate& rate, const core::Ranks& ranks) {
   const int group = ranks.of(rate.level);
   return {rate.messages_us(group) + rate.travel_us(group), rate.byte_us};
 }
 
 // What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
-Links expected_links(const CostTable& prior, const Ranks& ranks, const Traffic& traffic) {
+Links expected_links(const CostTable& prior, const core::Ranks& ranks, const Traffic& traffic) {
   Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
     links.lines[{rate.kind, rate.level}] = line_of(rate, ranks);
@@ -298,7 +298,7 @@ double error_of(const Links& links, const Traffic& traffic, size_t link) {
 }
 
 // Of each link the least that a message took: longer none travels.
-std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& ranks) {
+std::array<double, 2> shortest_messages_us(const Traffic& traffic, const core::Ranks& ranks) {
   std::array<double, 2> shortest_us;
   shortest_us.fill(std::numeric_limits<double>::infinity());
   for (const Message& message : traffic.messages) {
@@ -310,7 +310,7 @@ std::array<double, 2> shortest_messages_us(const Traffic& traffic, const Ranks& 
 
 // A link is free while messages travel as long as the prior says, or, of one that says nothing, never; otherwise only
 // where that explains clearly more.
-Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
+Links fit(const CostTable& prior, const core::Ranks& ranks, Traffic& traffic) {
   constexpr int kPasses = 6, kMorePasses = 3;
   constexpr double kClearly = 0.9, kWell = 0.02;
   Links best = expected_links(prior, ranks, traffic);
@@ -335,7 +335,7 @@ Links fit(const CostTable& prior, const Ranks& ranks, Traffic& traffic) {
 
 }  // namespace
 
-std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessage>>& steps, const Ranks& ranks,
+std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessage>>& steps, const core::Ranks& ranks,
                                         const CostTable& prior) {
   Traffic traffic;
   for (size_t step = 0; step < steps.size(); ++step) take(steps[step], step, traffic);

@@ -32,7 +32,7 @@ struct FittedCollective {
 };
 
 // One of each kind that was seen or is the prior's, by kind and level. `steps`: the collectives of each.
-std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessage>>& steps, const Ranks& ranks,
+std::vector<FittedCollective> fit_links(const std::vector<std::vector<TimedMessage>>& steps, const core::Ranks& ranks,
                                         const CostTable& prior);
 
 }  // namespace gradtune::policies

@@ -17,8 +17,7 @@ using Kind = Step::Kind;
 // What the steps so far left on a rank that has something.
 class Walk {
  public:
-  Walk(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
-       const std::vector<core::CompressorTraits>& known)
+  Walk(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks, core::TraitsTable known)
       : option_(option), bucket_(bucket), numel_(bucket.numel), ranks_(ranks), known_(known) {
     const bool levels = core::uses_levels(option);
     const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
@@ -119,8 +118,8 @@ class Walk {
   const core::Option& option_;
   const core::Extent& bucket_;
   const int64_t numel_;
-  const Ranks& ranks_;
-  const std::vector<core::CompressorTraits>& known_;
+  const core::Ranks& ranks_;
+  const core::TraitsTable known_;
   int64_t padded_ = 0;
   int64_t held_ = 0;             // elements, with those that pad shards
   std::array<bool, 3> split_{};  // per level
@@ -131,15 +130,15 @@ class Walk {
 
 }  // namespace
 
-std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
-                             const std::vector<core::CompressorTraits>& known) {
+std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks,
+                             core::TraitsTable known) {
   Walk walk(option, bucket, ranks, known);
   std::vector<OpSize> sizes;
   for (size_t i = 0; i < option.steps.size(); ++i) sizes.push_back(walk(i));
   return sizes;
 }
 
-int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<OpSize>& sizes, const Ranks& ranks) {
+int64_t payload_bytes(const std::vector<Step>& steps, const std::vector<OpSize>& sizes, const core::Ranks& ranks) {
   int64_t total = 0;
   bool encoded = false;
   for (size_t i = 0; i < steps.size(); ++i) {

@@ -11,21 +11,9 @@
 
 #include "engine/core/compressor.h"
 #include "engine/core/option.h"
+#include "engine/core/topology.h"
 
 namespace gradtune::policies {
-
-// Of a job: ranks, and ranks of a node where there are levels (else 0).
-struct Ranks {
-  int size = 1;
-  int local_size = 0;
-
-  bool has_levels() const { return local_size > 0; }
-  int of(core::Level level) const {
-    return level == core::Level::flat ? size : level == core::Level::intra ? local_size : size / local_size;
-  }
-
-  bool operator==(const Ranks&) const = default;
-};
 
 struct OpSize {
   int64_t elements = 0;  // encode: that it reads; decode: that it writes
@@ -40,10 +28,10 @@ struct OpSize {
 
 // One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for
 // gradients of fp32; with levels only where there are some.
-std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const Ranks& ranks,
-                             const std::vector<core::CompressorTraits>& known);
+std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks,
+                             core::TraitsTable known);
 
 // Bytes of payloads that the bucket keeps in the pool, in about the order of the sum over its steps.
-int64_t payload_bytes(const std::vector<core::Step>& steps, const std::vector<OpSize>& sizes, const Ranks& ranks);
+int64_t payload_bytes(const std::vector<core::Step>& steps, const std::vector<OpSize>& sizes, const core::Ranks& ranks);
 
 }  // namespace gradtune::policies

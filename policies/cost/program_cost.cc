@@ -128,8 +128,7 @@ class TabulatedCost final : public CostModel {
 }  // namespace
 
 core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const Option& option,
-                                                   const core::Extent& bucket,
-                                                   const std::vector<core::CompressorTraits>& known) {
+                                                   const core::Extent& bucket, core::TraitsTable known) {
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
@@ -145,7 +144,7 @@ core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const
 }
 
 std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
-                                 const std::vector<core::CompressorTraits>& known) {
+                                 core::TraitsTable known) {
   const auto times = program_op_costs(table, option, bucket, known);
   if (!times) return {};
   const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
@@ -166,8 +165,7 @@ std::optional<Work> program_work(const CostTable& table, const Option& option, c
 }
 
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table, const std::vector<Option>& options,
-                                                           const std::vector<core::CompressorTraits>& known,
-                                                           int64_t most_elements) {
+                                                           core::TraitsTable known, int64_t most_elements) {
   const size_t sizes =
       static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(most_elements, 1)))) + 1;
   auto model = std::make_unique<TabulatedCost>();

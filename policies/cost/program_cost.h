@@ -24,8 +24,7 @@ namespace gradtune::policies {
 // Work is tabulated at sizes a factor of two apart, as if each were a square matrix, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
                                                            const std::vector<core::Option>& options,
-                                                           const std::vector<core::CompressorTraits>& known,
-                                                           int64_t most_elements);
+                                                           core::TraitsTable known, int64_t most_elements);
 
 // What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link
 // is busy with the bytes, and then they only wait for the last ones to arrive.
@@ -37,11 +36,10 @@ struct OpCost {
 
 // Of each step, or an error that names the step without a rate.
 core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const core::Option& option,
-                                                   const core::Extent& bucket,
-                                                   const std::vector<core::CompressorTraits>& known);
+                                                   const core::Extent& bucket, core::TraitsTable known);
 
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
 std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,
-                                 const std::vector<core::CompressorTraits>& known);
+                                 core::TraitsTable known);
 
 }  // namespace gradtune::policies

@@ -80,32 +80,42 @@ class Published final : public CostModel {
   std::vector<core::Option> options_;
 };
 
-}  // namespace
-
-Knowledge published_knowledge(const PublishedCost& parameters, core::GradientTable table) {
+core::TraitsTable published_traits() {
   using core::CompressorSpec;
   constexpr auto full = [](const CompressorSpec&, const core::Extent& of, int) { return 4 * of.numel; };
   constexpr auto half = [](const CompressorSpec&, const core::Extent& of, int) { return 2 * of.numel; };
   // 1 % of the elements in 8 bytes each, and a bit for each element.
   constexpr auto sparse = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 100 * 8; };
   constexpr auto signs = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 8; };
-  Knowledge knowledge{.table = std::move(table), .world_size = parameters.machines, .fidelity = core::Fidelity::lossy};
-  const auto add = [&](std::string_view name, core::Fidelity fidelity, bool summable, auto payload_bytes) {
-    core::CompressorTraits traits{};
-    traits.name = name;
-    traits.fidelity = fidelity;
-    traits.summable = summable;
-    traits.payload_bytes = payload_bytes;
-    knowledge.traits.push_back(traits);
-    knowledge.codecs.push_back({.name = std::string(name)});
-  };
-  add("none", core::Fidelity::exact, true, full);
-  add("fp16", core::Fidelity::half, true, half);
-  for (const Codec& codec : kCodecs) {
-    if (codec.name != parameters.compressor) continue;
-    if (codec.ratio == kSparse) add(codec.name, core::Fidelity::lossy, false, sparse);
-    if (codec.ratio == kSigns) add(codec.name, core::Fidelity::lossy, false, signs);
-  }
+  static const auto known = [=] {
+    std::vector<core::CompressorTraits> all;
+    const auto add = [&](std::string_view name, core::Fidelity fidelity, bool summable, auto payload_bytes) {
+      core::CompressorTraits traits{};
+      traits.name = name;
+      traits.fidelity = fidelity;
+      traits.summable = summable;
+      traits.payload_bytes = payload_bytes;
+      all.push_back(traits);
+    };
+    add("none", core::Fidelity::exact, true, full);
+    add("fp16", core::Fidelity::half, true, half);
+    for (const Codec& codec : kCodecs) {
+      if (codec.ratio == kSparse) add(codec.name, core::Fidelity::lossy, false, sparse);
+      if (codec.ratio == kSigns) add(codec.name, core::Fidelity::lossy, false, signs);
+    }
+    return all;
+  }();
+  return known;
+}
+
+}  // namespace
+
+Knowledge published_knowledge(const PublishedCost& parameters, core::GradientTable table) {
+  Knowledge knowledge{.table = std::move(table),
+                      .ranks = {.size = parameters.machines},
+                      .fidelity = core::Fidelity::lossy,
+                      .codecs = {{.name = "none"}, {.name = "fp16"}, {.name = parameters.compressor}},
+                      .traits = published_traits()};
   return knowledge;
 }
 

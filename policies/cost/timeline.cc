@@ -41,7 +41,7 @@ const char* to_string(Server server) {
 }
 
 core::Result<Timeline> Timeline::make(const core::GradientTable& table, const core::Strategy& strategy,
-                                      const CostTable& cost, const std::vector<core::CompressorTraits>& known) {
+                                      const CostTable& cost, core::TraitsTable known) {
   Timeline timeline;
   timeline.in_flight_limit_ = strategy.in_flight;
   timeline.most_held_ = static_cast<size_t>(core::most_held(strategy));

@@ -46,7 +46,7 @@ class Timeline {
  public:
   // An error names the step for which the table has no rate. The strategy must pass core::validate for the table.
   static core::Result<Timeline> make(const core::GradientTable& table, const core::Strategy& strategy,
-                                     const CostTable& cost, const std::vector<core::CompressorTraits>& known);
+                                     const CostTable& cost, core::TraitsTable known);
 
   // Another order of the same collectives, each after those before it in its program; its size does not change.
   void set_order(std::span<const core::Issue> order);

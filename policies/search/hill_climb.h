@@ -19,9 +19,9 @@ namespace gradtune::policies {
 struct HillClimbJob {
   const core::GradientTable& table;
   const CostTable& cost;
-  const std::vector<core::CompressorTraits>& traits;  // of all known compressors
-  std::span<const core::Option> options;              // that buckets may get
-  int most_runs = 400;                                // of the timeline, from each start, and for the order
+  core::TraitsTable traits;               // of all known compressors
+  std::span<const core::Option> options;  // that buckets may get
+  int most_runs = 400;                    // of the timeline, from each start, and for the order
 };
 
 // A strategy that ends no later. A strategy for whose steps the table lacks a rate stays as it is.

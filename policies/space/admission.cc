@@ -153,7 +153,7 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
 }
 
 std::vector<Option> admitted_options(const Knowledge& knowledge) {
-  return tree_options({.ranks = {.size = knowledge.world_size, .local_size = knowledge.ranks_per_node},
+  return tree_options({.ranks = knowledge.ranks,
                        .host_threads = knowledge.host_threads,
                        .fidelity = knowledge.fidelity,
                        .codecs = knowledge.codecs,

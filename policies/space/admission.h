@@ -16,14 +16,14 @@
 namespace gradtune::policies {
 
 struct TreeJob {
-  Ranks ranks = {};
+  core::Ranks ranks = {};
   int host_threads = 0;
   core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs = {};    // the allow-list
-  std::vector<core::CompressorTraits> traits = {};  // of all known compressors
-  int64_t numel = 0;                                // of the gradient
-  int64_t memory_bytes = INT64_MAX;                 // for residuals and payloads
-  bool plain_inside = false;                        // for plans in milliseconds: see rule "inside"
+  std::vector<core::CompressorSpec> codecs = {};  // the allow-list
+  core::TraitsTable traits = {};                  // of all known compressors
+  int64_t numel = 0;                              // of the gradient
+  int64_t memory_bytes = INT64_MAX;               // for residuals and payloads
+  bool plain_inside = false;                      // for plans in milliseconds: see rule "inside"
 };
 
 // The table of this family (narrowing.cc).

@@ -67,7 +67,7 @@ std::vector<Scheme> admitted_schemes(const Knowledge& knowledge) {
     whole.slices.push_back({static_cast<int32_t>(t), 0, knowledge.table.tensors[t].numel});
   }
   const double gradient_bytes = static_cast<double>(std::max<int64_t>(knowledge.table.bytes(), 1));
-  const double ring = ring_factor(knowledge.world_size), gather = gather_factor(knowledge.world_size);
+  const double ring = ring_factor(knowledge.ranks.size), gather = gather_factor(knowledge.ranks.size);
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
     const core::CompressorSpec& codec = knowledge.codecs[c];
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
@@ -96,7 +96,7 @@ std::vector<Scheme> admitted_schemes(const Knowledge& knowledge) {
         add(core::gather_payloads(codec, place), "gather", place, gather * payload);
         add(core::two_step(codec, place), "two_step", place, ring * payload);
       }
-      if (traits.summable && !is_none && knowledge.world_size <= core::most_ranks(traits, codec)) {
+      if (traits.summable && !is_none && knowledge.ranks.size <= core::most_ranks(traits, codec)) {
         add(core::encoded_all_reduce(codec, place, traits.rounds), "all_reduce", place, ring * payload);
       }
     }

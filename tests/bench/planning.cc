@@ -140,7 +140,7 @@ void measure_replanning(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   constexpr double kGoalReplanMs = 1;
   const core::CompressorSpec none{"none"}, bf16{"bf16"};
   policies::Knowledge knowledge{
-      .table = trace.table, .world_size = 8, .codecs = {none, bf16}, .traits = compress::known_traits()};
+      .table = trace.table, .ranks = {.size = 8}, .codecs = {none, bf16}, .traits = compress::known_traits()};
   const auto cost = [&](double byte_us) {
     policies::CostTable table{.ranks = {.size = 8}, .scale_us = 5, .scale_element_us = 3e-4};
     for (const auto kind : {core::Step::Kind::all_reduce, core::Step::Kind::all_to_all, core::Step::Kind::all_gather}) {
@@ -185,7 +185,7 @@ void measure_replanning(const tuner::TraceFile& trace, std::vector<Row>& rows) {
 void measure_rounds(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   const std::vector<core::CompressorSpec> codecs = {{"none"}, {"bf16"}, {"topk", 0.01}};
   policies::testing::TimelineJob job{.knowledge = {.table = trace.table,
-                                                   .world_size = 8,
+                                                   .ranks = {.size = 8},
                                                    .fidelity = core::Fidelity::lossy,
                                                    .codecs = codecs,
                                                    .traits = compress::known_traits(),

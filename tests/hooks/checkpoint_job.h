@@ -151,7 +151,7 @@ inline core::GradientTable table_of_model() {
 inline void write_strategy(const std::string& file, int size, const core::GradientTable& table,
                            const std::vector<std::string>& programs) {
   if (std::getenv("RANKS_TEST_COPY") != nullptr) return;  // it is there
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   core::Strategy strategy = core::uniform(core::cut(table, 4 << 10, 8 << 10, false), core::plain_all_reduce(), 2);
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     strategy.buckets[b].option = core::parse_option(programs[b % programs.size()], known).value();

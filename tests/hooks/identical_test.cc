@@ -130,7 +130,7 @@ class Job {
     const auto make_policy = [arms] {
       return std::make_unique<tuner::ScriptedPolicy>(std::vector<policies::Proposal>{{arms, false}, {arms, true}});
     };
-    policies::Knowledge knowledge{.table = table_, .world_size = kSize, .traits = tuner::traits()};
+    policies::Knowledge knowledge{.table = table_, .ranks = {.size = kSize}, .traits = tuner::traits()};
     return std::make_unique<tuner::Tuner>(tuner::TunerOptions{.seed = seed}, make_policy, knowledge, baselines,
                                           std::nullopt);
   }

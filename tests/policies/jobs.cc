@@ -14,7 +14,9 @@ namespace gradtune::policies::testing {
 using core::CompressorSpec;
 using core::Fidelity;
 
-std::vector<core::CompressorTraits> known_traits() {
+namespace {
+
+std::vector<core::CompressorTraits> make_traits() {
   const auto none = [](const CompressorSpec&, const core::Extent& of, int) { return 4 * of.numel; };
   const auto half = [](const CompressorSpec&, const core::Extent& of, int) { return 2 * of.numel; };
   const auto topk = [](const CompressorSpec& spec, const core::Extent& of, int) {
@@ -54,6 +56,13 @@ std::vector<core::CompressorTraits> known_traits() {
   return traits;
 }
 
+}  // namespace
+
+core::TraitsTable known_traits() {
+  static const std::vector<core::CompressorTraits> traits = make_traits();
+  return traits;
+}
+
 std::vector<CompressorSpec> default_codecs(Fidelity fidelity) {
   std::vector<CompressorSpec> codecs = {{"none"}};
   if (fidelity >= Fidelity::half) codecs.push_back({"bf16"});
@@ -84,7 +93,7 @@ core::GradientTable reference_table() {
 
 Knowledge knowledge_of(core::GradientTable table, int world_size, Fidelity fidelity) {
   return {.table = std::move(table),
-          .world_size = world_size,
+          .ranks = {.size = world_size},
           .fidelity = fidelity,
           .codecs = default_codecs(fidelity),
           .traits = known_traits()};

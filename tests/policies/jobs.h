@@ -15,7 +15,7 @@ namespace gradtune::policies::testing {
 
 // none, fp16, bf16, topk, efsignsgd and randk, of which payloads can be added up, with the payload sizes of the real
 // ones.
-std::vector<core::CompressorTraits> known_traits();
+core::TraitsTable known_traits();
 
 // Those of the default lists: none; none and bf16; none, bf16 and topk:0.01.
 std::vector<core::CompressorSpec> default_codecs(core::Fidelity fidelity);

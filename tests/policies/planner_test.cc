@@ -21,11 +21,11 @@ const core::CompressorSpec kRandk{"randk", 0.01};
 
 // A large layer, and its bias that is ready last, on links that are slow to begin with.
 struct Job {
-  Job(const Ranks& ranks, const std::vector<core::CompressorSpec>& codecs) {
+  Job(const core::Ranks& ranks, const std::vector<core::CompressorSpec>& codecs) {
     const auto table = testing::make_table({testing::tensor("weight", 4'000'000), testing::tensor("bias", 1000, 500)});
     knowledge = testing::knowledge_of(table, ranks.size, core::Fidelity::lossy);
     knowledge.codecs = codecs;
-    knowledge.ranks_per_node = ranks.local_size;
+    knowledge.ranks.local_size = ranks.local_size;
     knowledge.host_threads = 1;
     cost = testing::made_up_cost(ranks.size, 20, codecs);
     cost.ranks = ranks;
@@ -45,7 +45,7 @@ struct Job {
 };
 
 TEST(Planner, TheBaselineIsWhatAUserHasWithoutGradtune) {
-  for (const Ranks& ranks : {Ranks{4, 0}, Ranks{16, 4}}) {
+  for (const core::Ranks& ranks : {core::Ranks{4, 0}, core::Ranks{16, 4}}) {
     const Job job(ranks, {{"none"}, {"bf16"}, kRandk});
     const auto model = job.model(admitted_options(job.knowledge));
     const Planned planned = plan("baseline", {*model, job.knowledge}).value();

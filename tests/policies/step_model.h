@@ -14,7 +14,7 @@ namespace gradtune::policies::testing {
 
 struct StepModel {
   core::GradientTable table = {};
-  std::vector<core::CompressorTraits> traits = {};
+  core::TraitsTable traits = {};
   int world_size = 2;
   double link_bytes_per_us = 119.5;  // 1 Gbit/s, less 4.4 % of headers
   double round_us = 150;             // of one round of a collective, whatever its size

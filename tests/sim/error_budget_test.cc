@@ -55,7 +55,7 @@ struct Guarded {
     options.rank.gradient = [=](int rank, int64_t step) { return gradient(table, rank, size, step, dense); };
     options.rank.on_values = [this](StepValues values) { ledger.add(std::move(values)); };
     const tuner::Job tuned{.table = table,
-                           .world_size = size,
+                           .ranks = {.size = size},
                            .fidelity = core::Fidelity::lossy,
                            .codecs = {{"none"}, {"bf16"}, {"topk", 0.02}},
                            .policy = "mergecomp",

@@ -83,7 +83,7 @@ TEST_P(RandomJobs, LoseNothingAcrossSwitchesAndUndoStepsThatAreNotFinite) {
 
 // Options with error feedback, and one without a compressor.
 std::vector<std::string> feeding_back() {
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   std::vector<std::string> options = {"all_reduce"};
   for (const core::Place place : {core::Place::device, core::Place::host}) {
     for (const std::string& text : exec::all_options(place)) {

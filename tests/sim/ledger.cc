@@ -33,7 +33,7 @@ Rule rule_of(const core::Option& option, DType dtype) {
   Rule rule{.dtype = dtype, .wire_roundoff = unit_roundoff(dtype)};
   if (option.codecs.empty()) return rule;
   const std::string& codec = option.codecs[0].name;
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   const auto traits = std::find_if(known.begin(), known.end(), [&](const auto& each) { return each.name == codec; });
   rule.has_feedback = traits->error_feedback;
   // What momentum keeps is not in residuals.

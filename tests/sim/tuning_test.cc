@@ -77,7 +77,7 @@ std::vector<core::CompressorSpec> codecs_of(Fidelity fidelity) {
 struct Tuning {
   Tuning(JobOptions options, Fidelity fidelity, int64_t steps) {
     policies::Knowledge knowledge{.table = options.rank.table,
-                                  .world_size = options.world.size,
+                                  .ranks = {.size = options.world.size},
                                   .fidelity = fidelity,
                                   .codecs = codecs_of(fidelity),
                                   .traits = compress::known_traits()};

@@ -77,7 +77,7 @@ enum class Timing { none, all, nonsense };
 // What a step took: as under made-up rates, or anything.
 TimedRun timed(const core::Strategy& strategy, const Knowledge& knowledge, Timing timing, core::Rng& rng) {
   const testing::TimelineJob job{.knowledge = knowledge,
-                                 .truth = testing::made_up_cost(knowledge.world_size, 50, knowledge.codecs)};
+                                 .truth = testing::made_up_cost(knowledge.ranks.size, 50, knowledge.codecs)};
   TimedRun timed = job.timed(strategy, 0.1, rng);
   if (timing == Timing::all) return timed;
   for (TimedOp& step : timed.steps) {
@@ -174,7 +174,7 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
       }
     }
     const auto program =
-        exec::compile(candidate.strategy, job.table, {.rank = job.world_size - 1, .size = job.world_size});
+        exec::compile(candidate.strategy, job.table, {.rank = job.ranks.size - 1, .size = job.ranks.size});
     EXPECT_TRUE(program.ok()) << candidate.label << ": " << program.error().message;
   }
 };

@@ -214,7 +214,7 @@ class VirtualPump {
 
 double random_us(core::Rng& rng, double most) { return most * (0.01 + rng.uniform()); }
 
-policies::CostTable random_costs(const policies::Ranks& ranks, core::Rng& rng) {
+policies::CostTable random_costs(const core::Ranks& ranks, core::Rng& rng) {
   policies::CostTable table{.ranks = ranks};
   using Step = core::Step::Kind;
   for (const Step kind : {Step::all_reduce, Step::reduce_scatter, Step::all_gather, Step::all_to_all, Step::reduce,
@@ -286,8 +286,7 @@ bool is_plain(const Program& program) {
   return true;
 }
 
-void check(const policies::Ranks& ranks, const std::vector<policies::Steps>& programs, uint64_t seed, int jobs,
-           int least) {
+void check(const core::Ranks& ranks, const std::vector<policies::Steps>& programs, uint64_t seed, int jobs, int least) {
   const core::Seat seat =
       ranks.has_levels() ? core::seat(0, ranks.size, ranks.local_size) : core::Seat{.rank = 0, .size = ranks.size};
   core::Rng rng(seed);

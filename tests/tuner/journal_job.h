@@ -12,7 +12,7 @@ namespace gradtune::tuner {
 
 inline Job journal_job(core::GradientTable table) {
   return {.table = std::move(table),
-          .world_size = 4,
+          .ranks = {.size = 4},
           .fidelity = core::Fidelity::lossy,
           .codecs = {{.name = "none"}, {.name = "topk", .parameter = 0.02}},
           .host_threads = 1,

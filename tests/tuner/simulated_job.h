@@ -41,14 +41,16 @@ inline policies::Candidate candidate(const std::string& label, int number, const
   return {std::move(strategy), label};
 }
 
-inline std::vector<core::CompressorTraits> traits() {
+inline core::TraitsTable traits() {
   const auto row = [](std::string_view name, core::Fidelity fidelity) {
     core::CompressorTraits traits{};
     traits.name = name;
     traits.fidelity = fidelity;
     return traits;
   };
-  return {row("none", core::Fidelity::exact), row("bf16", core::Fidelity::half), row("topk", core::Fidelity::lossy)};
+  static const std::vector<core::CompressorTraits> all = {
+      row("none", core::Fidelity::exact), row("bf16", core::Fidelity::half), row("topk", core::Fidelity::lossy)};
+  return all;
 }
 
 // Proposes what it was given, in order; after that it has nothing more to propose.

@@ -107,11 +107,11 @@ core::Result<Modelled> published(const ReplayOptions& options, const core::Gradi
 core::Result<Modelled> from_file(const ReplayOptions& options, const core::GradientTable& table) {
   const auto text = read_file(options.cost, kMostCostBytes);
   if (!text) return text.error();
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   auto cost = parse_cost(text.value(), known);
   if (!cost) return core::Error{cost.error().code, options.cost + ": " + cost.error().message};
   if (options.ranks.size > 0) cost.value().ranks = options.ranks;
-  const policies::Ranks& ranks = cost.value().ranks;
+  const core::Ranks& ranks = cost.value().ranks;
   policies::TreeJob job{.ranks = ranks,
                         .host_threads = 1,
                         .fidelity = options.fidelity,
@@ -125,7 +125,7 @@ core::Result<Modelled> from_file(const ReplayOptions& options, const core::Gradi
   auto model = policies::make_program_cost(cost.value(), policies::tree_options(job), known, table.numel());
   if (!model) return core::Error{model.error().code, options.cost + ": " + model.error().message};
   policies::Knowledge knowledge{.table = table,
-                                .world_size = ranks.size,
+                                .ranks = {.size = ranks.size},
                                 .fidelity = options.fidelity,
                                 .codecs = job.codecs,
                                 .traits = known,

@@ -19,7 +19,7 @@ struct ReplayOptions {
   policies::PublishedCost published = {};
   // For a cost file: what may be used, and other ranks than those it was made on (0: the same).
   core::Fidelity fidelity = core::Fidelity::lossy;
-  policies::Ranks ranks = {.size = 0};
+  core::Ranks ranks = {.size = 0};
   std::string chrome;  // file for the predicted step as a Chrome trace, with a cost file; empty: none
   bool json = false;
 };

@@ -36,7 +36,7 @@ core::Result<Step> parse_collective(const std::string& kind, const std::string& 
 
 class Parser {
  public:
-  explicit Parser(const std::vector<core::CompressorTraits>& known) : known_(known) {}
+  explicit Parser(core::TraitsTable known) : known_(known) {}
 
   core::Result<CostTable> parse(const JsonValue& root) {
     reader_.schema(root, "cost.schema", kSchema);
@@ -124,14 +124,14 @@ class Parser {
     table_.codecs.push_back(std::move(rate));
   }
 
-  const std::vector<core::CompressorTraits>& known_;
+  const core::TraitsTable known_;
   JsonReader reader_;
   CostTable table_;
 };
 
 }  // namespace
 
-core::Result<CostTable> parse_cost(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+core::Result<CostTable> parse_cost(std::string_view text, core::TraitsTable known) {
   const core::Result<JsonValue> root = parse_json(text, {});
   if (!root) return root.error();
   return Parser(known).parse(root.value());

@@ -20,7 +20,7 @@
 namespace gradtune::tuner {
 
 // Errors say where in the file, what was found and what is allowed.
-core::Result<policies::CostTable> parse_cost(std::string_view text, const std::vector<core::CompressorTraits>& known);
+core::Result<policies::CostTable> parse_cost(std::string_view text, core::TraitsTable known);
 std::string to_json(const policies::CostTable& table);
 
 }  // namespace gradtune::tuner

@@ -76,9 +76,9 @@ class Parser {
         {"ranks_per_node", "memory_budget", "idle_links", "cores"});
     if (!in_.ok()) return;
     Job& job = file_.job;
-    job.world_size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
+    job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
     if (has(header, "ranks_per_node")) {
-      job.ranks_per_node = static_cast<int>(integer(header, "ranks_per_node", 0, job.world_size));
+      job.ranks.local_size = static_cast<int>(integer(header, "ranks_per_node", 0, job.ranks.size));
     }
     job.fidelity = known(core::parse_fidelity(text(header, "fidelity")), "fidelity");
     for (const JsonValue& entry : in_.array(get(header, "compressors"), at("compressors"))) {
@@ -181,7 +181,7 @@ class Parser {
          .compute_ms_max = number(line, "compute_ms_max"),
          .compute_ms_min = number(line, "compute_ms_min"),
          .slowest_rank = has(line, "slowest_rank")
-                             ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.world_size - 1))
+                             ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.ranks.size - 1))
                              : -1,
          .comm_ms = has(line, "comm_ms") ? number(line, "comm_ms") : 0,
          .excess = has(line, "excess") ? read_excess(get(line, "excess")) : core::Excess{},
@@ -245,7 +245,7 @@ class Parser {
     file_.timings.push_back(std::move(timing));
   }
 
-  const std::vector<core::CompressorTraits> traits_ = compress::known_traits();
+  const core::TraitsTable traits_ = compress::known_traits();
   JsonReader in_;
   std::string where_, model_;
   std::map<int32_t, core::Strategy> slots_;

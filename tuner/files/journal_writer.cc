@@ -36,8 +36,8 @@ std::string journal_header(const Job& job, std::string_view network) {
   ordered_json codecs = ordered_json::array();
   for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
   ordered_json header = {{"schema", kJournalSchema},
-                         {"world_size", job.world_size},
-                         {"ranks_per_node", job.ranks_per_node},
+                         {"world_size", job.ranks.size},
+                         {"ranks_per_node", job.ranks.local_size},
                          {"fidelity", core::to_string(job.fidelity)},
                          {"compressors", std::move(codecs)},
                          {"host_threads", job.host_threads},
@@ -116,7 +116,7 @@ std::string journal_line(const Timing& timing) {
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate) {
   std::string line = fmt::format(R"({{"kind":"plan","step":{},"slot":{},"hash":"{:016x}","strategy":)", step, slot,
                                  core::hash(candidate.strategy));
-  const StrategyFile file = strategy_file(job.table, job.world_size, job.fidelity, candidate.label, candidate.strategy);
+  const StrategyFile file = strategy_file(job.table, job.ranks.size, job.fidelity, candidate.label, candidate.strategy);
   // In JSON a line's end is never part of a text, so a blank means the same.
   for (char c : to_json(file)) line += c == '\n' ? ' ' : c;
   return line + "}";

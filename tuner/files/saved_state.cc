@@ -92,7 +92,7 @@ ordered_json json_of(const exec::ResidualOwners& holders) {
 // Reads in a straight line; the reader keeps the first error.
 class Parser {
  public:
-  explicit Parser(const std::vector<core::CompressorTraits>& known) : known_(known) {}
+  explicit Parser(core::TraitsTable known) : known_(known) {}
 
   core::Result<SavedRank> rank(const JsonValue& root) {
     SavedRank saved;
@@ -290,7 +290,7 @@ class Parser {
     }
   }
 
-  const std::vector<core::CompressorTraits>& known_;
+  const core::TraitsTable known_;
   JsonReader in_;
 };
 
@@ -318,7 +318,7 @@ std::string to_json(const SavedRank& saved) {
       .dump();
 }
 
-core::Result<SavedRank> parse_saved_rank(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+core::Result<SavedRank> parse_saved_rank(std::string_view text, core::TraitsTable known) {
   const auto root = parse_json(text, kLimits);
   if (!root) return root.error();
   return Parser(known).rank(root.value());
@@ -337,7 +337,7 @@ std::string to_json(const SavedTuner& saved) {
       .dump();
 }
 
-core::Result<SavedTuner> parse_saved_tuner(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+core::Result<SavedTuner> parse_saved_tuner(std::string_view text, core::TraitsTable known) {
   const auto root = parse_json(text, kLimits);
   if (!root) return root.error();
   return Parser(known).tuner(root.value());
@@ -350,8 +350,8 @@ core::Status same_job(const Job& saved, const Job& now) {
       status = core::Error{core::Error::Code::mismatch, fmt::format("{} was {}, now it is {}", what, was, is)};
     }
   };
-  compare("the number of ranks", saved.world_size, now.world_size);
-  compare("the number of ranks in a node", saved.ranks_per_node, now.ranks_per_node);
+  compare("the number of ranks", saved.ranks.size, now.ranks.size);
+  compare("the number of ranks in a node", saved.ranks.local_size, now.ranks.local_size);
   compare("fidelity", core::to_string(saved.fidelity), core::to_string(now.fidelity));
   compare("compressors", names(saved.codecs), names(now.codecs));
   compare("host_threads", saved.host_threads, now.host_threads);

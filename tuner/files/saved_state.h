@@ -43,7 +43,7 @@ struct SavedRank {
 };
 
 std::string to_json(const SavedRank& saved);
-core::Result<SavedRank> parse_saved_rank(std::string_view text, const std::vector<core::CompressorTraits>& known);
+core::Result<SavedRank> parse_saved_rank(std::string_view text, core::TraitsTable known);
 
 struct SavedTuner {
   Job job;                                     // the table with the ready times so far
@@ -55,7 +55,7 @@ struct SavedTuner {
 
 // The history goes beside it, as bytes.
 std::string to_json(const SavedTuner& saved);
-core::Result<SavedTuner> parse_saved_tuner(std::string_view text, const std::vector<core::CompressorTraits>& known);
+core::Result<SavedTuner> parse_saved_tuner(std::string_view text, core::TraitsTable known);
 
 // Whether a tuner of that job would decide as one of the other does: the error names the first thing that differs.
 core::Status same_job(const Job& saved, const Job& now);

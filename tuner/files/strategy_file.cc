@@ -54,7 +54,7 @@ ordered_json to_ordered_json(const core::Bucket& bucket, const std::vector<std::
 // Reads the parts of a file in a straight line; the reader keeps the first error.
 class Parser {
  public:
-  explicit Parser(const std::vector<core::CompressorTraits>& known) : known_(known) {}
+  explicit Parser(core::TraitsTable known) : known_(known) {}
 
   core::Result<StrategyFile> parse(const JsonValue& root) {
     StrategyFile file;
@@ -183,7 +183,7 @@ class Parser {
     return evidence;
   }
 
-  const std::vector<core::CompressorTraits>& known_;
+  const core::TraitsTable known_;
   JsonReader in_;
   std::map<std::string, int32_t, std::less<>> position_;  // of a tensor in the file's order
 };
@@ -241,18 +241,18 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
   return file;
 }
 
-core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known) {
+core::Result<StrategyFile> parse_strategy(std::string_view text, core::TraitsTable known) {
   const core::Result<JsonValue> root = parse_json(text, {});
   if (!root) return root.error();
   return parse_strategy(root.value(), known);
 }
 
-core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known) {
+core::Result<StrategyFile> parse_strategy(const JsonValue& value, core::TraitsTable known) {
   return Parser(known).parse(value);
 }
 
 core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
-                                      core::Fidelity fidelity, const std::vector<core::CompressorTraits>& known) {
+                                      core::Fidelity fidelity, core::TraitsTable known) {
   if (file.model != table.fingerprint()) {
     return mismatch(
         fmt::format("it is for another model: names, shapes or dtypes differ (fingerprint {}, this "

@@ -55,8 +55,8 @@ std::string to_json(const StrategyFile& file);
 
 // Errors say where in the file, what was found and what is allowed. The second form is for a file inside of another
 // one.
-core::Result<StrategyFile> parse_strategy(const JsonValue& value, const std::vector<core::CompressorTraits>& known);
-core::Result<StrategyFile> parse_strategy(std::string_view text, const std::vector<core::CompressorTraits>& known);
+core::Result<StrategyFile> parse_strategy(const JsonValue& value, core::TraitsTable known);
+core::Result<StrategyFile> parse_strategy(std::string_view text, core::TraitsTable known);
 
 // The strategy of a file that rank 0 broadcast.
 core::Result<policies::Candidate> read_candidate(const std::string& text);
@@ -64,6 +64,6 @@ core::Result<policies::Candidate> read_candidate(const std::string& text);
 // Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.
 // On success returns the table put into the file's order.
 core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
-                                      core::Fidelity fidelity, const std::vector<core::CompressorTraits>& known);
+                                      core::Fidelity fidelity, core::TraitsTable known);
 
 }  // namespace gradtune::tuner

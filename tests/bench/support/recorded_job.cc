@@ -43,10 +43,9 @@ std::vector<double> without_first(std::vector<double> values) {
 class TunerDriver {
  public:
   TunerDriver(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {
-    const std::vector<core::CompressorTraits> known = compress::known_traits();
+    const core::TraitsTable known = compress::known_traits();
     knowledge_ = {.table = table,
-                  .world_size = rank.seat().size,
-                  .ranks_per_node = rank.seat().has_levels() ? rank.seat().local_size : 0,
+                  .ranks = rank.seat().ranks(),
                   .fidelity = core::Fidelity::lossy,
                   .codecs = {{"none"}},
                   .traits = known,
@@ -112,7 +111,7 @@ class TunerDriver {
                       });
     }
     measure(arms, flags_.rounds);
-    nlohmann::json json{{"ranks", knowledge_.world_size},
+    nlohmann::json json{{"ranks", knowledge_.ranks.size},
                         {"baseline_ms", knowledge_.baseline_ms},
                         {"compute_ms", knowledge_.compute_ms},
                         {"rounds", policy_rounds_},

@@ -23,7 +23,7 @@ struct Promise {
 };
 Promise promise_of(const std::string& option) {
   Promise promise;
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   const core::Option parsed = core::parse_option(option, known).value();
   for (const core::CompressorSpec& codec : parsed.codecs) {
     const core::CompressorTraits* traits = core::traits_of(codec, known);

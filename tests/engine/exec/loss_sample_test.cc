@@ -115,7 +115,7 @@ TEST(LossSample, OfEveryProgramThatLosesAndFeedsBackIsAShareOfTheGradient) {
   core::Rng rng(9);
   for (const std::string& option : options) {
     const core::Strategy strategy = make_strategy(table, option, 20'000, 2);
-    const std::vector<core::CompressorTraits> known = compress::known_traits();
+    const core::TraitsTable known = compress::known_traits();
     const core::CompressorTraits* traits = core::traits_of(
         strategy.buckets[0].option.codecs.empty() ? core::CompressorSpec{"none"} : strategy.buckets[0].option.codecs[0],
         known);

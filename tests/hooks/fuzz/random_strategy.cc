@@ -28,8 +28,7 @@ core::GradientTable table_of(const torch::nn::Module& module) {
   return table;
 }
 
-bool is_admitted(const core::Option& option, const OptionsPlan& plan, int ranks,
-                 const std::vector<core::CompressorTraits>& known) {
+bool is_admitted(const core::Option& option, const OptionsPlan& plan, int ranks, core::TraitsTable known) {
   if (core::needed_fidelity(option, known) > plan.fidelity) return false;
   return std::ranges::all_of(option.codecs, [&](const core::CompressorSpec& codec) {
     const core::CompressorTraits& traits = *core::traits_of(codec, known);
@@ -43,7 +42,7 @@ bool is_admitted(const core::Option& option, const OptionsPlan& plan, int ranks,
 
 void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, const torch::nn::Module& module,
                            const std::string& file) {
-  const std::vector<core::CompressorTraits> known = compress::known_traits();
+  const core::TraitsTable known = compress::known_traits();
   core::Rng rng = core::Rng(seed).fork("strategy");
   core::GradientTable table = table_of(module);
   rng.shuffle(table.tensors);

@@ -191,7 +191,7 @@ TEST(FitCost, EachCollectiveThatAJobPlansWithHasAPrior) {
   }
   // Programs without a rate are left out silently, so what is admitted is counted: of those in levels all have theirs.
   Knowledge job = testing::knowledge_of(testing::reference_table(), 4, core::Fidelity::half);
-  job.ranks_per_node = 2;
+  job.ranks.local_size = 2;
   for (const core::Option& option : admitted_options(job)) {
     const bool is_rooted_outside = std::ranges::any_of(option.steps, [](const core::Step& step) {
       return core::traits_of(step.kind).root != core::StepTraits::Root::none && step.level != Level::intra;

@@ -26,7 +26,7 @@ using Kind = core::Step::Kind;
 const core::CompressorSpec kBf16{"bf16"}, kTopk{"topk", 0.01};
 
 // Round figures: a message takes 100 us, a byte 0.01 us between all and 0.001 us inside a node.
-CostTable table_of(const Ranks& ranks) {
+CostTable table_of(const core::Ranks& ranks) {
   CostTable table{.ranks = ranks, .scale_us = 1, .scale_element_us = 1e-4};
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all, Kind::reduce,
                           Kind::broadcast, Kind::gather}) {
@@ -149,7 +149,8 @@ TEST(ProgramCost, AnOptionWithoutLateWorkOnTheDeviceStays) {
 
 // Without a matrix such a compressor sends fp32, and no plan would ever have it.
 TEST(ProgramCost, CompressorsOfMatricesAreTabulatedForMatrices) {
-  std::vector<core::CompressorTraits> known = testing::known_traits();
+  const core::TraitsTable all = testing::known_traits();
+  std::vector<core::CompressorTraits> known(all.begin(), all.end());
   core::CompressorTraits narrow = known[0];
   narrow.name = "narrow";
   narrow.needs_matrices = true;
@@ -191,7 +192,7 @@ TEST(ProgramCost, TabulatedWorkIsThatOfThePrograms) {
 }
 
 // Rates of a made-up cluster: links, latencies and compressors that differ by orders of magnitude.
-CostTable random_table(core::Rng& rng, const Ranks& ranks) {
+CostTable random_table(core::Rng& rng, const core::Ranks& ranks) {
   CostTable table = table_of(ranks);
   const auto factor = [&](double span) { return std::pow(span, 2 * rng.uniform() - 1); };
   const double latency = factor(5), rate = factor(10), codecs = factor(10);
@@ -225,7 +226,7 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
     const std::vector<Atom> atoms = random_atoms(rng, 3);
     const uint64_t seed = rng.below(1 << 30);
     std::set<std::string> choices;
-    for (const Ranks& ranks : {Ranks{2, 0}, Ranks{16, 4}, Ranks{64, 8}}) {
+    for (const core::Ranks& ranks : {core::Ranks{2, 0}, core::Ranks{16, 4}, core::Ranks{64, 8}}) {
       core::Rng rates(seed);
       const CostTable table = random_table(rates, ranks);
       const TreeJob tree{.ranks = ranks,
@@ -252,14 +253,14 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
 
 // A few programs of the tree, which leaves brute force room for more tensors.
 TEST(ProgramCost, TheJointSearchIsWithinAPercentForManyTensorsUnderAFewPrograms) {
-  constexpr Ranks kRanks[] = {{2, 0}, {4, 2}, {8, 2}, {16, 4}, {32, 8}, {64, 8}};
+  constexpr core::Ranks kRanks[] = {{2, 0}, {4, 2}, {8, 2}, {16, 4}, {32, 8}, {64, 8}};
   core::Rng rng(7);
   int changed = 0;
   for (int job = 0; job < 250; ++job) {
     const std::vector<Atom> atoms = random_atoms(rng, 8);
     const uint64_t seed = rng.below(1 << 30), first = rng.below(5);
     std::vector<std::vector<Message>> chosen;
-    for (const Ranks& ranks : {kRanks[first], kRanks[5]}) {
+    for (const core::Ranks& ranks : {kRanks[first], kRanks[5]}) {
       core::Rng rates(seed);
       const CostTable table = random_table(rates, ranks);
       const std::vector<Option> options = {core::gather_payloads(kTopk, Place::device),

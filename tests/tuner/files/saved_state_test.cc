@@ -185,7 +185,7 @@ TEST(SavedState, AnotherJobIsNamed) {
   EXPECT_EQ(error([](Job& now) { now.tuning.seed = 8; }), "seed was 7, now it is 8");
   EXPECT_EQ(error([](Job& now) { now.tuning.budget_steps = 0; }), "tuning_budget was 400, now it is 0");
   EXPECT_EQ(error([](Job& now) { now.tuning.retune = false; }), "options of tuning were others");
-  EXPECT_NE(error([](Job& now) { now.world_size = 2; }), "");
+  EXPECT_NE(error([](Job& now) { now.ranks.size = 2; }), "");
   EXPECT_NE(error([](Job& now) { now.tuning.lossy_after = 4; }), "");
   EXPECT_NE(error([](Job& now) { now.tuning.budget_share = 0.5; }), "");
 }

@@ -19,7 +19,7 @@ using core::DType;
 using core::Fidelity;
 using ::testing::HasSubstr;
 
-const std::vector<core::CompressorTraits>& known() {
+core::TraitsTable known() {
   static const auto traits = compress::known_traits();
   return traits;
 }
