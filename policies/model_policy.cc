@@ -11,8 +11,7 @@
 //             round's candidates differ in what the model may be wrong about
 //   espresso  one plan: an option for each tensor
 //
-// Planners know gradients of fp32. For others, and where nothing was timed, `auto` is `mergecomp`, which needs no
-// model, and `espresso` has nothing to propose.
+// Where nothing was timed `auto` is `mergecomp`, which needs no model, and `espresso` has nothing to propose.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +68,8 @@ core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& re
 // What `planner` makes of those options; nothing where they are none.
 void add_plan(std::string_view planner, const Options& options, const Knowledge& knowledge, const CostTable& cost,
               int pieces, Plans& plans) {
-  const auto model = make_program_cost(cost, options, knowledge.traits, knowledge.table.numel());
+  const auto model =
+      make_program_cost(cost, options, knowledge.traits, knowledge.table.numel(), core::dtypes_of(knowledge.table));
   if (!model) return;
   const auto planned = plan(planner, {*model.value(), knowledge, pieces, kMostReplays});
   if (!planned) return;
@@ -150,11 +150,7 @@ class ModelPolicy final : public Policy {
     double step_ms = std::numeric_limits<double>::infinity();
   };
 
-  static bool can_plan(const Knowledge& knowledge) {
-    return StepTimePredictor::make(knowledge, {}).ok() &&
-           std::ranges::all_of(knowledge.table.tensors,
-                               [](const core::TensorInfo& tensor) { return tensor.dtype == core::DType::f32; });
-  }
+  static bool can_plan(const Knowledge& knowledge) { return StepTimePredictor::make(knowledge, {}).ok(); }
 
   std::vector<Candidate> next_round(const Knowledge& knowledge) {
     std::vector<MeasuredStrategy> measured;
@@ -182,7 +178,11 @@ class ModelPolicy final : public Policy {
     for (PlannedPart& part : make_plans_(bare, cost)) {
       core::Strategy strategy = std::move(part.strategy);
       if (refines_) {
-        const HillClimbJob refining{knowledge.table, cost, knowledge.traits, part.options};
+        const HillClimbJob refining{.table = knowledge.table,
+                                    .cost = cost,
+                                    .traits = knowledge.traits,
+                                    .options = part.options,
+                                    .most_in_flight = knowledge.machine.collectives_at_once};
         strategy = hill_climb(std::move(strategy), refining);
         // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
         if (rounds_ > 0) strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());

@@ -3,7 +3,10 @@
 #include "policies/planner.h"
 #include "policies/policy.h"
 
+#include <array>
 #include <limits>
+#include <numeric>
+#include <optional>
 #include <string>
 
 #include "policies/search/espresso_search.h"
@@ -13,41 +16,67 @@
 namespace gradtune::policies {
 namespace {
 
-// What buckets are made of: tensors, or pieces of them.
+// What buckets are made of, in the order of readiness: tensors, or pieces of them. Where neighbours are merged, those of
+// one dtype are, over what lies between them.
 struct Atoms {
   explicit Atoms(const core::GradientTable& table, int pieces = 0) {
     const std::vector<double> ready_us = ready_times_us(table);
     const size_t first_small = table.first_small();
     const int64_t most = pieces > 0 ? std::max<int64_t>(table.numel() / pieces, 1) : 0;
     const double most_us = pieces > 0 ? ready_us.back() / pieces : 0;
-    double begin_us = 0;  // of the last atom
+    struct Last {
+      std::optional<size_t> atom = {};
+      double begin_us = 0;
+    };
+    std::array<Last, core::kDTypes.size()> last_of;  // of each dtype
     for (size_t t = 0; t < table.tensors.size(); ++t) {
       const int64_t numel = table.tensors[t].numel;
       const auto tensor = static_cast<int32_t>(t);
-      const Atom atom{numel, ready_us[t], t >= first_small};
+      const Atom atom{numel, ready_us[t], t >= first_small, table.tensors[t].dtype};
+      Last& last = last_of[static_cast<size_t>(atom.dtype)];
+      const auto fits = [&](const Atom& other) {
+        return other.numel + numel <= most && atom.ready_us - last.begin_us <= most_us &&
+               other.is_small == atom.is_small;
+      };
       if (numel == 0) continue;
       if (pieces > 0 && numel > 2 * most) {
         cut(atom, tensor, numel / most);
-      } else if (!atoms.empty() && atoms.back().numel + numel <= most && ready_us[t] - begin_us <= most_us &&
-                 atoms.back().is_small == atom.is_small) {
-        atoms.back().numel += numel;
-        atoms.back().ready_us = ready_us[t];
-        slices.back().push_back({tensor, 0, numel});
+        last.atom = atoms.size() - 1;
+      } else if (last.atom && fits(atoms[*last.atom])) {
+        atoms[*last.atom].numel += numel;
+        atoms[*last.atom].ready_us = atom.ready_us;
+        slices[*last.atom].push_back({tensor, 0, numel});
       } else {
-        begin_us = ready_us[t];
+        last = {atoms.size(), atom.ready_us};
         atoms.push_back(atom);
         slices.push_back({{tensor, 0, numel}});
       }
     }
+    sort();
   }
 
   // `whole` in so many parts of about one size.
   void cut(const Atom& whole, int32_t tensor, int64_t parts) {
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t begin = whole.numel * part / parts, end = whole.numel * (part + 1) / parts;
-      atoms.push_back({end - begin, whole.ready_us, whole.is_small});
+      atoms.push_back({end - begin, whole.ready_us, whole.is_small, whole.dtype});
       slices.push_back({{tensor, begin, end - begin}});
     }
+  }
+
+  // By their last tensors: one that was merged over others is ready after them.
+  void sort() {
+    std::vector<size_t> order(atoms.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, {}, [&](size_t a) { return slices[a].back().tensor; });
+    std::vector<Atom> sorted;
+    std::vector<std::vector<core::Slice>> sorted_slices;
+    for (const size_t a : order) {
+      sorted.push_back(atoms[a]);
+      sorted_slices.push_back(std::move(slices[a]));
+    }
+    atoms = std::move(sorted);
+    slices = std::move(sorted_slices);
   }
 
   std::vector<Atom> atoms;
@@ -92,7 +121,10 @@ Planned plan_baseline(const PlannedJob& job) {
   for (size_t o = 0; o < job.model.options().size(); ++o) {
     const core::Option& option = job.model.options()[o];
     if (!is_baseline(option, job.model.loses(o))) continue;
-    for (core::Bucket& bucket : strategy.buckets) bucket.option = option;
+    for (core::Bucket& bucket : strategy.buckets) {
+      const bool is_fp32 = core::dtype_of(bucket, job.knowledge.table) == core::DType::f32;
+      bucket.option = is_fp32 ? option : core::plain_all_reduce();
+    }
     strategy.order = core::staggered_order(strategy.buckets);
     improve(best, strategy, job);
   }
@@ -167,12 +199,6 @@ std::span<const PlannerRow> planner_table() {
 core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
   std::string known;
   for (const PlannerRow& row : planner_table()) known += (known.empty() ? "" : ", ") + std::string(row.name);
-  for (const core::TensorInfo& tensor : job.knowledge.table.tensors) {
-    if (tensor.dtype == core::DType::f32) continue;
-    return core::Error{core::Error::Code::invalid, "tensor \"" + tensor.name + "\" has gradients of type " +
-                                                       std::string(core::to_string(tensor.dtype)) +
-                                                       "; planners know fp32 ones"};
-  }
   for (const PlannerRow& row : planner_table()) {
     if (row.name != planner) continue;
     if (const size_t tensors = job.knowledge.table.tensors.size();

@@ -27,7 +27,7 @@ struct Planned {
 // their number. Of more tensors `auto` searches about half as many pieces, and `exhaustive` is not to be had.
 constexpr size_t kMostTensors = 500;
 
-// What a planner works on. All gradients are fp32.
+// What a planner works on: a model that was made for the dtypes of the table.
 struct PlannedJob {
   const CostModel& model;
   // The table, and for planners that walk programs as a policy does the compressors of the model's options.
@@ -46,8 +46,7 @@ struct PlannerRow {
 };
 std::span<const PlannerRow> planner_table();
 
-// An unknown name, a table that has other gradients than fp32 ones, or more tensors than the planner can do, is an
-// error that says what is allowed.
+// An unknown name, or a table of more tensors than the planner can do, is an error that says what is allowed.
 core::Result<Planned> plan(std::string_view planner, const PlannedJob& job);
 
 }  // namespace gradtune::policies

@@ -52,7 +52,7 @@ class StepTimePredictor {
   core::TraitsTable traits_;
   FittedCost cost_;
   CostTable low_, high_;
-  double rest_ms_ = 0;             // of a step, before the first gradient is ready and after the last bucket
+  double rest_ms_ = 0;             // of a step, outside of its timeline
   std::map<Kind, double> biases_;  // logarithm of measured over predicted
 };
 

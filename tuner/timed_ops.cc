@@ -20,7 +20,8 @@ std::vector<policies::TimedOp> timed_ops(const exec::Program& program, const std
       ops.push_back({.bucket = static_cast<int32_t>(b),
                      .step = op.step,
                      .begin_us = tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
-                     .end_us = tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3)});
+                     .end_us = tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3),
+                     .bytes = op.kind == exec::Op::Kind::collective ? at.bytes : -1});
     }
   }
   return ops;

@@ -3,6 +3,7 @@
 #include "engine/core/gradient_table.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "engine/core/hash.h"
 
@@ -15,6 +16,12 @@ std::string_view to_string(DType dtype) {
     case DType::f16: return "float16";
   }
   return "unknown";
+}
+
+double Content::at(int summed, int ranks) const {
+  if (summed <= 1 || ranks <= 1 || !(of_one > 0)) return of_one;
+  const double share = std::log(summed) / std::log(ranks);
+  return std::min(1.0, of_one * std::pow(of_all / of_one, share));
 }
 
 int64_t GradientTable::numel() const {
@@ -51,6 +58,15 @@ uint64_t GradientTable::fingerprint() const {
     hasher.add(static_cast<uint64_t>(tensor->dtype));
   }
   return hasher.value();
+}
+
+std::vector<DType> dtypes_of(const GradientTable& table) {
+  std::vector<DType> dtypes;
+  for (const DType dtype : kDTypes) {
+    const auto is_such = [&](const TensorInfo& tensor) { return tensor.dtype == dtype; };
+    if (std::ranges::any_of(table.tensors, is_such)) dtypes.push_back(dtype);
+  }
+  return dtypes;
 }
 
 std::vector<int32_t> small_last(const GradientTable& table, const std::vector<int32_t>& order) {

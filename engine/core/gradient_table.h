@@ -21,18 +21,35 @@ inline constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16};
 std::string_view to_string(DType dtype);
 constexpr int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
 
+// What is zero of a gradient, as far as that was measured: a gradient of which nothing is known counts as dense. Shares
+// are of rows that are not zero.
+struct Content {
+  int64_t row = 1;                    // elements that are zero or not together: the width of an embedding, or 1
+  double of_one = 1, of_all = 1;      // on one rank, and in the sum of all ranks
+  double high_one = 1, high_all = 1;  // what nine steps in ten stay below, of the rank that has most
+
+  // In the sum of `summed` of the `ranks` ranks: between of_one and of_all by a power law.
+  double at(int summed, int ranks) const;
+
+  bool operator==(const Content&) const = default;
+};
+
 struct TensorInfo {
   std::string name;
   std::vector<int64_t> shape;
   int64_t numel = 0;
   DType dtype = DType::f32;
   double ready_us = 0;  // since the first ready gradient of a backward pass; 0 while not measured
+  double read_us = -1;  // its parameter's first read, since a forward pass began; -1: no reader was seen
+  Content content = {};
 
   bool operator==(const TensorInfo&) const = default;
 };
 
 struct GradientTable {
   std::vector<TensorInfo> tensors;
+  double forward_us = 0;         // a forward pass, to its end; 0 while not measured
+  double update_element_us = 0;  // of the optimizer, for each element; 0 while not measured
 
   int64_t numel() const;
   int64_t bytes() const;  // of the gradients in their own dtypes
@@ -47,6 +64,9 @@ struct GradientTable {
 
   bool operator==(const GradientTable&) const = default;
 };
+
+// Those that the table's gradients have.
+std::vector<DType> dtypes_of(const GradientTable& table);
 
 // Biases, norms and the first convolutions are a few thousandths of a model. To compress them saves next to nothing and
 // costs accuracy, but they lie between the large tensors; behind them, all small ones are one contiguous bucket.

@@ -89,6 +89,19 @@ Status validate_order(const Strategy& strategy) {
 
 }  // namespace
 
+std::string_view to_string(Due due) { return due == Due::backward ? "backward" : "forward"; }
+
+Result<Due> parse_due(std::string_view text) {
+  for (const Due due : {Due::backward, Due::forward}) {
+    if (text == to_string(due)) return due;
+  }
+  return Error{Error::Code::invalid, "\"" + std::string(text) + "\" is unknown; known are backward and forward"};
+}
+
+DType dtype_of(const Bucket& bucket, const GradientTable& table) {
+  return table.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
+}
+
 int64_t numel(const Bucket& bucket) {
   int64_t sum = 0;
   for (const Slice& slice : bucket.slices) sum += slice.length;
@@ -123,6 +136,7 @@ uint64_t hash(const Strategy& strategy) {
       hasher.add(static_cast<uint64_t>(slice.length));
     }
     hasher.add(to_string(bucket.option));
+    if (bucket.due != Due::backward) hasher.add(to_string(bucket.due));
   }
   for (const Issue& issue : strategy.order) {
     hasher.add(static_cast<uint64_t>(issue.bucket));
@@ -229,9 +243,11 @@ std::string describe(const Strategy& strategy, const GradientTable& table) {
                      " collectives in flight\n";
   for (size_t first = 0; first < strategy.buckets.size();) {
     const Option& option = strategy.buckets[first].option;
+    const Due due = strategy.buckets[first].due;
     size_t last = first;
     int64_t elements = 0;
-    while (last < strategy.buckets.size() && strategy.buckets[last].option == option) {
+    while (last < strategy.buckets.size() && strategy.buckets[last].option == option &&
+           strategy.buckets[last].due == due) {
       elements += numel(strategy.buckets[last++]);
     }
     const std::vector<Slice>& begin = strategy.buckets[first].slices;
@@ -239,7 +255,7 @@ std::string describe(const Strategy& strategy, const GradientTable& table) {
     text += "  " + std::to_string(first) + (last - first > 1 ? "-" + std::to_string(last - 1) : "") + ": " +
             table.tensors[static_cast<size_t>(begin.front().tensor)].name + " .. " +
             table.tensors[static_cast<size_t>(end.back().tensor)].name + ", " + std::to_string(elements) +
-            " elements: " + to_string(option) + "\n";
+            " elements: " + to_string(option) + (due == Due::forward ? ", due at the next forward pass" : "") + "\n";
     first = last;
   }
   return text;

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
@@ -23,8 +24,12 @@ struct Slice {
   bool operator==(const Slice&) const = default;
 };
 
-// When a bucket's averages are needed: when backward returns, or when the next forward pass reads its parameters.
+// When a bucket's averages are needed: when backward returns, or when the next forward pass first reads one of its
+// parameters.
 enum class Due : uint8_t { backward, forward };
+
+std::string_view to_string(Due due);
+Result<Due> parse_due(std::string_view text);  // "backward" | "forward"
 
 // A run of gradient elements in backward order, of one dtype, that is compressed and sent as one.
 struct Bucket {
@@ -58,6 +63,9 @@ inline int most_held(const Strategy& strategy) { return strategy.in_flight + 4; 
 
 int64_t numel(const Bucket& bucket);
 
+// Of its gradients; the bucket must be one that validate() admits.
+DType dtype_of(const Bucket& bucket, const GradientTable& table);
+
 // The matrices among a bucket's elements: of each tensor of several dimensions, the first of which counts rows, the
 // whole rows in it.
 std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table);
@@ -69,7 +77,8 @@ Fidelity needed_fidelity(const Option& option, TraitsTable known);
 Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known);
 
 // Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once
-// and in its program's order, in_flight >= 1. The error names the first thing that does not hold.
+// and in its program's order, in_flight >= 1. The error names the first thing that does not hold. Whether a program can
+// run, also in a bucket that is due at the next forward pass, compiling says (engine/exec/program.h).
 Status validate(const Strategy& strategy, const GradientTable& table);
 
 // Issues first collectives bucket by bucket, and a bucket's later ones `lag` buckets behind, so that the link has work

@@ -92,7 +92,9 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
 }
 
 void Peers::connect(const Options& options, const core::Clock& clock) {
-  data_ = make(options, "data", rank_, size_, /*threads=*/4);
+  constexpr int kAtOnce = 4;
+  machine_.collectives_at_once = kAtOnce;
+  data_ = make(options, "data", rank_, size_, /*threads=*/kAtOnce);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator, int64_t most_bytes) {

@@ -20,7 +20,8 @@ struct Samples {
   struct Codec {
     std::vector<Point> encode, decode;
   };
-  std::vector<std::vector<TimedMessage>> messages = {};  // of each step
+  std::vector<std::pair<core::CompressorSpec, std::vector<double>>> uses = {};  // of payloads that need not be full
+  std::vector<std::vector<TimedMessage>> messages = {};                         // of each step
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs = {};
   std::vector<Point> scale = {};
 
@@ -30,6 +31,15 @@ struct Samples {
     }
     codecs.push_back({{spec, place}, {}});
     return codecs.back().second;
+  }
+
+  void add_use(const core::CompressorSpec& spec, double use) {
+    const auto found = std::ranges::find(uses, spec, &std::pair<core::CompressorSpec, std::vector<double>>::first);
+    (found == uses.end() ? uses.emplace_back(spec, std::vector<double>()) : *found).second.push_back(use);
+  }
+  double use_of(const core::CompressorSpec& spec) const {
+    const auto found = std::ranges::find(uses, spec, &std::pair<core::CompressorSpec, std::vector<double>>::first);
+    return found == uses.end() ? 0 : median(found->second);
   }
 };
 
@@ -74,12 +84,18 @@ WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
   return {cores, all};
 }
 
+// What the busiest link carried: what was sent, where that is known, and not what is usual.
+double carried_bytes(const TimedOp& op, const OpSize& size) {
+  return op.bytes < 0 ? static_cast<double>(size.link_bytes) : size.sharing * static_cast<double>(op.bytes);
+}
+
 void take(const TimedRun& timed, const core::GradientTable& table, const core::Ranks& ranks, core::TraitsTable known,
           const Cores& cores, Samples& samples) {
   std::vector<std::vector<OpSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
-    sizes.push_back(op_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known));
+    sizes.push_back(
+        op_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known, core::dtype_of(bucket, table)));
   }
   std::vector<TimedMessage>& messages = samples.messages.emplace_back();
   const WorkClock clock = clock_of(timed, cores);
@@ -94,8 +110,14 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
     const OpSize& size = sizes[static_cast<size_t>(each.bucket)][static_cast<size_t>(each.step)];
     if (core::is_collective(step.kind)) {
       const bool needs_cores = !uses_network(step.level);
-      messages.push_back({step.kind, step.level, static_cast<double>(size.link_bytes),
-                          needs_cores ? begin_us : each.begin_us, needs_cores ? end_us : each.end_us});
+      messages.push_back({step.kind, step.level, carried_bytes(each, size), needs_cores ? begin_us : each.begin_us,
+                          needs_cores ? end_us : each.end_us});
+      if (size.codec < 0 || each.bytes < 0) continue;
+      const core::CompressorSpec& spec = bucket.option.codecs[static_cast<size_t>(size.codec)];
+      const int64_t most_bytes = core::link_bytes(step.kind, size.bytes, ranks.of(step.level));
+      if (core::traits_of(spec, known)->used_bytes != nullptr && each.bytes > 0 && most_bytes > 0) {
+        samples.add_use(spec, static_cast<double>(each.bytes) / static_cast<double>(most_bytes));
+      }
       continue;
     }
     Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
@@ -136,6 +158,7 @@ FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& 
       const RateQuality of_decode = quality_of(line, codec.decode);
       quality = {quality.samples + of_decode.samples, std::max(quality.error, of_decode.error)};
     }
+    if (const double use = samples.use_of(key.first); use > 0) rate.use = std::min(use, 1.0);
     fitted.table.codecs.push_back(rate);
     fitted.codecs.push_back(codec.encode.empty() || codec.decode.empty() ? RateQuality() : quality);
   }

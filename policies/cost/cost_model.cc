@@ -37,7 +37,8 @@ double replay_us(const CostModel& model, const core::GradientTable& table, const
     core::check(option.has_value(), "a cost model is asked for an option that it does not have");
     int32_t last = 0;
     for (const core::Slice& slice : bucket.slices) last = std::max(last, slice.tensor);
-    lanes.send(model.work(*option, core::numel(bucket)), ready_us[static_cast<size_t>(last)]);
+    lanes.send(model.work(*option, core::numel(bucket), core::dtype_of(bucket, table)),
+               ready_us[static_cast<size_t>(last)]);
   }
   return lanes.end_us(ready_us.empty() ? 0 : ready_us.back());
 }

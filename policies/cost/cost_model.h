@@ -59,8 +59,9 @@ class CostModel {
   // Option 0 sends the gradient as it is.
   virtual std::span<const core::Option> options() const = 0;
 
-  // Never less, in any lane, for more elements: the lower bounds of planners rely on it.
-  virtual Work work(size_t option, int64_t numel) const = 0;
+  // Of a message of so many elements of one dtype. Never less, in any lane, for more elements: the lower bounds of
+  // planners rely on it.
+  virtual Work work(size_t option, int64_t numel, core::DType dtype = core::DType::f32) const = 0;
 
   // The option with its encodes and decodes on the host, where it has one.
   virtual std::optional<size_t> on_host(size_t option) const = 0;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "engine/core/compressor.h"
@@ -42,6 +43,9 @@ struct CodecRate {
   core::Place place = core::Place::device;
   double encode_us = 0, encode_element_us = 0;
   double decode_us = 0, decode_element_us = 0, decode_byte_us = 0;
+  // The share of its payloads that was used and sent, where they need not be full; 0: not measured, and what the
+  // compressor's traits say counts.
+  double use = 0;
 
   bool operator==(const CodecRate&) const = default;
 };
@@ -66,6 +70,7 @@ struct IdleLinks {
 struct Machine {
   IdleLinks idle_links = {};
   Cores cores = {};
+  int collectives_at_once = 1;  // over all ranks, that the communicator works on; more in flight wait for their turn
 
   bool operator==(const Machine&) const = default;
 };
@@ -75,11 +80,16 @@ struct CostTable {
   Cores cores = {};  // that all but what passes the network shares
   std::vector<CollectiveRate> collectives = {};
   std::vector<CodecRate> codecs = {};
-  // Of what precedes a sum of gradients that are not encoded: n elements become shares of the average.
+  // Of a pass over a gradient: before a sum of gradients that are not encoded n elements become shares of the average.
+  // What copies 16-bit gradients to fp32 and back counts as much.
   double scale_us = 0, scale_element_us = 0;
 
   bool operator==(const CostTable&) const = default;
 };
+
+inline double pass_us(const CostTable& table, int64_t numel) {
+  return table.scale_us + static_cast<double>(numel) * table.scale_element_us;
+}
 
 // What is over all ranks and what is between nodes share the network; ranks of a node have a link of their own.
 inline bool uses_network(core::Level level) { return level != core::Level::intra; }
@@ -94,6 +104,13 @@ inline const CodecRate* find_rate(const CostTable& table, const core::Compressor
   const auto found = std::ranges::find_if(
       table.codecs, [&](const CodecRate& rate) { return rate.codec == codec && rate.place == place; });
   return found == table.codecs.end() ? nullptr : &*found;
+}
+
+// The share of that codec's payloads that was used, where it was measured: the same at both places.
+inline std::optional<double> find_use(const CostTable& table, const core::CompressorSpec& codec) {
+  const auto found =
+      std::ranges::find_if(table.codecs, [&](const CodecRate& rate) { return rate.codec == codec && rate.use > 0; });
+  return found == table.codecs.end() ? std::nullopt : std::optional(found->use);
 }
 
 }  // namespace gradtune::policies

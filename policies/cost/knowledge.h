@@ -21,6 +21,9 @@ struct TimedOp {
   int32_t bucket = 0;
   int32_t step = 0;  // -1: the scale before a sum of gradients
   double begin_us = 0, end_us = 0;
+  // Of a collective: what this rank's link carried of it in one direction, as core::link_bytes; -1: not known, and what
+  // is usual counts.
+  int64_t bytes = -1;
 };
 
 // What one training step took under a strategy.

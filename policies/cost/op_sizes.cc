@@ -17,8 +17,14 @@ using Kind = Step::Kind;
 // What the steps so far left on a rank that has something.
 class Walk {
  public:
-  Walk(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks, core::TraitsTable known)
-      : option_(option), bucket_(bucket), numel_(bucket.numel), ranks_(ranks), known_(known) {
+  Walk(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks, core::TraitsTable known,
+       core::DType dtype)
+      : option_(option),
+        bucket_(bucket),
+        numel_(bucket.numel),
+        element_bytes_(core::bytes_per_element(is_staged(option, dtype) ? core::DType::f32 : dtype)),
+        ranks_(ranks),
+        known_(known) {
     const bool levels = core::uses_levels(option);
     const int shards = levels ? ranks.of(Level::intra) * ranks.of(Level::inter) : ranks.size;
     padded_ = core::padded_to_shards(numel_, shards);
@@ -44,6 +50,7 @@ class Walk {
       if (ahead.has_input_parts) parts_ *= ranks_.of(option_.steps[i].level);
       to_sum = to_sum || ahead.adds_up;
     }
+    codec_ = step.codec;
     use_ = traits_of(step).usual_use;
     const int64_t elements = held();
     const int64_t part = std::min(held_ / parts_, numel_);
@@ -72,12 +79,17 @@ class Walk {
     const int group = ranks_.of(step.level);
     const bool is_cut = is_split(Level::intra);  // otherwise a node's root has all of it
     OpSize size{.bytes = encoded_ ? exchange(kind, step.level) : move_gradients(kind, step.level)};
-    size.link_bytes = core::link_bytes(step.kind, size.bytes, group);
+    const int64_t of_one = core::link_bytes(step.kind, size.bytes, group);
+    size.link_bytes = of_one;
     if (step.level == Level::inter && is_cut) size.link_bytes *= ranks_.of(Level::intra);
     if (step.level == Level::flat && kind.is_pairwise && ranks_.has_levels()) {
       size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
     }
-    if (encoded_) size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
+    if (of_one > 0) size.sharing = static_cast<double>(size.link_bytes) / static_cast<double>(of_one);
+    if (!encoded_) return size;
+    size.codec = codec_;
+    size.use = use_;
+    size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
     return size;
   }
 
@@ -106,11 +118,11 @@ class Walk {
   }
 
   int64_t move_gradients(const core::StepTraits& kind, Level level) {
-    if (kind.is_in_place) return 4 * held();
+    if (kind.is_in_place) return element_bytes_ * held();
     const int group = ranks_.of(level);
     if (kind.has_input_parts) held_ /= group;
     is_split(level) = kind.has_input_parts;
-    const int64_t bytes = 4 * held_;
+    const int64_t bytes = element_bytes_ * held_;
     if (kind.has_output_parts) held_ *= group;
     return bytes;
   }
@@ -118,6 +130,7 @@ class Walk {
   const core::Option& option_;
   const core::Extent& bucket_;
   const int64_t numel_;
+  const int64_t element_bytes_;  // of what is summed
   const core::Ranks& ranks_;
   const core::TraitsTable known_;
   int64_t padded_ = 0;
@@ -125,14 +138,19 @@ class Walk {
   std::array<bool, 3> split_{};  // per level
   bool encoded_ = false;
   int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
-  double use_ = 1;  // of payloads
+  int codec_ = -1;  // of payloads
+  double use_ = 1;
 };
 
 }  // namespace
 
+bool is_staged(const core::Option& option, core::DType dtype) {
+  return dtype != core::DType::f32 && (option.steps.size() > 1 || !core::is_collective(option.steps.front().kind));
+}
+
 std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks,
-                             core::TraitsTable known) {
-  Walk walk(option, bucket, ranks, known);
+                             core::TraitsTable known, core::DType dtype) {
+  Walk walk(option, bucket, ranks, known, dtype);
   std::vector<OpSize> sizes;
   for (size_t i = 0; i < option.steps.size(); ++i) sizes.push_back(walk(i));
   return sizes;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/compressor.h"
+#include "engine/core/gradient_table.h"
 #include "engine/core/option.h"
 #include "engine/core/topology.h"
 
@@ -24,12 +25,18 @@ struct OpSize {
   // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
   // a part to each rank of the other nodes. Of payloads what is usually used.
   int64_t link_bytes = 0;
+  double sharing = 1;  // collective: link_bytes over what one rank's own link carries (core::link_bytes)
+  int codec = -1;      // collective of payloads: whose, as the option counts them
+  double use = 1;      // ... and the share of them that is usually used, which is in link_bytes
 };
 
-// One for each step. The program is one of the decision tree or its extension, or has several rounds; it is for
-// gradients of fp32; with levels only where there are some.
+// One for each step. The program is one of the decision tree or its extension, or has several rounds; with levels only
+// where there are some. `dtype`: of the gradient. Programs of several steps sum one of 16 bits in fp32.
 std::vector<OpSize> op_sizes(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks,
-                             core::TraitsTable known);
+                             core::TraitsTable known, core::DType dtype = core::DType::f32);
+
+// Whether the executor copies a gradient of that dtype to fp32 before such a program, and back after it.
+bool is_staged(const core::Option& option, core::DType dtype);
 
 // Bytes of payloads that the bucket keeps in the pool, in about the order of the sum over its steps.
 int64_t payload_bytes(const std::vector<core::Step>& steps, const std::vector<OpSize>& sizes, const core::Ranks& ranks);

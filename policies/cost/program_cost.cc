@@ -18,7 +18,9 @@ std::optional<OpCost> step_time(const Step& step, const OpSize& size, const Opti
     const CollectiveRate* rate = find_rate(table, step.kind, step.level);
     if (rate == nullptr) return {};
     const int group = table.ranks.of(step.level);
-    const auto bytes = static_cast<double>(size.link_bytes);
+    auto bytes = static_cast<double>(size.link_bytes);
+    if (size.codec >= 0)
+      bytes *= find_use(table, option.codecs[static_cast<size_t>(size.codec)]).value_or(size.use) / size.use;
     return OpCost{
         .messages_us = rate->messages_us(group), .busy_us = bytes * rate->byte_us, .wait_us = rate->travel_us(group)};
   }
@@ -48,10 +50,12 @@ bool works_late_on_device(const Option& option) {
                      [](const Step& step) { return !core::is_collective(step.kind) && step.place == Place::device; });
 }
 
-// Work at 1, 2, 4, ... elements.
+// Work at 1, 2, 4, ... elements, of each dtype.
 class TabulatedCost final : public CostModel {
  public:
-  void add(const Option& option, bool loses, std::vector<Work> works) {
+  using Works = std::array<std::vector<Work>, core::kDTypes.size()>;
+
+  void add(const Option& option, bool loses, Works works) {
     options_.push_back(option);
     loses_.push_back(loses);
     works_.push_back(std::move(works));
@@ -65,7 +69,11 @@ class TabulatedCost final : public CostModel {
     const auto is_as_good = [&](size_t other, size_t o) {
       if (is_baseline(options_[o], loses_[o]) && !is_baseline(options_[other], loses_[other])) return false;
       if (core::uses_host(options_[other]) && !core::uses_host(options_[o])) return false;
-      return loses_[other] <= loses_[o] && late[other] <= late[o] && is_never_more(works_[other], works_[o]);
+      return loses_[other] <= loses_[o] && late[other] <= late[o] &&
+             std::ranges::all_of(core::kDTypes, [&](core::DType dtype) {
+               const auto d = static_cast<size_t>(dtype);
+               return is_never_more(works_[other][d], works_[o][d]);
+             });
     };
     for (size_t o = 1; o < options_.size(); ++o) {
       for (size_t other = 0; other < options_.size() && !dropped[o]; ++other) {
@@ -92,8 +100,9 @@ class TabulatedCost final : public CostModel {
   std::optional<size_t> on_host(size_t option) const override { return on_host_[option]; }
   bool loses(size_t option) const override { return loses_[option]; }
 
-  Work work(size_t option, int64_t numel) const override {
-    const std::vector<Work>& works = works_[option];
+  Work work(size_t option, int64_t numel, core::DType dtype) const override {
+    const std::vector<Work>& works = works_[option][static_cast<size_t>(dtype)];
+    core::check(!works.empty(), "a cost model is asked for gradients of a type that it was not made for");
     const auto n = static_cast<uint64_t>(std::max<int64_t>(numel, 1));
     const auto below = std::min(static_cast<size_t>(std::bit_width(n)) - 1, works.size() - 2);
     const double share = static_cast<double>(n) / static_cast<double>(uint64_t{1} << below) - 1;
@@ -121,19 +130,20 @@ class TabulatedCost final : public CostModel {
 
   std::vector<Option> options_;
   std::vector<bool> loses_;
-  std::vector<std::vector<Work>> works_;
+  std::vector<Works> works_;
   std::vector<std::optional<size_t>> on_host_;
 };
 
 }  // namespace
 
 core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const Option& option,
-                                                   const core::Extent& bucket, core::TraitsTable known) {
+                                                   const core::Extent& bucket, core::TraitsTable known,
+                                                   core::DType dtype) {
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
   if (core::uses_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
-  const std::vector<OpSize> sizes = op_sizes(option, bucket, table.ranks, known);
+  const std::vector<OpSize> sizes = op_sizes(option, bucket, table.ranks, known, dtype);
   std::vector<OpCost> times;
   for (size_t i = 0; i < option.steps.size(); ++i) {
     const auto time = step_time(option.steps[i], sizes[i], option, table);
@@ -144,15 +154,18 @@ core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const
 }
 
 std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
-                                 core::TraitsTable known) {
-  const auto times = program_op_costs(table, option, bucket, known);
+                                 core::TraitsTable known, core::DType dtype) {
+  const auto times = program_op_costs(table, option, bucket, known, dtype);
   if (!times) return {};
   const auto is_collective = [](const Step& step) { return core::is_collective(step.kind); };
   const auto first = std::find_if(option.steps.begin(), option.steps.end(), is_collective) - option.steps.begin();
   const auto last = option.steps.rend() - std::find_if(option.steps.rbegin(), option.steps.rend(), is_collective) - 1;
   Work work{};
-  if (option.steps.front().kind != Kind::encode) {
-    work[kBackward] = table.scale_us + static_cast<double>(bucket.numel) * table.scale_element_us;
+  const double pass = pass_us(table, bucket.numel);
+  if (option.steps.front().kind != Kind::encode) work[kBackward] += pass;
+  if (is_staged(option, dtype)) {
+    work[option.steps.front().place == Place::host ? kHost : kBackward] += pass;
+    work[kUnpack] += pass;
   }
   for (size_t i = 0; i < option.steps.size(); ++i) {
     const auto position = static_cast<std::ptrdiff_t>(i);
@@ -165,21 +178,28 @@ std::optional<Work> program_work(const CostTable& table, const Option& option, c
 }
 
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table, const std::vector<Option>& options,
-                                                           core::TraitsTable known, int64_t most_elements) {
+                                                           core::TraitsTable known, int64_t most_elements,
+                                                           const std::vector<core::DType>& dtypes) {
   const size_t sizes =
       static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(most_elements, 1)))) + 1;
   auto model = std::make_unique<TabulatedCost>();
-  const auto add = [&](const Option& option) {
-    std::vector<Work> works;
+  const auto tabulate = [&](const Option& option, core::DType dtype, std::vector<Work>& works) {
     for (size_t k = 0; k < sizes; ++k) {
       // Nearly all gradients are weights of layers: one matrix, a square as far as that goes.
       const core::Matrix square{0, int64_t{1} << k / 2, int64_t{1} << (k - k / 2)};
-      const auto work = program_work(table, option, {int64_t{1} << k, {&square, 1}}, known);
+      const auto work = program_work(table, option, {int64_t{1} << k, {&square, 1}}, known, dtype);
       if (!work) return false;
       works.push_back(*work);
       for (size_t lane = 0; k > 0 && lane < kLanes; ++lane) {  // padding may make a smaller bucket send more
         works[k][lane] = std::max(works[k][lane], works[k - 1][lane]);
       }
+    }
+    return true;
+  };
+  const auto add = [&](const Option& option) {
+    TabulatedCost::Works works;
+    for (const core::DType dtype : dtypes) {
+      if (!tabulate(option, dtype, works[static_cast<size_t>(dtype)])) return false;
     }
     const bool is_lossy = core::needed_fidelity(option, known) == core::Fidelity::lossy;
     model->add(option, is_lossy, std::move(works));

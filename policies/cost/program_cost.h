@@ -15,16 +15,19 @@
 
 namespace gradtune::policies {
 
-// Of those options for which the table has all rates, the ones that are worth planning with for buckets of up to
-// `most_elements`: an option is left out where another one, which loses no more, is as good in every lane and at every
-// size, unless that one leaves the device work after its first collective and this one does not, or that one uses the
-// host and this one does not, or this one is of a baseline (baseline.h) and that one is not. An error where the table
-// has no all_reduce over all ranks, which option 0 is made of.
+// The options for which the table has all rates, for buckets of up to `most_elements`. Drops option A if some option B is
+// no slower in any lane at any size, loses no more, and
+//   - leaves the device no work after its first collective, unless A does too;
+//   - does not use the host, unless A does too;
+//   - is a baseline's (is_baseline), if A is.
+// An error where the table has no all_reduce over all ranks, which option 0 is made of.
 //
-// Work is tabulated at sizes a factor of two apart, as if each were a square matrix, and interpolated between them.
+// `dtypes`: of the gradients that work() is asked for. Work is tabulated at sizes a factor of two apart, as if each were a
+// square matrix, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
                                                            const std::vector<core::Option>& options,
-                                                           core::TraitsTable known, int64_t most_elements);
+                                                           core::TraitsTable known, int64_t most_elements,
+                                                           const std::vector<core::DType>& dtypes = {core::DType::f32});
 
 // What a step takes, us: who does it is busy for so long. Of collectives cores handle the messages first, then the link
 // is busy with the bytes, and then they only wait for the last ones to arrive.
@@ -36,10 +39,11 @@ struct OpCost {
 
 // Of each step, or an error that names the step without a rate.
 core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const core::Option& option,
-                                                   const core::Extent& bucket, core::TraitsTable known);
+                                                   const core::Extent& bucket, core::TraitsTable known,
+                                                   core::DType dtype = core::DType::f32);
 
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
 std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,
-                                 core::TraitsTable known);
+                                 core::TraitsTable known, core::DType dtype = core::DType::f32);
 
 }  // namespace gradtune::policies

@@ -56,9 +56,9 @@ class Published final : public CostModel {
   std::optional<size_t> on_host(size_t) const override { return {}; }
   bool loses(size_t) const override { return false; }  // it treats all tensors alike
 
-  Work work(size_t option, int64_t numel) const override {
+  Work work(size_t option, int64_t numel, core::DType dtype) const override {
     const auto elements = static_cast<double>(numel);
-    const double bytes = 4 * elements;
+    const double bytes = static_cast<double>(core::bytes_per_element(dtype)) * elements;
     const double scale = std::max(1.0, elements / 8 / (1 << 20));
     const double both = codec_.both[option] * scale, decode = codec_.decode[option] * scale;
     const double inside = option == 0 ? bytes : option == 3 ? bytes * codec_.ratio : bytes / 2;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "policies/cost/cost_model.h"
 #include "policies/cost/program_cost.h"
@@ -14,6 +15,8 @@ namespace {
 
 using core::Place;
 using core::Step;
+
+constexpr int32_t kScale = -1, kCopy = -2;  // Span::step
 
 Server server_of(const Step& step) {
   if (!core::is_collective(step.kind)) return step.place == Place::device ? Server::device : Server::host;
@@ -40,6 +43,15 @@ const char* to_string(Server server) {
   return "unknown";
 }
 
+const char* to_string(Phase phase) {
+  switch (phase) {
+    case Phase::backward: return "backward";
+    case Phase::update: return "update";
+    case Phase::forward: return "forward";
+  }
+  return "unknown";
+}
+
 core::Result<Timeline> Timeline::make(const core::GradientTable& table, const core::Strategy& strategy,
                                       const CostTable& cost, core::TraitsTable known) {
   Timeline timeline;
@@ -54,14 +66,25 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
-    const auto steps = program_op_costs(cost, bucket.option, {core::numel(bucket), matrices}, known);
+    const auto steps =
+        program_op_costs(cost, bucket.option, {core::numel(bucket), matrices}, known, core::dtype_of(bucket, table));
     if (!steps) return steps.error();
-    Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()), .end_op = 0, .leading = 0, .last_tensor = 0};
+    Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()),
+                 .end_op = 0,
+                 .leading = 0,
+                 .last_tensor = 0,
+                 .is_late = false,
+                 .judged = 0};
     const auto number = static_cast<int32_t>(b);
-    if (bucket.option.steps.front().kind != Step::Kind::encode) {
-      const double us = cost.scale_us + static_cast<double>(core::numel(bucket)) * cost.scale_element_us;
-      timeline.ops_.push_back({Server::device, false, number, -1, 0, us, 0});
-    }
+    const double pass = pass_us(cost, core::numel(bucket));
+    const bool is_copied = is_staged(bucket.option, core::dtype_of(bucket, table));
+    const Step &first_step = bucket.option.steps.front(), &last_step = bucket.option.steps.back();
+    const auto add_pass = [&](Place place, int32_t step) {
+      timeline.ops_.push_back(
+          {place == Place::device ? Server::device : Server::host, false, number, step, 0, pass, 0});
+    };
+    if (is_copied) add_pass(first_step.place, kCopy);
+    if (first_step.kind != Step::Kind::encode) add_pass(Place::device, kScale);
     for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
       const Step& step = bucket.option.steps[s];
       const OpCost& time = steps.value()[s];
@@ -69,14 +92,21 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
                                time.messages_us, time.busy_us, time.wait_us});
       timeline.ops_.back().is_held = brings_payloads(bucket.option.steps, s);
     }
+    if (is_copied) add_pass(last_step.place, kCopy);
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
     for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
       if (timeline.ops_[static_cast<size_t>(op)].server != Server::device) break;
       ++timed.leading;
     }
     for (const core::Slice& slice : bucket.slices) timed.last_tensor = std::max(timed.last_tensor, slice.tensor);
+    timed.is_late =
+        bucket.due == core::Due::forward && std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
+          return table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
+        });
+    timed.judged = is_copied ? 2 : 1;  // the first scale or encode
     timeline.buckets_.push_back(timed);
   }
+  timeline.find_gates(table, strategy);
   timeline.order_.resize(strategy.order.size());
   timeline.set_order(strategy.order);
   timeline.by_tensor_.resize(strategy.buckets.size());
@@ -91,6 +121,39 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   timeline.waiting_.reserve(timeline.order_.size());
   timeline.spans_.resize(timeline.ops_.size());
   return timeline;
+}
+
+void Timeline::find_gates(const core::GradientTable& table, const core::Strategy& strategy) {
+  std::vector<std::vector<int32_t>> late(table.tensors.size());  // buckets of each tensor
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    if (!buckets_[b].is_late) continue;
+    for (const core::Slice& slice : strategy.buckets[b].slices) {
+      late[static_cast<size_t>(slice.tensor)].push_back(static_cast<int32_t>(b));
+    }
+  }
+  const auto read_us = [&](int32_t tensor) { return table.tensors[static_cast<size_t>(tensor)].read_us; };
+  std::vector<int32_t> tensors;
+  for (size_t t = 0; t < late.size(); ++t) {
+    const double update_us = static_cast<double>(table.tensors[t].numel) * table.update_element_us;
+    if (late[t].empty()) {
+      updates_us_ += update_us;
+    } else {
+      tensors.push_back(static_cast<int32_t>(t));
+    }
+  }
+  std::ranges::stable_sort(tensors, {}, read_us);
+  double before_us = 0;
+  for (const int32_t tensor : tensors) {
+    const auto first = static_cast<int32_t>(gate_buckets_.size());
+    const std::vector<int32_t>& buckets = late[static_cast<size_t>(tensor)];
+    gate_buckets_.insert(gate_buckets_.end(), buckets.begin(), buckets.end());
+    const double update_us =
+        static_cast<double>(table.tensors[static_cast<size_t>(tensor)].numel) * table.update_element_us;
+    gates_.push_back(
+        {tensor, read_us(tensor) - before_us, update_us, first, static_cast<int32_t>(gate_buckets_.size())});
+    before_us = read_us(tensor);
+  }
+  rest_us_ = std::max(table.forward_us - before_us, 0.0);
 }
 
 void Timeline::set_order(std::span<const core::Issue> order) {
@@ -120,7 +183,10 @@ double Timeline::simulate(std::vector<Span>* spans) {
   }
   first_held_ = next_issue_ = next_tensor_ = next_bucket_ = 0;
   in_flight_ = 0;
-  in_hook_ = false;
+  in_hook_ = has_progressed_ = false;
+  stage_ = Stage::backward;
+  due_ = buckets_.size();
+  next_gate_ = 0;
   double now_us = work_us_ = 0;
   next_on_device(now_us);
   for (;;) {
@@ -156,17 +222,15 @@ double Timeline::simulate(std::vector<Span>* spans) {
       const int32_t op = waiting_[arrived].op;
       waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(arrived));
       ended(op);
+      if (std::exchange(has_progressed_, false)) go_forward(now_us);
       continue;
     }
     const auto server = static_cast<Server>(done);
     Lane& lane = lanes_[done];
     lane.is_busy = false;
     if (lane.op < 0) {
-      if constexpr (kRecords) {
-        const auto tensor = static_cast<int32_t>(next_tensor_) - 1;
-        spans->push_back({Server::device, -1, tensor, lane.begin_us, now_us});
-      }
-      in_hook_ = true;  // the gradient before next_tensor_ is ready
+      if constexpr (kRecords) spans->push_back(span_of_thread(lane.begin_us, now_us));
+      in_hook_ = stage_ == Stage::backward;  // the gradient before next_tensor_ is ready
     } else {
       const Op& op = ops_[static_cast<size_t>(lane.op)];
       if constexpr (kRecords) note(server, lane, now_us);
@@ -183,7 +247,19 @@ double Timeline::simulate(std::vector<Span>* spans) {
     } else if (!lane.is_busy && lane.first < lane.last) {
       start(server, lane.queue[static_cast<size_t>(lane.first++)], now_us);
     }
+    if (std::exchange(has_progressed_, false)) go_forward(now_us);
   }
+}
+
+Span Timeline::span_of_thread(double begin_us, double end_us) const {
+  Span span{.begin_us = begin_us, .end_us = end_us};
+  if (stage_ == Stage::backward) {
+    span.step = static_cast<int32_t>(next_tensor_) - 1;
+    return span;
+  }
+  span.phase = stage_ == Stage::forward ? Phase::forward : Phase::update;
+  if (stage_ != Stage::updating && next_gate_ < gates_.size()) span.step = gates_[next_gate_].tensor;
+  return span;
 }
 
 // What a server did of an operation.
@@ -207,6 +283,8 @@ void Timeline::finish(int32_t op, double now_us) {
   if (is_collective) --in_flight_;
   // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
   const Bucket& bucket = buckets_[b];
+  if (next_op_[b] == (bucket.is_late ? bucket.first_op + bucket.judged : bucket.end_op)) --due_;
+  has_progressed_ = has_progressed_ || bucket.is_late || next_op_[b] == bucket.end_op;
   if (next_op_[b] >= bucket.first_op + bucket.leading) {
     if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
     go_on(number, now_us);
@@ -299,11 +377,53 @@ void Timeline::next_on_device(double now_us) {
   }
   in_hook_ = false;
   if (device.is_busy) return;
-  if (device.first < device.last) {
+  const bool is_waiting = stage_ == Stage::backward || stage_ == Stage::returning || stage_ == Stage::at_gate;
+  if (is_waiting && device.first < device.last) {  // what has begun with that does all of it
     return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
   }
-  if (next_tensor_ == gaps_us_.size()) return;
+  if (is_over()) return go_forward(now_us);
   start(device, -1, now_us, gaps_us_[next_tensor_++], cores_.of_rank > 0 && cores_.computing > 0);
+}
+
+// What the user's thread does after backward, if it has nothing else to do: on to the next thing that takes time, or that
+// it has to wait for. While it waits it works on what waits for it.
+void Timeline::go_forward(double now_us) {
+  Lane& device = lanes_[static_cast<size_t>(Server::device)];
+  if (device.is_busy || in_hook_ || !is_over() || next_bucket_ < by_tensor_.size()) return;
+  const auto work_meanwhile = [&] {
+    if (device.first < device.last) start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
+  };
+  for (;;) {
+    double us = 0;
+    switch (stage_) {
+      case Stage::backward: stage_ = Stage::returning; continue;
+      case Stage::returning:
+        if (due_ > 0) return work_meanwhile();
+        stage_ = Stage::updating;
+        us = updates_us_;
+        break;
+      case Stage::late_update: ++next_gate_; [[fallthrough]];
+      case Stage::updating:
+        stage_ = Stage::forward;
+        us = next_gate_ < gates_.size() ? gates_[next_gate_].gap_us : rest_us_;
+        break;
+      case Stage::forward: stage_ = next_gate_ < gates_.size() ? Stage::at_gate : Stage::over; continue;
+      case Stage::at_gate:
+        if (is_open(gates_[next_gate_])) return work_meanwhile();
+        stage_ = Stage::late_update;
+        us = gates_[next_gate_].update_us;
+        break;
+      case Stage::over: return;
+    }
+    if (us > 0) return start(device, -1, now_us, us, cores_.of_rank > 0 && cores_.computing > 0);
+  }
+}
+
+// Whether a bucket of the gate's tensor is still under way.
+bool Timeline::is_open(const Gate& gate) const {
+  return std::any_of(gate_buckets_.begin() + gate.first, gate_buckets_.begin() + gate.end, [&](int32_t bucket) {
+    return next_op_[static_cast<size_t>(bucket)] < buckets_[static_cast<size_t>(bucket)].end_op;
+  });
 }
 
 }  // namespace gradtune::policies

@@ -49,7 +49,7 @@ class Replay {
  private:
   double last_ready_us() const { return tensors_.back().ready_us; }
   Work work(size_t tensor, int32_t option) const {
-    return model_.work(static_cast<size_t>(option), tensors_[tensor].numel);
+    return model_.work(static_cast<size_t>(option), tensors_[tensor].numel, tensors_[tensor].dtype);
   }
 
   void resume(size_t from) {
@@ -181,13 +181,14 @@ Plan choose_options(const CostModel& model, std::span<const Atom> tensors) {
 }
 
 Plan offload(const CostModel& model, std::span<const Atom> tensors, const Plan& plan, int64_t most_replays) {
-  std::map<std::pair<int64_t, int32_t>, Group> alike;
+  std::map<std::tuple<int64_t, core::DType, int32_t>, Group> alike;
   for (size_t m = 0; m < plan.messages.size(); ++m) {
     const Message& message = plan.messages[m];
     core::check(message.first == message.last, "Espresso's offload moves tensors that are not merged");
     const auto host = model.on_host(static_cast<size_t>(message.option));
     if (!host) continue;
-    Group& group = alike[{tensors[static_cast<size_t>(message.first)].numel, message.option}];
+    const Atom& tensor = tensors[static_cast<size_t>(message.first)];
+    Group& group = alike[{tensor.numel, tensor.dtype, message.option}];
     group.members.push_back(m);
     group.host = static_cast<int32_t>(*host);
   }

@@ -13,7 +13,6 @@ namespace {
 
 constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
 constexpr size_t kFarthest = 4;     // places that a collective moves at once
-constexpr int kMostInFlight = 4;    // as many as Gloo has threads for collectives over all ranks (hooks/c10d/peers.cc)
 
 class Climb {
  public:
@@ -77,14 +76,18 @@ class Climb {
     return helped;
   }
 
-  // With the next one, under the option of either.
+  // With the next one of its dtype, which is ready later, under the option of either.
   bool merge(size_t b) {
-    if (b + 1 >= best_.buckets.size()) return false;
+    const core::DType dtype = core::dtype_of(best_.buckets[b], job_.table);
+    size_t n = b + 1;
+    while (n < best_.buckets.size() && core::dtype_of(best_.buckets[n], job_.table) != dtype) ++n;
+    if (n == best_.buckets.size() || best_.buckets[n].due != best_.buckets[b].due) return false;
     core::Strategy strategy = best_;
-    core::Bucket& into = strategy.buckets[b];
+    const core::Bucket next = std::move(strategy.buckets[n]);
+    strategy.buckets[n] = std::move(strategy.buckets[b]);
+    strategy.buckets.erase(strategy.buckets.begin() + static_cast<std::ptrdiff_t>(b));
+    core::Bucket& into = strategy.buckets[n - 1];
     const core::Option option = into.option;
-    const core::Bucket next = std::move(strategy.buckets[b + 1]);
-    strategy.buckets.erase(strategy.buckets.begin() + static_cast<std::ptrdiff_t>(b) + 1);
     for (const core::Slice& slice : next.slices) {
       if (into.slices.back().tensor == slice.tensor) {
         into.slices.back().length += slice.length;
@@ -102,7 +105,7 @@ class Climb {
   bool split(size_t b) {
     core::Strategy strategy = best_;
     core::Bucket& first = strategy.buckets[b];
-    core::Bucket second{.slices = {}, .option = first.option};
+    core::Bucket second{.slices = {}, .option = first.option, .due = first.due};
     if (first.slices.size() == 1) {
       core::Slice& slice = first.slices[0];
       const int64_t half = slice.length / 2;
@@ -135,9 +138,11 @@ class Climb {
 
 core::Strategy hill_climb(core::Strategy strategy, const HillClimbJob& job) {
   const auto waits = [](const CollectiveRate& rate) { return rate.wait_us > 0; };
-  if (std::ranges::none_of(job.cost.collectives, waits)) return reorder(Climb(std::move(strategy), 1, job).run(), job);
+  if (job.most_in_flight <= 1 || std::ranges::none_of(job.cost.collectives, waits)) {
+    return reorder(Climb(std::move(strategy), 1, job).run(), job);
+  }
   // While messages travel the link serves others, if these may be in flight: many small buckets then cost little.
-  Climb usual(strategy, 1, job), deep(std::move(strategy), kMostInFlight, job);
+  Climb usual(strategy, 1, job), deep(std::move(strategy), job.most_in_flight, job);
   core::Strategy first = usual.run(), second = deep.run();
   return reorder(deep.best_us() < kWorthIt * usual.best_us() ? std::move(second) : std::move(first), job);
 }

@@ -21,6 +21,7 @@ struct HillClimbJob {
   const CostTable& cost;
   core::TraitsTable traits;               // of all known compressors
   std::span<const core::Option> options;  // that buckets may get
+  int most_in_flight = 1;                 // collectives, while messages only travel (Machine::collectives_at_once)
   int most_runs = 400;                    // of the timeline, from each start, and for the order
 };
 

@@ -87,11 +87,16 @@ class Messages {
     first_choice_.push_back(0);
     for (size_t end = 1; end <= size_; ++end) {
       int64_t numel = 0;
-      bool has_small = false;
+      bool has_small = false, is_mixed = false;
       for (size_t first = end; first-- > least_first(end);) {
+        is_mixed = is_mixed || atoms[first].dtype != atoms[end - 1].dtype;
+        if (is_mixed) {
+          first_choice_.push_back(choices_.size());
+          continue;
+        }
         numel += atoms[first].numel;
         has_small = has_small || atoms[first].is_small;
-        for (size_t o = 0; o < options; ++o) work[o] = model.work(o, numel);
+        for (size_t o = 0; o < options; ++o) work[o] = model.work(o, numel, atoms[first].dtype);
         const auto is_admitted = [&](size_t o) { return !(has_small && model.loses(o)); };
         for (size_t o = 0; o < options; ++o) {
           // Of two that are alike the first one stays.
@@ -293,7 +298,8 @@ double replay_us(const CostModel& model, std::span<const Atom> atoms, std::span<
   for (const Message& message : messages) {
     int64_t numel = 0;
     for (int32_t a = message.first; a <= message.last; ++a) numel += atoms[static_cast<size_t>(a)].numel;
-    lanes.send(model.work(static_cast<size_t>(message.option), numel),
+    const core::DType dtype = atoms[static_cast<size_t>(message.last)].dtype;
+    lanes.send(model.work(static_cast<size_t>(message.option), numel, dtype),
                atoms[static_cast<size_t>(message.last)].ready_us);
   }
   return lanes.end_us(atoms.empty() ? 0 : atoms.back().ready_us);

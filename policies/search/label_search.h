@@ -8,7 +8,7 @@
 // bounds the error of the answer. The number kept doubles until the bound is small enough or the limit of work is
 // reached.
 //
-// Messages are of whole atoms and leave in the order of readiness; so what is called the best, and bounded, is the best
+// Messages are of whole atoms of one dtype, neighbours of each other, and leave in the order of readiness; so what is called the best, and bounded, is the best
 // of these. Another order may end earlier: of two messages that are ready at once, the one that takes longer to unpack
 // had better leave first.
 #pragma once
@@ -27,6 +27,7 @@ struct Atom {
   int64_t numel = 0;
   double ready_us = 0;    // not before the atom in front of it
   bool is_small = false;  // not for options that lose
+  core::DType dtype = core::DType::f32;
 };
 
 struct Message {

@@ -57,15 +57,17 @@ bool fits_allow_list(const Option& option, const TreeJob& job) {
   });
 }
 
-// Residuals are kept for all elements as soon as one bucket has some: those of this step and of the one before.
+// Residuals are kept for all elements as soon as one bucket has some: those of this step and of the one before. What is
+// not summed in its own 16 bits is copied to fp32 first.
 bool fits_memory(const Option& option, const TreeJob& job) {
-  constexpr int64_t kResidualBytes = 8;
+  constexpr int64_t kResidualBytes = 8, kStagedBytes = 4;
   if (!fits_topology(option, job)) return true;  // a group that there is not has no size
   const std::vector<OpSize> sizes = op_sizes(option, job.numel, job.ranks, job.traits);
   const bool feeds_back =
       !every_codec(option, job, [](const core::CompressorTraits& traits) { return !traits.error_feedback; });
   const int64_t residual_bytes = feeds_back ? kResidualBytes * job.numel : 0;
-  return residual_bytes + payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
+  const int64_t staged_bytes = is_staged(option, core::DType::bf16) ? kStagedBytes * job.numel_16bit : 0;
+  return residual_bytes + staged_bytes + payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
 }
 
 // Between an encode and its decode nothing goes round in a node, and all of them are at one place.
@@ -153,12 +155,17 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
 }
 
 std::vector<Option> admitted_options(const Knowledge& knowledge) {
+  int64_t numel_16bit = 0;
+  for (const core::TensorInfo& tensor : knowledge.table.tensors) {
+    if (core::bytes_per_element(tensor.dtype) == 2) numel_16bit += tensor.numel;
+  }
   return tree_options({.ranks = knowledge.ranks,
                        .host_threads = knowledge.host_threads,
                        .fidelity = knowledge.fidelity,
                        .codecs = knowledge.codecs,
                        .traits = knowledge.traits,
                        .numel = knowledge.table.numel(),
+                       .numel_16bit = numel_16bit,
                        .memory_bytes = knowledge.memory_bytes,
                        .plain_inside = true});
 }

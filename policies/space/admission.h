@@ -22,6 +22,7 @@ struct TreeJob {
   std::vector<core::CompressorSpec> codecs = {};  // the allow-list
   core::TraitsTable traits = {};                  // of all known compressors
   int64_t numel = 0;                              // of the gradient
+  int64_t numel_16bit = 0;                        // of them, those in 16 bits
   int64_t memory_bytes = INT64_MAX;               // for residuals and payloads
   bool plain_inside = false;                      // for plans in milliseconds: see rule "inside"
 };

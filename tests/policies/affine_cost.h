@@ -28,10 +28,12 @@ struct AffineCost final : CostModel {
   std::span<const core::Option> options() const override { return programs; }
   std::optional<size_t> on_host(size_t option) const override { return rows[option].on_host; }
   bool loses(size_t option) const override { return rows[option].loses; }
-  Work work(size_t option, int64_t numel) const override {
+  Work work(size_t option, int64_t numel, core::DType dtype = core::DType::f32) const override {
     Work work = rows[option].fixed_us;
+    const double width = static_cast<double>(core::bytes_per_element(dtype)) / 4;  // of what option 0 sends
     for (size_t lane = 0; lane < kLanes; ++lane) {
-      work[lane] += rows[option].us_per_element[lane] * static_cast<double>(numel);
+      const double scale = option == 0 && lane == kLink ? width : 1;
+      work[lane] += scale * rows[option].us_per_element[lane] * static_cast<double>(numel);
     }
     return work;
   }

@@ -14,6 +14,7 @@ double best_us(const CostModel& model, std::span<const Atom> atoms, std::vector<
   if (first == size) return replay_us(model, atoms, begun);
   double best = std::numeric_limits<double>::infinity();
   for (int32_t last = first; last < size; ++last) {
+    if (atoms[static_cast<size_t>(last)].dtype != atoms[static_cast<size_t>(first)].dtype) break;
     for (int32_t option = 0; option < static_cast<int32_t>(model.options().size()); ++option) {
       begun.push_back({first, last, option});
       best = std::min(best, best_us(model, atoms, begun));

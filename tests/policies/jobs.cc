@@ -96,7 +96,8 @@ Knowledge knowledge_of(core::GradientTable table, int world_size, Fidelity fidel
           .ranks = {.size = world_size},
           .fidelity = fidelity,
           .codecs = default_codecs(fidelity),
-          .traits = known_traits()};
+          .traits = known_traits(),
+          .machine = {.collectives_at_once = 4}};
 }
 
 core::GradientTable read_trace(std::string_view name) {

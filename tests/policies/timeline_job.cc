@@ -25,6 +25,7 @@ void try_all(const TimelineJob& job, const std::vector<core::Option>& options, i
   }
   std::vector<core::Slice> slices;
   for (int32_t last = first; last < end; ++last) {
+    if (tensors[static_cast<size_t>(last)].dtype != tensors[static_cast<size_t>(first)].dtype) break;
     slices.push_back({last, 0, tensors[static_cast<size_t>(last)].numel});
     for (const core::Option& option : options) {
       begun.buckets.push_back({slices, option});

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <set>
 
 #include "engine/exec/scheduler.h"
 #include "policies/cost/cost_model.h"
@@ -44,11 +45,15 @@ struct Travelling {
 class VirtualPump {
  public:
   // `times`: of each operation.
-  VirtualPump(const Program& program, std::vector<double> ready_us, std::vector<std::vector<policies::OpCost>> times,
-              const policies::Cores& cores)
-      : program_(program), ready_us_(std::move(ready_us)), times_(std::move(times)), cores_(cores) {}
+  VirtualPump(const Program& program, const core::GradientTable& table,
+              std::vector<std::vector<policies::OpCost>> times, const policies::Cores& cores)
+      : program_(program),
+        table_(table),
+        ready_us_(policies::ready_times_us(table)),
+        times_(std::move(times)),
+        cores_(cores) {}
 
-  // As Executor::tensor_ready, drain_device_ops and finish_step do it.
+  // As Executor::tensor_ready, drain_device_ops, finish_backward and await do it.
   double run() {
     scheduler_.begin(program_);
     tell([&](std::vector<Action>& actions) { scheduler_.start(actions); });
@@ -66,16 +71,62 @@ class VirtualPump {
       }
       drain();
     }
-    while (!finished_) {
-      const double next_us = earliest();
-      if (next_us == std::numeric_limits<double>::infinity()) return -1;  // stuck
-      others_until(next_us);
-      drain();
-    }
-    return now_us_;
+    wait_until([&] { return backward_done_; });
+    forward();
+    wait_until([&] { return finished_; });  // it is by now
+    return is_stuck_ ? -1 : now_us_;
   }
 
  private:
+  // As Executor::wait_until.
+  void wait_until(const std::function<bool()>& holds) {
+    while (!holds() && !is_stuck_) {
+      if (!device_.empty()) {
+        drain();
+        continue;
+      }
+      const double next_us = earliest();
+      is_stuck_ = next_us == std::numeric_limits<double>::infinity();
+      if (!is_stuck_) others_until(next_us);
+    }
+  }
+
+  // The optimizer's step and the next forward pass: at the first read of a tensor that has a part in a late bucket, it
+  // is waited for and updated.
+  void forward() {
+    const auto is_late = [&](int32_t tensor) {
+      return std::ranges::any_of(program_.pieces_of_tensor[static_cast<size_t>(tensor)], [&](const Piece& piece) {
+        return program_.buckets[static_cast<size_t>(piece.bucket)].due == core::Due::forward;
+      });
+    };
+    const auto update_us = [&](int32_t tensor) {
+      return static_cast<double>(table_.tensors[static_cast<size_t>(tensor)].numel) * table_.update_element_us;
+    };
+    std::vector<int32_t> late;
+    double updates_us = 0;
+    for (int32_t tensor = 0; tensor < static_cast<int32_t>(table_.tensors.size()); ++tensor) {
+      if (is_late(tensor)) {
+        late.push_back(tensor);
+      } else {
+        updates_us += update_us(tensor);
+      }
+    }
+    work(policies::Worker::backward, updates_us);
+    const auto read_us = [&](int32_t tensor) { return table_.tensors[static_cast<size_t>(tensor)].read_us; };
+    std::ranges::stable_sort(late, {}, read_us);
+    double before_us = 0;
+    for (const int32_t tensor : late) {
+      work(policies::Worker::backward, read_us(tensor) - before_us);
+      before_us = read_us(tensor);
+      for (const Piece& piece : program_.pieces_of_tensor[static_cast<size_t>(tensor)]) {
+        if (program_.buckets[static_cast<size_t>(piece.bucket)].due == core::Due::backward) continue;
+        wait_until([&] { return late_done_.contains(piece.bucket); });
+      }
+      work(policies::Worker::backward, update_us(tensor));
+    }
+    work(policies::Worker::backward, table_.forward_us - before_us);
+  }
+
   const policies::OpCost& time_of(int32_t bucket, int32_t op) const {
     return times_[static_cast<size_t>(bucket)][static_cast<size_t>(op)];
   }
@@ -173,8 +224,8 @@ class VirtualPump {
           serve(time_of(action.bucket, action.op).messages_us > 0 ? servers_[kMessages] : link_of(action), action);
           break;
         case Kind::control: tell([&](std::vector<Action>& more) { scheduler_.control_done(more); }); break;
-        case Kind::late_done:
-        case Kind::backward_done: break;
+        case Kind::late_done: late_done_.insert(action.bucket); break;
+        case Kind::backward_done: backward_done_ = true; break;
         case Kind::finished: finished_ = true; break;
       }
     }
@@ -197,6 +248,7 @@ class VirtualPump {
   }
 
   const Program& program_;
+  const core::GradientTable& table_;
   const std::vector<double> ready_us_;
   const std::vector<std::vector<policies::OpCost>> times_;
   Scheduler scheduler_;
@@ -209,7 +261,8 @@ class VirtualPump {
   std::vector<Travelling> travelling_;
   std::deque<Action> device_;
   double now_us_ = 0;
-  bool finished_ = false;
+  std::set<int32_t> late_done_;
+  bool backward_done_ = false, finished_ = false, is_stuck_ = false;
 };
 
 double random_us(core::Rng& rng, double most) { return most * (0.01 + rng.uniform()); }
@@ -240,18 +293,22 @@ core::GradientTable random_job(core::Rng& rng) {
   std::vector<std::pair<int64_t, core::DType>> tensors;
   for (uint64_t count = 1 + rng.below(8); count > 0; --count) {
     tensors.emplace_back(48 * (1 + static_cast<int64_t>(rng.below(80))),
-                         core::DType::f32);  // whole shards, so no staging
+                         core::kDTypes[rng.below(3)]);  // whole shards, so no staging for them
   }
   core::GradientTable table = make_table(tensors);
   double ready_us = 0;
   for (core::TensorInfo& tensor : table.tensors) {
     tensor.ready_us = ready_us;
     ready_us += random_us(rng, 400);
+    tensor.read_us = random_us(rng, 2000);
+    table.forward_us = std::max(table.forward_us, tensor.read_us);
   }
+  table.forward_us += random_us(rng, 200);
+  table.update_element_us = random_us(rng, 0.01);
   return table;
 }
 
-// What compiling inserted between the steps moves bytes and has no cost of its own, but the scale.
+// What compiling inserted before and after the steps is a pass over the bucket.
 std::vector<std::vector<policies::OpCost>> times_of(const Program& program, const core::GradientTable& table,
                                                     const policies::CostTable& cost) {
   std::vector<std::vector<policies::OpCost>> all;
@@ -259,13 +316,12 @@ std::vector<std::vector<policies::OpCost>> times_of(const Program& program, cons
     const core::Bucket& bucket = program.strategy.buckets[b];
     const int64_t numel = core::numel(bucket);
     const auto steps = policies::program_op_costs(cost, bucket.option, {numel, core::matrices_of(bucket, table)},
-                                                  compress::known_traits())
+                                                  compress::known_traits(), core::dtype_of(bucket, table))
                            .value();
     std::vector<policies::OpCost> times;
     for (const Op& op : program.buckets[b].ops) {
-      const double scale =
-          op.kind == Op::Kind::scale ? cost.scale_us + cost.scale_element_us * static_cast<double>(numel) : 0;
-      times.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)] : policies::OpCost{.busy_us = scale});
+      times.push_back(op.step >= 0 ? steps[static_cast<size_t>(op.step)]
+                                   : policies::OpCost{.busy_us = policies::pass_us(cost, numel)});
     }
     all.push_back(std::move(times));
   }
@@ -278,7 +334,9 @@ bool is_plain(const Program& program) {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     size_t steps = 0;
     for (const Op& op : program.buckets[b].ops) {
-      if (op.kind == Op::Kind::pack || op.kind == Op::Kind::load || op.kind == Op::Kind::store) return false;
+      const bool is_copy = op.kind == Op::Kind::load || op.kind == Op::Kind::store;
+      // A bucket of fp32 is copied where its shards would not be equally long.
+      if (op.kind == Op::Kind::pack || (is_copy && program.buckets[b].dtype == core::DType::f32)) return false;
       steps += op.step >= 0 ? 1 : 0;
     }
     if (steps != program.strategy.buckets[b].option.steps.size()) return false;
@@ -299,14 +357,16 @@ void check(const core::Ranks& ranks, const std::vector<policies::Steps>& program
           rng.below(2) == 0 ? core::CompressorSpec{"bf16"} : core::CompressorSpec{"topk", 0.1};
       options.push_back(to_string(policies::with_codecs(programs[rng.below(programs.size())], codec, codec)));
     }
-    const core::Strategy strategy = random_strategy(table, options, rng);
+    core::Strategy strategy = random_strategy(table, options, rng);
+    for (core::Bucket& bucket : strategy.buckets) {
+      if (rng.below(3) == 0) bucket.due = core::Due::forward;
+    }
     const auto program = compile(strategy, table, seat);
     if (!program || !is_plain(*program.value())) continue;  // summing what can not be summed, for one
     const policies::CostTable cost = random_costs(ranks, rng);
     auto timeline = policies::Timeline::make(table, strategy, cost, compress::known_traits());
     ASSERT_TRUE(timeline.ok()) << timeline.error().message;
-    VirtualPump pump(*program.value(), policies::ready_times_us(table), times_of(*program.value(), table, cost),
-                     cost.cores);
+    VirtualPump pump(*program.value(), table, times_of(*program.value(), table, cost), cost.cores);
     const double executed = pump.run();
     ASSERT_NEAR(timeline.value().run(), executed, 1e-6 * executed)
         << "job " << job << ": " << to_string(strategy.buckets[0].option);

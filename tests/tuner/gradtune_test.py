@@ -5,6 +5,7 @@
 usage: gradtune_test.py PROGRAM
 """
 import json
+import math
 import subprocess
 import sys
 import tempfile
@@ -59,10 +60,10 @@ class Replay(unittest.TestCase):
         rates = [{"kind": kind, "level": level, "message_us": 50, "wait_us": 20,
                   "byte_us": 0.01 if level != "intra" else 0.0005}
                  for kind in ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"] for level in ["flat", "intra", "inter"]]
-        codec = {"codec": "topk:0.01", "place": "device", "encode": {"fixed_us": 5, "element_us": 0.0005},
+        codec = {"codec": "topk:0.01", "place": "device", "use": 0, "encode": {"fixed_us": 5, "element_us": 0.0005},
                  "decode": {"fixed_us": 3, "element_us": 0.0001, "byte_us": 0.0005}}
         cost = self.trace.with_name("cost.json")
-        cost.write_text(json.dumps({"schema": "gradtune.cost/4", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
+        cost.write_text(json.dumps({"schema": "gradtune.cost/5", "world_size": 8, "ranks_per_node": 2, "codecs": [codec],
                                     "cores": {"of_rank": 1, "computing": 1, "host_threads": 1},
                                     "scale": {"fixed_us": 1, "element_us": 0.0001}, "collectives": rates}), encoding="utf-8")
         ends = {policy: self.replay("--cost", cost, "--policy", policy) for policy in ["auto", "espresso", "mergecomp", "baseline"]}
@@ -128,7 +129,8 @@ class Trace(unittest.TestCase):
             done = run("trace", self.JOURNAL, "-o", trace)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             tensors = json.loads(trace.read_text(encoding="utf-8"))["tensors"]
-            self.assertEqual(sum(tensor["numel"] for tensor in tensors), 8_551_818)
+            self.assertEqual(sum(math.prod(tensor["shape"]) for tensor in tensors), 8_551_818)
+            self.assertTrue(all(len(tensor["shape"]) in (1, 2, 4) for tensor in tensors), "as the model has them")
             self.assertEqual(tensors, sorted(tensors, key=lambda tensor: tensor["ready_us"]))
             done = run("replay", trace, "--json")
             self.assertEqual(done.returncode, 0)

@@ -122,7 +122,8 @@ core::Result<Modelled> from_file(const ReplayOptions& options, const core::Gradi
     if (std::find(job.codecs.begin(), job.codecs.end(), rate.codec) == job.codecs.end())
       job.codecs.push_back(rate.codec);
   }
-  auto model = policies::make_program_cost(cost.value(), policies::tree_options(job), known, table.numel());
+  auto model = policies::make_program_cost(cost.value(), policies::tree_options(job), known, table.numel(),
+                                           core::dtypes_of(table));
   if (!model) return core::Error{model.error().code, options.cost + ": " + model.error().message};
   policies::Knowledge knowledge{.table = table,
                                 .ranks = {.size = ranks.size},

@@ -25,13 +25,18 @@ void add_events(const policies::Span& span, const core::Strategy& strategy, cons
                         {"ts", busy_from_us},
                         {"dur", busy_until_us - busy_from_us}};
   if (span.bucket < 0) {
-    event["name"] = "backward to " + table.tensors[static_cast<size_t>(span.step)].name;
+    event["name"] = policies::to_string(span.phase);
+    if (span.step >= 0)
+      event["name"] =
+          fmt::format("{} to {}", policies::to_string(span.phase), table.tensors[static_cast<size_t>(span.step)].name);
     events.push_back(std::move(event));
     return;
   }
   const core::Bucket& bucket = strategy.buckets[static_cast<size_t>(span.bucket)];
-  const std::string what =
-      span.step < 0 ? "scale" : std::string(to_string(bucket.option.steps[static_cast<size_t>(span.step)].kind));
+  const std::string what = span.step == -1 ? "scale"
+                           : span.step < -1
+                               ? "copy"
+                               : std::string(to_string(bucket.option.steps[static_cast<size_t>(span.step)].kind));
   event["name"] = fmt::format("{} {}", what, span.bucket);
   event["args"] = {{"bucket", span.bucket}, {"elements", core::numel(bucket)}, {"program", to_string(bucket.option)}};
   if (has_messages) {

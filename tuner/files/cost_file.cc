@@ -17,7 +17,7 @@ using policies::CodecRate;
 using policies::CollectiveRate;
 using policies::CostTable;
 
-constexpr std::string_view kSchema = "gradtune.cost/4";
+constexpr std::string_view kSchema = "gradtune.cost/5";
 constexpr size_t kMostText = 64;
 constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMostUs = 1e12;
@@ -97,13 +97,14 @@ class Parser {
   }
 
   void codec(const JsonValue& value, const std::string& where) {
-    const JsonObject& entry = reader_.object(value, where, {"codec", "place", "encode", "decode"});
+    const JsonObject& entry = reader_.object(value, where, {"codec", "place", "use", "encode", "decode"});
     const std::string name = text(entry, "codec", where), place = text(entry, "place", where);
     const JsonObject& encode =
         reader_.object(JsonReader::member(entry, "encode"), where + ".encode", {"fixed_us", "element_us"});
     const JsonObject& decode =
         reader_.object(JsonReader::member(entry, "decode"), where + ".decode", {"fixed_us", "element_us", "byte_us"});
     CodecRate rate;
+    rate.use = reader_.number(JsonReader::member(entry, "use"), where + ".use", 0, 1);
     rate.encode_us = us(encode, "fixed_us", where + ".encode");
     rate.encode_element_us = us(encode, "element_us", where + ".encode");
     rate.decode_us = us(decode, "fixed_us", where + ".decode");
@@ -158,6 +159,7 @@ std::string to_json(const CostTable& table) {
     json["codecs"].push_back(
         {{"codec", to_string(rate.codec)},
          {"place", to_string(rate.place)},
+         {"use", rate.use},
          {"encode", {{"fixed_us", rate.encode_us}, {"element_us", rate.encode_element_us}}},
          {"decode",
           {{"fixed_us", rate.decode_us}, {"element_us", rate.decode_element_us}, {"byte_us", rate.decode_byte_us}}}});

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cost tables as files (JSON, schema gradtune.cost/4): {"schema", "world_size", "ranks_per_node" (0: no levels),
+// Cost tables as files (JSON, schema gradtune.cost/5): {"schema", "world_size", "ranks_per_node" (0: no levels),
 // "cores": {"of_rank" (0: not known), "computing", "host_threads"},
 // "scale": {"fixed_us", "element_us"},
 // "collectives": [{"kind", "level", "message_us", "byte_us", "wait_us"}],
-// "codecs": [{"codec", "place", "encode": {"fixed_us", "element_us"},
+// "codecs": [{"codec", "place", "use" (0: not measured), "encode": {"fixed_us", "element_us"},
 //             "decode": {"fixed_us", "element_us", "byte_us"}}]}.
 // What the figures mean is said in policies/cost/cost_table.h. Files are untrusted: limits as for strategy files, every
 // number in a range.

@@ -14,11 +14,12 @@
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/files/strict_json.h"
+#include "tuner/files/table_json.h"
 
 namespace gradtune::tuner {
 namespace {
 
-constexpr int64_t kMostSteps = int64_t{1} << 48, kMostElements = int64_t{1} << 40;
+constexpr int64_t kMostSteps = int64_t{1} << 48, kMostBytes = int64_t{1} << 50;
 constexpr double kMostMs = 1e12;
 constexpr size_t kMostText = 4096;
 
@@ -70,10 +71,10 @@ class Parser {
 
   void read_header(const JsonValue& value) {
     in_.schema(value, at("schema"), kJournalSchema);
-    const JsonObject& header = in_.object(
-        value, where_,
-        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning"},
-        {"ranks_per_node", "memory_budget", "idle_links", "cores"});
+    const JsonObject& header = in_.object(value, where_,
+                                          {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy",
+                                           "model", "network", "tuning", "collectives_at_once"},
+                                          {"ranks_per_node", "memory_budget", "idle_links", "cores"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -92,6 +93,7 @@ class Parser {
     if (has(header, "idle_links")) job.machine.idle_links = read_idle_links(get(header, "idle_links"));
     if (has(header, "cores")) job.machine.cores = read_cores(get(header, "cores"));
     job.machine.cores.host = job.host_threads;
+    job.machine.collectives_at_once = static_cast<int>(integer(header, "collectives_at_once", 1, 1 << 16));
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
@@ -138,29 +140,10 @@ class Parser {
   }
 
   void read_table(const JsonValue& value) {
-    const JsonObject& line = in_.object(value, where_, {"kind", "tensors"});
-    core::GradientTable table;
-    for (const JsonValue& entry : in_.array(get(line, "tensors"), at("tensors"))) {
-      const JsonObject& tensor = in_.object(entry, at("tensors"), {"name", "shape", "dtype", "ready_us"});
-      core::TensorInfo info;
-      info.name = text(tensor, "name");
-      info.numel = 1;
-      info.ready_us = number(tensor, "ready_us");
-      for (const JsonValue& dimension : in_.array(get(tensor, "shape"), at("shape"))) {
-        const int64_t size = in_.integer(dimension, at("shape"), 0, kMostElements);
-        info.shape.push_back(size);
-        if (size > 0 && info.numel > kMostElements / size) in_.fail(at("shape"), "a tensor of too many elements");
-        if (!in_.ok()) return;
-        info.numel *= size;
-      }
-      const std::string dtype = text(tensor, "dtype");
-      const auto found =
-          std::find_if(core::kDTypes.begin(), core::kDTypes.end(), [&](auto d) { return core::to_string(d) == dtype; });
-      if (found == core::kDTypes.end()) in_.fail(at("dtype"), fmt::format("\"{}\" is unknown", dtype));
-      if (!in_.ok()) return;
-      info.dtype = *found;
-      table.tensors.push_back(std::move(info));
-    }
+    const JsonObject& line = in_.object(value, where_, {"kind", "forward_us", "update_element_us", "tensors"});
+    if (!in_.ok()) return;
+    core::GradientTable table = tuner::read_table(line, where_ + ": ", in_);
+    if (!in_.ok()) return;
     if (const std::string model = fmt::format("{:016x}", table.fingerprint()); model != model_) {
       in_.fail(at("tensors"), fmt::format("they are model {}, the journal is of model {}", model, model_));
     }
@@ -230,7 +213,7 @@ class Parser {
     const auto most_us = kMostMs * 1e3;
     for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
       const JsonArray& op = in_.array(entry, at("ops"));
-      if (op.size() != 4) return in_.fail(at("ops"), "bucket, step, begin and end are needed");
+      if (op.size() != 5) return in_.fail(at("ops"), "bucket, step, begin, end and bytes are needed");
       policies::TimedOp step;
       const auto buckets = static_cast<int64_t>(timing.strategy.buckets.size());
       step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, buckets - 1));
@@ -239,6 +222,7 @@ class Parser {
       step.step = static_cast<int32_t>(in_.integer(op[1], at("ops"), -1, static_cast<int64_t>(steps) - 1));
       step.begin_us = in_.number(op[2], at("ops"), 0, most_us);
       step.end_us = in_.number(op[3], at("ops"), step.begin_us, most_us);
+      step.bytes = in_.integer(op[4], at("ops"), -1, kMostBytes);
       if (!in_.ok()) return;
       timing.ops.push_back(step);
     }

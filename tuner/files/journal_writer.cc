@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tuner/files/strategy_file.h"
+#include "tuner/files/table_json.h"
 #include "tuner/timed_ops.h"
 
 namespace gradtune::tuner {
@@ -51,7 +52,8 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
-  const auto& [links, cores] = job.machine;
+  const auto& [links, cores, collectives_at_once] = job.machine;
+  header["collectives_at_once"] = collectives_at_once;
   if (cores.of_rank > 0) header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}};
   if (links == policies::IdleLinks()) return dump(header);
   for (const auto& [name, link] :
@@ -63,14 +65,9 @@ std::string journal_header(const Job& job, std::string_view network) {
 }
 
 std::string journal_line(const core::GradientTable& table) {
-  ordered_json tensors = ordered_json::array();
-  for (const core::TensorInfo& tensor : table.tensors) {
-    tensors.push_back({{"name", tensor.name},
-                       {"shape", tensor.shape},
-                       {"dtype", core::to_string(tensor.dtype)},
-                       {"ready_us", tensor.ready_us}});
-  }
-  return dump({{"kind", "table"}, {"tensors", std::move(tensors)}});
+  ordered_json line = {{"kind", "table"}};
+  add_table(table, line);
+  return dump(line);
 }
 
 std::string journal_line(const core::StepReport& report, Stage stage) {
@@ -108,7 +105,7 @@ std::string journal_line(const Decision& decision) {
 std::string journal_line(const Timing& timing) {
   ordered_json ops = ordered_json::array();
   for (const policies::TimedOp& op : timing.ops) {
-    ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us)});
+    ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us), op.bytes});
   }
   return dump({{"kind", "timing"}, {"step", timing.step}, {"slot", timing.slot}, {"ops", std::move(ops)}});
 }

@@ -104,7 +104,8 @@ std::vector<policies::TimedOp> get_ops(Reader& from) {
   for (int32_t count = from.get<int32_t>(0, kMostOps); count > 0 && from.ok(); --count) {
     const auto bucket = from.get<int32_t>(0, kMostOps), step = from.get<int32_t>(-1, kMostOps);
     const double begin_us = us(), end_us = us();
-    ops.push_back({.bucket = bucket, .step = step, .begin_us = begin_us, .end_us = end_us});
+    const auto bytes = from.get<int64_t>(-1, std::numeric_limits<int64_t>::max());
+    ops.push_back({.bucket = bucket, .step = step, .begin_us = begin_us, .end_us = end_us, .bytes = bytes});
   }
   return ops;
 }
@@ -153,11 +154,12 @@ void ReplayLog::add(int32_t slot, const std::vector<policies::TimedOp>& ops) {
   ++timed_;
   put(timings_, slot);
   put(timings_, static_cast<int32_t>(ops.size()));
-  for (const auto& [bucket, step, begin_us, end_us] : ops) {
+  for (const auto& [bucket, step, begin_us, end_us, bytes] : ops) {
     put(timings_, bucket);
     put(timings_, step);
     put(timings_, begin_us);
     put(timings_, end_us);
+    put(timings_, bytes);
   }
 }
 

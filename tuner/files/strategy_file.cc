@@ -18,7 +18,7 @@ namespace {
 using core::Error;
 using nlohmann::ordered_json;
 
-constexpr std::string_view kSchema = "gradtune.strategy/1";
+constexpr std::string_view kSchema = "gradtune.strategy/2";
 
 // Far above what any job has, and small enough that no sum of them overflows.
 constexpr int64_t kMostElements = int64_t{1} << 50;
@@ -48,7 +48,8 @@ ordered_json to_ordered_json(const core::Bucket& bucket, const std::vector<std::
                       {"offset", slice.offset},
                       {"length", slice.length}});
   }
-  return {{"option", core::to_string(bucket.option)}, {"slices", std::move(slices)}};
+  return {
+      {"option", core::to_string(bucket.option)}, {"due", core::to_string(bucket.due)}, {"slices", std::move(slices)}};
 }
 
 // Reads the parts of a file in a straight line; the reader keeps the first error.
@@ -110,13 +111,19 @@ class Parser {
 
   core::Bucket bucket(const JsonValue& value, const std::string& where) {
     core::Bucket bucket;
-    const JsonObject& members = in_.object(value, where, {"option", "slices"});
+    const JsonObject& members = in_.object(value, where, {"option", "due", "slices"});
     const auto option = core::parse_option(
         in_.text(JsonReader::member(members, "option"), where + ".option", kMostOptionBytes), known_);
     if (option) {
       bucket.option = option.value();
     } else {
       in_.fail(where + ".option", option.error().message);
+    }
+    const auto due = core::parse_due(in_.text(JsonReader::member(members, "due"), where + ".due", kMostOptionBytes));
+    if (due) {
+      bucket.due = due.value();
+    } else {
+      in_.fail(where + ".due", due.error().message);
     }
     for (const JsonValue& entry : in_.array(JsonReader::member(members, "slices"), where + ".slices")) {
       if (!in_.ok()) break;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategy file (JSON, schema "gradtune.strategy/1"): a strategy with the model, topology and fidelity it is for
+// The strategy file (JSON, schema "gradtune.strategy/2"): a strategy with the model, topology and fidelity it is for
 // and the evidence it stands on. The same text is what rank 0 broadcasts. Tensors are named, so a file does not depend
 // on the order in which another run finished its gradients; the order of the slices *is* the order of the arena of a
 // job that starts from the file. Files are untrusted: limits of size (1 MiB), depth (16) and entries (10^5), unknown

@@ -9,34 +9,53 @@
 #include <set>
 
 #include "tuner/files/strict_json.h"
+#include "tuner/files/table_json.h"
 
 namespace gradtune::tuner {
 namespace {
 
+constexpr std::string_view kSchema = "gradtune.trace/2";
 constexpr size_t kMostName = 1024, kMostText = 4096;
 constexpr int64_t kMostElements = int64_t{1} << 40;
 constexpr double kMostUs = 1e12;
 
-}  // namespace
-
-core::Result<TraceFile> parse_trace(std::string_view text) {
-  const core::Result<JsonValue> root = parse_json(text, {});
-  if (!root) return root.error();
-  JsonReader reader;
-  const JsonObject& file = reader.object(root.value(), "trace", {"model", "tensors"}, {"order", "ready_us", "source"});
+TraceFile read_published(const JsonValue& root, JsonReader& reader) {
+  const JsonObject& file = reader.object(root, "trace", {"model", "tensors"}, {"order", "ready_us", "source"});
   TraceFile trace{.model = reader.text(JsonReader::member(file, "model"), "trace.model", kMostText), .table = {}};
   for (const std::string_view remark : {"order", "ready_us", "source"}) {
     const JsonValue& value = JsonReader::member(file, remark);
     if (!value.is_null()) reader.text(value, fmt::format("trace.{}", remark), kMostText);
   }
-  std::set<std::string> names;
-  double last_us = 0;
   for (const JsonValue& entry : reader.array(JsonReader::member(file, "tensors"), "trace.tensors")) {
     const std::string where = fmt::format("trace.tensors[{}]", trace.table.tensors.size());
     const JsonObject& tensor = reader.object(entry, where, {"name", "numel", "ready_us"});
-    const std::string name = reader.text(JsonReader::member(tensor, "name"), where + ".name", kMostName);
     const int64_t numel = reader.integer(JsonReader::member(tensor, "numel"), where + ".numel", 0, kMostElements);
-    const double ready_us = reader.number(JsonReader::member(tensor, "ready_us"), where + ".ready_us", 0, kMostUs);
+    trace.table.tensors.push_back(
+        {.name = reader.text(JsonReader::member(tensor, "name"), where + ".name", kMostName),
+         .shape = {numel},
+         .numel = numel,
+         .ready_us = reader.number(JsonReader::member(tensor, "ready_us"), where + ".ready_us", 0, kMostUs)});
+  }
+  return trace;
+}
+
+TraceFile read_recorded(const JsonValue& root, JsonReader& reader) {
+  reader.schema(root, "trace.schema", kSchema);
+  const JsonObject& file =
+      reader.object(root, "trace", {"schema", "model", "forward_us", "update_element_us", "tensors"});
+  if (!reader.ok()) return {};
+  return {.model = reader.text(JsonReader::member(file, "model"), "trace.model", kMostText),
+          .table = read_table(file, "trace.", reader)};
+}
+
+// Backward order, and each name once.
+void check_order(const core::GradientTable& table, JsonReader& reader) {
+  std::set<std::string_view> names;
+  double last_us = 0;
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    const auto& [name, ready_us] =
+        std::pair<const std::string&, double>(table.tensors[t].name, table.tensors[t].ready_us);
+    const std::string where = fmt::format("trace.tensors[{}]", t);
     if (!names.insert(name).second)
       reader.fail(where + ".name", fmt::format("\"{}\" is the name of another tensor too", name));
     if (ready_us < last_us) {
@@ -45,20 +64,26 @@ core::Result<TraceFile> parse_trace(std::string_view text) {
           fmt::format("{} is before the tensor in front of it ({}); backward order is needed", ready_us, last_us));
     }
     last_us = ready_us;
-    trace.table.tensors.push_back({.name = name, .shape = {numel}, .numel = numel, .ready_us = ready_us});
   }
+}
+
+}  // namespace
+
+core::Result<TraceFile> parse_trace(std::string_view text) {
+  const core::Result<JsonValue> root = parse_json(text, {});
+  if (!root) return root.error();
+  JsonReader reader;
+  const auto* object = std::get_if<JsonObject>(&root.value().value);
+  const bool is_recorded = object != nullptr && !JsonReader::member(*object, "schema").is_null();
+  TraceFile trace = is_recorded ? read_recorded(root.value(), reader) : read_published(root.value(), reader);
+  check_order(trace.table, reader);
   if (!reader.ok()) return *reader.error();
   return trace;
 }
 
 std::string to_json(const TraceFile& trace) {
-  nlohmann::ordered_json json = {{"model", trace.model},
-                                 {"order", "backward (first ready first)"},
-                                 {"ready_us", "time since the first gradient was ready, microseconds"},
-                                 {"tensors", nlohmann::ordered_json::array()}};
-  for (const core::TensorInfo& tensor : trace.table.tensors) {
-    json["tensors"].push_back({{"name", tensor.name}, {"numel", tensor.numel}, {"ready_us", tensor.ready_us}});
-  }
+  nlohmann::ordered_json json = {{"schema", kSchema}, {"model", trace.model}};
+  add_table(trace.table, json);
   return json.dump(1) + "\n";
 }
 
@@ -71,10 +96,6 @@ core::Result<TraceFile> trace_of(const JournalFile& journal) {
   }
   std::stable_sort(tensors.begin(), tensors.end(),
                    [](const core::TensorInfo& a, const core::TensorInfo& b) { return a.ready_us < b.ready_us; });
-  for (core::TensorInfo& tensor : tensors) {
-    tensor.shape = {tensor.numel};
-    tensor.dtype = core::DType::f32;
-  }
   return trace;
 }
 

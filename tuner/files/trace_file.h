@@ -1,10 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Traces (JSON): the gradients of a recorded job in the order in which backward finished them: {"model": text,
-// "tensors": [{"name", "numel", "ready_us"}, ...]}, times in us since the first one was ready. "order", "ready_us" and
-// "source" may say in words where it comes from. Files are untrusted: limits as for strategy files, every number in a
-// stated range.
+// Traces (JSON, schema "gradtune.trace/2"): the gradients of a recorded job in the order in which backward finished them,
+// with "model" (text) and the members of table_json.h; times in us since the first gradient was ready. Published traces
+// have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of one dimension, and
+// "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: limits as for strategy
+// files, every number in a stated range.
 #pragma once
 
 #include <string>
@@ -18,7 +19,7 @@ namespace gradtune::tuner {
 
 struct TraceFile {
   std::string model;
-  core::GradientTable table;  // fp32, each tensor of one dimension
+  core::GradientTable table;
 
   bool operator==(const TraceFile&) const = default;
 };

@@ -114,5 +114,15 @@ TEST(DType, names_and_widths) {
   EXPECT_EQ(bytes_per_element(DType::f16), 2);
 }
 
+TEST(Content, of_a_sum_lies_between_one_and_all) {
+  const Content content{.row = 64, .of_one = 0.01, .of_all = 0.04};
+  EXPECT_DOUBLE_EQ(content.at(1, 8), 0.01);
+  EXPECT_DOUBLE_EQ(content.at(8, 8), 0.04);
+  EXPECT_NEAR(content.at(2, 4), 0.02, 1e-12) << "half way in the logarithm";
+  EXPECT_GT(content.at(4, 8), content.at(2, 8));
+  EXPECT_DOUBLE_EQ(Content().at(3, 8), 1) << "nothing is known of it";
+  EXPECT_DOUBLE_EQ((Content{.of_one = 0.5, .of_all = 1}.at(16, 8)), 1) << "no more than all";
+}
+
 }  // namespace
 }  // namespace gradtune::core

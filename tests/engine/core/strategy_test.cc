@@ -311,5 +311,17 @@ TEST(Flow, HasTheCollectivesOfTwoBucketsInFlight) {
   EXPECT_EQ(strategy.order, staggered_order(strategy.buckets));
 }
 
+TEST(Due, is_printed_hashed_and_parsed) {
+  const GradientTable table{{{.name = "w", .shape = {8}, .numel = 8}}};
+  Strategy strategy = uniform({{{0, 0, 8}}}, plain_all_reduce(), 1);
+  const uint64_t before = hash(strategy);
+  EXPECT_EQ(describe(strategy, table).find("due"), std::string::npos);
+  strategy.buckets[0].due = Due::forward;
+  EXPECT_NE(hash(strategy), before);
+  EXPECT_THAT(describe(strategy, table), testing::HasSubstr("all_reduce, due at the next forward pass"));
+  for (const Due due : {Due::backward, Due::forward}) EXPECT_EQ(parse_due(to_string(due)).value(), due);
+  EXPECT_EQ(parse_due("later").error().message, "\"later\" is unknown; known are backward and forward");
+}
+
 }  // namespace
 }  // namespace gradtune::core

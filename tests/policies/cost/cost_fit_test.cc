@@ -412,6 +412,79 @@ TEST(FitCost, MessagesThatStallInADensePeriodCostTheirMean) {
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
 }
 
+// Payloads that need not be full: 40 % of them is used, where 87 % is usual. By what was planned a byte would seem to cost
+// less than half of what it does, and all other payloads' collectives with it.
+TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
+  const core::TraitsTable all = testing::known_traits();
+  std::vector<core::CompressorTraits> known(all.begin(), all.end());
+  core::CompressorTraits packed = known[0];
+  packed.name = "packed";
+  packed.summable = false;
+  packed.usual_use = 0.87;
+  packed.used_bytes = [](std::span<const std::byte> payload) { return static_cast<int64_t>(payload.size()); };
+  known.push_back(packed);
+  const core::Option gather = core::gather_payloads({"packed"}, Place::device),
+                     bf16 = core::gather_payloads({"bf16"}, Place::device);
+  constexpr double kByteUs = 0.01, kUse = 0.4;
+  constexpr int kRanks = 4;
+  const auto fit = [&](bool is_told) {
+    TimedRun timed;
+    double now_us = 0;
+    for (const int64_t numel : {10'000, 100'000, 400'000, 1'000'000}) {
+      const auto b = static_cast<int32_t>(timed.strategy.buckets.size());
+      timed.strategy.buckets.push_back({{{0, 0, numel}}, gather});
+      const auto sent = static_cast<int64_t>(kUse * 4.0 * static_cast<double>(numel)) * (kRanks - 1);
+      const double end_us = now_us + 10 + kByteUs * static_cast<double>(sent);
+      timed.steps.push_back({b, 0, now_us, now_us + 10});
+      timed.steps.push_back({b, 1, now_us + 10, end_us, is_told ? sent : -1});
+      timed.steps.push_back({b, 2, end_us, end_us + 10});
+      now_us = end_us + 1000;
+    }
+    return fit_cost(std::span(&timed, 1), kOneTensor, {.size = kRanks}, known).table;
+  };
+  const CostTable planned = fit(false), sent = fit(true);
+  EXPECT_NEAR(planned.collectives[0].byte_us, kByteUs * kUse / 0.87, 1e-5) << "what this test is about";
+  EXPECT_NEAR(sent.collectives[0].byte_us, kByteUs, 1e-5);
+  EXPECT_EQ(find_use(planned, {"packed"}), std::nullopt);
+  EXPECT_NEAR(find_use(sent, {"packed"}).value(), kUse, 1e-4);
+
+  CostTable both = sent;
+  both.codecs.push_back({{"bf16"}, Place::device, 1, 1e-4, 1, 1e-4, 1e-4});
+  const auto gather_us = [&](const core::Option& option) {
+    return program_op_costs(both, option, 500'000, known).value()[1].us();
+  };
+  EXPECT_NEAR(gather_us(gather), kByteUs * kUse * 4 * 500'000 * (kRanks - 1), 0.01 * gather_us(gather));
+  EXPECT_NEAR(gather_us(bf16), kByteUs * 2 * 500'000 * (kRanks - 1), 0.01 * gather_us(bf16));
+}
+
+// On the link of a node pass the bytes of all its ranks.
+TEST(FitCost, WhatWasSentCountsForAllThatShareTheLink) {
+  const core::Ranks ranks{.size = 4, .local_size = 2};
+  const core::Option option = option_of("reduce_scatter@intra all_reduce@inter all_gather@intra");
+  const std::vector<OpSize> sizes = op_sizes(option, 1'000'000, ranks, testing::known_traits());
+  EXPECT_EQ(sizes[1].sharing, 2);
+  EXPECT_EQ(sizes[1].link_bytes, 2 * core::link_bytes(Kind::all_reduce, sizes[1].bytes, 2));
+  const std::vector<OpSize> pairs =
+      op_sizes(core::two_step({"bf16"}, Place::device), 1'000'000, ranks, testing::known_traits());
+  EXPECT_DOUBLE_EQ(pairs[1].sharing * static_cast<double>(core::link_bytes(Kind::all_to_all, pairs[1].bytes, 4)),
+                   static_cast<double>(pairs[1].link_bytes));
+}
+
+TEST(OpSizes, GradientsOf16BitsAreSummedInTheirOwnTypeByOneCollectiveOnly) {
+  const auto bytes = [](const char* option, core::DType dtype) {
+    return op_sizes(option_of(option), 1600, {.size = 4}, testing::known_traits(), dtype)[0].bytes;
+  };
+  for (const core::DType dtype : {core::DType::bf16, core::DType::f16}) {
+    EXPECT_EQ(bytes("all_reduce", dtype), 2 * 1600);
+    EXPECT_EQ(bytes("reduce_scatter all_gather", dtype), 4 * 400) << "in fp32";
+    EXPECT_FALSE(is_staged(option_of("all_reduce"), dtype));
+    EXPECT_TRUE(is_staged(option_of("reduce_scatter all_gather"), dtype));
+    EXPECT_TRUE(is_staged(option_of("bf16: encode@device all_reduce decode@device"), dtype));
+  }
+  EXPECT_EQ(bytes("all_reduce", core::DType::f32), 4 * 1600);
+  EXPECT_FALSE(is_staged(option_of("reduce_scatter all_gather"), core::DType::f32));
+}
+
 TEST(FitCost, ScaleIsWhatPrecedesASum) {
   const core::Strategy plain = strategy_of("all_reduce", {1000, 3000});
   const TimedRun timed{plain, {{0, -1, 0, 2}, {1, -1, 5, 9}, {0, 0, 2, 10}, {1, 0, 10, 30}}};

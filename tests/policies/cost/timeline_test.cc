@@ -5,7 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <map>
+#include <tuple>
+#include <utility>
 
 #include "engine/core/rng.h"
 #include "policies/cost/cost_model.h"
@@ -208,6 +212,243 @@ TEST(Timeline, EveryProgramOfTheTreeEndsAndAllItsOperationsAreDoneOnce) {
     EXPECT_EQ(spans.size(), timeline.operations() + table.tensors.size()) << to_string(strategy.buckets[0].option);
     EXPECT_EQ(spans.back().end_us, end_us);
     EXPECT_EQ(timeline.run(), end_us) << "a second step is like the first";
+  }
+}
+
+// --- the next forward pass -------------------------------------------------------------------------------------------
+
+// Two tensors, of which forward reads the one first that is ready last: after 10 us, and the other one after 50 of 80. An
+// update takes a hundredth of an us for each element. By the link the buckets take 160 and 320 us.
+core::GradientTable forward_table() {
+  core::GradientTable table = table_of({{160, 0}, {320, 100}});
+  table.tensors[0].read_us = 50;
+  table.tensors[1].read_us = 10;
+  table.forward_us = 80;
+  table.update_element_us = 0.01;
+  return table;
+}
+
+double end_us(const core::GradientTable& table, core::Strategy strategy, std::vector<core::Due> due) {
+  for (size_t b = 0; b < due.size(); ++b) strategy.buckets[b].due = due[b];
+  Timeline timeline = timeline_of(table, strategy, simple_table());
+  std::vector<Span> spans;
+  const double us = timeline.run();
+  EXPECT_EQ(timeline.run(spans), us);
+  EXPECT_EQ(timeline.run(), us) << "a run leaves nothing behind";
+  return us;
+}
+
+constexpr auto kNow = core::Due::backward, kLate = core::Due::forward;
+
+TEST(Timeline, WithoutLateBucketsForwardAndUpdatesFollowTheRest) {
+  const core::GradientTable table = forward_table();
+  const core::Strategy strategy = apart(table, "all_reduce", 1);
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kNow, kNow}), 480 + 4.8 + 80);
+  core::GradientTable unmeasured = table;
+  unmeasured.forward_us = unmeasured.update_element_us = 0;
+  EXPECT_DOUBLE_EQ(end_us(unmeasured, strategy, {kNow, kNow}), 480);
+}
+
+TEST(Timeline, ForwardWaitsForALateBucketAtItsFirstRead) {
+  const core::GradientTable table = forward_table();
+  core::Strategy strategy = apart(table, "all_reduce", 1);
+  // Backward returns at 100. Forward goes until 110, bucket 1 is there at 480; an update, 40 us of forward, an update, 30.
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 480 + 3.2 + 40 + 1.6 + 30);
+  // The other order: bucket 1 from 100 to 420, bucket 0 until 580, long after forward has come to it.
+  strategy.order = {{1, 0}, {0, 0}};
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 580 + 1.6 + 30);
+  // Only the last one is late: bucket 0 is there at 160 and updated, forward goes until 171.6.
+  strategy.order = {{0, 0}, {1, 0}};
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kNow, kLate}), 480 + 3.2 + 70);
+  // Only the first one is: backward returns at 480, and then nothing is waited for.
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kNow}), 480 + 3.2 + 50 + 1.6 + 30);
+}
+
+TEST(Timeline, WithoutAReaderABucketIsDueWhenBackwardReturns) {
+  core::GradientTable table = forward_table();
+  table.tensors[1].read_us = -1;
+  EXPECT_DOUBLE_EQ(end_us(table, apart(table, "all_reduce", 1), {kNow, kLate}), 480 + 4.8 + 80);
+}
+
+TEST(Timeline, WhatWaitsForItsThreadForwardDoesWhileItWaits) {
+  core::GradientTable table = table_of({{160, 0}});
+  table.tensors[0].read_us = 10;
+  table.forward_us = 30;
+  core::Strategy strategy = apart(table, "bf16: encode@device all_gather decode@device", 2);
+  strategy.buckets[0].due = kLate;
+  std::vector<Span> spans;
+  // Encoded until 16; forward until 26; gathered until 176, decoded until 208, and 20 us of forward are left.
+  EXPECT_DOUBLE_EQ(timeline_of(table, strategy, simple_table()).run(spans), 228);
+  std::vector<std::tuple<int32_t, Phase, double, double>> device;
+  for (const Span& span : spans) {
+    if (span.server == Server::device) device.emplace_back(span.bucket, span.phase, span.begin_us, span.end_us);
+  }
+  EXPECT_THAT(device, ElementsAre(std::tuple(-1, Phase::backward, 0, 0), std::tuple(0, Phase::backward, 0, 16),
+                                  std::tuple(-1, Phase::forward, 16, 26), std::tuple(0, Phase::backward, 176, 208),
+                                  std::tuple(-1, Phase::forward, 208, 228)));
+}
+
+TEST(Timeline, ATensorInSeveralBucketsWaitsForAllThatAreLate) {
+  core::GradientTable table = table_of({{320, 0}});
+  table.tensors[0].read_us = 0;
+  table.forward_us = 100;
+  table.update_element_us = 0.1;
+  core::Strategy strategy = core::uniform({{{0, 0, 160}}, {{0, 160, 160}}}, core::plain_all_reduce(), 1);
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 320 + 32 + 100);
+  strategy.order = {{1, 0}, {0, 0}};
+  EXPECT_DOUBLE_EQ(end_us(table, strategy, {kNow, kLate}), 320 + 32 + 100);
+}
+
+// The planners of US-Byte (TPDS 2024), ByteScheduler (SOSP 2019) and plain wait-free back-propagation on published traces,
+// replayed with message cost a + b x elements on one channel and forward times half of backward's. Milliseconds from an
+// independent implementation.
+struct Published {
+  double a_us, factor;
+  const char* trace;
+  double wait_free_ms, by_priority_ms, us_byte_ms;
+};
+constexpr Published kPublished[] = {
+    {1318.6, 1, "vgg16", 129.3, 129.3, 129.7},   {1318.6, 1, "resnet50", 250.2, 218.5, 221.1},
+    {1318.6, 1, "bert_base", 321.8, 288.6, 315}, {1318.6, 1, "gpt2", 333.7, 330.9, 332.6},
+    {1318.6, 4, "vgg16", 218.0, 184.6, 204.4},   {1318.6, 4, "resnet50", 268.7, 236.9, 243.5},
+    {1318.6, 16, "vgg16", 617.5, 574.9, 597.3},  {1318.6, 16, "bert_base", 714.8, 681.6, 696.1},
+    {50, 4, "vgg16", 177.4, 136.4, 136.3},       {50, 4, "resnet50", 95.4, 95.4, 95.4},
+    {50, 4, "bert_base", 148.9, 123.0, 122.2},   {50, 16, "gpt2", 595.0, 497.9, 496.4},
+    {50, 16, "resnet50", 138.2, 106.8, 109.8},   {50, 16, "vgg16", 576.9, 534.5, 535.7},
+    {10, 4, "vgg16", 176.2, 134.0, 133.8},       {10, 16, "resnet50", 131.8, 100.2, 100.8},
+};
+
+class Channel {
+ public:
+  Channel(core::GradientTable traced, double a_us, double element_us)
+      : table_(std::move(traced)), a_us_(a_us), element_us_(element_us) {
+    double read_us = 0;
+    for (size_t t = table_.tensors.size(); t-- > 0;) {  // forward goes the other way
+      table_.tensors[t].read_us = read_us;
+      read_us += 0.5 * (table_.tensors[t].ready_us - (t > 0 ? table_.tensors[t - 1].ready_us : 0));
+    }
+    table_.forward_us = read_us;
+    // Between two ranks an all_reduce is two messages, and each sends all bytes once in each direction.
+    cost_.collectives = {{Kind::all_reduce, Level::flat, a_us / 2, element_us / 4}};
+  }
+
+  double wait_free_ms() const { return ms(apart(table_, "all_reduce", 1)); }
+
+  // Blocks of so many elements, the one that forward reads first of those that are ready.
+  double by_priority_ms(int64_t most_elements) const {
+    std::vector<Block> sent;
+    std::vector<int64_t> rest(size());
+    double now_us = 0;
+    for (size_t ready = 0; ready < size() || std::ranges::any_of(rest, [](int64_t n) { return n > 0; });) {
+      while (ready < size() && table_.tensors[ready].ready_us <= now_us) {
+        rest[ready] = table_.tensors[ready].numel;
+        ++ready;
+      }
+      size_t t = size();
+      while (t > 0 && rest[t - 1] == 0) --t;
+      if (t == 0) {
+        now_us = table_.tensors[ready].ready_us;
+        continue;
+      }
+      const int64_t block = std::min(rest[t - 1], most_elements);
+      rest[t - 1] -= block;
+      sent.push_back({t - 1, block});
+      now_us += a_us_ + element_us_ * static_cast<double>(block);
+    }
+    return ms(late(sent));
+  }
+
+  // Algorithm 1 with the forward order as priority, and what is left of each tensor in that order.
+  double us_byte_ms() const {
+    constexpr int64_t kUnit = 100'000;
+    const double unit_us = element_us_ * kUnit;
+    const auto units = [&](size_t t) { return (table_.tensors[t].numel + kUnit - 1) / kUnit; };
+    const auto time_us = [&](int64_t n) { return n == 0 ? 0 : a_us_ + unit_us * static_cast<double>(n); };
+    std::vector<int64_t> rest(size());
+    std::vector<Block> sent;
+    const auto send = [&](size_t t, int64_t count, bool joins) {
+      const int64_t begun = (units(t) - rest[t]) * kUnit;
+      const int64_t elements = std::min(count * kUnit, table_.tensors[t].numel - begun);
+      rest[t] -= count;
+      if (joins && !sent.empty() && sent.back().tensor == t) {
+        sent.back().elements += elements;
+      } else {
+        sent.push_back({t, elements});
+      }
+    };
+    double now_us = 0;
+    for (size_t next = 0; next < size(); ++next) {  // the gradient that arrives next
+      const double ready_us = table_.tensors[next].ready_us;
+      while (now_us < ready_us) {
+        size_t t = size();
+        while (t > 0 && rest[t - 1] == 0) --t;
+        if (t-- == 0) {
+          now_us = ready_us;
+          break;
+        }
+        const double gap_us = ready_us - now_us;
+        const int64_t count = gap_us < a_us_ ? 1
+                              : gap_us < time_us(rest[t])
+                                  ? std::max<int64_t>(1, static_cast<int64_t>(std::ceil((gap_us - a_us_) / unit_us)))
+                                  : rest[t];
+        send(t, count, true);
+        now_us += time_us(count);
+        const double missing = static_cast<double>(units(t) * kUnit - table_.tensors[t].numel);
+        if (rest[t] == 0) now_us -= missing * element_us_;
+      }
+      rest[next] = units(next);
+    }
+    for (size_t t = size(); t-- > 0;) {
+      if (rest[t] > 0) send(t, rest[t], false);
+    }
+    return ms(late(sent));
+  }
+
+ private:
+  struct Block {
+    size_t tensor;
+    int64_t elements;
+  };
+
+  size_t size() const { return table_.tensors.size(); }
+  double ms(const core::Strategy& strategy) const { return timeline_of(table_, strategy, cost_).run() * 1e-3; }
+
+  // A bucket for each block, sent in that order, all due when forward reads them.
+  core::Strategy late(const std::vector<Block>& sent) const {
+    std::vector<std::vector<std::pair<int64_t, size_t>>> of_tensor(size());  // elements, and place in the order
+    for (size_t s = 0; s < sent.size(); ++s) of_tensor[sent[s].tensor].emplace_back(sent[s].elements, s);
+    core::Strategy strategy;
+    strategy.order.resize(sent.size());
+    for (size_t t = 0; t < size(); ++t) {
+      int64_t offset = 0;
+      for (const auto& [elements, place] : of_tensor[t]) {
+        strategy.order[place] = {static_cast<int32_t>(strategy.buckets.size()), 0};
+        strategy.buckets.push_back(
+            {{{static_cast<int32_t>(t), offset, elements}}, core::plain_all_reduce(), core::Due::forward});
+        offset += elements;
+      }
+    }
+    EXPECT_TRUE(core::validate(strategy, table_).ok());
+    return strategy;
+  }
+
+  core::GradientTable table_;
+  const double a_us_, element_us_;
+  CostTable cost_{.ranks = {.size = 2}};
+};
+
+TEST(PublishedForward, PlannersThatOverlapWithForwardEndAsPublished) {
+  if (testing::read_trace("vgg16").tensors.empty()) GTEST_SKIP() << "the published traces are not at hand";
+  for (const Published& row : kPublished) {
+    SCOPED_TRACE(std::string(row.trace) + ", " + std::to_string(row.a_us) + " us, x " + std::to_string(row.factor));
+    const Channel channel(testing::read_trace(row.trace), row.a_us, 0.2406e-3 * row.factor);
+    EXPECT_NEAR(channel.wait_free_ms(), row.wait_free_ms, 0.1);
+    double by_priority_ms = std::numeric_limits<double>::infinity();
+    for (const int64_t most : {100'000L, 1'000'000L, 4'000'000L, 16'000'000L, int64_t{1} << 40}) {
+      by_priority_ms = std::min(by_priority_ms, channel.by_priority_ms(most));
+    }
+    EXPECT_NEAR(by_priority_ms, row.by_priority_ms, 0.1);
+    EXPECT_NEAR(channel.us_byte_ms(), row.us_byte_ms, 0.1);
   }
 }
 

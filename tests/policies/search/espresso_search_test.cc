@@ -98,9 +98,9 @@ class Counting final : public CostModel {
   std::span<const core::Option> options() const override { return of_.options(); }
   std::optional<size_t> on_host(size_t option) const override { return of_.on_host(option); }
   bool loses(size_t option) const override { return of_.loses(option); }
-  Work work(size_t option, int64_t numel) const override {
+  Work work(size_t option, int64_t numel, core::DType dtype) const override {
     if (--left_ < 0) throw std::runtime_error("the model was asked too often");
-    return of_.work(option, numel);
+    return of_.work(option, numel, dtype);
   }
 
  private:

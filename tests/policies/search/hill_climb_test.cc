@@ -25,7 +25,12 @@ class Refine : public ::testing::Test {
                core::gather_payloads({"topk", 0.01}, Place::device)};
   }
   HillClimbJob refining(int most_runs = 200) const {
-    return {job.knowledge.table, job.truth, job.knowledge.traits, options, most_runs};
+    return {.table = job.knowledge.table,
+            .cost = job.truth,
+            .traits = job.knowledge.traits,
+            .options = options,
+            .most_in_flight = 4,
+            .most_runs = most_runs};
   }
 
   testing::TimelineJob job;

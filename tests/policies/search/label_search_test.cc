@@ -58,6 +58,30 @@ TEST(LabelSearch, FindsTheBestOfAllPartitionsAndOptions) {
   EXPECT_EQ(options.size(), 3u) << "the jobs ask for every option";
 }
 
+TEST(LabelSearch, FindsTheBestForGradientsOf16BitsAndOfSeveralTypes) {
+  core::Rng rng(6);
+  std::set<size_t> sizes;
+  for (int job = 0; job < 300; ++job) {
+    const testing::AffineCost model = testing::random_cost(rng, 2 << rng.below(6));
+    std::vector<Atom> atoms = random_atoms(rng, 1 + rng.below(7));
+    const bool is_mixed = job % 2 == 0;
+    for (Atom& atom : atoms) atom.dtype = is_mixed ? core::kDTypes[rng.below(3)] : core::DType::bf16;
+    const double best = testing::best_us(model, atoms);
+    const SearchResult exact = search_labels(model, atoms, {.tolerance = 0});
+    ASSERT_FALSE(exact.plans.empty());
+    expect_a_plan(model, atoms, exact.plans[0]);
+    EXPECT_DOUBLE_EQ(exact.plans[0].end_us, best) << "job " << job;
+    EXPECT_EQ(exact.least_us, exact.plans[0].end_us);
+    for (const Message& message : exact.plans[0].messages) {
+      for (int32_t a = message.first; a <= message.last; ++a) {
+        EXPECT_EQ(atoms[static_cast<size_t>(a)].dtype, atoms[static_cast<size_t>(message.first)].dtype);
+      }
+    }
+    if (!is_mixed) sizes.insert(exact.plans[0].messages.size());
+  }
+  EXPECT_GE(sizes.size(), 3u);
+}
+
 TEST(LabelSearch, TheErrorBoundHoldsHoweverEarlyItStops) {
   core::Rng rng(2);
   double largest = 0;

@@ -19,7 +19,8 @@ const policies::CostTable kTable{
     .ranks = {.size = 8, .local_size = 2},
     .cores = {1.5, 1, 2},
     .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120}, {Kind::gather, Level::inter, 80.5, 0}},
-    .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4}, {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
+    .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4, 0.75},
+               {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
     .scale_us = 3,
     .scale_element_us = 2e-4};
 
@@ -40,10 +41,10 @@ TEST(CostFile, IsReadAsItWasWritten) {
 }
 
 TEST(CostFile, NamesWhatDoesNotFit) {
-  EXPECT_EQ(error_of("gradtune.cost/4", "gradtune.cost/3"),
-            "cost.schema: \"gradtune.cost/4\" is needed, found \"gradtune.cost/3\"");
-  EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/4\"", "\"schema\": \"gradtune.cost/5\", \"more\": 1"),
-              HasSubstr("found \"gradtune.cost/5\""))
+  EXPECT_EQ(error_of("gradtune.cost/5", "gradtune.cost/4"),
+            "cost.schema: \"gradtune.cost/5\" is needed, found \"gradtune.cost/4\"");
+  EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/5\"", "\"schema\": \"gradtune.cost/6\", \"more\": 1"),
+              HasSubstr("found \"gradtune.cost/6\""))
       << "another schema has other keys";
   EXPECT_EQ(error_of("\"ranks_per_node\": 2", "\"ranks_per_node\": 3"),
             "cost.ranks_per_node: 3 does not divide the world size 8");
@@ -57,6 +58,7 @@ TEST(CostFile, NamesWhatDoesNotFit) {
               HasSubstr("cost.collectives[1]: this collective has a rate already"));
   EXPECT_THAT(error_of("topk:0.01", "zip"), HasSubstr("cost.codecs[0].codec: compressor \"zip\" is unknown"));
   EXPECT_EQ(error_of("\"host\"", "\"gpu\""), "cost.codecs[0].place: \"gpu\"; allowed are device and host");
+  EXPECT_EQ(error_of("\"use\": 0.75", "\"use\": 1.5"), "cost.codecs[0].use: a number from 0 to 1 is needed, found 1.5");
   EXPECT_EQ(error_of("80.5", "-1"),
             "cost.collectives[1].message_us: a number from 0 to 1000000000000 is needed, found -1");
   EXPECT_EQ(error_of("\"wait_us\": 120.0", "\"wait_us\": 151"),

@@ -84,6 +84,23 @@ TEST(JournalFile, GivesBackTheCores) {
   EXPECT_THAT(refused.error().message, HasSubstr("cores.of_rank"));
 }
 
+TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
+  Job known = job();
+  known.table.forward_us = 1234.5;
+  known.table.update_element_us = 1.0 / 3000;
+  known.table.tensors[0].read_us = 0;
+  known.table.tensors[1].content = {.row = 10, .of_one = 0.01, .of_all = 0.03, .high_one = 0.02, .high_all = 0.05};
+  known.machine.collectives_at_once = 4;
+  const std::string text = journal_header(known, "") + "\n" + journal_line(known.table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.table, known.table);
+  EXPECT_EQ(read.value().job.machine.collectives_at_once, 4);
+  EXPECT_THAT(error_of(text, "\"of_all\":0.03", "\"of_all\":1.03"),
+              HasSubstr("line 2: tensors[1].content.of_all: a number from 0 to 1 is needed"));
+  EXPECT_THAT(error_of(text, "\"forward_us\":1234.5", "\"forward_us\":-1"), HasSubstr("line 2: forward_us"));
+}
+
 TEST(JournalFile, GivesBackTheMemoryBudget) {
   Job little = job();
   little.memory_bytes = 1'000'000;
@@ -134,7 +151,7 @@ TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
 TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
   const policies::Candidate candidate{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2), "x"};
   const Timing of_baseline{.step = 1, .slot = 0, .ops = {{0, 0, 0, 1500.25}}};
-  const Timing of_plan{.step = 3, .slot = 7, .ops = {{0, -1, 0, 1.5}, {1, 0, 2, 40}}};
+  const Timing of_plan{.step = 3, .slot = 7, .ops = {{0, -1, 0, 1.5}, {1, 0, 2, 40, 800}}};
   const std::string text = journal() + journal_line(of_baseline) + "\n" + journal_plan_line(2, 7, job(), candidate) +
                            "\n" + journal_line(of_plan) + "\n";
   const auto read = parse_journal(text);
@@ -148,13 +165,18 @@ TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
   EXPECT_EQ(timings[1].ops[0].step, -1);
   EXPECT_EQ(timings[1].ops[1].bucket, 1);
   EXPECT_EQ(timings[1].ops[1].end_us, 40);
+  EXPECT_EQ(timings[1].ops[1].bytes, 800);
+  EXPECT_EQ(timings[1].ops[0].bytes, -1);
 
   EXPECT_THAT(error_of(text, "\"slot\":7,\"ops\"", "\"slot\":8,\"ops\""),
               HasSubstr("line 7: slot: no strategy was put"));
-  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[2,0,2.0,40.0]"), HasSubstr("line 7: ops: an integer from 0 to 1"));
-  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,1,2.0,40.0]"), HasSubstr("line 7: ops: an integer from -1 to 0"));
-  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0,1.0]"), HasSubstr("line 7: ops: a number from 2"));
-  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0]", "[1,0,2.0]"), HasSubstr("bucket, step, begin and end are needed"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[2,0,2.0,40.0,800]"),
+              HasSubstr("line 7: ops: an integer from 0 to 1"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,1,2.0,40.0,800]"),
+              HasSubstr("line 7: ops: an integer from -1 to 0"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,0,2.0,1.0,800]"), HasSubstr("line 7: ops: a number from 2"));
+  EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,0,2.0,40.0]"),
+              HasSubstr("bucket, step, begin, end and bytes are needed"));
 }
 
 TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
@@ -170,14 +192,14 @@ TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
 
 TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   const std::string text = journal();
-  EXPECT_THAT(error_of(text, "journal/2", "journal/1"),
-              HasSubstr("line 1: schema: \"gradtune.journal/2\" is needed, found \"gradtune.journal/1\""));
+  EXPECT_THAT(error_of(text, "journal/3", "journal/2"),
+              HasSubstr("line 1: schema: \"gradtune.journal/3\" is needed, found \"gradtune.journal/2\""));
   EXPECT_THAT(error_of(text, "\"world_size\":4", "\"world_size\":0"),
               HasSubstr("line 1: world_size: an integer from 1 to 1000000 is needed, found 0"));
   EXPECT_THAT(error_of(text, "topk:0.02", "zip"), HasSubstr("line 1: compressors:"));
   EXPECT_THAT(error_of(text, "[300,10]", "[300,11]"), HasSubstr("line 2: tensors: they are model"));
   EXPECT_THAT(error_of(text, "[300,10]", "[1099511627776,1099511627776]"), HasSubstr("too many elements"));
-  EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: dtype: \"int4\" is unknown"));
+  EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: tensors[1].dtype: \"int4\" is unknown"));
   EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
   EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),

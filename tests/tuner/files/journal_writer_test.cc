@@ -25,12 +25,13 @@ Job job() { return journal_job({{{.name = "a", .shape = {20, 5}, .numel = 100, .
 std::string header() { return journal_header(job(), "1 Gbit/s"); }
 
 TEST(JournalLine, OfTheHeader) {
-  EXPECT_EQ(header(),
-            R"({"schema":"gradtune.journal/2","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
-            R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
-                fmt::format("{:016x}", job().table.fingerprint()) +
-                R"(","network":"1 Gbit/s",)"
-                R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true}})");
+  EXPECT_EQ(
+      header(),
+      R"({"schema":"gradtune.journal/3","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
+      R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
+          fmt::format("{:016x}", job().table.fingerprint()) +
+          R"(","network":"1 Gbit/s",)"
+          R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true},"collectives_at_once":1})");
 }
 
 TEST(JournalLine, TheHeaderHasWhatCollectivesTookOverIdleLinks) {
@@ -43,8 +44,9 @@ TEST(JournalLine, TheHeaderHasWhatCollectivesTookOverIdleLinks) {
 }
 
 TEST(JournalLine, OfTheTable) {
-  EXPECT_EQ(journal_line(job().table),
-            R"({"kind":"table","tensors":[{"name":"a","shape":[20,5],"dtype":"float32","ready_us":0.1}]})");
+  EXPECT_EQ(
+      journal_line(job().table),
+      R"({"kind":"table","forward_us":0.0,"update_element_us":0.0,"tensors":[{"name":"a","shape":[20,5],"dtype":"float32","ready_us":0.1}]})");
 }
 
 TEST(JournalLine, OfAStep) {

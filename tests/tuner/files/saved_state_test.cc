@@ -139,8 +139,8 @@ TEST(SavedState, OfTheTunerWhatDoesNotFitIsNamed) {
   };
   EXPECT_THAT(error("[3,4]", "[3]"), HasSubstr("ready_count: one for each of 2 tensors is needed, found 1"));
   EXPECT_THAT(error("[3,4]", "[3,-4]"), HasSubstr("ready_count: an integer from 0"));
-  EXPECT_THAT(error("journal/2", "journal/1"), HasSubstr("journal: line 1: schema"));
-  EXPECT_THAT(error("strategy/1\",\"model", "strategy/2\",\"model"), HasSubstr("strategy: schema"));
+  EXPECT_THAT(error("journal/3", "journal/2"), HasSubstr("journal: line 1: schema"));
+  EXPECT_THAT(error("strategy/2\",\"model", "strategy/1\",\"model"), HasSubstr("strategy: schema"));
 }
 
 // Whatever the bytes, they are refused or mean something that is written and read again alike.

@@ -77,17 +77,18 @@ TEST(StrategyFile, ReadsWhatItWrites) {
 TEST(StrategyFile, IsTextThatPeopleCanRead) {
   StrategyFile file = small_file();
   file.strategy = core::uniform({{{0, 0, 10}, {1, 0, 3000}}, {{3, 0, 7}}}, core::plain_all_reduce(), 2);
+  file.strategy.buckets[1].due = core::Due::forward;
   file.model = 0xabc;
   EXPECT_EQ(to_json(file), R"({
-"schema": "gradtune.strategy/1",
+"schema": "gradtune.strategy/2",
 "model": "0000000000000abc",
 "world_size": 2,
 "fidelity": "half",
 "label": "bf16 gather, 2 buckets",
 "tensors": ["fc.bias","fc.weight","embed","conv \"1\""],
 "buckets": [
-{"option":"all_reduce","slices":[{"tensor":"fc.bias","offset":0,"length":10},{"tensor":"fc.weight","offset":0,"length":3000}]},
-{"option":"all_reduce","slices":[{"tensor":"conv \"1\"","offset":0,"length":7}]}
+{"option":"all_reduce","due":"backward","slices":[{"tensor":"fc.bias","offset":0,"length":10},{"tensor":"fc.weight","offset":0,"length":3000}]},
+{"option":"all_reduce","due":"forward","slices":[{"tensor":"conv \"1\"","offset":0,"length":7}]}
 ],
 "order": [[0,0],[1,0]],
 "in_flight": 2,
@@ -113,7 +114,10 @@ TEST(StrategyFile, AnyStrategySurvives) {
     }
     core::Strategy strategy = core::uniform(core::cut(table, 1 + static_cast<int64_t>(rng.below(4000)), 4096, true),
                                             options[rng.below(5)], 1 + static_cast<int>(rng.below(9)));
-    for (core::Bucket& bucket : strategy.buckets) bucket.option = options[rng.below(5)];
+    for (core::Bucket& bucket : strategy.buckets) {
+      bucket.option = options[rng.below(5)];
+      if (rng.below(2) == 0) bucket.due = core::Due::forward;
+    }
     strategy.order = core::staggered_order(strategy.buckets, 1 + static_cast<int>(rng.below(3)));
     StrategyFile file = file_of(table, std::move(strategy));
     file.fidelity = Fidelity::lossy;
@@ -172,8 +176,8 @@ TEST(StrategyFile, NamesTheKeyThatIsUnknownMissingOrTwice) {
 }
 
 TEST(StrategyFile, NamesTheSchemaThatItDoesNotKnow) {
-  EXPECT_THAT(error_of(replaced(to_json(small_file()), "strategy/1", "strategy/2")),
-              HasSubstr("schema: \"gradtune.strategy/1\" is needed, found \"gradtune.strategy/2\""));
+  EXPECT_THAT(error_of(replaced(to_json(small_file()), "strategy/2", "strategy/1")),
+              HasSubstr("schema: \"gradtune.strategy/2\" is needed, found \"gradtune.strategy/1\""));
   EXPECT_THAT(error_of(R"({"schema": "gradtune.journal/1", "world_size": 2})"),
               HasSubstr("found \"gradtune.journal/1\""));
   EXPECT_THAT(error_of("{}"), HasSubstr("the key \"schema\" is missing"));
@@ -191,6 +195,8 @@ TEST(StrategyFile, NamesTheValueThatIsOutOfRange) {
   expect("\"world_size\": 2", "\"world_size\": 18446744073709551615", "the integer 18446744073709551615 is too large");
   expect("\"in_flight\": 2", "\"in_flight\": -1", "in_flight: an integer from 1 to 10000 is needed, found -1");
   expect("\"offset\":0", "\"offset\":-1", "buckets[0].slices[0].offset: an integer from 0");
+  expect("\"due\":\"backward\"", "\"due\":\"later\"",
+         "buckets[0].due: \"later\" is unknown; known are backward and forward");
   expect("\"length\":10", "\"length\":0", "buckets[0].slices[0].length: an integer from 1");
   expect("\"length\":10", "\"length\":9223372036854775807", "buckets[0].slices[0].length: an integer from 1");
   expect("\"tensor\":\"fc.bias\"", "\"tensor\":\"fc\"",

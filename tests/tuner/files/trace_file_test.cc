@@ -44,6 +44,39 @@ TEST(TraceFile, NamesWhatDoesNotFit) {
   EXPECT_THAT(error_of(trace, "]}", "]"), testing::Not(testing::IsEmpty()));
 }
 
+TraceFile recorded() {
+  TraceFile trace{.model = "m", .table = {}};
+  trace.table.forward_us = 250.5;
+  trace.table.update_element_us = 1.0 / 3000;
+  trace.table.tensors = {{.name = "b", .shape = {10}, .numel = 10, .dtype = core::DType::bf16},
+                         {.name = "w",
+                          .shape = {300, 10},
+                          .numel = 3000,
+                          .dtype = core::DType::f16,
+                          .ready_us = 12.5,
+                          .read_us = 3,
+                          .content = {.row = 10, .of_one = 0.125, .of_all = 0.25, .high_one = 0.5, .high_all = 0.75}}};
+  return trace;
+}
+
+TEST(TraceFile, GivesBackAllThatIsKnownOfTheGradients) {
+  const auto read = parse_trace(to_json(recorded()));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value(), recorded());
+}
+
+TEST(TraceFile, ARecordedOneNamesWhatDoesNotFit) {
+  const std::string trace = to_json(recorded());
+  EXPECT_EQ(error_of(trace, "gradtune.trace/2", "gradtune.trace/1"),
+            "trace.schema: \"gradtune.trace/2\" is needed, found \"gradtune.trace/1\"");
+  EXPECT_EQ(error_of(trace, "\"float16\"", "\"float8\""), "trace.tensors[1].dtype: \"float8\" is unknown");
+  EXPECT_EQ(error_of(trace, "0.125", "1.125"),
+            "trace.tensors[1].content.of_one: a number from 0 to 1 is needed, found 1.125");
+  EXPECT_EQ(error_of(trace, "250.5", "-1"), "trace.forward_us: a number from 0 to 1000000000000 is needed, found -1");
+  EXPECT_EQ(error_of(trace, "\"w\"", "\"b\""), "trace.tensors[1].name: \"b\" is the name of another tensor too");
+  for (size_t size = 0; size + 2 < trace.size(); ++size) EXPECT_FALSE(parse_trace(trace.substr(0, size)).ok()) << size;
+}
+
 TEST(TraceFile, EveryTruncationIsRefused) {
   for (size_t size = 0; size < kTrace.size(); ++size) EXPECT_FALSE(parse_trace(kTrace.substr(0, size)).ok()) << size;
 }

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/files/table_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr size_t kMostName = 4096;
+constexpr int64_t kMostElements = int64_t{1} << 40;
+constexpr double kMostUs = 1e12;
+
+core::Content read_content(const JsonValue& value, const std::string& where, JsonReader& in) {
+  const JsonObject& object = in.object(value, where, {"row", "of_one", "of_all", "high_one", "high_all"});
+  if (!in.ok()) return {};
+  const auto share = [&](const char* name) {
+    return in.number(JsonReader::member(object, name), fmt::format("{}.{}", where, name), 0, 1);
+  };
+  return {.row = in.integer(JsonReader::member(object, "row"), where + ".row", 1, kMostElements),
+          .of_one = share("of_one"),
+          .of_all = share("of_all"),
+          .high_one = share("high_one"),
+          .high_all = share("high_all")};
+}
+
+core::TensorInfo read_tensor(const JsonValue& value, const std::string& where, JsonReader& in) {
+  const JsonObject& tensor = in.object(value, where, {"name", "shape", "dtype", "ready_us"}, {"read_us", "content"});
+  if (!in.ok()) return {};
+  core::TensorInfo info;
+  info.name = in.text(JsonReader::member(tensor, "name"), where + ".name", kMostName);
+  info.numel = 1;
+  for (const JsonValue& dimension : in.array(JsonReader::member(tensor, "shape"), where + ".shape")) {
+    const int64_t size = in.integer(dimension, where + ".shape", 0, kMostElements);
+    info.shape.push_back(size);
+    if (in.ok() && size > 0 && info.numel > kMostElements / size) in.fail(where + ".shape", "too many elements");
+    if (!in.ok()) return info;
+    info.numel *= size;
+  }
+  const std::string dtype = in.text(JsonReader::member(tensor, "dtype"), where + ".dtype", kMostName);
+  const auto found = std::ranges::find(core::kDTypes, dtype, [](core::DType d) { return core::to_string(d); });
+  if (found == core::kDTypes.end()) in.fail(where + ".dtype", fmt::format("\"{}\" is unknown", dtype));
+  if (!in.ok()) return info;
+  info.dtype = *found;
+  info.ready_us = in.number(JsonReader::member(tensor, "ready_us"), where + ".ready_us", 0, kMostUs);
+  if (const JsonValue& read_us = JsonReader::member(tensor, "read_us"); !read_us.is_null()) {
+    info.read_us = in.number(read_us, where + ".read_us", 0, kMostUs);
+  }
+  if (const JsonValue& content = JsonReader::member(tensor, "content"); !content.is_null()) {
+    info.content = read_content(content, where + ".content", in);
+  }
+  return info;
+}
+
+}  // namespace
+
+void add_table(const core::GradientTable& table, nlohmann::ordered_json& json) {
+  json["forward_us"] = table.forward_us;
+  json["update_element_us"] = table.update_element_us;
+  nlohmann::ordered_json& tensors = json["tensors"] = nlohmann::ordered_json::array();
+  for (const core::TensorInfo& tensor : table.tensors) {
+    nlohmann::ordered_json& entry =
+        tensors.emplace_back(nlohmann::ordered_json{{"name", tensor.name},
+                                                    {"shape", tensor.shape},
+                                                    {"dtype", core::to_string(tensor.dtype)},
+                                                    {"ready_us", tensor.ready_us}});
+    if (tensor.read_us >= 0) entry["read_us"] = tensor.read_us;
+    const core::Content& content = tensor.content;
+    if (content == core::Content()) continue;
+    entry["content"] = {{"row", content.row},
+                        {"of_one", content.of_one},
+                        {"of_all", content.of_all},
+                        {"high_one", content.high_one},
+                        {"high_all", content.high_all}};
+  }
+}
+
+core::GradientTable read_table(const JsonObject& object, const std::string& where, JsonReader& in) {
+  core::GradientTable table;
+  const auto us = [&](const char* name) {
+    return in.number(JsonReader::member(object, name), fmt::format("{}{}", where, name), 0, kMostUs);
+  };
+  table.forward_us = us("forward_us");
+  table.update_element_us = us("update_element_us");
+  for (const JsonValue& entry : in.array(JsonReader::member(object, "tensors"), where + "tensors")) {
+    if (!in.ok()) break;
+    table.tensors.push_back(read_tensor(entry, fmt::format("{}tensors[{}]", where, table.tensors.size()), in));
+  }
+  return table;
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gradient table as journals and traces have it: {"forward_us", "update_element_us" (0: not measured), "tensors":
+// [{"name", "shape", "dtype", "ready_us", "read_us" (left out where no reader was seen), "content" (left out of a dense
+// tensor): {"row", "of_one", "of_all", "high_one", "high_all"}}]}. What the members mean is said in
+// engine/core/gradient_table.h.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "engine/core/gradient_table.h"
+#include "tuner/files/strict_json.h"
+
+namespace gradtune::tuner {
+
+// Adds the members to the object.
+void add_table(const core::GradientTable& table, nlohmann::ordered_json& json);
+
+// From an object with these members, and others that are not looked at; every number in a stated range. Errors are the
+// reader's, at places that begin with `where`.
+core::GradientTable read_table(const JsonObject& object, const std::string& where, JsonReader& in);
+
+}  // namespace gradtune::tuner
