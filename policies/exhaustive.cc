@@ -23,7 +23,7 @@ constexpr size_t kMostCandidates = 64;
 constexpr size_t kFewTensors = 6;  // 2^5 groupings
 constexpr int kMostSlices = 8;
 
-// Cuts the table behind every tensor whose bit is set; a group of several dtypes gives a bucket for each.
+// Cuts the table after every tensor whose bit is set; a group of several dtypes gives a bucket for each.
 Partition grouped(const core::GradientTable& table, const std::vector<int32_t>& tensors, unsigned cuts) {
   Partition partition;
   std::map<core::DType, std::vector<core::Slice>> open;

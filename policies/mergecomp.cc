@@ -5,18 +5,17 @@
 // times alone, in four phases:
 //
 //   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of
-//   those
-//           compressors that came near the best
-//   place   the best of them on the host, where the job has threads for it walk    y = 1, 2, 3, 4, 6, ... buckets
-//   (nested partitions, partition.h) for the best one or two, from the screened y
-//           upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row: step
-//           time is not unimodal in y
+//           those compressors that came near the best
+//   place   the best of them on the host, where the job has threads for it
+//   walk    y = 1, 2, 3, 4, 6, ... buckets (nested partitions, partition.h) for the best one or two, from the screened
+//           y upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row:
+//           step time is not unimodal in y
 //   done    the best different points go to the race
 //
-// What was measured is all the state there is: a phase is a function of the step times so far that names the next
-// point, or nothing when it is over. Points that come next whatever those before them turn out to be are asked for
-// together, since several take fewer steps than one after the other. MergeComp's search of split positions by bisection
-// is left out: it compares neighbours that differ by less than the noise, which costs up to 10 % (MergeComp's traces,
+// The measured step times are all the state there is: a phase is a function of them that names the next point, or
+// nothing when it is over. Points that come next whatever those before them turn out to be are asked for together,
+// since several take fewer steps than one after the other. MergeComp's search of split positions by bisection is left
+// out: it compares neighbours that differ by less than the noise, which costs up to 10 % (MergeComp's traces,
 // replayed).
 #include <algorithm>
 #include <array>
@@ -76,7 +75,7 @@ core::Option on_host(core::Option option) {
   return option;
 }
 
-// Whether `form` can not win against `other`, a program of the same compressor, by arithmetic:
+// Whether `form` cannot win against `other`, a program of the same compressor, by arithmetic:
 //   - the other sends no more, in no more rounds, with less work, and does not sum in 16 bits: all_reduce against
 //     two_step of "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
 //   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's

@@ -16,8 +16,8 @@
 namespace gradtune::policies {
 namespace {
 
-// What buckets are made of, in the order of readiness: tensors, or pieces of them. Where neighbours are merged, those of
-// one dtype are, over what lies between them.
+// What buckets are made of, in the order of readiness: tensors, or pieces of them. Where neighbours are merged, those
+// of one dtype are, over what lies between them.
 struct Atoms {
   explicit Atoms(const core::GradientTable& table, int pieces = 0) {
     const std::vector<double> ready_us = ready_times_us(table);

@@ -50,7 +50,8 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
 }
 
 // Two estimates, weighted by how sure they are: what the ranks compute beyond the timeline (backward and, where it was
-// measured, forward), and what the baseline takes beyond its own, which is the difference of two large numbers where the link is slow.
+// measured, forward), and what the baseline takes beyond its own, which is the difference of two large numbers where
+// the link is slow.
 double StepTimePredictor::find_rest_ms(const Knowledge& knowledge) const {
   constexpr double kComputeError = 0.05, kStepError = 0.02;
   double weights = 0, sum = 0;

@@ -10,7 +10,7 @@ namespace gradtune::core {
 
 void end_process(std::string_view what, int64_t limit_ms) {
   std::fprintf(stderr,
-               "gradtune: %.*s did not end within %lld ms, and what it works on can not be freed before: the process "
+               "gradtune: %.*s did not end within %lld ms, and what it works on cannot be freed before: the process "
                "ends\n",
                static_cast<int>(what.size()), what.data(), static_cast<long long>(limit_ms));
   std::fflush(stderr);

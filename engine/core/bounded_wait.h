@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Waits that can not be given up, with a deadline all the same (I10): for the end of a thread, or of what was aborted,
+// Waits that cannot be given up, and have a deadline even so: for the end of a thread, or of what was aborted,
 // whose memory is to be freed. An error would not do here: the caller would go on and free what somebody else still
 // writes to. So, when the deadline passes, one line says what was waited for and the process ends by std::abort, which
 // leaves a core and tells a launcher; a job that hangs tells nobody anything.

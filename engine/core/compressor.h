@@ -16,7 +16,8 @@
 
 namespace gradtune::core {
 
-// How far gradtune may change what is trained (design, "User's view"). Ordered: a larger value allows more.
+// How far gradtune may change what is trained: exact, sums in fp32 and nothing lossy; half, also 16 bits on the wire;
+// lossy, also the compressors of the default list and those that the user names. Ordered: a larger value allows more.
 enum class Fidelity : uint8_t { exact, half, lossy };
 
 std::string_view to_string(Fidelity fidelity);

@@ -69,10 +69,10 @@ struct GradientTable {
 std::vector<DType> dtypes_of(const GradientTable& table);
 
 // Biases, norms and the first convolutions are a few thousandths of a model. To compress them saves next to nothing and
-// costs accuracy, but they lie between the large tensors; behind them, all small ones are one contiguous bucket.
+// costs accuracy, but they lie between the large tensors; after these, all small ones are one contiguous bucket.
 constexpr double kSmallShare = 0.005;
 
-// `order` (positions in the table) with the small tensors behind the others, both in the order given. Small are the
+// `order` (positions in the table) with the small tensors after the others, both in the order given. Small are the
 // smallest ones, as many as hold at most kSmallShare of all elements together.
 std::vector<int32_t> small_last(const GradientTable& table, const std::vector<int32_t>& order);
 

@@ -103,7 +103,7 @@ std::string print(const Step& step) {
   return text;
 }
 
-// The number that stands behind the mark at the end of `text`, which is cut off; 0 where there is no mark. Nothing when
+// The number that follows the mark at the end of `text`, which is cut off; 0 where there is no mark. Nothing when
 // it is no number.
 std::optional<uint8_t> take_number(std::string_view& text, char mark) {
   const size_t at = text.find(mark);

@@ -62,8 +62,8 @@ struct Step {
   bool operator==(const Step&) const = default;
 };
 
-// What sets a kind of step apart. All that treats collectives alike (sizes, costs, data movement without a network, words)
-// reads these rows, so a new kind is a row here, and code only where it really differs: in the interpreter
+// What sets a kind of step apart. All that treats collectives alike (sizes, costs, data movement without a network,
+// words) reads these rows, so a new kind is a row here, and code only where it really differs: in the interpreter
 // (engine/exec/bucket_compiler.cc) and in what calls a library (hooks/c10d/communicator.cc).
 struct StepTraits {
   Step::Kind kind;
@@ -101,7 +101,7 @@ int messages(Step::Kind collective, int group);
 int travels(Step::Kind collective, int group);
 
 // How programs lay data out. A bucket is padded so that its shards are equally long and multiples of 16 elements; a
-// payload, unless it is summed, so that those behind it begin at multiples of 16 bytes.
+// payload, unless it is summed, so that those after it begin at multiples of 16 bytes.
 constexpr int64_t padded_to_shards(int64_t numel, int shards) { return round_up(numel, int64_t{16} * shards); }
 constexpr int64_t aligned_payload(int64_t bytes) { return round_up(bytes, 16); }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Two kinds of errors, and only two. A programmer's error (a broken precondition) is a `check` that throws ProgramError
-// with file and line. An expected failure (bad input, a lost peer) is a value: Error inside Result<T>; whoever can not
+// with file and line. An expected failure (bad input, a lost peer) is a value: Error inside Result<T>; whoever cannot
 // go on turns it into an Exception with `value()`.
 #pragma once
 

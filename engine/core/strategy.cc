@@ -171,7 +171,7 @@ Status validate(const Strategy& strategy, const GradientTable& table) {
 
 std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag) {
   struct Timed {
-    int slot;  // a bucket's k-th collective goes out with the first one of the bucket k * lag places behind
+    int slot;  // a bucket's k-th collective goes out with the first one of the bucket k * lag places later
     int depth;
     Issue issue;
   };

@@ -81,7 +81,7 @@ Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known);
 // run, also in a bucket that is due at the next forward pass, compiling says (engine/exec/program.h).
 Status validate(const Strategy& strategy, const GradientTable& table);
 
-// Issues first collectives bucket by bucket, and a bucket's later ones `lag` buckets behind, so that the link has work
+// Issues first collectives bucket by bucket, and a bucket's later ones `lag` buckets later, so that the link has work
 // while a bucket is decoded and encoded again. The default order of planners.
 std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag = 1);
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Rates from what a job's own steps took and sent (link_fit.h, line_fit.h). Time of rank 0 is what is fitted: where it
-// often waits for a slower rank in a collective, that counts as the collective's. A collective of payloads that need not
-// be full counts with the bytes that were sent, and their share of the payloads becomes the codec's `use`.
+// often waits for a slower rank in a collective, that counts as the collective's. A collective of payloads that need
+// not be full counts with the bytes that were sent, and their share of the payloads becomes the codec's `use`.
 //
 // What was never seen has a prior, which is cheap on purpose: a planner that takes it at its word tries what it does
 // not know, and then it is known.

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lines through what something took at several sizes. Of the lines through what is usual at two sizes that one is taken
-// which is least off from all sizes, relatively and in sum, so that single slow steps do not matter; none falls with
-// the size, and each says how far it was from what it was fitted to.
+// Lines through durations at several sizes. Candidate lines pass through the typical value at two sizes; the one with
+// the least total relative error wins, so that single slow steps do not matter. No line falls with the size, and each
+// says how far it was from its samples.
 #pragma once
 
 #include <optional>
@@ -21,9 +21,9 @@ struct Point {
   double x = 0, y = 0;
 };
 
-// An expected fixed part counts as one point more, which is off by the logarithm of how many times it is, up to a few:
-// it decides where the points are of one size or too large to tell, and otherwise they do. What is expected far beyond
-// the points counts as a few points there. Of points of one x their quantile counts.
+// An expected fixed part counts as one more point, whose error is the logarithm of the ratio, up to a limit: it decides
+// where the points have one size, or are too large to show a fixed part. A value that is expected far beyond the points
+// counts as a few points there. Points of one x count as their quantile.
 struct LineFit {
   double expected_fixed = 0;
   double least_unit = 0;  // a line that rises less is none

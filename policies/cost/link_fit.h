@@ -1,14 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rates of collectives from what those of a job's own steps took. Collectives that are under way together share a link
-// in proportion to what they take alone; those that are so mostly beside much larger ones do not count, as they wait in
-// the queue of these. For how long a message travels, which leaves the link free for others, is the same for all kinds
-// on a link, no longer than the shortest one took, and what explains periods of several messages best, unless what the
-// prior says, which may be longer, does so nearly as well. A byte costs about what the prior says where messages of a
-// kind are too small to tell: a link is what it is, whatever travels, and nothing is faster than it ever was over a long
-// period; and so does a message, until enough short ones were seen. Stalls, which are not usual, are spread over all
-// messages.
+// Rates of collectives, from how long those of a job's own steps took. The assumptions:
+//   - Collectives that are under way together share a link in proportion to what each takes alone. One that runs mostly
+//     beside much larger ones says nothing of its own cost, since it waits in their queue, and is left out.
+//   - A message only travels, and leaves the link to others, equally long for all kinds on a link, and no longer than
+//     the shortest message took. The prior's value stays unless another one explains periods of several messages
+//     clearly better.
+//   - A byte costs the same for all kinds on a link, and no less than it ever did over a long period. A kind whose
+//     messages are too small to show it takes the prior's.
+//   - The fixed part of a message is the prior's until enough short ones were seen.
+//   - Stalls, such as a thread that is woken late, are spread over all messages.
 #pragma once
 
 #include <vector>

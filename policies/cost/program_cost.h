@@ -15,15 +15,15 @@
 
 namespace gradtune::policies {
 
-// The options for which the table has all rates, for buckets of up to `most_elements`. Drops option A if some option B is
-// no slower in any lane at any size, loses no more, and
+// The options for which the table has all rates, for buckets of up to `most_elements`. Drops option A if some option B
+// is no slower in any lane at any size, loses no more, and
 //   - leaves the device no work after its first collective, unless A does too;
 //   - does not use the host, unless A does too;
 //   - is a baseline's (is_baseline), if A is.
 // An error where the table has no all_reduce over all ranks, which option 0 is made of.
 //
-// `dtypes`: of the gradients that work() is asked for. Work is tabulated at sizes a factor of two apart, as if each were a
-// square matrix, and interpolated between them.
+// `dtypes`: of the gradients that work() is asked for. Work is tabulated at sizes a factor of two apart, as if each
+// were a square matrix, and interpolated between them.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
                                                            const std::vector<core::Option>& options,
                                                            core::TraitsTable known, int64_t most_elements,

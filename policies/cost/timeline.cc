@@ -385,8 +385,8 @@ void Timeline::next_on_device(double now_us) {
   start(device, -1, now_us, gaps_us_[next_tensor_++], cores_.of_rank > 0 && cores_.computing > 0);
 }
 
-// What the user's thread does after backward, if it has nothing else to do: on to the next thing that takes time, or that
-// it has to wait for. While it waits it works on what waits for it.
+// What the user's thread does after backward, if it has nothing else to do: on to the next thing that takes time, or
+// that it has to wait for. While it waits it works on what waits for it.
 void Timeline::go_forward(double now_us) {
   Lane& device = lanes_[static_cast<size_t>(Server::device)];
   if (device.is_busy || in_hook_ || !is_over() || next_bucket_ < by_tensor_.size()) return;

@@ -3,12 +3,12 @@
 //
 // One training step of one rank, predicted: when every operation of every bucket begins and ends, by the executor's own
 // rules (engine/exec/scheduler.h):
-//   - The thread that runs backward works on a bucket as soon as its last gradient is ready, and in its next hook on what
-//     else waits for it.
+//   - The thread that runs backward works on a bucket as soon as its last gradient is ready, and in its next hook on
+//     what else waits for it.
 //   - The host does one operation after the other.
-//   - Collectives are issued in the strategy's order, at most `in_flight` at once. Their messages are handled one after the
-//     other, then a link carries their bytes, one collective after the other, and then they only wait for the last ones to
-//     arrive.
+//   - Collectives are issued in the strategy's order, at most `in_flight` at once. Their messages are handled one after
+//     the other, then a link carries their bytes, one collective after the other, and then they only wait for the last
+//     ones to arrive.
 //   - Backward returns when all buckets are there that are due then, and it is known of the others whether they are
 //     finite. The optimizer updates the parameters that are there, and forward begins. It stops at the first read of
 //     each tensor with a part in a bucket that is due then, works on what waits for its thread until all of these
@@ -40,10 +40,9 @@ const char* to_string(Server server);
 enum class Phase : uint8_t { backward, update, forward };
 const char* to_string(Phase phase);
 
-// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients, -2 for a
-// copy of a 16-bit gradient to fp32 or back. What the
-// user's thread does has the bucket -1, and as its step the position of the tensor that it ends with (backward: its
-// gradient is ready; update, forward: it is late), or -1.
+// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients, -2 for
+// a copy of a 16-bit gradient to fp32 or back. What the user's thread does has the bucket -1, and as its step the
+// position of the tensor that it ends with (backward: its gradient is ready; update, forward: it is late), or -1.
 struct Span {
   Server server = Server::device;
   int32_t bucket = -1;
@@ -67,7 +66,8 @@ class Timeline {
   void set_order(std::span<const core::Issue> order);
 
   // From the first ready gradient to the end of the next forward pass, us; its length, and that of updates, is the
-  // gradient table's. Where these are not measured: to the end of the last operation and of backward. Allocates nothing.
+  // gradient table's. Where these are not measured: to the end of the last operation and of backward. Allocates
+  // nothing.
   double run();
   // The same, with what happened, in the order of ends.
   double run(std::vector<Span>& spans);

@@ -34,7 +34,7 @@ class Replay {
     resume(tensor);
   }
 
-  // The first tensor behind the last gap of the link; 0 where it never waits.
+  // The first tensor after the last gap of the link; 0 where it never waits.
   size_t behind_last_gap() const {
     for (size_t t = tensors_.size(); t-- > 1;) {
       const Work used = work(t, options_[t]);

@@ -153,7 +153,7 @@ core::Strategy reorder(core::Strategy strategy, const HillClimbJob& job) {
   std::vector<core::Issue>& order = strategy.order;
   double best_us = timeline.value().run();
   int runs = 1;
-  // Of what waits for the link, what takes long afterwards had better not be the last.
+  // A collective that is followed by long work should not be the last to get the link.
   const auto moves_earlier = [&](size_t at) {
     for (size_t by = 1; by <= std::min(at, kFarthest) && runs < job.most_runs; ++by) {
       if (order[at - by].bucket == order[at].bucket) return false;

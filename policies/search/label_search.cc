@@ -169,7 +169,7 @@ class Search {
  private:
   double last_ready_us() const { return atoms_.back().ready_us; }
 
-  // What atoms behind a prefix cost at least, whatever their partition.
+  // What atoms after a prefix cost at least, whatever their partition.
   struct Least {
     Work work{};                // of each lane
     double to_last_us = 0;      // delays of backward, and all other work of the last message

@@ -8,9 +8,9 @@
 // bounds the error of the answer. The number kept doubles until the bound is small enough or the limit of work is
 // reached.
 //
-// Messages are of whole atoms of one dtype, neighbours of each other, and leave in the order of readiness; so what is called the best, and bounded, is the best
-// of these. Another order may end earlier: of two messages that are ready at once, the one that takes longer to unpack
-// had better leave first.
+// Messages are of whole atoms of one dtype, neighbours of each other, and leave in the order of readiness; so what is
+// called the best, and bounded, is the best of these. Another order may end earlier: of two messages that are ready at
+// once, the one that takes longer to unpack should leave first.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The best fusion by the timeline: one option for all buckets. A second place to refine from: the joint search has a
-// simpler model of lanes, and what it takes for best may lie where small changes do not lead to a better fusion.
+// The best single option for the whole model, by the timeline. A second start for the hill climb: the joint search has
+// a simpler model of lanes, and small changes to its answer may not lead to the best one.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@
 namespace gradtune::policies {
 
 // Every option on a few buckets, and the most promising ones on nested partitions of up to 16. Small tensors are left
-// alone by options that lose (forms.h). Nothing where the table of costs lacks a rate of every option.
+// alone by options that lose (schemes.h). Nothing where the table of costs lacks a rate of every option.
 std::optional<core::Strategy> best_uniform(const Knowledge& knowledge, const CostTable& cost,
                                            std::span<const core::Option> options);
 

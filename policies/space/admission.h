@@ -27,7 +27,7 @@ struct TreeJob {
   bool plain_inside = false;                      // for plans in milliseconds: see rule "inside"
 };
 
-// The table of this family (narrowing.cc).
+// The table of this family (admission.cc).
 struct AdmissionRule {
   std::string_view name;
   std::string_view summary;
@@ -36,7 +36,7 @@ struct AdmissionRule {
 std::span<const AdmissionRule> admission_rules();
 
 // Whether all rules but those switched off admit the option. What could not even be compiled (levels where there are
-// none, payloads added up that can not be) is only admitted with its rule off.
+// none, payloads added up that cannot be) is only admitted with its rule off.
 bool admits(const core::Option& option, const TreeJob& job, const std::set<std::string_view>& off = {});
 
 // The decision tree and its extension, each program with each of the codecs and, where payloads stay in a node and

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a user would have without gradtune (design, "Baseline"): all-reduce of 25 MiB buckets, the first of 1 MiB,
+// What a user would have without gradtune: all-reduce of 25 MiB buckets, the first of 1 MiB,
 // overlapped with backward, tensors not split, as PyTorch DDP does it. In the gradients' own dtype, and for fp32
 // gradients at fidelity half and above also with 16 bits on the wire.
 #pragma once

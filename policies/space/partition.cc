@@ -10,7 +10,7 @@ namespace gradtune::policies {
 namespace {
 
 // c of the header: what a byte of gradient costs to encode or copy, 4 GB/s. It only ranks cuts: a factor of two either
-// way moves the best nested partition of the reference cases by less than 1 %.
+// way moves the best nested partition of those five jobs by less than 1 %.
 constexpr double kHandlingUsPerByte = 0.25e-3;
 
 // Inside a tensor no piece gets smaller than this, and cuts stay aligned for vector code.
@@ -22,7 +22,7 @@ constexpr double kInsideMustBeat = 1.1;
 
 struct Group {
   std::vector<core::Slice> slices;
-  // The best cut: behind `cut_length` elements of slice `cut_slice`. A score of 0 means that there is none.
+  // The best cut: after `cut_length` elements of slice `cut_slice`. A score of 0 means that there is none.
   double score = 0;
   size_t cut_slice = 0;
   int64_t cut_length = 0;

@@ -21,10 +21,9 @@ using Partition = std::vector<std::vector<core::Slice>>;
 // The next cut is the one that lets most gradient leave earliest. Cutting a bucket of B bytes after its first x
 // releases these x bytes by r(B) - r(x) earlier, as they need not wait for the bucket's last tensor, and by another c
 // (B - x), as they need not wait until the rest is encoded; so the cut that is largest in x (r(B) - r(x) + c (B - x))
-// is made. It lies right behind a large tensor that is ready early, in the middle of a tensor larger than all else, and
-// is the halving of bytes where ready times are not known. (With the cost model of the reference on schedulers, section
-// 4.8, the best of these partitions is within 2 % of the best of all 2^(L-1), for all five of its cases with one
-// option.)
+// is made. It lies right after a large tensor that is ready early, in the middle of a tensor larger than all else, and
+// is the halving of bytes where ready times are not known. (Under the published cost model of Espresso, the best of
+// these partitions is within 2 % of the best of all 2^(L-1) for the five jobs in tests/policies/fusion_model.h.)
 std::vector<Partition> nested_partitions(const core::GradientTable& table, int most_buckets);
 
 }  // namespace gradtune::policies

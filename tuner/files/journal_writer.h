@@ -3,14 +3,14 @@
 //
 // The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided, so that a run can be
 // explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header: with
-// "memory_budget" where there is one, in bytes; with "idle_links" where links were probed, see policies::IdleLink ("flat",
-// over all ranks, "inter", between nodes, "intra", inside one); with "cores", see policies::Cores; with
+// "memory_budget" where there is one, in bytes; with "idle_links" where links were probed, see policies::IdleLink
+// ("flat", over all ranks, "inter", between nodes, "intra", inside one); with "cores", see policies::Cores; with
 // "collectives_at_once", see policies::Machine. Every other line has a "kind":
 //   table     the gradients (table_json.h), with ready times once they were observed
 //   step      a report, with "excess" where a bucket was beyond its error budget
 //   decision
-//   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step: the imported
-//             one
+//   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step: the
+//             imported one
 //   timing    when the operations of a step ran on rank 0, and what collectives sent (policies::TimedOp): [bucket, step
 //             of its program, begin, end, bytes]
 #pragma once

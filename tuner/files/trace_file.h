@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Traces (JSON, schema "gradtune.trace/2"): the gradients of a recorded job in the order in which backward finished them,
-// with "model" (text) and the members of table_json.h; times in us since the first gradient was ready. Published traces
-// have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of one dimension, and
-// "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: limits as for strategy
-// files, every number in a stated range.
+// Traces (JSON, schema "gradtune.trace/2"): the gradients of a recorded job in the order in which backward finished
+// them, with "model" (text) and the members of table_json.h; times in us since the first gradient was ready. Published
+// traces have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of one
+// dimension, and "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: limits as
+// for strategy files, every number in a stated range.
 #pragma once
 
 #include <string>

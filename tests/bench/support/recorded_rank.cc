@@ -91,8 +91,7 @@ Block RecordedRank::run(const std::string& strategy_text, int steps) {
     block.step_ms.push_back(ms);
     block.compute_ms.push_back(ms - times.encode_ms - times.decode_ms - times.wait_ms);
     if (s == 0 || s > kMostTimed) continue;
-    block.timed.push_back(
-        {executor_.strategy(), tuner::timed_ops(executor_.program(), executor_.op_times())});
+    block.timed.push_back({executor_.strategy(), tuner::timed_ops(executor_.program(), executor_.op_times())});
   }
   return block;
 }

@@ -44,7 +44,7 @@ TEST(BoundedThreadDeathTest, OneThatDoesNotEndEndsTheProcess) {
     thread.join(/*limit_ms=*/100);
   };
   EXPECT_EXIT(stuck(), testing::KilledBySignal(SIGABRT),
-              "gradtune: the thread of a test did not end within 100 ms, and what it works on can not be freed");
+              "gradtune: the thread of a test did not end within 100 ms, and what it works on cannot be freed");
 }
 
 TEST(BoundedWaitDeathTest, SoDoesWhatNeverHolds) {

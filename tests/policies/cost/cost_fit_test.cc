@@ -412,8 +412,8 @@ TEST(FitCost, MessagesThatStallInADensePeriodCostTheirMean) {
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
 }
 
-// Payloads that need not be full: 40 % of them is used, where 87 % is usual. By what was planned a byte would seem to cost
-// less than half of what it does, and all other payloads' collectives with it.
+// Payloads that need not be full: 40 % of them is used, where 87 % is usual. By what was planned a byte would seem to
+// cost less than half of what it does, and all other payloads' collectives with it.
 TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
   const core::TraitsTable all = testing::known_traits();
   std::vector<core::CompressorTraits> known(all.begin(), all.end());

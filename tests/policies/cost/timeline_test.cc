@@ -217,8 +217,8 @@ TEST(Timeline, EveryProgramOfTheTreeEndsAndAllItsOperationsAreDoneOnce) {
 
 // --- the next forward pass -------------------------------------------------------------------------------------------
 
-// Two tensors, of which forward reads the one first that is ready last: after 10 us, and the other one after 50 of 80. An
-// update takes a hundredth of an us for each element. By the link the buckets take 160 and 320 us.
+// Two tensors, of which forward reads the one first that is ready last: after 10 us, and the other one after 50 of 80.
+// An update takes a hundredth of an us for each element. By the link the buckets take 160 and 320 us.
 core::GradientTable forward_table() {
   core::GradientTable table = table_of({{160, 0}, {320, 100}});
   table.tensors[0].read_us = 50;
@@ -252,7 +252,8 @@ TEST(Timeline, WithoutLateBucketsForwardAndUpdatesFollowTheRest) {
 TEST(Timeline, ForwardWaitsForALateBucketAtItsFirstRead) {
   const core::GradientTable table = forward_table();
   core::Strategy strategy = apart(table, "all_reduce", 1);
-  // Backward returns at 100. Forward goes until 110, bucket 1 is there at 480; an update, 40 us of forward, an update, 30.
+  // Backward returns at 100. Forward goes until 110, bucket 1 is there at 480; an update, 40 us of forward, an update,
+  // 30.
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 480 + 3.2 + 40 + 1.6 + 30);
   // The other order: bucket 1 from 100 to 420, bucket 0 until 580, long after forward has come to it.
   strategy.order = {{1, 0}, {0, 0}};
@@ -299,9 +300,9 @@ TEST(Timeline, ATensorInSeveralBucketsWaitsForAllThatAreLate) {
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kNow, kLate}), 320 + 32 + 100);
 }
 
-// The planners of US-Byte (TPDS 2024), ByteScheduler (SOSP 2019) and plain wait-free back-propagation on published traces,
-// replayed with message cost a + b x elements on one channel and forward times half of backward's. Milliseconds from an
-// independent implementation.
+// The planners of US-Byte (TPDS 2024), ByteScheduler (SOSP 2019) and plain wait-free back-propagation on published
+// traces, replayed with message cost a + b x elements on one channel and forward times half of backward's. Milliseconds
+// from an independent implementation.
 struct Published {
   double a_us, factor;
   const char* trace;
