@@ -169,8 +169,8 @@ void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate&
 }
 
 void TunerDriver::note(const tuner::Decision& decision) {
-  if (decision.what == "baseline") baseline_label_ = decision.label;
-  if (decision.what == "keep baseline") why_baseline_ = decision.label;
+  if (decision.what == tuner::Decision::What::baseline) baseline_label_ = decision.label;
+  if (decision.what == tuner::Decision::What::keep_baseline) why_baseline_ = decision.label;
   if (progress_ && !resuming_) progress_->changed(decision);
   if (journal_) write(tuner::journal_line(decision));
 }

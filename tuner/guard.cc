@@ -75,7 +75,8 @@ void Tuner::Core::guard(const core::StepReport& report) {
   }
   std::erase_if(kinds_, [](const auto& kind) { return kind.second.empty(); });
   const std::string what = describe(*candidate, excess);
-  decide(excess.kind == core::Excess::Kind::error ? "over error budget" : "residual runs away", what, excess.value);
+  decide(excess.kind == core::Excess::Kind::error ? What::over_error_budget : What::residual_runs_away, what,
+         excess.value);
 
   if (is_pinned) {
     importing_ = false;
@@ -112,7 +113,7 @@ void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, c
   at_once_ = {.kind = Command::Kind::run, .slot = baseline_, .bytes = 0};
   outcome_.label = slots_.at(baseline_).candidate->label;
   if (winner_ < baselines_ || is_over(winner_)) return settle(why);
-  decide("repair", repaired.label, bucket);
+  decide(What::repair, repaired.label, bucket);
   slots_.prepare(winner_);
 }
 

@@ -78,30 +78,31 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
 }
 
 std::string change_line(const Decision& decision) {
+  using What = Decision::What;
   const auto line = [&](std::string_view what) { return fmt::format("gradtune: step {}: {}", decision.step, what); };
   const auto moved = [&](std::string_view what) {
     return line(fmt::format("{} {:.0f} % {} than before", what, 100 * std::abs(std::expm1(decision.value)),
                             decision.value > 0 ? "longer" : "less"));
   };
-  if (decision.what == "drift") return moved("steps take");
-  if (decision.what == "link") return moved("collectives take");
-  if (decision.what == "straggler") {
+  if (decision.what == What::drift) return moved("steps take");
+  if (decision.what == What::link) return moved("collectives take");
+  if (decision.what == What::straggler) {
     return line(fmt::format("rank {:.0f} computes longer than it did and holds up the others", decision.value));
   }
-  if (decision.what == "drop committed") {
+  if (decision.what == What::drop_committed) {
     return line(fmt::format("{} is not faster than the baseline any more and is dropped", decision.label));
   }
-  if (decision.what == "over error budget") {
+  if (decision.what == What::over_error_budget) {
     return line(
         fmt::format("its compression loses more than its error budget allows, and is dropped: {}", decision.label));
   }
-  if (decision.what == "residual runs away") {
+  if (decision.what == What::residual_runs_away) {
     return line(fmt::format("its residual runs away against the gradient, and it is dropped: {}", decision.label));
   }
-  if (decision.what == "repair") {
+  if (decision.what == What::repair) {
     return line(fmt::format("the baseline is in force while what takes its place is confirmed: {}", decision.label));
   }
-  if (decision.what == "keep committed") return line(fmt::format("{} stays", decision.label));
+  if (decision.what == What::keep_committed) return line(fmt::format("{} stays", decision.label));
   return "";
 }
 

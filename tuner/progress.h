@@ -28,8 +28,7 @@ std::string live_line(Stage stage, double progress, int64_t step, double step_ms
 // %), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s", or that the baseline stays, and why.
 std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
 
-// What happened after a decision, by the decision's name (tuner.h): drift, link, straggler, drop committed, keep
-// committed. Empty for all others.
+// What happened after the first decision. Empty for kinds of decisions that nobody is told of.
 std::string change_line(const Decision& decision);
 // Where training ended before a decision: in that stage, with that strategy in force.
 std::string unfinished_line(Stage stage, std::string_view label);

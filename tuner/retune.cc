@@ -57,9 +57,9 @@ void Tuner::Core::watch(const core::StepReport& report) {
   if (!counts) return;
   const auto finding = watch_.record(report);
   if (finding && finding->kind == Finding::Kind::straggler) {
-    decide("straggler", outcome_.label, finding->rank);
+    decide(What::straggler, outcome_.label, finding->rank);
   } else if (finding) {
-    decide(finding->kind == Finding::Kind::link ? "link" : "drift", outcome_.label, finding->log_shift);
+    decide(finding->kind == Finding::Kind::link ? What::link : What::drift, outcome_.label, finding->log_shift);
     cooldown_.alarm();
   }
   if (!options_.retune) return;
@@ -69,7 +69,7 @@ void Tuner::Core::watch(const core::StepReport& report) {
   const bool is_audit_due = confirmed_ && (is_alarm || audit_allowance_ms_ >= audit_price_ms_);
   if (!is_audit_due && !cooldown_.is_over()) return;
   if (const auto rank = finding ? std::nullopt : watch_.straggler()) {
-    decide("straggler", outcome_.label, *rank);
+    decide(What::straggler, outcome_.label, *rank);
     watch_ = Watch();  // of what is so by now
   }
   scores_.clear();
@@ -102,7 +102,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   knowledge_.baseline_ms = claim.baseline_ms;
   cooldown_.reprice(Budget::most_cost_ms(options_.budget_share, claim.baseline_ms),
                     claim.baseline_ms - claim.winner_ms);
-  decide("audit", slots_.at(*confirmed_).candidate->label, claim.gain);
+  decide(What::audit, slots_.at(*confirmed_).candidate->label, claim.gain);
   if (!is_worth(*confirmed_, has_to_prove ? claim.gain_high : claim.gain)) drop_committed(claim.gain);
   look_again();
 }
@@ -119,7 +119,7 @@ void Tuner::Core::retire_committed() {
 
 // It is not faster than the baseline any more, or by too little for what it loses.
 void Tuner::Core::drop_committed(double gain) {
-  decide("drop committed", slots_.at(*confirmed_).candidate->label, gain);
+  decide(What::drop_committed, slots_.at(*confirmed_).candidate->label, gain);
   forget_committed();
 }
 
@@ -136,7 +136,7 @@ void Tuner::Core::forget_committed() {
 // Whether something else is best by now, once it is time to look.
 void Tuner::Core::look_again() {
   if (!cooldown_.is_over()) return conclude(confirmed_.value_or(baseline_));
-  decide("look again", slots_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
+  decide(What::look_again, slots_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
   confirmation_.reset();
   slots_.forget_times();
   knowledge_.timed.clear();
@@ -151,7 +151,7 @@ void Tuner::Core::rank_again() {
   const double moved = audited_relation_ - searched_relation_;
   const bool has_moved = std::abs(moved) > kMoved;
   if (!has_moved && !kinds_.empty()) return race_kinds_again();
-  if (has_moved) decide("relation changed", slots_.at(confirmed_.value_or(baseline_)).candidate->label, moved);
+  if (has_moved) decide(What::relation_changed, slots_.at(confirmed_.value_or(baseline_)).candidate->label, moved);
   for (const policies::Candidate& former : former_) {
     if (auto candidate = admitted(former)) leaders_.push_back(std::move(*candidate));
   }
@@ -202,7 +202,7 @@ void Tuner::Core::judge_ranking() {
   const int32_t otherwise = baseline_ == audited_ ? now : baseline_;  // it just held against the same baseline
   const int32_t best = winner ? winner->slot : otherwise;
   const bool holds = best == now;
-  decide(holds ? "ranking holds" : "ranking changed", slots_.at(best).candidate->label, 0);
+  decide(holds ? What::ranking_holds : What::ranking_changed, slots_.at(best).candidate->label, 0);
   if (holds) return settle("the ranking holds");
   if (!winner) drop_committed(0);
   for (const int32_t slot : winner ? race_->slots_left() : std::vector<int32_t>()) {

@@ -35,8 +35,8 @@ void Tuner::Core::note(const Score& block) {
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
   if (stage_ != Stage::partition || !slots_.contains(score.slot)) return;
   const Entry& entry = slots_.at(score.slot);
-  if (entry.candidate->predicted_ms) decide("predict", entry.candidate->label, *entry.candidate->predicted_ms);
-  decide("measure", entry.candidate->label, score.step_ms.value_or(0));
+  if (entry.candidate->predicted_ms) decide(What::predict, entry.candidate->label, *entry.candidate->predicted_ms);
+  decide(What::measure, entry.candidate->label, score.step_ms.value_or(0));
   if (!score.step_ms) return slots_.release(score.slot);
   policy_->learn({.strategy_hash = proposed_.at(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
   std::vector<Best>& best = kinds_[kind_of(entry.candidate->strategy)];
@@ -77,9 +77,9 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   knowledge_.baseline_ms = observation_.baseline_ms();
   if (!confirmed_) outcome_.baseline_ms = observation_.baseline_ms();
   knowledge_.compute_ms = observation_.compute_max_ms();
-  decide("compute slowest", "", observation_.compute_max_ms());
-  decide("compute fastest", "", observation_.compute_min_ms());
-  decide("baseline", slots_.at(baseline_).candidate->label, observation_.baseline_ms());
+  decide(What::compute_slowest, "", observation_.compute_max_ms());
+  decide(What::compute_fastest, "", observation_.compute_min_ms());
+  decide(What::baseline, slots_.at(baseline_).candidate->label, observation_.baseline_ms());
   if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
   if (importing_) return start_race({kImportedSlot});
   has_decided_ ? rank_again() : start_search();
@@ -142,7 +142,7 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   std::erase_if(finalists, [&](int32_t slot) {
     const double behind = slots_.at(slot).step_ms ? *slots_.at(slot).step_ms / best_ms : 1;
     if (slot >= baselines_ && behind <= kBehind && !is_over(slot)) return false;
-    decide("eliminate", slots_.at(slot).candidate->label, std::log(behind));
+    decide(What::eliminate, slots_.at(slot).candidate->label, std::log(behind));
     return true;
   });
   std::vector<int32_t> holders;  // have their place whatever was found
@@ -172,7 +172,7 @@ Race::Arm Tuner::Core::arm(int32_t slot) const {
 void Tuner::Core::race(const std::vector<Score>& scores) {
   if (race_) {
     for (const Race::Eliminated& out : race_->score(scores)) {
-      decide("eliminate", slots_.at(out.slot).candidate->label, out.behind);
+      decide(What::eliminate, slots_.at(out.slot).candidate->label, out.behind);
       slots_.release(out.slot);
     }
   } else {
@@ -190,7 +190,7 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
 void Tuner::Core::start_confirming() {
   const auto winner = race_->winner();
   if (!winner) return fall_back("nothing looks faster");
-  decide("race won", slots_.at(winner->slot).candidate->label, winner->effect);
+  decide(What::race_won, slots_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
   const double error = allowed_error(confirmations_);
   winner_ = winner->slot;
@@ -212,7 +212,7 @@ void Tuner::Core::confirm_winner(int pairs, double error) {
   if (!budget_.allows(blocks * (block.dropped + block.scored))) {
     return fall_back("the budget leaves no room to confirm");
   }
-  decide("confirm", slots_.at(winner_).candidate->label, pairs);
+  decide(What::confirm, slots_.at(winner_).candidate->label, pairs);
   ++confirmations_;
   confirmation_.emplace(winner_, compared_baselines(), pairs, error, rng_.fork("confirm").fork(std::to_string(step_)));
   run(confirmation_->next_blocks(), &Core::tested_block);
@@ -227,16 +227,16 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
     rival_ = std::exchange(baseline_, claim.baseline);
     budget_.learn_baseline(claim.baseline_ms);
     knowledge_.baseline_ms = claim.baseline_ms;
-    decide("baseline", slots_.at(baseline_).candidate->label, claim.baseline_ms);
+    decide(What::baseline, slots_.at(baseline_).candidate->label, claim.baseline_ms);
   }
-  decide("gain at least", slots_.at(winner_).candidate->label, claim.gain_low);
-  decide("gain at most", slots_.at(winner_).candidate->label, claim.gain_high);
+  decide(What::gain_at_least, slots_.at(winner_).candidate->label, claim.gain_low);
+  decide(What::gain_at_most, slots_.at(winner_).candidate->label, claim.gain_high);
   if (!claim.confirmed || !is_worth(winner_, claim.gain)) {
     if (!confirmed_) {
       outcome_.baseline_ms = claim.baseline_ms;
       outcome_.pairs = claim.pairs;
     }
-    decide("not confirmed", slots_.at(winner_).candidate->label, claim.gain_low);
+    decide(What::not_confirmed, slots_.at(winner_).candidate->label, claim.gain_low);
     return fall_back(claim.confirmed ? "its gain is too small for what it loses" : "no gain was confirmed");
   }
   outcome_.baseline_ms = claim.baseline_ms;
@@ -249,7 +249,7 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.predicted_ms = slots_.at(winner_).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
   searched_relation_ = audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
-  decide("commit", slots_.at(winner_).candidate->label, claim.gain);
+  decide(What::commit, slots_.at(winner_).candidate->label, claim.gain);
   if (confirmed_) retire_committed();
   confirmed_ = winner_;
   slots_.set_permanent(winner_, true);
@@ -267,7 +267,7 @@ void Tuner::Core::fall_back(const std::string& why) {
   race_.reset();
   confirmation_.reset();
   if (!importing_) return settle(why);
-  decide("drop imported", why, 0);
+  decide(What::drop_imported, why, 0);
   if (slots_.contains(kImportedSlot)) slots_.release(kImportedSlot);
   importing_ = false;
   start_search();
@@ -277,9 +277,9 @@ void Tuner::Core::fall_back(const std::string& why) {
 void Tuner::Core::settle(const std::string& why) {
   if (confirmed_) {
     const Entry& kept = slots_.at(*confirmed_);
-    decide("keep committed", kept.candidate->label, kept.step_ms.value_or(0));
+    decide(What::keep_committed, kept.candidate->label, kept.step_ms.value_or(0));
   } else {
-    decide("keep baseline", why, outcome_.baseline_ms);
+    decide(What::keep_baseline, why, outcome_.baseline_ms);
   }
   conclude(confirmed_.value_or(baseline_));
 }

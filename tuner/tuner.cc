@@ -24,19 +24,6 @@ int baseline_block_steps(double times_slower) {
 
 }  // namespace
 
-std::string_view to_string(Stage stage) {
-  switch (stage) {
-    case Stage::imported: return "imported";
-    case Stage::observe: return "observe";
-    case Stage::partition: return "partition";
-    case Stage::race: return "race";
-    case Stage::confirm: return "confirm";
-    case Stage::watch: return "watch";
-    case Stage::audit: return "audit";
-  }
-  return "unknown";
-}
-
 double cost_share(const Outcome& outcome) {
   return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
 }
@@ -136,7 +123,7 @@ Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
 // a step sooner, and where one of them is not, the switch takes place on none.
 void Tuner::Core::follow_preparation(const core::StepReport& report) {
   const auto prepared = slots_.follow(report);
-  if (prepared && !prepared->entry.is_ready) decide("prepare failed", prepared->entry.candidate->label, 0);
+  if (prepared && !prepared->entry.is_ready) decide(What::prepare_failed, prepared->entry.candidate->label, 0);
   if (stage_ != Stage::partition || (!prepared && !slots_.preparing())) return;
   const int32_t slot = prepared ? prepared->slot : *slots_.preparing();
   const bool is_ready = prepared && prepared->entry.is_ready;
@@ -214,7 +201,7 @@ double Tuner::Core::progress() const {
   return 0;
 }
 
-void Tuner::Core::decide(const char* what, std::string label, double value) {
+void Tuner::Core::decide(What what, std::string label, double value) {
   decisions_.push_back({step_, stage(), what, std::move(label), value});
 }
 

@@ -46,13 +46,11 @@
 #include "engine/core/strategy.h"
 #include "policies/policy.h"
 #include "tuner/agreement.h"
+#include "tuner/decision.h"
 
 namespace gradtune::tuner {
 
 constexpr int kLead = 3;
-
-enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch, audit };
-std::string_view to_string(Stage stage);
 
 struct TunerOptions {
   uint64_t seed = 0;
@@ -79,45 +77,6 @@ struct Outcome {
 // What tuning cost, as a share of so many baseline steps: a short job.
 constexpr int kShortJobSteps = 2000;
 double cost_share(const Outcome& outcome);
-
-// One line for the journal: why a command was given. Plain text values; the journal adds step and time.
-//   what                      value
-//   compute slowest, fastest  median of the slowest and the fastest rank's forward and backward, ms
-//   baseline                  step time of the baseline that gains are measured against, ms; told again where a
-//                             confirmation shows that the other one is faster
-//   prepare failed
-//   predict                   its step time as the policy expected it before it ran, ms
-//   measure                   median of a block, ms; 0 when it could not be scored
-//   eliminate                 how far it is behind the best, log-ratio
-//   race won                  its gain as the race saw it, log-ratio
-//   confirm                   pairs
-//   gain at least, at most    the two-sided 95 % interval that a confirmation found, whatever follows from it
-//   commit                    confirmed gain
-//   not confirmed             lower bound of the gain; above 0 where the gain is too small for what it loses
-//   drop imported             0; the label says why
-//   keep baseline             its step time, ms; the label says why
-// And while watching and after it:
-//   drift                     logarithm of the new step time over the one before; the label is the strategy in force
-//   link                      the same of the time that collectives take
-//   straggler                 the rank that holds up the others
-//   audit                     gain over the baseline
-//   drop committed            that gain: none
-//   look again                how often that was done before
-//   relation changed          by how much what was committed lost against the baseline since it was searched, log-ratio
-//   ranking holds, changed    0; the label is the strategy that looks best
-//   keep committed            its step time, ms; the label is the strategy
-// At any time:
-//   over error budget         the error; the label says of which strategy and bucket, and what is allowed
-//   residual runs away        norm(residual) / norm(gradient), the label likewise
-//   repair                    that bucket; the label is what is confirmed in place of what was committed, the baseline is
-//                             in force meanwhile
-struct Decision {
-  int64_t step = 0;
-  Stage stage = Stage::observe;
-  std::string what;
-  std::string label;  // of the candidate it is about, if any
-  double value = 0;
-};
 
 // A command together with the strategy that a prepare is about.
 struct Action {

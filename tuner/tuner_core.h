@@ -57,6 +57,8 @@ class Tuner::Core {
   std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
  private:
+  using What = Decision::What;
+
   // One for each stage: what its scores say, and what is next.
   void advance();
   void observe(std::vector<Score> scores);
@@ -108,7 +110,7 @@ class Tuner::Core {
   Race::Arm arm(int32_t slot) const;
   int32_t resting_slot() const;
   double fastest_ms() const;
-  void decide(const char* what, std::string label, double value);
+  void decide(What what, std::string label, double value);
 
   const TunerOptions options_;
   const MakePolicy make_policy_;

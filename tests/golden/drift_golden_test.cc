@@ -120,7 +120,8 @@ class DriftingJob {
   int64_t steps() const { return static_cast<int64_t>(job_->steps.size()); }
   int64_t alarm_since(int64_t step) const {
     for (const Decision& decision : job_->decisions) {
-      if (decision.step >= step && (decision.what == "drift" || decision.what == "link")) return decision.step;
+      if (decision.step >= step && (decision.what == Decision::What::drift || decision.what == Decision::What::link))
+        return decision.step;
     }
     return -1;
   }

@@ -189,14 +189,15 @@ class Job {
 
   void note_decisions() {
     for (const tuner::Decision& decision : tuner_->take_decisions()) {
-      if (decision.what == "baseline") {
+      using What = tuner::Decision::What;
+      if (decision.what == What::baseline) {
         tuning_.step_ms = decision.value;
         tuning_.is_against_slower = decision.label == "slower";
       }
-      if (decision.what == "confirm") tuning_.pairs = static_cast<int>(decision.value);
-      if (decision.what == "gain at least") tuning_.low = decision.value;
-      if (decision.what == "gain at most") tuning_.high = decision.value;
-      if (decision.what == "commit") tuning_.gain = decision.value;
+      if (decision.what == What::confirm) tuning_.pairs = static_cast<int>(decision.value);
+      if (decision.what == What::gain_at_least) tuning_.low = decision.value;
+      if (decision.what == What::gain_at_most) tuning_.high = decision.value;
+      if (decision.what == What::commit) tuning_.gain = decision.value;
     }
   }
 

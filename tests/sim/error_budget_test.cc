@@ -22,6 +22,8 @@
 namespace gradtune::sim {
 namespace {
 
+using What = tuner::Decision::What;
+
 using testing::HasSubstr;
 
 constexpr int64_t kChange = 330, kSteps = 1'000;
@@ -83,7 +85,7 @@ struct Guarded {
   static core::GradientTable three_tensors() {
     return exec::make_table({{100, core::DType::f32}, {6'000, core::DType::f32}, {9'000, core::DType::f32}});
   }
-  std::vector<tuner::Decision> decided(const std::string& what, int64_t since = 0) const {
+  std::vector<tuner::Decision> decided(What what, int64_t since = 0) const {
     std::vector<tuner::Decision> found;
     for (const tuner::Decision& decision : decisions) {
       if (decision.what == what && decision.step >= since) found.push_back(decision);
@@ -112,8 +114,8 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
     ASSERT_FALSE(run.job->rank(r).error()) << run.job->rank(r).error()->message;
     ASSERT_EQ(run.job->rank(r).steps().size(), static_cast<size_t>(kSteps));
   }
-  ASSERT_FALSE(run.decided("commit").empty());
-  ASSERT_TRUE(run.is_lossy(0, kChange)) << run.decided("commit").back().label;
+  ASSERT_FALSE(run.decided(What::commit).empty());
+  ASSERT_TRUE(run.is_lossy(0, kChange)) << run.decided(What::commit).back().label;
   size_t first = kChange;
   while (first + 1 < kSteps && run.is_lossy(0, first)) ++first;
   // More than half of 32 measurements, a step until it is reported, and the lead.
@@ -124,13 +126,13 @@ TEST_P(ErrorBudgets, AChangeOfGradientsOnOneRankTakesAllBackToTheBaselineInTheSa
       ASSERT_EQ(core::hash(run.job->rank(r).steps()[s].strategy), core::hash(run.job->rank(0).steps()[s].strategy));
     }
   }
-  const auto found = run.decided("over error budget", kChange);
+  const auto found = run.decided(What::over_error_budget, kChange);
   ASSERT_FALSE(found.empty());
   EXPECT_THAT(found[0].label, HasSubstr("bucket "));
   EXPECT_GT(found[0].value, GetParam().value_or(tuner::ErrorBudget::kLeast));
   EXPECT_THAT(run.journal, HasSubstr(R"("excess":{"what":"error")"));
   // Dense gradients are not worth compressing: in the end nothing that loses is in force.
-  EXPECT_FALSE(run.decided("repair", kChange).empty());
+  EXPECT_FALSE(run.decided(What::repair, kChange).empty());
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
   EXPECT_GT(run.ledger.drains(), 0) << "what was owed is paid back within its cap";
   EXPECT_EQ(run.ledger.steps(), kSteps);
@@ -143,7 +145,7 @@ TEST_P(ErrorBudgets, TheJournalReplaysToTheSameDecisions) {
   const auto again = tuner::decide_again(file.value());
   ASSERT_TRUE(again.ok()) << again.error().message;
   EXPECT_EQ(again.value(), file.value().decided);
-  EXPECT_FALSE(run.decided("repair", kChange).empty());
+  EXPECT_FALSE(run.decided(What::repair, kChange).empty());
 }
 
 // The first bucket alone changes: it is sent without compression, and all else as before.
@@ -151,10 +153,10 @@ TEST(ErrorBudgetRepair, OnlyTheBucketThatChangedIsReplaced) {
   constexpr int kSize = 2;
   const auto table = exec::make_table({{100, core::DType::f32}, {12'000, core::DType::f32}, {2'000, core::DType::f32}});
   Guarded run(kSize, std::nullopt, table, /*dense=*/1);
-  const auto repairs = run.decided("repair", kChange);
+  const auto repairs = run.decided(What::repair, kChange);
   ASSERT_EQ(repairs.size(), 1U);
-  ASSERT_EQ(run.decided("commit", kChange).size(), 1U);
-  EXPECT_EQ(run.decided("commit", kChange)[0].label, repairs[0].label);
+  ASSERT_EQ(run.decided(What::commit, kChange).size(), 1U);
+  EXPECT_EQ(run.decided(What::commit, kChange)[0].label, repairs[0].label);
   const auto replaced = static_cast<size_t>(repairs[0].value);
   const core::Strategy& before = run.job->rank(0).steps()[kChange].strategy;
   for (int r = 0; r < kSize; ++r) {
@@ -174,8 +176,9 @@ TEST(ErrorBudgetRepair, OnlyTheBucketThatChangedIsReplaced) {
 
 TEST(ErrorBudgetTrial, ABudgetThatNoTrialKeepsIsNeverCommitted) {
   const Guarded run(2, 0.01);
-  for (const tuner::Decision& commit : run.decided("commit")) EXPECT_EQ(commit.label.find("topk"), std::string::npos);
-  ASSERT_FALSE(run.decided("over error budget").empty());
+  for (const tuner::Decision& commit : run.decided(What::commit))
+    EXPECT_EQ(commit.label.find("topk"), std::string::npos);
+  ASSERT_FALSE(run.decided(What::over_error_budget).empty());
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
 }
 

@@ -92,8 +92,8 @@ struct Tuning {
       tuner::Action action = tuner->on_step(report);
       believed[report.step + tuner::kLead] = core::hash(tuner->in_force().strategy);
       for (const tuner::Decision& decision : tuner->take_decisions()) {
-        decisions.push_back(std::to_string(decision.step) + " " + decision.what + " " + decision.label + " " +
-                            std::to_string(decision.value));
+        decisions.push_back(std::to_string(decision.step) + " " + std::string(to_string(decision.what)) + " " +
+                            decision.label + " " + std::to_string(decision.value));
       }
       return action;
     };

@@ -30,8 +30,8 @@ TEST(Audit, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change_now();
   job.steps(8'000);
-  EXPECT_THAT(job->decided("drift"), IsEmpty());
-  EXPECT_EQ(job->decided("drop committed").front(), "bf16 merged");
+  EXPECT_THAT(job->decided(What::drift), IsEmpty());
+  EXPECT_EQ(job->decided(What::drop_committed).front(), "bf16 merged");
   EXPECT_EQ(job->label_in_force(), "bf16");
 }
 
@@ -45,8 +45,8 @@ TEST(Audit, AnAuditDropsWhatLosesMoreThanTheBaselineForATie) {
   const int64_t changed = static_cast<int64_t>(job->steps.size());
   job.change_now();
   job.steps(500);
-  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
-  const auto dropped = std::ranges::find(job->decisions, "drop committed", &Decision::what);
+  ASSERT_THAT(job->decided(What::drop_committed), ElementsAre("topk"));
+  const auto dropped = std::ranges::find(job->decisions, What::drop_committed, &Decision::what);
   EXPECT_LE(dropped->step - changed, 150);
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
 }
@@ -57,12 +57,12 @@ TEST(Audit, WhatIsConfirmedAtATieWithTheBaselineIsNotCommittedWhereItLosesMore) 
   tie["topk"] = 0.98 * tie["bf16"];
   ChangingJob job({.before = kSlow, .after = tie}, kQuiet);
   while (job->tuner->stage() != Stage::confirm) job->one_step();
-  ASSERT_THAT(job->decided("confirm"), ElementsAre("topk"));
+  ASSERT_THAT(job->decided(What::confirm), ElementsAre("topk"));
   job.change_now();
   job.decide();
   job.steps(10);
-  EXPECT_THAT(job->decided("not confirmed"), ElementsAre("topk"));
-  EXPECT_THAT(job->decided("commit"), IsEmpty());
+  EXPECT_THAT(job->decided(What::not_confirmed), ElementsAre("topk"));
+  EXPECT_THAT(job->decided(What::commit), IsEmpty());
   EXPECT_EQ(job->label_in_force(), "bf16");
 }
 
@@ -75,9 +75,9 @@ TEST(Audit, WhatHeldStaysWhereNothingLooksFasterThanTheBaseline) {
   job.steps(300);
   job.change_now();
   job.steps(1'000);
-  EXPECT_THAT(job->decided("look again"), SizeIs(Ge(1U)));
-  EXPECT_THAT(job->decided("ranking holds"), Contains("bf16 merged"));
-  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
+  EXPECT_THAT(job->decided(What::look_again), SizeIs(Ge(1U)));
+  EXPECT_THAT(job->decided(What::ranking_holds), Contains("bf16 merged"));
+  EXPECT_THAT(job->decided(What::drop_committed), IsEmpty());
   EXPECT_EQ(job->tuner->chosen().label, "bf16 merged");
 }
 
@@ -91,7 +91,7 @@ TEST(Audit, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
   job.steps(300);
   job.change_now();
   job.steps(600);
-  ASSERT_THAT(job->decided("drop committed"), ElementsAre("topk"));
+  ASSERT_THAT(job->decided(What::drop_committed), ElementsAre("topk"));
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
 }
 
@@ -109,7 +109,7 @@ TEST(Audit, AChangeDuringAnAuditIsNoticed) {
     job.change_now();
     while (job->tuner->stage() == Stage::audit) job->one_step();
     job.steps(50);
-    EXPECT_THAT(job->decided("drift"), ElementsAre("bf16 merged")) << into;
+    EXPECT_THAT(job->decided(What::drift), ElementsAre("bf16 merged")) << into;
   }
 }
 
@@ -122,8 +122,8 @@ TEST(Audit, AuditsTakeAtMostTheirShareOfTheTime) {
     total_ms += step.ms;
     if (step.stage == Stage::audit) audit_ms += std::max(0.0, step.ms - 160);
   }
-  EXPECT_THAT(job->decided("audit"), SizeIs(Ge(2U)));
-  EXPECT_THAT(job->decided("drop committed"), IsEmpty());
+  EXPECT_THAT(job->decided(What::audit), SizeIs(Ge(2U)));
+  EXPECT_THAT(job->decided(What::drop_committed), IsEmpty());
   EXPECT_LE(audit_ms, 0.004 * total_ms);
 }
 
@@ -135,7 +135,7 @@ TEST(Audit, QuietJobsAreLeftAlone) {
     ChangingJob job({.before = kSlow, .after = kSlow}, {.cv = 0.05, .spikes = 0.02, .transient = 1.3}, seed);
     job.decide();
     job.steps(3'000);
-    searched += static_cast<int>(job->decided("look again").size());
+    searched += static_cast<int>(job->decided(What::look_again).size());
     EXPECT_EQ(job->label_in_force(), "topk") << seed;
   }
   EXPECT_EQ(searched, 0);
@@ -154,7 +154,7 @@ TEST(Audit, ASmallGainOutlastsManyAudits) {
       if (job->tuner->chosen().label != label) continue;
       ++committed;
       job.steps(10'000);
-      kept += job->decided("drop committed").empty() ? 1 : 0;
+      kept += job->decided(What::drop_committed).empty() ? 1 : 0;
     }
     RecordProperty(label, kept);
     EXPECT_GE(committed, kRuns / 2) << label;

@@ -89,8 +89,8 @@ class JobOfSearches {
     for (int i = 0; i < 700; ++i) job_.one_step();
   }
   // What raced after the decision of this kind, of which there has to be one.
-  std::set<std::string> raced_after(const std::string& what) const {
-    EXPECT_EQ(job_.decided(what).size(), 1U) << what;
+  std::set<std::string> raced_after(What what) const {
+    EXPECT_EQ(job_.decided(what).size(), 1U) << to_string(what);
     const auto decision = std::ranges::find(job_.decisions, what, &Decision::what);
     std::set<std::string> raced;
     for (const SimulatedJob::Step& step : job_.steps) {

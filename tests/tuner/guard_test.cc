@@ -89,7 +89,7 @@ TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
   EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
   EXPECT_EQ(job.label_in_force(), "bf16");
   EXPECT_EQ(job.epoch(), epoch + 1);
-  EXPECT_EQ(job.decided("over error budget"), std::vector<std::string>{"sparse, bucket 1: 0.75, allowed 0.5"});
+  EXPECT_EQ(job.decided(What::over_error_budget), std::vector<std::string>{"sparse, bucket 1: 0.75, allowed 0.5"});
   EXPECT_FALSE(job.tuner->outcome().committed);
   EXPECT_EQ(job.tuner->outcome().label, "bf16");
   EXPECT_EQ(job.tuner->chosen().label, "bf16");
@@ -101,9 +101,9 @@ TEST(Guard, ThenTheSameWithThatBucketUncompressedIsConfirmedAndTakesItsPlace) {
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
   for (int i = 0; i < 400; ++i) job.one_step();
-  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", kRepaired));
-  EXPECT_THAT(job.decided("repair"), ElementsAre(kRepaired));
-  EXPECT_EQ(job.decided("race won").size(), 1U) << "without a search";
+  EXPECT_THAT(job.decided(What::commit), ElementsAre("sparse", kRepaired));
+  EXPECT_THAT(job.decided(What::repair), ElementsAre(kRepaired));
+  EXPECT_EQ(job.decided(What::race_won).size(), 1U) << "without a search";
   EXPECT_EQ(job.label_in_force(), kRepaired);
   const core::Strategy& strategy = job.strategy_in_force();
   ASSERT_EQ(strategy.buckets.size(), 3U);
@@ -124,13 +124,13 @@ TEST(Guard, WithoutAProvenGainTheBaselineStaysAndOthersAreLookedFor) {
   SimulatedJob job = make_job(over_from(from), {}, {{kRepaired, 101}});
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
-  for (int i = 0; i < 300 && job.decided("keep baseline").empty(); ++i) job.one_step();
+  for (int i = 0; i < 300 && job.decided(What::keep_baseline).empty(); ++i) job.one_step();
   for (int i = 0; i < 5; ++i) job.one_step();
-  EXPECT_THAT(job.decided("not confirmed"), ElementsAre(kRepaired));
-  EXPECT_THAT(job.decided("keep baseline"), ElementsAre("no gain was confirmed"));
+  EXPECT_THAT(job.decided(What::not_confirmed), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided(What::keep_baseline), ElementsAre("no gain was confirmed"));
   EXPECT_EQ(job.label_in_force(), "bf16");
   for (int i = 0; i < 4000; ++i) job.one_step();
-  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", "merged"));
+  EXPECT_THAT(job.decided(What::commit), ElementsAre("sparse", "merged"));
   EXPECT_EQ(job.label_in_force(), "merged");
 }
 
@@ -142,8 +142,8 @@ TEST(Guard, WhatCanNotBePreparedLeavesTheBaseline) {
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
   for (int i = 0; i < 100; ++i) job.one_step();
-  EXPECT_THAT(job.decided("prepare failed"), ElementsAre(kRepaired));
-  EXPECT_THAT(job.decided("keep baseline"), ElementsAre(HasSubstr("could not be prepared")));
+  EXPECT_THAT(job.decided(What::prepare_failed), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided(What::keep_baseline), ElementsAre(HasSubstr("could not be prepared")));
   EXPECT_EQ(job.label_in_force(), "bf16");
 }
 
@@ -161,8 +161,8 @@ TEST(Guard, ASecondBucketIsReplacedTheSameWay) {
     job.run(/*more=*/60);
     from = static_cast<int64_t>(job.steps.size());
     for (int i = 0; i < 700; ++i) job.one_step();
-    EXPECT_THAT(job.decided("repair"), ElementsAre(kRepaired, kRepaired + ", 0")) << after;
-    EXPECT_THAT(job.decided("residual runs away"), ElementsAre(kRepaired + ", bucket 0: 40, allowed 30")) << after;
+    EXPECT_THAT(job.decided(What::repair), ElementsAre(kRepaired, kRepaired + ", 0")) << after;
+    EXPECT_THAT(job.decided(What::residual_runs_away), ElementsAre(kRepaired + ", bucket 0: 40, allowed 30")) << after;
     EXPECT_EQ(job.label_in_force(), kRepaired + ", 0") << after;
     for (size_t b = 0; b < 3; ++b) {
       EXPECT_EQ(job.strategy_in_force().buckets[b].option.codecs.empty(), b < 2) << after;
@@ -181,10 +181,10 @@ TEST(Guard, LaterSearchesUseTheCompressorElsewhereOnly) {
   job.run(/*more=*/60);
   from = static_cast<int64_t>(job.steps.size());
   for (int i = 0; i < 4000; ++i) job.one_step();
-  EXPECT_THAT(job.decided("not confirmed"), ElementsAre(kRepaired));
-  EXPECT_THAT(job.decided("commit"), ElementsAre("sparse", kRepaired));
+  EXPECT_THAT(job.decided(What::not_confirmed), ElementsAre(kRepaired));
+  EXPECT_THAT(job.decided(What::commit), ElementsAre("sparse", kRepaired));
   EXPECT_LE(last_step_of(job, "sparse"), from + kLead);
-  const std::vector<std::string> measured = job.decided("measure");
+  const std::vector<std::string> measured = job.decided(What::measure);
   EXPECT_THAT(measured, ElementsAre("merged", "sparse", kRepaired, "merged"));
 }
 
@@ -192,9 +192,9 @@ TEST(Guard, ACandidateOverItsBudgetIsNotCommittedHoweverFast) {
   const int64_t from = 0;
   SimulatedJob job = make_job(over_from(from));
   job.run(/*more=*/20);
-  EXPECT_THAT(job.decided("commit"), ElementsAre("merged"));
-  EXPECT_EQ(job.decided("over error budget").size(), 1U) << "said once";
-  EXPECT_THAT(job.decided("confirm"), Not(Contains("sparse")));
+  EXPECT_THAT(job.decided(What::commit), ElementsAre("merged"));
+  EXPECT_EQ(job.decided(What::over_error_budget).size(), 1U) << "said once";
+  EXPECT_THAT(job.decided(What::confirm), Not(Contains("sparse")));
   const auto runs = std::ranges::count_if(job.steps, [](const auto& step) { return step.label == "sparse"; });
   EXPECT_LE(runs, 12) << "its one trial";
 }
@@ -222,7 +222,7 @@ TEST(Guard, AProposalOfWhichNothingMayRunDoesNotEndTheSearch) {
     const int64_t from = 0;
     SimulatedJob job(over_from(from), times(), script, {kFull, kHalf});
     job.run(/*more=*/20);
-    EXPECT_THAT(job.decided("commit"), ElementsAre("merged")) << again;
+    EXPECT_THAT(job.decided(What::commit), ElementsAre("merged")) << again;
   }
 }
 
@@ -231,7 +231,7 @@ TEST(Guard, APolicyThatProposesNothingElseIsNotAskedForEver) {
   SimulatedJob job(over_from(from), times(), std::vector<policies::Proposal>(10'000, {{kSparse}, false}),
                    {kFull, kHalf});
   job.run(/*more=*/20);
-  EXPECT_THAT(job.decided("keep baseline"), ElementsAre("nothing looks faster"));
+  EXPECT_THAT(job.decided(What::keep_baseline), ElementsAre("nothing looks faster"));
 }
 
 TEST(Guard, AnImportedStrategyOverItsBudgetIsDropped) {
@@ -239,7 +239,7 @@ TEST(Guard, AnImportedStrategyOverItsBudgetIsDropped) {
     SimulatedJob job = make_job(over_from(from), kSparse);
     job.run(/*more=*/40);
     EXPECT_LE(last_step_of(job, "sparse"), first_over(job, from) + kLead) << from;
-    EXPECT_THAT(job.decided("over error budget"), ElementsAre("sparse, bucket 1: 0.75, allowed 0.5")) << from;
+    EXPECT_THAT(job.decided(What::over_error_budget), ElementsAre("sparse, bucket 1: 0.75, allowed 0.5")) << from;
     EXPECT_NE(job.label_in_force(), "sparse") << from;
   }
 }
@@ -254,7 +254,7 @@ TEST(Guard, APinnedStrategyGivesWayToo) {
   EXPECT_EQ(job.label_in_force(), "fp32");
   EXPECT_EQ(job.epoch(), 2);
   ASSERT_EQ(job.decisions.size(), 1U);
-  EXPECT_EQ(job.decisions[0].what, "residual runs away");
+  EXPECT_EQ(job.decisions[0].what, What::residual_runs_away);
   EXPECT_NEAR(job.decisions[0].value, 31, 1e-3);
   EXPECT_THAT(job.decisions[0].label, HasSubstr("sparse, bucket 0: 31, allowed 30"));
 }
@@ -266,7 +266,7 @@ TEST(Guard, WhatCanNotBeIsIgnored) {
     SimulatedJob job = make_job(over_from(from, excess));
     job.run(/*more=*/60);
     EXPECT_EQ(job.label_in_force(), "sparse");
-    EXPECT_THAT(job.decided("over error budget"), IsEmpty());
+    EXPECT_THAT(job.decided(What::over_error_budget), IsEmpty());
   }
   JobOptions options;
   options.excess = [](int64_t, const std::string& label) { return label == "sparse" ? core::Excess() : kError; };

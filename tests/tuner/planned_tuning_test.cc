@@ -106,8 +106,8 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
   std::map<std::string, double> predicted;
   int pairs = 0;
   for (const Decision& decision : run.decisions) {
-    if (decision.what == "predict") predicted[decision.label] = decision.value;
-    if (decision.what != "measure" || decision.value == 0) continue;
+    if (decision.what == What::predict) predicted[decision.label] = decision.value;
+    if (decision.what != What::measure || decision.value == 0) continue;
     ASSERT_TRUE(predicted.contains(decision.label)) << decision.label;
     // What never ran looks cheaper than it is.
     EXPECT_NEAR(predicted[decision.label], decision.value, 0.4 * decision.value) << decision.label;
@@ -147,7 +147,7 @@ TEST(PlannedTunings, InterruptedTheyDecideAsIfTheyHadNotBeen) {
   const TimelineJob job = reference_job(20, Fidelity::lossy, 4);
   SimulatedJob whole = tuning(job, "auto", 1);
   for (int64_t step = 0; step < kEnd; ++step) whole.one_step();
-  ASSERT_FALSE(whole.decided("commit").empty());
+  ASSERT_FALSE(whole.decided(What::commit).empty());
   for (int64_t at = 3; at < kEnd; at += 13) {
     SimulatedJob run = tuning(job, "auto", 1);
     for (int64_t step = 0; step < at; ++step) run.one_step();

@@ -68,16 +68,17 @@ TEST(ProgressLines, TheLastSaysWhatWasInForceWhereNothingWasDecided) {
 }
 
 TEST(ProgressLines, OfADriftInWords) {
-  const auto line = [](const char* what, double value) {
+  using What = Decision::What;
+  const auto line = [](What what, double value) {
     return change_line({.step = 900, .stage = Stage::watch, .what = what, .label = "bf16 all_reduce", .value = value});
   };
-  EXPECT_EQ(line("drift", std::log(1.25)), "gradtune: step 900: steps take 25 % longer than before");
-  EXPECT_EQ(line("link", std::log(0.8)), "gradtune: step 900: collectives take 20 % less than before");
-  EXPECT_EQ(line("straggler", 3), "gradtune: step 900: rank 3 computes longer than it did and holds up the others");
-  EXPECT_EQ(line("drop committed", -0.1),
+  EXPECT_EQ(line(What::drift, std::log(1.25)), "gradtune: step 900: steps take 25 % longer than before");
+  EXPECT_EQ(line(What::link, std::log(0.8)), "gradtune: step 900: collectives take 20 % less than before");
+  EXPECT_EQ(line(What::straggler, 3), "gradtune: step 900: rank 3 computes longer than it did and holds up the others");
+  EXPECT_EQ(line(What::drop_committed, -0.1),
             "gradtune: step 900: bf16 all_reduce is not faster than the baseline any more and is dropped");
-  EXPECT_EQ(line("keep committed", 100), "gradtune: step 900: bf16 all_reduce stays");
-  EXPECT_EQ(line("measure", 100), "");
+  EXPECT_EQ(line(What::keep_committed, 100), "gradtune: step 900: bf16 all_reduce stays");
+  EXPECT_EQ(line(What::measure, 100), "");
 }
 
 TEST(ProgressLines, TheLiveOneClampsWhatItIsTold) {

@@ -32,12 +32,12 @@ TEST(Retune, ASlowerLinkLeadsToTheStrategyThatIsBestThere) {
   job.decide();
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.steps(300);
-  EXPECT_THAT(job->decided("drift"), IsEmpty());
+  EXPECT_THAT(job->decided(What::drift), IsEmpty());
   const int64_t changed = static_cast<int64_t>(job->steps.size());
   job.change_now();
   job.steps(400);
-  EXPECT_THAT(job->decided("ranking changed"), ElementsAre("topk"));
-  EXPECT_THAT(job->decided("commit"), ElementsAre("bf16 merged", "topk"));
+  EXPECT_THAT(job->decided(What::ranking_changed), ElementsAre("topk"));
+  EXPECT_THAT(job->decided(What::commit), ElementsAre("bf16 merged", "topk"));
   EXPECT_EQ(job->label_in_force(), "topk");
   EXPECT_LE(job.settled("topk") - changed, 290);
   const Outcome& outcome = job->tuner->outcome();
@@ -54,8 +54,8 @@ TEST(Retune, AFasterLinkLeadsBackToWhatIsLessLossy) {
   const int64_t changed = static_cast<int64_t>(job->steps.size());
   job.change_now();
   job.steps(700);
-  EXPECT_THAT(job->decided("drop committed"), ElementsAre("topk"));
-  const auto dropped = std::ranges::find(job->decisions, "drop committed", &Decision::what);
+  EXPECT_THAT(job->decided(What::drop_committed), ElementsAre("topk"));
+  const auto dropped = std::ranges::find(job->decisions, What::drop_committed, &Decision::what);
   EXPECT_LE(dropped->step - changed, 150);
   EXPECT_THAT(job->label_in_force(), AnyOf("bf16 merged", "bf16"));
 }
@@ -83,7 +83,7 @@ TEST(Retune, WhatIsHiddenShowsInTheTimeOfCollectives) {
   for (int i = 0; i < 300; ++i) told.one_step();
   at = static_cast<int64_t>(told.steps.size());
   for (int i = 0; i < 500; ++i) told.one_step();
-  EXPECT_THAT(told.decided("link"), ElementsAre("topk"));
+  EXPECT_THAT(told.decided(What::link), ElementsAre("topk"));
   EXPECT_EQ(told.label_in_force(), "bf16 merged");
 }
 
@@ -96,11 +96,11 @@ TEST(Retune, AnUnchangedRankingKeepsWhatRuns) {
   job.steps(300);
   job.change_now();
   job.steps(1'500);
-  EXPECT_THAT(job->decided("drift"), ElementsAre("topk"));
-  EXPECT_THAT(job->decided("audit"), Contains("topk"));
-  EXPECT_THAT(job->decided("commit"), ElementsAre("topk"));
-  EXPECT_THAT(job->decided("ranking changed"), IsEmpty());
-  EXPECT_THAT(job->decided("relation changed"), IsEmpty());
+  EXPECT_THAT(job->decided(What::drift), ElementsAre("topk"));
+  EXPECT_THAT(job->decided(What::audit), Contains("topk"));
+  EXPECT_THAT(job->decided(What::commit), ElementsAre("topk"));
+  EXPECT_THAT(job->decided(What::ranking_changed), IsEmpty());
+  EXPECT_THAT(job->decided(What::relation_changed), IsEmpty());
   EXPECT_EQ(job->label_in_force(), "topk");
   EXPECT_TRUE(job->tuner->outcome().committed);
 }
@@ -129,7 +129,7 @@ TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
   JobOfSearches job({.before = fast, .after = slow}, {{kMerged, kSparse}, arms});
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change(&Change::at);
-  const std::set<std::string> raced = job.raced_after("ranking changed");
+  const std::set<std::string> raced = job.raced_after(What::ranking_changed);
   EXPECT_THAT(raced, SizeIs(8)) << "the baseline is one of them";
   EXPECT_THAT(raced, Contains("bf16 merged"));
   EXPECT_THAT(raced, Contains("topk"));
@@ -146,8 +146,8 @@ TEST(Retune, WhereWhatRunsIsToTheBaselineWhatItWasNotThereIsANewSearchAtOnce) {
   JobOfSearches job({.before = fast, .after = slow}, {{kMerged, kSparse}, {sliced}});
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change(&Change::at);
-  EXPECT_THAT(job->decided("relation changed"), ElementsAre("bf16 merged"));
-  EXPECT_THAT(job.raced_after("relation changed"), UnorderedElementsAre("bf16", "bf16 merged", "fp32 sliced"));
+  EXPECT_THAT(job->decided(What::relation_changed), ElementsAre("bf16 merged"));
+  EXPECT_THAT(job.raced_after(What::relation_changed), UnorderedElementsAre("bf16", "bf16 merged", "fp32 sliced"));
   EXPECT_EQ(job->label_in_force(), "fp32 sliced");
 }
 
@@ -155,7 +155,7 @@ TEST(Retune, WhatChangedTheRankingRacesWhatTheNextSearchFinds) {
   JobOfSearches job({.before = kFast, .after = kSlow}, {{kMerged, kSparse}, {kMerged}});
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change(&Change::at);
-  EXPECT_THAT(job->decided("ranking changed"), ElementsAre("topk"));
+  EXPECT_THAT(job->decided(What::ranking_changed), ElementsAre("topk"));
   EXPECT_EQ(job->label_in_force(), "topk");
 }
 
@@ -167,7 +167,7 @@ TEST(Retune, BothThatWereLeftAtTheEndRaceWhatTheNextSearchFinds) {
   JobOfSearches job({.before = fast, .after = slow}, {{kMerged, kSparse, sliced}, {kMerged}});
   ASSERT_EQ(job->label_in_force(), "bf16 merged");
   job.change(&Change::at);
-  const std::set<std::string> raced = job.raced_after("ranking changed");
+  const std::set<std::string> raced = job.raced_after(What::ranking_changed);
   EXPECT_THAT(raced, Contains("topk"));
   EXPECT_THAT(raced, Contains("fp32 sliced"));
   EXPECT_THAT(job->label_in_force(), AnyOf("topk", "fp32 sliced"));
@@ -193,9 +193,9 @@ TEST(Retune, ASlowRankIsNamedAndNotBlamedOnTheStrategy) {
   for (int i = 0; i < 300; ++i) job.one_step();
   slow_from = static_cast<int64_t>(job.steps.size());
   for (int i = 0; i < 300; ++i) job.one_step();
-  ASSERT_THAT(job.decided("straggler"), ElementsAre("bf16 merged"));
+  ASSERT_THAT(job.decided(What::straggler), ElementsAre("bf16 merged"));
   EXPECT_EQ(job.decisions.back().value, 2);
-  EXPECT_THAT(job.decided("audit"), IsEmpty());
+  EXPECT_THAT(job.decided(What::audit), IsEmpty());
 }
 
 TEST(Retune, ASlowRankIsNamedByAnAuditThatComesBeforeTheAlarm) {
@@ -209,8 +209,8 @@ TEST(Retune, ASlowRankIsNamedByAnAuditThatComesBeforeTheAlarm) {
     SimulatedJob job(options, kFast, {{{kMerged, kSparse}, true}}, {kFull, kHalf});
     while (job.tuner->stage() != Stage::watch) job.one_step();
     while (job.tuner->stage() != Stage::audit) job.one_step();
-    EXPECT_EQ(job.decided("straggler").size(), slow_from == kNever ? 0U : 1U);
-    EXPECT_THAT(job.decided("drift"), IsEmpty());
+    EXPECT_EQ(job.decided(What::straggler).size(), slow_from == kNever ? 0U : 1U);
+    EXPECT_THAT(job.decided(What::drift), IsEmpty());
     return static_cast<int64_t>(job.steps.size());
   };
   const int64_t by_the_clock = next_audit();
@@ -224,7 +224,7 @@ TEST(Retune, TurnedOffItOnlyTells) {
   job.steps(300);
   job.change_now();
   job.steps(300);
-  EXPECT_THAT(job->decided("drift"), ElementsAre("bf16 merged"));
+  EXPECT_THAT(job->decided(What::drift), ElementsAre("bf16 merged"));
   EXPECT_EQ(job->label_in_force(), "bf16 merged");
   EXPECT_EQ(job->steps.back().stage, Stage::watch);
 }
@@ -274,8 +274,8 @@ TEST(Retune, IdenticalCandidatesAreCommittedInAtMostFivePercentOfRunsThatAreTune
     options.factor = [](int64_t step, const std::string&) { return step / 700 % 2 == 1 ? 1.4 : 1.0; };
     SimulatedJob job(options, ms, {{arms, false}, {arms, true}}, {candidate("baseline", 0)});
     for (int i = 0; i < 7'000; ++i) job.one_step();
-    committed += job.decided("commit").empty() ? 0 : 1;
-    looks += static_cast<int>(job.decided("look again").size());
+    committed += job.decided(What::commit).empty() ? 0 : 1;
+    looks += static_cast<int>(job.decided(What::look_again).size());
   }
   EXPECT_GE(looks, kRuns) << "or nothing was tried";
   RecordProperty("committed", committed);

@@ -28,6 +28,8 @@
 
 namespace gradtune::tuner {
 
+using What = Decision::What;
+
 // A strategy that differs from all others of another number; only its compressor means something to the tuner.
 inline policies::Candidate candidate(const std::string& label, int number, const std::string& codec = "",
                                      size_t buckets = 1) {
@@ -267,7 +269,7 @@ class SimulatedJob {
   const core::Strategy& strategy_in_force() const { return slots_.at(ranks_[0].slot()).strategy; }
   int64_t epoch() const { return ranks_[0].epoch(); }
   double true_ms(const std::string& label) const { return true_ms_.at(label); }
-  std::vector<std::string> decided(const std::string& what) const {
+  std::vector<std::string> decided(What what) const {
     std::vector<std::string> labels;
     for (const Decision& decision : decisions) {
       if (decision.what == what) labels.push_back(decision.label);

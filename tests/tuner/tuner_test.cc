@@ -48,7 +48,7 @@ int steps_of(const SimulatedJob& job, const std::string& label) {
 
 bool ends_with_baseline(const SimulatedJob& job, const std::string& why) {
   return !job.tuner->outcome().committed && job.label_in_force() == "baseline" &&
-         job.decided("keep baseline") == std::vector<std::string>{why};
+         job.decided(What::keep_baseline) == std::vector<std::string>{why};
 }
 
 TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
@@ -79,8 +79,8 @@ TEST(Tuner, WhatIsOnlyFasterThanTheSlowerBaselineIsNotCommitted) {
   SimulatedJob job(options, ms, measured(arms(2)), {candidate("first", 1), kBaseline});
   job.run(20);
   EXPECT_FALSE(job.tuner->outcome().committed);
-  EXPECT_THAT(job.decided("baseline"), ElementsAre("baseline", "first"));
-  EXPECT_THAT(job.decided("not confirmed"), ElementsAre("arm0"));
+  EXPECT_THAT(job.decided(What::baseline), ElementsAre("baseline", "first"));
+  EXPECT_THAT(job.decided(What::not_confirmed), ElementsAre("arm0"));
   EXPECT_EQ("first", job.label_in_force()) << "the faster baseline stays";
   EXPECT_NEAR(100, job.tuner->outcome().baseline_ms, 1e-9);
 
@@ -99,15 +99,15 @@ TEST(Tuner, TheJournalTellsTheIntervalOfEveryConfirmation) {
     options.noise = {.cv = 0.05};
     SimulatedJob job(options, times(100, {97}), measured(arms(1)), {kBaseline});
     job.run(20);
-    if (job.decided("confirm").empty()) continue;
-    std::map<std::string, double> values;
+    if (job.decided(What::confirm).empty()) continue;
+    std::map<What, double> values;
     for (const Decision& decision : job.decisions) values[decision.what] = decision.value;
-    EXPECT_LT(values.at("gain at least"), values.at("gain at most"));
-    EXPECT_LT(values.at("gain at least"), 0.08);
-    EXPECT_GT(values.at("gain at most"), -0.02);
+    EXPECT_LT(values.at(What::gain_at_least), values.at(What::gain_at_most));
+    EXPECT_LT(values.at(What::gain_at_least), 0.08);
+    EXPECT_GT(values.at(What::gain_at_most), -0.02);
     const Outcome& outcome = job.tuner->outcome();
-    EXPECT_EQ(outcome.gain_low, outcome.committed ? values.at("gain at least") : 0);
-    EXPECT_EQ(outcome.gain_high, outcome.committed ? values.at("gain at most") : 0);
+    EXPECT_EQ(outcome.gain_low, outcome.committed ? values.at(What::gain_at_least) : 0);
+    EXPECT_EQ(outcome.gain_high, outcome.committed ? values.at(What::gain_at_most) : 0);
     ++(outcome.committed ? committed : kept);
   }
   EXPECT_GT(committed, 5);
@@ -125,7 +125,7 @@ TEST(Tuner, WhatIsTriedIsNotChosen) {
   const std::vector<Candidate> two = arms(2);
   SimulatedJob imported({}, times(100, {95, 80}), measured({two[1]}), {kBaseline}, candidate("arm0", 10, "bf16"));
   while (imported.tuner->stage() != Stage::watch) {
-    const bool is_dropped = !imported.decided("drop imported").empty();
+    const bool is_dropped = !imported.decided(What::drop_imported).empty();
     EXPECT_EQ(is_dropped ? "baseline" : "arm0", imported.tuner->chosen().label);
     imported.one_step();
   }
@@ -168,7 +168,7 @@ TEST(Tuner, TheFasterBaselineIsWhatAGainIsMeasuredAgainst) {
   ms["bf16 baseline"] = 230;
   SimulatedJob job({}, ms, measured(arms(1)), {kBaseline, kHalf});
   job.run();
-  EXPECT_THAT(job.decided("baseline"), ElementsAre("bf16 baseline"));
+  EXPECT_THAT(job.decided(What::baseline), ElementsAre("bf16 baseline"));
   EXPECT_NEAR(1 - 190.0 / 230, job.tuner->outcome().gain, 1e-12);
   EXPECT_LE(steps_of(job, "baseline"), 10);
 }
@@ -214,7 +214,7 @@ TEST(Tuner, ASlowCandidateIsCutShortAndNotRaced) {
   job.run();
   EXPECT_EQ(4, steps_of(job, "arm1")) << "its first step holds the preparation of the next, and says nothing";
   EXPECT_EQ(4, steps_of(job, "arm2"));
-  EXPECT_THAT(job.decided("eliminate"), ElementsAre("arm1", "arm2"));
+  EXPECT_THAT(job.decided(What::eliminate), ElementsAre("arm1", "arm2"));
   EXPECT_EQ("arm0", job.label_in_force());
 }
 
@@ -261,7 +261,7 @@ TEST(Tuner, WhatCanNotBePreparedIsLeftOut) {
     job.run(20);
     EXPECT_EQ("arm0", job.label_in_force());
     EXPECT_EQ(2, job.learned.size());
-    EXPECT_THAT(job.decided("prepare failed"), ElementsAre("arm1", "arm3", "arm1", "arm3"));
+    EXPECT_THAT(job.decided(What::prepare_failed), ElementsAre("arm1", "arm3", "arm1", "arm3"));
     EXPECT_EQ(2, job.held.size()) << "baseline and winner";
   }
 }
@@ -336,7 +336,7 @@ TEST(Tuner, AnImportedStrategyThatDoesNotHoldIsDroppedAndTuningBegins) {
     if (ms == 95) options.nonfinite = [](int64_t, const std::string& label) { return label == "arm0"; };
     SimulatedJob job(options, times(100, {ms, 80}), measured({two[1]}), {kBaseline}, two[0]);
     job.run(20);
-    EXPECT_EQ(1, job.decided("drop imported").size());
+    EXPECT_EQ(1, job.decided(What::drop_imported).size());
     EXPECT_EQ("arm1", job.label_in_force());
     EXPECT_THAT(job.held, Not(Contains(kImportedSlot)));
   }

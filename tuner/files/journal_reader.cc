@@ -65,7 +65,7 @@ class Parser {
     if (kind == "step") return read_step(value.value());
     if (kind == "plan") return read_plan(value.value(), line);
     if (kind == "timing") return read_timing(value.value());
-    if (kind == "decision") return file_.decided.emplace_back(line), void();
+    if (kind == "decision") return read_decision(value.value(), line);
     in_.fail(at("kind"), fmt::format("table, step, plan, decision or timing is needed, found \"{}\"", kind));
   }
 
@@ -197,6 +197,13 @@ class Parser {
     slots_[slot] = strategy.value().strategy;
     if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
     file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
+  }
+
+  void read_decision(const JsonValue& value, std::string_view line) {
+    const JsonObject& decision = in_.object(value, where_, {"kind", "step", "stage", "what", "label", "value"});
+    const std::string what = text(decision, "what");
+    if (in_.ok() && !parse_what(what)) in_.fail(at("what"), fmt::format("\"{}\" is not known", what));
+    file_.decided.emplace_back(line);
   }
 
   void read_timing(const JsonValue& value) {

@@ -97,7 +97,7 @@ std::string journal_line(const Decision& decision) {
   return dump({{"kind", "decision"},
                {"step", decision.step},
                {"stage", to_string(decision.stage)},
-               {"what", decision.what},
+               {"what", to_string(decision.what)},
                {"label", decision.label},
                {"value", decision.value}});
 }

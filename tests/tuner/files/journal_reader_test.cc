@@ -32,7 +32,7 @@ constexpr core::StepReport kReport{.step = 0,
 std::string journal() {
   return journal_header(job(), "loopback") + "\n" + journal_line(job().table) + "\n" +
          journal_line(kReport, Stage::observe) + "\n" +
-         journal_line(Decision{0, Stage::observe, "baseline", "all_reduce", 10}) + "\n";
+         journal_line(Decision{0, Stage::observe, Decision::What::baseline, "all_reduce", 10}) + "\n";
 }
 
 std::string error_of(std::string text, std::string_view what, std::string_view with) {
@@ -204,6 +204,8 @@ TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
   EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
               HasSubstr("line 4: kind: table, step, plan, decision or timing is needed, found \"guess\""));
+  EXPECT_THAT(error_of(text, R"("what":"baseline")", R"("what":"guess")"),
+              HasSubstr("line 4: what: \"guess\" is not known"));
   EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));
   EXPECT_THAT(error_of(text, journal_line(job().table) + "\n", ""),
               HasSubstr("line 2: a table is needed before the first step"));

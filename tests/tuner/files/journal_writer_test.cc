@@ -68,12 +68,13 @@ TEST(JournalLine, OfAStep) {
 
 TEST(JournalLine, OfADecision) {
   EXPECT_EQ(
-      journal_line(Decision{40, Stage::confirm, "commit", "bf16 \"gather\"", 0.125}),
+      journal_line(Decision{40, Stage::confirm, Decision::What::commit, "bf16 \"gather\"", 0.125}),
       R"({"kind":"decision","step":40,"stage":"confirm","what":"commit","label":"bf16 \"gather\"","value":0.125})");
 }
 
 TEST(JournalLine, ANumberThatJsonDoesNotHaveIsNull) {
-  EXPECT_THAT(journal_line(Decision{1, Stage::observe, "x", "", std::nan("")}), HasSubstr("\"value\":null"));
+  EXPECT_THAT(journal_line(Decision{1, Stage::observe, Decision::What::measure, "", std::nan("")}),
+              HasSubstr("\"value\":null"));
 }
 
 TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
@@ -102,7 +103,8 @@ TEST_F(WrittenJournal, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
     ASSERT_TRUE(journal.ok()) << journal.error().message;
     EXPECT_EQ(content(), header() + "\n") << "at once, so that a job that dies early leaves it";
     for (int64_t step = 0; step < 100; ++step) {
-      EXPECT_TRUE(journal.value()->write(journal_line(Decision{step, Stage::race, "measure", "a", 1})).ok());
+      EXPECT_TRUE(
+          journal.value()->write(journal_line(Decision{step, Stage::race, Decision::What::measure, "a", 1})).ok());
     }
   }
   std::istringstream lines(content());

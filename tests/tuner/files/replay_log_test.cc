@@ -197,7 +197,7 @@ TEST_P(Interrupted, AtAnyStepItDecidesAsIfItHadNotBeen) {
   SCOPED_TRACE(scenario.name);
   SimulatedJob whole = job_of(scenario);
   for (int64_t step = 0; step < scenario.steps; ++step) whole.one_step();
-  ASSERT_GE(whole.decided("commit").size(), GetParam() == 3 ? 2u : 1u) << "there was something to decide";
+  ASSERT_GE(whole.decided(What::commit).size(), GetParam() == 3 ? 2u : 1u) << "there was something to decide";
   std::set<Stage> interrupted;
   for (int64_t at = 0; at < scenario.steps; at += scenario.every) {
     SimulatedJob job = job_of(scenario);

@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the tuner decides, one line of the journal each: why a command was given. Leaves open who is told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gradtune::tuner {
+
+enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch, audit };
+std::string_view to_string(Stage stage);
+
+struct Decision {
+  // The label is the strategy that the decision is about, if any, where nothing else is said.
+  enum class What : uint8_t {
+    // While it observes.
+    compute_slowest,  // value: median of the slowest rank's forward and backward, ms
+    compute_fastest,  // value: the same of the fastest rank
+    baseline,         // gains are measured against this one. value: its step time, ms. Again where a confirmation shows
+                      // that the other one is faster
+    // While it searches.
+    prepare_failed,
+    predict,    // value: its step time as the policy expected it before it ran, ms
+    measure,    // value: median of a block, ms; 0 if it could not be scored
+    eliminate,  // value: how far it is behind the best, log-ratio
+    race_won,   // value: its gain as the race saw it, log-ratio
+    // While it confirms.
+    confirm,         // value: pairs
+    gain_at_least,   // value: lower end of the two-sided 95 % interval, whatever follows from it
+    gain_at_most,    // value: upper end of that interval
+    commit,          // value: the confirmed gain
+    not_confirmed,   // value: lower end of the gain's interval; above 0 if the gain is too small for what it loses
+    drop_imported,   // value: 0. label: why
+    keep_baseline,   // value: the baseline's step time, ms. label: why
+    keep_committed,  // value: its step time, ms
+    // While it watches, and after an alarm.
+    drift,             // value: logarithm of the new step time over the old one. label: the strategy in force
+    link,              // the same of the time that collectives take
+    straggler,         // value: the rank that holds up the others. label: the strategy in force
+    audit,             // value: gain over the baseline
+    drop_committed,    // value: that gain, which is too small
+    look_again,        // value: how often that was done before. label: the strategy in force
+    relation_changed,  // value: by how much it lost against the baseline since the last search, log-ratio
+    ranking_holds,     // value: 0. label: the strategy that looks best
+    ranking_changed,   // the same
+    // At any time.
+    over_error_budget,   // value: the error. label: of which strategy and bucket, and what is allowed
+    residual_runs_away,  // value: norm(residual) / norm(gradient). label: likewise
+    repair,              // value: that bucket. label: what is confirmed in place of what was committed; the baseline is
+                         // in force meanwhile
+  };
+
+  int64_t step = 0;
+  Stage stage = Stage::observe;
+  What what = What::baseline;
+  std::string label;
+  double value = 0;
+};
+
+// As journals have it: "compute slowest", "race won", ...
+std::string_view to_string(Decision::What what);
+std::optional<Decision::What> parse_what(std::string_view text);
+
+}  // namespace gradtune::tuner
