@@ -58,9 +58,9 @@ class Confirmation {
   Claim claim() const;  // once it is over
 
  private:
-  const std::vector<int32_t> slots_;  // the winner and the baselines
-  const int wanted_;
-  const double error_;
+  std::vector<int32_t> slots_;  // the winner and the baselines
+  int wanted_;
+  double error_;
   core::Rng rng_;
   std::vector<std::vector<double>> pairs_;  // logarithms of step times, in the order of the slots
 };

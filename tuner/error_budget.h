@@ -3,7 +3,7 @@
 //
 // Whether the compression of each bucket is still what it was when its strategy was chosen: a guard against change, on
 // each rank, fed with what the rank's own steps lost. What it finds travels in the control word, reduced to the worst
-// of all ranks (agreement.h), and the tuner answers (guard.cc). It bounds error, not accuracy: across compressors the
+// of all ranks (agreement.h), and the tuner answers (tuner_core_repair.cc). It bounds error, not accuracy: across compressors the
 // error says nothing of that (codecs reference, section 15).
 //
 // Rules, for a bucket. Medians are of the last kSteps steps.
@@ -15,7 +15,7 @@
 //             kLeastGrown and has doubled within kGrowthSteps, the first kGrowthSteps after the commit left out, in
 //             which every residual grows.
 // What was learned of a bucket holds for every strategy committed next that has the same bucket in its place: same
-// slices, same option. So it does where another bucket was replaced (guard.cc).
+// slices, same option. So it does where another bucket was replaced (tuner_core_repair.cc).
 //
 // Its state is plain data that goes into checkpoints: what it finds after a restore is what it would have found without.
 // Leaves open what follows.

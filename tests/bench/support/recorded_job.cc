@@ -39,7 +39,7 @@ std::vector<double> without_first(std::vector<double> values) {
   return values;
 }
 
-// Rank 0's way from the first step to a choice, as tuner/stages.cc goes it.
+// Rank 0's way from the first step to a choice, as tuner/tuner_core_search.cc goes it.
 class TunerDriver {
  public:
   TunerDriver(RecordedRank& rank, const Flags& flags, const core::GradientTable& table) : rank_(rank), flags_(flags) {

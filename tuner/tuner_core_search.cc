@@ -13,19 +13,10 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr size_t kMostOfAKind = 3;  // that may race again later
-constexpr int kMostAsked = 64;      // one proposal after the other of which nothing may run
-constexpr double kBehind = 1.25;    // times the fastest finalist, as measured before: not worth a place in the race
+constexpr int kMostAsked = 64;    // one proposal after the other of which nothing may run
+constexpr double kBehind = 1.25;  // times the fastest finalist, as measured before: not worth a place in the race
 
 }  // namespace
-
-Kind kind_of(const core::Strategy& strategy) {
-  Kind kind;
-  for (const core::Bucket& bucket : strategy.buckets) {
-    for (const core::CompressorSpec& codec : bucket.option.codecs) kind.insert(core::to_string(codec));
-  }
-  return kind;
-}
 
 void Tuner::Core::note(const Score& block) {
   Score score = block;
@@ -33,17 +24,14 @@ void Tuner::Core::note(const Score& block) {
   scores_.push_back(score);
   if (score.step_ms) slots_.measured(score.slot, *score.step_ms);
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
-  if (stage_ != Stage::partition || !slots_.contains(score.slot)) return;
+  if (!is_in<Searching>() || !slots_.contains(score.slot)) return;
   const Entry& entry = slots_.at(score.slot);
   if (entry.candidate->predicted_ms) decide(What::predict, entry.candidate->label, *entry.candidate->predicted_ms);
   decide(What::measure, entry.candidate->label, score.step_ms.value_or(0));
   if (!score.step_ms) return slots_.release(score.slot);
-  policy_->learn({.strategy_hash = proposed_.at(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
-  std::vector<Best>& best = kinds_[kind_of(entry.candidate->strategy)];
-  std::erase_if(best, [&](const Best& other) { return core::hash(other.candidate.strategy) == entry.hash; });
-  const auto place = std::ranges::upper_bound(best, *score.step_ms, {}, &Best::step_ms);
-  best.insert(place, Best{*entry.candidate, *score.step_ms});
-  if (best.size() > kMostOfAKind) best.pop_back();
+  policy_->learn(
+      {.strategy_hash = contenders_.proposed_hash(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
+  contenders_.measured(*entry.candidate, *score.step_ms);
   slots_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
 }
 
@@ -55,20 +43,18 @@ void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops)
 
 void Tuner::Core::advance() {
   const std::vector<Score> scores = std::exchange(scores_, {});
-  switch (stage_) {
-    case Stage::observe: return observe(scores);
-    case Stage::partition: return partition();
-    case Stage::race: return race(scores);
-    case Stage::confirm: return confirm(scores);
-    case Stage::audit: return audit(scores);
-    case Stage::imported:
-    case Stage::watch: return;
-  }
+  if (is_in<Observing>()) return observe(scores);
+  if (is_in<Searching>()) return search();
+  if (is_in<Racing>()) return race(scores);
+  if (is_in<Confirming>()) return confirm(scores);
+  if (is_in<Auditing>()) return audit(scores);
 }
 
 void Tuner::Core::observe(std::vector<Score> scores) {
   std::erase_if(scores, [&](const Score& score) { return score.slot >= baselines_; });
-  is_opening_ = false;
+  using Before = Observing::Before;
+  Before& before = std::get<Observing>(phase_).before;
+  if (before == Before::opening) before = Before::imported;
   observation_.score(scores);
   if (!observation_.is_over()) return run_baselines();
   baseline_ = observation_.baseline();
@@ -80,9 +66,10 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   decide(What::compute_slowest, "", observation_.compute_max_ms());
   decide(What::compute_fastest, "", observation_.compute_min_ms());
   decide(What::baseline, slots_.at(baseline_).candidate->label, observation_.baseline_ms());
-  if (importing_ && is_over(kImportedSlot)) return fall_back("it is over its error budget");
-  if (importing_) return start_race({kImportedSlot});
-  has_decided_ ? rank_again() : start_search();
+  if (before == Before::search) return start_search();
+  if (before == Before::looking) return rank_again();
+  if (is_over(kImportedSlot)) return fall_back("it is over its error budget");
+  start_race(Racing::Among::imported, {kImportedSlot});
 }
 
 // Between two blocks of the same baseline nothing is switched.
@@ -97,14 +84,14 @@ void Tuner::Core::run_baselines() {
 }
 
 void Tuner::Core::start_search() {
-  if (has_decided_) policy_ = make_policy_();
-  kinds_.clear();
-  searched_relation_ = audited_relation_;
-  stage_ = Stage::partition;
-  partition();
+  if (!policy_) policy_ = make_policy_();
+  contenders_.start_search();
+  clock_.searched();
+  phase_ = Searching{};
+  search();
 }
 
-void Tuner::Core::partition() {
+void Tuner::Core::search() {
   policies::Proposal proposal;
   std::vector<int32_t> slots;
   // Of a proposal of which nothing may run nothing is told, and the policy goes on with what it knows.
@@ -112,7 +99,7 @@ void Tuner::Core::partition() {
     proposal = policy_->propose(knowledge_);
     slots = slots_of(proposal);
   }
-  if (proposal.final || slots.empty()) return start_race(std::move(slots));
+  if (proposal.final || slots.empty()) return start_race(Racing::Among::found, std::move(slots));
   for (int32_t slot : slots) {
     if (slots_.at(slot).is_ready) {
       schedule_.add(trial_block(slot));
@@ -126,17 +113,17 @@ void Tuner::Core::partition() {
 std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
   std::vector<int32_t> slots;
   for (const policies::Candidate& proposed : proposal.candidates) {
-    const auto candidate = admitted(proposed);
+    const auto candidate = bans_.admitted(proposed);
     if (!candidate) continue;
     const int32_t slot = slots_.slot_of(*candidate);
-    proposed_[slot] = core::hash(proposed.strategy);
+    contenders_.proposed(slot, core::hash(proposed.strategy));
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
     if (is_new && (!proposal.final || slots.size() < kMostFinalists)) slots.push_back(slot);
   }
   return slots;
 }
 
-void Tuner::Core::start_race(std::vector<int32_t> finalists) {
+void Tuner::Core::start_race(Racing::Among among, std::vector<int32_t> finalists) {
   double best_ms = std::numeric_limits<double>::infinity();
   for (int32_t slot : finalists) best_ms = std::min(best_ms, slots_.at(slot).step_ms.value_or(best_ms));
   std::erase_if(finalists, [&](int32_t slot) {
@@ -147,7 +134,7 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   });
   std::vector<int32_t> holders;  // have their place whatever was found
   if (confirmed_) holders.push_back(*confirmed_);
-  for (const policies::Candidate& leader : leaders_) {
+  for (const policies::Candidate& leader : contenders_.leaders()) {
     const int32_t slot = slots_.slot_of(leader);
     if (std::ranges::find(holders, slot) == holders.end()) holders.push_back(slot);
   }
@@ -155,9 +142,8 @@ void Tuner::Core::start_race(std::vector<int32_t> finalists) {
   finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
   finalists.insert(finalists.end(), holders.begin(), holders.end());
   slots_.release_all_but(finalists);
-  stage_ = Stage::race;
   for (int32_t slot : finalists) slots_.prepare(slot);
-  finalists_ = std::move(finalists);
+  phase_ = Racing{.among = among, .finalists = std::move(finalists)};
   if (slots_.is_idle()) race({});
 }
 
@@ -170,32 +156,35 @@ Race::Arm Tuner::Core::arm(int32_t slot) const {
 }
 
 void Tuner::Core::race(const std::vector<Score>& scores) {
-  if (race_) {
-    for (const Race::Eliminated& out : race_->score(scores)) {
+  auto& [among, finalists, contest] = std::get<Racing>(phase_);
+  if (contest) {
+    for (const Race::Eliminated& out : contest->score(scores)) {
       decide(What::eliminate, slots_.at(out.slot).candidate->label, out.behind);
       slots_.release(out.slot);
     }
   } else {
     std::vector<Race::Arm> arms;
-    for (int32_t slot : finalists_) {
+    for (int32_t slot : finalists) {
       const bool may_run = slots_.contains(slot) && !is_over(slot);  // it could be prepared
       if (may_run) arms.push_back(arm(slot));
     }
-    race_.emplace(arm(baseline_), arms, rng_.fork("race"));
+    contest.emplace(arm(baseline_), arms, rng_.fork("race"));
   }
-  if (race_->is_over()) return is_ranking_ ? judge_ranking() : start_confirming();
-  run(race_->next_round(), &Core::paired_block);
+  if (contest->is_over()) return among == Racing::Among::known ? judge_ranking() : start_confirming();
+  run(contest->next_round(), &Core::paired_block);
 }
 
 void Tuner::Core::start_confirming() {
-  const auto winner = race_->winner();
+  const auto& racing = std::get<Racing>(phase_);
+  const auto winner = racing.race->winner();
   if (!winner) return fall_back("nothing looks faster");
   decide(What::race_won, slots_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
   const double error = allowed_error(confirmations_);
-  winner_ = winner->slot;
-  slots_.release_all_but({winner_});
-  stage_ = Stage::confirm;
+  slots_.release_all_but({winner->slot});
+  const bool is_imported = racing.among == Racing::Among::imported;
+  phase_ =
+      Confirming{.origin = is_imported ? Confirming::Origin::imported : Confirming::Origin::race, .slot = winner->slot};
   confirm_winner(pairs_for(*winner, error, compared_baselines().size()), error);
 }
 
@@ -212,31 +201,36 @@ void Tuner::Core::confirm_winner(int pairs, double error) {
   if (!budget_.allows(blocks * (block.dropped + block.scored))) {
     return fall_back("the budget leaves no room to confirm");
   }
-  decide(What::confirm, slots_.at(winner_).candidate->label, pairs);
+  auto& [origin, slot, confirmation] = std::get<Confirming>(phase_);
+  decide(What::confirm, slots_.at(slot).candidate->label, pairs);
   ++confirmations_;
-  confirmation_.emplace(winner_, compared_baselines(), pairs, error, rng_.fork("confirm").fork(std::to_string(step_)));
-  run(confirmation_->next_blocks(), &Core::tested_block);
+  confirmation.emplace(slot, compared_baselines(), pairs, error, rng_.fork("confirm").fork(std::to_string(step_)));
+  run(confirmation->next_blocks(), &Core::tested_block);
 }
 
 void Tuner::Core::confirm(const std::vector<Score>& scores) {
-  if (!confirmation_) return confirm_repaired();  // it was prepared
-  confirmation_->score(scores);
-  if (!confirmation_->is_over()) return run(confirmation_->next_blocks(), &Core::tested_block);
-  const Claim claim = confirmation_->claim();
+  auto& confirming = std::get<Confirming>(phase_);
+  const int32_t winner = confirming.slot;
+  if (!confirming.confirmation) return confirm_repaired();  // it was prepared
+  confirming.confirmation->score(scores);
+  if (!confirming.confirmation->is_over()) {
+    return run(confirming.confirmation->next_blocks(), &Core::tested_block);
+  }
+  const Claim claim = confirming.confirmation->claim();
   if (claim.baseline != baseline_) {
     rival_ = std::exchange(baseline_, claim.baseline);
     budget_.learn_baseline(claim.baseline_ms);
     knowledge_.baseline_ms = claim.baseline_ms;
     decide(What::baseline, slots_.at(baseline_).candidate->label, claim.baseline_ms);
   }
-  decide(What::gain_at_least, slots_.at(winner_).candidate->label, claim.gain_low);
-  decide(What::gain_at_most, slots_.at(winner_).candidate->label, claim.gain_high);
-  if (!claim.confirmed || !is_worth(winner_, claim.gain)) {
+  decide(What::gain_at_least, slots_.at(winner).candidate->label, claim.gain_low);
+  decide(What::gain_at_most, slots_.at(winner).candidate->label, claim.gain_high);
+  if (!claim.confirmed || !is_worth(winner, claim.gain)) {
     if (!confirmed_) {
       outcome_.baseline_ms = claim.baseline_ms;
       outcome_.pairs = claim.pairs;
     }
-    decide(What::not_confirmed, slots_.at(winner_).candidate->label, claim.gain_low);
+    decide(What::not_confirmed, slots_.at(winner).candidate->label, claim.gain_low);
     return fall_back(claim.confirmed ? "its gain is too small for what it loses" : "no gain was confirmed");
   }
   outcome_.baseline_ms = claim.baseline_ms;
@@ -246,14 +240,14 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   outcome_.gain = claim.gain;
   outcome_.gain_low = claim.gain_low;
   outcome_.gain_high = claim.gain_high;
-  outcome_.predicted_ms = slots_.at(winner_).candidate->predicted_ms;
+  outcome_.predicted_ms = slots_.at(winner).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
-  searched_relation_ = audited_relation_ = std::log(claim.winner_ms / claim.baseline_ms);
-  decide(What::commit, slots_.at(winner_).candidate->label, claim.gain);
+  clock_.committed(claim.winner_ms, claim.baseline_ms);
+  decide(What::commit, slots_.at(winner).candidate->label, claim.gain);
   if (confirmed_) retire_committed();
-  confirmed_ = winner_;
-  slots_.set_permanent(winner_, true);
-  conclude(winner_);
+  confirmed_ = winner;
+  slots_.set_permanent(winner, true);
+  conclude(winner);
 }
 
 // What is lossier than the baseline has to be faster by more than a tie.
@@ -264,12 +258,9 @@ bool Tuner::Core::is_worth(int32_t slot, double gain) const {
 
 // An imported strategy that does not hold is dropped, and tuning begins.
 void Tuner::Core::fall_back(const std::string& why) {
-  race_.reset();
-  confirmation_.reset();
-  if (!importing_) return settle(why);
+  if (!is_importing(phase_)) return settle(why);
   decide(What::drop_imported, why, 0);
   if (slots_.contains(kImportedSlot)) slots_.release(kImportedSlot);
-  importing_ = false;
   start_search();
 }
 

@@ -1,0 +1,207 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// From reports to commands: what runs next, and for how long.
+#include "tuner/tuner_core.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr int kScored = 3;        // steps of a block outside of races, after one that is dropped
+constexpr int kPatience = 5;      // steps that a candidate's block is extended by when some can not be scored
+constexpr int kImported = 20;     // steps of an imported strategy before it is doubted
+constexpr double kAborted = 2.0;  // times the fastest strategy known: its blocks are cut short
+
+// A much slower baseline is given shorter blocks: the gap is plain with less, and its steps are what tuning waits for.
+int baseline_block_steps(double times_slower) {
+  if (times_slower > 3) return 3;
+  return times_slower > 1.5 ? 4 : kBlockSteps;
+}
+
+}  // namespace
+
+Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
+                  const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported)
+    : options_(options),
+      make_policy_(std::move(make_policy)),
+      policy_(make_policy_()),
+      knowledge_(std::move(knowledge)),
+      baselines_(static_cast<int32_t>(baselines.size())),
+      rng_(options.seed),
+      slots_(knowledge_.traits),
+      schedule_(kLead, first_slot(options, knowledge_.traits, imported)),
+      budget_(options.budget_steps, options.budget_share),
+      observation_(baselines_) {
+  core::check(policy_ != nullptr, "a tuner needs a policy");
+  core::check(baselines_ == 1 || baselines_ == 2, "there are one or two baselines");
+  for (int32_t slot = 0; slot < baselines_; ++slot) {
+    slots_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
+  }
+  if (imported) slots_.add_ready(kImportedSlot, *imported, /*is_permanent=*/false);
+  // Whoever imports a strategy gets its step time from the start; the baseline is looked at later, and only then does
+  // tuning begin.
+  if (schedule_.slot() == kImportedSlot) {
+    phase_ = Observing{Observing::Before::opening};
+    schedule_.add({.slot = kImportedSlot, .scored = kImported - 1, .patience = kPatience});
+  } else if (imported) {
+    phase_ = Observing{Observing::Before::imported};
+  }
+  in_force_ = slots_.at(schedule_.slot()).candidate;
+  outcome_.label = in_force_->label;
+}
+
+Action Tuner::Core::on_step(const core::StepReport& report) {
+  step_ = report.step;
+  if (options_.budget_steps == 0) {
+    pin_imported();
+    guard(report);
+    return at_once_ ? next_action() : Action{};
+  }
+  schedule_.record(report);
+  for (const Score& score : schedule_.take_scores()) note(score);
+  if (is_watching()) watch(report);
+  if (!is_watching()) {
+    if (is_tuning(report)) budget_.count(report, slots_.preparing().has_value());
+    if (is_in<Observing>()) observation_.record(report);
+    follow_preparation(report);
+    if (!budget_.allows()) {
+      settle("the budget is spent");
+    } else if (schedule_.is_done() && slots_.is_idle() && !is_held()) {
+      advance();
+    }
+  }
+  guard(report);
+  return next_action();
+}
+
+// Pinned is the imported strategy, from the step on from which it may run.
+void Tuner::Core::pin_imported() {
+  if (!is_importing(phase_) || schedule_.slot() == kImportedSlot || is_held()) return;
+  schedule_.stop(kImportedSlot);
+  outcome_.label = slots_.at(kImportedSlot).candidate->label;
+  at_once_ = {.kind = Command::Kind::commit, .slot = kImportedSlot, .bytes = 0};
+}
+
+// --- what runs next --------------------------------------------------------------------------------------------------
+
+// At most one command a step. A switch that is due goes first, since blocks are as long as they were planned only then.
+Action Tuner::Core::next_action() {
+  if (at_once_) {
+    const Command command = *std::exchange(at_once_, {});
+    return put_in_force(command.kind, command.slot);
+  }
+  if (!is_watching()) schedule_.rest(resting_slot());
+  if (const auto slot = schedule_.next_slot()) return put_in_force(Command::Kind::run, *slot);
+  // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that
+  // is dropped after the switch.
+  if (!slots_.preparing() && slots_.next_to_prepare() && !schedule_.is_waiting() && !is_held()) {
+    const Command command = slots_.start_preparing();
+    return {command, slots_.at(command.slot).candidate};
+  }
+  if (is_trial_ahead()) return {};  // what is in force is not sure
+  return {slots_.next_drop(schedule_.slot()).value_or(Command{}), nullptr};
+}
+
+Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
+  in_force_before_ = std::exchange(in_force_, slots_.at(slot).candidate);
+  return {{.kind = kind, .slot = slot, .bytes = 0}, nullptr};
+}
+
+// A trial is put on the schedule while its preparation is still on its way: ranks that are done with it in time run it
+// a step sooner, and where one of them is not, the switch takes place on none.
+void Tuner::Core::follow_preparation(const core::StepReport& report) {
+  const auto prepared = slots_.follow(report);
+  if (prepared && !prepared->entry.is_ready) decide(What::prepare_failed, prepared->entry.candidate->label, 0);
+  auto* searching = std::get_if<Searching>(&phase_);
+  if (searching == nullptr || (!prepared && !slots_.preparing())) return;
+  const int32_t slot = prepared ? prepared->slot : *slots_.preparing();
+  const bool is_ready = prepared && prepared->entry.is_ready;
+  const bool is_hopeful = !prepared && slots_.waited() == 1;
+  if (is_hopeful || (is_ready && !searching->is_trial_ahead)) schedule_.add(trial_block(slot));
+  if (searching->is_trial_ahead && !is_ready && schedule_.take_back(slot)) in_force_ = in_force_before_;
+  searching->is_trial_ahead = is_hopeful;
+}
+
+bool Tuner::Core::is_trial_ahead() const {
+  const auto* searching = std::get_if<Searching>(&phase_);
+  return searching != nullptr && searching->is_trial_ahead;
+}
+
+// Whether that step is on tuning's account. What is in force anyway is not, however slow it became, or a search after
+// an audit would begin with a budget that is spent.
+bool Tuner::Core::is_tuning(const core::StepReport& report) const {
+  const bool is_in_force_anyway = is_in<Auditing>() && report.slot == confirmed_;
+  const auto* observing = std::get_if<Observing>(&phase_);
+  const bool is_opening = observing != nullptr && observing->before == Observing::Before::opening;
+  return !is_held() && !is_opening && !is_in_force_anyway;
+}
+
+// Too early for what is next in line, as it is lossy.
+bool Tuner::Core::is_held() const {
+  const auto next = is_importing(phase_) ? kImportedSlot : slots_.next_to_prepare();
+  return next && slots_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
+}
+
+// What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed
+// (I4).
+int32_t Tuner::Core::resting_slot() const {
+  const int32_t safe = confirmed_.value_or(baseline_);
+  if (is_held()) return safe;
+  return is_importing(phase_) && !is_over(kImportedSlot) ? kImportedSlot : slots_.fastest().value_or(safe);
+}
+
+double Tuner::Core::fastest_ms() const {
+  const auto fastest = slots_.fastest();
+  return fastest ? *slots_.at(*fastest).step_ms : std::numeric_limits<double>::infinity();
+}
+
+Block Tuner::Core::trial_block(int32_t slot) const {
+  if (slot < baselines_) return {.slot = slot, .scored = kScored};
+  return {.slot = slot, .scored = kScored, .limit_ms = kAborted * fastest_ms(), .patience = kPatience};
+}
+
+Block Tuner::Core::paired_block(int32_t slot) const {
+  if (slot == baseline_) return {.slot = slot, .scored = tested_block(slot).scored};
+  return {.slot = slot, .scored = kBlockSteps - 1, .limit_ms = kAborted * fastest_ms(), .patience = kPatience};
+}
+
+// All of one length: where noise is skewed the shorter one would look slower.
+Block Tuner::Core::tested_block(int32_t slot) const {
+  const double times_slower = slots_.at(baseline_).step_ms.value_or(0) / fastest_ms();
+  return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1, .patience = kPatience};
+}
+
+void Tuner::Core::run(const std::vector<int32_t>& slots, Block (Core::*block)(int32_t) const) {
+  for (int32_t slot : slots) schedule_.add((this->*block)(slot));
+}
+
+const policies::Candidate& Tuner::Core::chosen() const {
+  const bool is_imported = is_importing(phase_) && !is_held() && !is_over(kImportedSlot);
+  const int32_t otherwise = is_imported ? kImportedSlot : baseline_;
+  const bool is_pinned = options_.budget_steps == 0;
+  return is_pinned ? *in_force_ : *slots_.at(confirmed_.value_or(otherwise)).candidate;
+}
+
+double Tuner::Core::progress() const {
+  const auto scored = static_cast<double>(scores_.size());
+  if (is_in<Observing>()) {
+    return std::min(1.0, scored / static_cast<double>(std::max<size_t>(observation_.next_blocks().size(), 1)));
+  }
+  if (is_in<Searching>()) return scored / (scored + 1);
+  if (const auto* racing = std::get_if<Racing>(&phase_)) return racing->race ? racing->race->progress() : 0;
+  if (const auto* confirming = std::get_if<Confirming>(&phase_)) {
+    return confirming->confirmation ? confirming->confirmation->progress(scores_.size()) : 0;
+  }
+  if (const auto* auditing = std::get_if<Auditing>(&phase_)) return auditing->confirmation.progress(scores_.size());
+  return 1;
+}
+
+void Tuner::Core::decide(What what, std::string label, double value) {
+  decisions_.push_back({step_, stage(), what, std::move(label), value});
+}
+
+}  // namespace gradtune::tuner
