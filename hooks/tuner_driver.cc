@@ -108,9 +108,9 @@ core::Result<tuner::Action> TunerDriver::resume(const tuner::SavedTuner& saved, 
         if (answer.candidate) planned(report.step + 1, answer.command.slot, *answer.candidate);
         return answer;
       },
-      [&](const tuner::ToldTiming& timing) {
+      [&](const tuner::Timing& timing) {
         const int64_t step = told.reports[timing.report].step + 1;  // reports are of the step before
-        if (journal_) write(tuner::journal_line(tuner::Timing{.step = step, .slot = timing.slot, .ops = timing.ops}));
+        if (journal_) write(tuner::journal_timing_line(step, timing.slot, timing.ops));
         learn_timing(timing.slot, timing.ops);
       });
   resuming_ = false;
@@ -153,9 +153,9 @@ void TunerDriver::ran(int64_t step, int32_t slot, const exec::Program& program,
   if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
   timed_in_observation_ = is_observing(tuner_->stage());
   if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
-  const tuner::Timing timing{.step = step, .slot = slot, .ops = tuner::timed_ops(program, times)};
-  if (journal_) write(tuner::journal_line(timing));
-  learn_timing(slot, timing.ops);
+  const std::vector<policies::TimedOp> ops = tuner::timed_ops(program, times);
+  if (journal_) write(tuner::journal_timing_line(step, slot, ops));
+  learn_timing(slot, ops);
 }
 
 void TunerDriver::learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops) {
@@ -203,13 +203,7 @@ std::string TunerDriver::stage() const { return tuner_ ? std::string(tuner::to_s
 std::optional<tuner::Evidence> TunerDriver::evidence() const {
   const tuner::Outcome& outcome = tuner_->outcome();
   if (!outcome.committed) return std::nullopt;
-  return tuner::Evidence{.baseline_ms = outcome.baseline_ms,
-                         .committed_ms = outcome.committed_ms.value_or(0),
-                         .gain = outcome.gain,
-                         .interval_low = outcome.gain_low,
-                         .interval_high = outcome.gain_high,
-                         .steps = outcome.steps,
-                         .date = today()};
+  return tuner::Evidence{outcome, outcome.steps, today()};
 }
 
 Optimizer::Result TunerDriver::result() const {
@@ -219,7 +213,7 @@ Optimizer::Result TunerDriver::result() const {
   result.decided = decided_;
   result.committed = outcome.committed;
   result.baseline_ms = outcome.baseline_ms;
-  result.committed_ms = outcome.committed_ms;
+  if (outcome.committed) result.committed_ms = outcome.committed_ms;
   result.predicted_ms = outcome.predicted_ms;
   result.gain = outcome.gain;
   result.gain_low = outcome.gain_low;

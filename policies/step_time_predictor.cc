@@ -6,6 +6,7 @@
 #include <cmath>
 #include <vector>
 
+#include "engine/core/median.h"
 #include "policies/cost/cost_model.h"
 #include "policies/cost/timeline.h"
 #include "policies/space/baseline.h"
@@ -43,8 +44,7 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
     biases[kind_of(ran.strategy)].push_back(std::log(ran.step_ms / *expected_ms));
   }
   for (auto& [kind, logs] : biases) {
-    std::sort(logs.begin(), logs.end());
-    forecast.biases_[kind] = (logs[(logs.size() - 1) / 2] + logs[logs.size() / 2]) / 2;
+    forecast.biases_[kind] = core::median_in_place(logs);
   }
   return forecast;
 }

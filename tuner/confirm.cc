@@ -79,11 +79,10 @@ Claim Confirmation::claim() const {
   core::check(is_over(), "a claim is made once, at the end");
   const auto as_gain = [](double log_ratio) { return 1 - std::exp(-log_ratio); };
   const size_t baselines = slots_.size() - 1;
-  Claim claim{.confirmed = true,
-              .gain = std::numeric_limits<double>::infinity(),
-              .gain_low = std::numeric_limits<double>::infinity(),
-              .gain_high = std::numeric_limits<double>::infinity(),
-              .pairs = wanted_};
+  Claim claim;
+  claim.confirmed = true;
+  claim.pairs = wanted_;
+  claim.gain = claim.gain_low = claim.gain_high = std::numeric_limits<double>::infinity();
   for (size_t baseline = 1; baseline <= baselines; ++baseline) {
     std::vector<double> winner_logs, baseline_logs, faster, slower;
     for (const std::vector<double>& logs : pairs_) {
@@ -103,7 +102,7 @@ Claim Confirmation::claim() const {
     claim.gain = gain;
     claim.baseline = slots_[baseline];
     claim.baseline_ms = std::exp(moments(baseline_logs).mean);
-    claim.winner_ms = std::exp(moments(winner_logs).mean);
+    claim.committed_ms = std::exp(moments(winner_logs).mean);
   }
   return claim;
 }

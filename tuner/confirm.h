@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/rng.h"
+#include "tuner/comparison.h"
 #include "tuner/race.h"
 #include "tuner/schedule.h"
 
@@ -28,13 +29,10 @@ double allowed_error(int earlier_confirmations);
 int pairs_for(const Race::Winner& winner, double error, size_t baselines);
 int most_pairs(double error);  // 12, and more where an error takes that; where there was no race to estimate by
 
-struct Claim {
+// Times are geometric means over blocks. The interval has no end where there are too few pairs for one.
+struct Claim : Comparison {
   bool confirmed = false;  // the one-sided bound of the gain is above 0
   int32_t baseline = 0;    // the faster one
-  double baseline_ms = 0;  // geometric means over blocks
-  double winner_ms = 0;
-  double gain = 0;                     // 1 - winner / baseline
-  double gain_low = 0, gain_high = 0;  // two-sided 95 %; without an end where there are too few pairs for one
   int pairs = 0;
 };
 

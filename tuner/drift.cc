@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/core/median.h"
 #include "engine/core/result.h"
 #include "tuner/statistics.h"
 
@@ -22,7 +23,7 @@ double deviation(std::span<const double> steps_ms, int block) {
   std::vector<double> medians;
   for (size_t begin = 0; begin + static_cast<size_t>(block) <= steps_ms.size(); ++begin) {
     const auto steps = steps_ms.subspan(begin, static_cast<size_t>(block));
-    medians.push_back(std::log(median({steps.begin(), steps.end()})));
+    medians.push_back(std::log(core::median({steps.begin(), steps.end()})));
   }
   return moments(medians).sd;
 }
@@ -51,7 +52,7 @@ std::optional<Drift::Alarm> Drift::record(double step_ms) {
   }
   block_ms_.push_back(step_ms);
   if (static_cast<int>(block_ms_.size()) < level_->block_steps) return {};
-  const double shift = std::log(median(std::exchange(block_ms_, {}))) - level_->log_ms;
+  const double shift = std::log(core::median(std::exchange(block_ms_, {}))) - level_->log_ms;
   const bool is_slower = slower_.add(shift, level_->log_change, options_.evidence),
              is_faster = faster_.add(-shift, level_->log_change, options_.evidence);
   if (!is_slower && !is_faster) return {};
@@ -69,7 +70,7 @@ void Drift::learn(const Level& level) {
 }
 
 Drift::Level Drift::level_of(const std::vector<double>& steps_ms) const {
-  Level level{.log_ms = std::log(median(steps_ms)),
+  Level level{.log_ms = std::log(core::median(steps_ms)),
               .block_steps = options_.block_steps,
               .log_change = std::log1p(options_.change)};
   if (options_.block_steps > 0) return level;

@@ -5,15 +5,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/median.h"
+
 namespace gradtune::tuner {
 
 template <int N>
 double ErrorBudget::Window<N>::median() const {
-  std::array<double, N> sorted = values;
-  const int n = std::min(count, N);
-  const auto end = sorted.begin() + n, middle = sorted.begin() + n / 2;
-  std::nth_element(sorted.begin(), middle, end);
-  return n % 2 == 1 ? *middle : (*middle + *std::max_element(sorted.begin(), middle)) / 2;
+  std::array<double, N> copy = values;
+  return core::median_in_place({copy.data(), static_cast<size_t>(std::min(count, N))});
 }
 
 void ErrorBudget::run(size_t buckets) {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "tuner/statistics.h"
+#include "engine/core/median.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -45,7 +45,7 @@ void Observation::score(const std::vector<Score>& blocks) {
 
 bool Observation::is_over() const { return next_blocks().empty(); }
 
-double Observation::step_ms(int32_t slot) const { return median(blocks_ms_[static_cast<size_t>(slot)]); }
+double Observation::step_ms(int32_t slot) const { return core::median(blocks_ms_[static_cast<size_t>(slot)]); }
 
 int32_t Observation::baseline() const { return baselines_ > 1 && step_ms(1) < step_ms(0) ? 1 : 0; }
 
@@ -57,7 +57,7 @@ std::optional<int32_t> Observation::rival() const {
   return fastest < kClear * slowest ? std::optional(other) : std::nullopt;
 }
 
-double Observation::compute_max_ms() const { return compute_max_ms_.empty() ? 0 : median(compute_max_ms_); }
-double Observation::compute_min_ms() const { return compute_min_ms_.empty() ? 0 : median(compute_min_ms_); }
+double Observation::compute_max_ms() const { return compute_max_ms_.empty() ? 0 : core::median(compute_max_ms_); }
+double Observation::compute_min_ms() const { return compute_min_ms_.empty() ? 0 : core::median(compute_min_ms_); }
 
 }  // namespace gradtune::tuner

@@ -66,14 +66,14 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
   const std::string cost =
       fmt::format("tuning took {} steps and cost {:.1f} s ({:.2g} % of {} baseline steps)", outcome.steps,
                   outcome.cost_ms / 1000, 100 * cost_share(outcome), kShortJobSteps);
-  if (!outcome.committed || !outcome.committed_ms) {
+  if (!outcome.committed) {
     return fmt::format("gradtune: the baseline stays, {} at {:.1f} ms a step: {}; {}", without_role(baseline_label),
                        outcome.baseline_ms, why_baseline, cost);
   }
   return fmt::format(
       "gradtune: committed {}: {:.1f} -> {:.1f} ms a step (gain {:.1f} %, 95 % interval {:.1f} to "
       "{:.1f} %), baseline {}; {}",
-      outcome.label, outcome.baseline_ms, *outcome.committed_ms, 100 * outcome.gain, 100 * outcome.gain_low,
+      outcome.label, outcome.baseline_ms, outcome.committed_ms, 100 * outcome.gain, 100 * outcome.gain_low,
       100 * outcome.gain_high, without_role(baseline_label), cost);
 }
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tuner/statistics.h"
+#include "engine/core/median.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -73,7 +73,7 @@ void Schedule::observe(Running& running, const core::StepReport& report) const {
 void Schedule::finish_front() {
   Running& front = running_.front();
   Score score{.slot = front.block.slot, .step_ms = {}, .steps = static_cast<int>(front.step_ms.size())};
-  if (2 * score.steps >= front.block.scored && score.steps > 0) score.step_ms = median(std::move(front.step_ms));
+  if (2 * score.steps >= front.block.scored && score.steps > 0) score.step_ms = core::median(std::move(front.step_ms));
   scores_.push_back(score);
   running_.pop_front();
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <numbers>
+#include <vector>
 
 #include "engine/core/result.h"
 
@@ -29,13 +30,6 @@ double outside(double t, int freedom) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  core::check(!values.empty(), "a median takes a value");
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
 
 Moments moments(std::span<const double> values) {
   Moments moments;

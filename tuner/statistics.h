@@ -1,17 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The few statistics that racing and confirming stand on: robust inside a block (median), exact over pairs of blocks
-// whatever the noise is (signs), Student's t where only a guess is asked for. Leaves open what is compared with what.
+// The few statistics that races and confirmations stand on: exact over pairs of blocks whatever the noise is (signs),
+// Student's t where an estimate is enough. Inside a block the median counts (engine/core/median.h). Leaves open what is
+// compared with what.
 #pragma once
 
 #include <span>
-#include <vector>
 
 namespace gradtune::tuner {
-
-// The mean of the two middle values of an even number. Not empty.
-double median(std::vector<double> values);
 
 struct Moments {
   double mean = 0;

@@ -46,6 +46,7 @@
 #include "engine/core/strategy.h"
 #include "policies/policy.h"
 #include "tuner/agreement.h"
+#include "tuner/comparison.h"
 #include "tuner/decision.h"
 
 namespace gradtune::tuner {
@@ -60,12 +61,9 @@ struct TunerOptions {
   bool retune = true;          // after an alarm; otherwise what was decided stays, and alarms are only told
 };
 
-// What the evidence says once it is in, of the last decision. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
-struct Outcome {
+// What the last decision rests on, and what tuning cost.
+struct Outcome : Comparison {
   bool committed = false;
-  double baseline_ms = 0;
-  std::optional<double> committed_ms;
-  double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
   int pairs = 0;
   int64_t steps = 0;                    // of tuning, audits and further tunings included
   double cost_ms = 0;                   // sum of max(0, step - baseline's median) in these

@@ -233,16 +233,12 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
     decide(What::not_confirmed, slots_.at(winner).candidate->label, claim.gain_low);
     return fall_back(claim.confirmed ? "its gain is too small for what it loses" : "no gain was confirmed");
   }
-  outcome_.baseline_ms = claim.baseline_ms;
+  static_cast<Comparison&>(outcome_) = claim;
   outcome_.pairs = claim.pairs;
   outcome_.committed = true;
-  outcome_.committed_ms = claim.winner_ms;
-  outcome_.gain = claim.gain;
-  outcome_.gain_low = claim.gain_low;
-  outcome_.gain_high = claim.gain_high;
   outcome_.predicted_ms = slots_.at(winner).candidate->predicted_ms;
   if (!outcome_.first_commit) outcome_.first_commit = step_ + kLead;
-  clock_.committed(claim.winner_ms, claim.baseline_ms);
+  clock_.committed(claim.committed_ms, claim.baseline_ms);
   decide(What::commit, slots_.at(winner).candidate->label, claim.gain);
   if (confirmed_) retire_committed();
   confirmed_ = winner;

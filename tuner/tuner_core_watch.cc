@@ -83,7 +83,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   confirmation.score(scores);
   if (!confirmation.is_over()) return run(confirmation.next_blocks(), &Core::tested_block);
   const Claim claim = confirmation.claim();
-  const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.winner_ms);
+  const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.committed_ms);
   const bool is_far_behind = slower_ms >= kFarBehind * faster_ms;
   if (claim.pairs == kFirstLook && !is_far_behind) return start_audit(has_cause, kAuditPairs);
   // By the clock audits come again and again, and in some of them what gains a few percent looks as if it did not: that
@@ -94,7 +94,7 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
     return start_audit(has_cause, most_pairs(kAuditError));
   }
   knowledge_.baseline_ms = claim.baseline_ms;
-  clock_.compared(baseline_, claim.winner_ms, claim.baseline_ms,
+  clock_.compared(baseline_, claim.committed_ms, claim.baseline_ms,
                   Budget::most_cost_ms(options_.budget_share, claim.baseline_ms));
   decide(What::audit, slots_.at(*confirmed_).candidate->label, claim.gain);
   if (!is_worth(*confirmed_, has_to_prove ? claim.gain_high : claim.gain)) drop_committed(claim.gain);

@@ -7,8 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "engine/core/median.h"
 #include "tuner/budget.h"
-#include "tuner/statistics.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -27,7 +27,7 @@ constexpr int kMostDoublings = 20;
 double median_of(const std::vector<core::StepReport>& reports, double core::StepReport::*field) {
   std::vector<double> values;
   for (const core::StepReport& report : reports) values.push_back(report.*field);
-  return median(std::move(values));
+  return core::median(std::move(values));
 }
 
 int32_t most_frequent_rank(const std::vector<core::StepReport>& reports) {

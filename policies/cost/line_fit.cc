@@ -8,6 +8,8 @@
 #include <map>
 #include <utility>
 
+#include "engine/core/median.h"
+
 namespace gradtune::policies {
 namespace {
 
@@ -106,18 +108,12 @@ RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
     const double fitted = std::max(line.at(point.x), 1e-3);
     errors.push_back(std::abs(point.y - fitted) / fitted);
   }
-  return {static_cast<int>(points.size()), median(errors)};
+  return {static_cast<int>(points.size()), core::median_in_place(errors, core::Middle::upper)};
 }
 
 double RateQuality::standard_error() const {
   // Of a median: 1.25 sigma / sqrt(n); sigma is 1.48 times the median deviation.
   return samples > 0 ? 1.85 * error / std::sqrt(samples) : 0;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 }  // namespace gradtune::policies

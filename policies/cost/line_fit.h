@@ -43,7 +43,4 @@ struct RateQuality {
 // Of at least one point.
 RateQuality quality_of(const Line& line, const std::vector<Point>& points);
 
-// Of at least one value; of an even number of them the upper one.
-double median(std::vector<double> values);
-
 }  // namespace gradtune::policies

@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/median.h"
+
 namespace gradtune::policies {
 namespace {
 
@@ -173,7 +175,8 @@ double mean_stall_us(const Links& links, const Traffic& traffic) {
   }
   double sum_us = 0;
   for (const auto& [step, periods_us] : late_us) {
-    const double common_us = periods_us.size() < kEnough ? 0 : std::max(median(periods_us), 0.0);
+    const double common_us =
+        periods_us.size() < kEnough ? 0 : std::max(core::median(periods_us, core::Middle::upper), 0.0);
     for (const double us : periods_us) sum_us += std::min(us - common_us, kLongestUs);
   }
   return messages > 0 ? std::max(sum_us / static_cast<double>(messages), 0.0) : 0;

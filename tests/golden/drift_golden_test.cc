@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/median.h"
 #include "tests/tuner/simulated_job.h"
 #include "tuner/files/file_io.h"
 
@@ -47,7 +48,7 @@ Recorded read(const std::string& rate) {
 double median_ms(const std::vector<StepMs>& steps) {
   std::vector<double> ms;
   for (const StepMs& step : steps) ms.push_back(step.step);
-  return median(std::move(ms));
+  return core::median(std::move(ms));
 }
 
 // The steps of one strategy at one rate, without end.

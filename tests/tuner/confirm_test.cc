@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/tuner/simulated_job.h"
+#include "tuner/statistics.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -61,9 +62,9 @@ TEST(Confirmation, ClaimsTheMeanOfThePairsWithItsInterval) {
   EXPECT_TRUE(claim.confirmed);
   EXPECT_EQ(6, claim.pairs);
   EXPECT_EQ(kBaseline, claim.baseline);
-  EXPECT_NEAR(100, claim.winner_ms, 1e-9);
+  EXPECT_NEAR(100, claim.committed_ms, 1e-9);
   EXPECT_NEAR(100 * std::exp(0.2), claim.baseline_ms, 1e-9);
-  EXPECT_NEAR(1 - claim.winner_ms / claim.baseline_ms, claim.gain, 1e-12);
+  EXPECT_NEAR(1 - claim.committed_ms / claim.baseline_ms, claim.gain, 1e-12);
   EXPECT_NEAR(1 - std::exp(-0.1), claim.gain_low, 1e-9);
   EXPECT_NEAR(1 - std::exp(-0.3), claim.gain_high, 1e-9);
 }

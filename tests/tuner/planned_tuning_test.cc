@@ -117,7 +117,7 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
   const Outcome& outcome = run.tuner->outcome();
   ASSERT_TRUE(outcome.committed);
   ASSERT_TRUE(outcome.predicted_ms);
-  EXPECT_NEAR(*outcome.predicted_ms, *outcome.committed_ms, 0.3 * *outcome.committed_ms);
+  EXPECT_NEAR(*outcome.predicted_ms, outcome.committed_ms, 0.3 * outcome.committed_ms);
 }
 
 // What is best there was never measured: only a model can know of it. From 1200 to 12 bytes a us what was committed

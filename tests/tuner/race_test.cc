@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/tuner/simulated_job.h"
+#include "tuner/statistics.h"
 
 namespace gradtune::tuner {
 namespace {

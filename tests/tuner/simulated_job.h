@@ -19,11 +19,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/median.h"
 #include "engine/core/rng.h"
 #include "tuner/agreement.h"
 #include "tuner/files/replay_log.h"
 #include "tuner/schedule.h"
-#include "tuner/statistics.h"
 #include "tuner/tuner.h"
 
 namespace gradtune::tuner {
@@ -103,7 +103,7 @@ class NoiseProcess {
     next(true);
     std::vector<double> step_ms;
     for (int i = 0; i < 4; ++i) step_ms.push_back(true_ms * next(false));
-    return {.slot = slot, .step_ms = median(std::move(step_ms)), .steps = 4};
+    return {.slot = slot, .step_ms = core::median(std::move(step_ms)), .steps = 4};
   }
 
  private:
@@ -258,7 +258,7 @@ class SimulatedJob {
       return action;
     };
     const auto answer =
-        replay(told.value(), on_step, [&](const ToldTiming& timing) { learn_timing(timing.slot, timing.ops); });
+        replay(told.value(), on_step, [&](const Timing& timing) { learn_timing(timing.slot, timing.ops); });
     ASSERT_TRUE(answer.ok()) << answer.error().message;
     announced_ = answer.value().command;
     tuner->take_decisions();

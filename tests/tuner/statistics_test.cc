@@ -14,12 +14,6 @@
 namespace gradtune::tuner {
 namespace {
 
-TEST(Statistics, MedianIsTheMiddleOrTheMeanOfTheMiddleTwo) {
-  EXPECT_EQ(5, median({5}));
-  EXPECT_EQ(3, median({9, 1, 3}));
-  EXPECT_EQ(3.5, median({9, 1, 3, 4}));
-}
-
 TEST(Statistics, MomentsOfASample) {
   const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
   EXPECT_DOUBLE_EQ(5, moments(values).mean);

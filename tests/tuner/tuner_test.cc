@@ -60,7 +60,7 @@ TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
   EXPECT_EQ("arm1", job.label_in_force());
   EXPECT_EQ("arm1", job.tuner->in_force().label);
   EXPECT_NEAR(100, outcome.baseline_ms, 1e-9);
-  EXPECT_NEAR(80, outcome.committed_ms.value(), 1e-9);
+  EXPECT_NEAR(80, outcome.committed_ms, 1e-9);
   EXPECT_NEAR(0.2, outcome.gain, 1e-12);
   EXPECT_NEAR(0.2, outcome.gain_low, 1e-12);
   EXPECT_NEAR(0.2, outcome.gain_high, 1e-12);
@@ -178,7 +178,7 @@ TEST(Tuner, WithNothingToGainTheBaselineStays) {
   job.run(20);
   EXPECT_TRUE(ends_with_baseline(job, "nothing looks faster"));
   EXPECT_EQ(100, job.tuner->outcome().baseline_ms);
-  EXPECT_EQ(std::nullopt, job.tuner->outcome().committed_ms);
+  EXPECT_EQ(0, job.tuner->outcome().committed_ms);
   EXPECT_EQ(0, job.tuner->outcome().gain);
   EXPECT_LE(job.tuner->outcome().steps, 110);
   EXPECT_THAT(job.held, ElementsAre(0)) << "all else was dropped";

@@ -43,10 +43,8 @@ core::Result<std::string> write_cost(const std::string& journal, const std::stri
     return core::Error{core::Error::Code::invalid, journal + ": it has no timings; a job writes them while it tunes"};
   }
   const Job& job = file.value().job;
-  std::vector<policies::TimedRun> timed;
-  for (const JournalTiming& timing : file.value().timings) timed.push_back({timing.strategy, timing.ops});
   const policies::FittedCost fitted =
-      policies::fit_cost(timed, job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
+      policies::fit_cost(file.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
   if (const core::Status written = write_file_atomically(output, to_json(fitted.table)); !written)
     return written.error();
   return as_table(fitted);

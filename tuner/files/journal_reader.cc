@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 
 #include "engine/compress/compressor.h"
 #include "policies/space/baseline.h"
@@ -194,7 +193,10 @@ class Parser {
     if (!in_.ok()) return;
     const auto strategy = parse_strategy(get(plan, "strategy"), traits_);
     if (!strategy) return in_.fail(at("strategy"), strategy.error().message);
-    slots_[slot] = strategy.value().strategy;
+    const auto [place, is_new] = file_.strategies.emplace(slot, strategy.value().strategy);
+    if (!is_new && place->second != strategy.value().strategy) {
+      return in_.fail(at("slot"), fmt::format("{} holds another strategy already", slot));
+    }
     if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
     file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
   }
@@ -210,22 +212,22 @@ class Parser {
     const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "ops"});
     const auto slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max()));
     if (!in_.ok()) return;
-    if (!slots_.contains(slot)) {  // the baselines are not planned
+    if (!file_.strategies.contains(slot)) {  // the baselines are not planned
       const auto baselines = policies::baselines(file_.job.table, file_.job.fidelity);
       if (static_cast<size_t>(slot) >= baselines.size())
         return in_.fail(at("slot"), "no strategy was put there before");
-      slots_[slot] = baselines[static_cast<size_t>(slot)].strategy;
+      file_.strategies[slot] = baselines[static_cast<size_t>(slot)].strategy;
     }
-    JournalTiming timing{{.report = file_.reports.size(), .slot = slot, .ops = {}}, slots_[slot]};
+    const std::vector<core::Bucket>& buckets = file_.strategies[slot].buckets;
+    Timing timing{.report = file_.reports.size(), .slot = slot, .ops = {}};
     const auto most_us = kMostMs * 1e3;
     for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
       const JsonArray& op = in_.array(entry, at("ops"));
       if (op.size() != 5) return in_.fail(at("ops"), "bucket, step, begin, end and bytes are needed");
       policies::TimedOp step;
-      const auto buckets = static_cast<int64_t>(timing.strategy.buckets.size());
-      step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, buckets - 1));
+      step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, static_cast<int64_t>(buckets.size()) - 1));
       if (!in_.ok()) return;
-      const auto steps = timing.strategy.buckets[static_cast<size_t>(step.bucket)].option.steps.size();
+      const auto steps = buckets[static_cast<size_t>(step.bucket)].option.steps.size();
       step.step = static_cast<int32_t>(in_.integer(op[1], at("ops"), -1, static_cast<int64_t>(steps) - 1));
       step.begin_us = in_.number(op[2], at("ops"), 0, most_us);
       step.end_us = in_.number(op[3], at("ops"), step.begin_us, most_us);
@@ -239,11 +241,16 @@ class Parser {
   const core::TraitsTable traits_ = compress::known_traits();
   JsonReader in_;
   std::string where_, model_;
-  std::map<int32_t, core::Strategy> slots_;
   JournalFile file_;
 };
 
 }  // namespace
+
+std::vector<policies::TimedRun> JournalFile::runs() const {
+  std::vector<policies::TimedRun> runs;
+  for (const Timing& timing : timings) runs.push_back({strategies.at(timing.slot), timing.ops});
+  return runs;
+}
 
 core::Result<JournalFile> parse_journal(std::string_view text) { return Parser().parse(text); }
 
@@ -272,7 +279,7 @@ core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
     }
   };
   tell(file.reports, file.timings, answered,
-       [&](const JournalTiming& timing) { tuner.value()->learn_timing(timing.slot, timing.ops); });
+       [&](const Timing& timing) { tuner.value()->learn_timing(timing.slot, timing.ops); });
   return lines;
 }
 

@@ -6,6 +6,7 @@
 // refused, every number in a stated range. A job that was killed leaves a last line that is cut off; it is left out.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,17 +19,16 @@
 
 namespace gradtune::tuner {
 
-// What a step took under a strategy that ran in the job.
-struct JournalTiming : ToldTiming {
-  core::Strategy strategy;
-};
-
 struct JournalFile {
   Job job;  // with ready times where the job came that far
   std::string network;
   std::vector<core::StepReport> reports;
-  std::vector<JournalTiming> timings;
-  std::vector<std::string> decided;  // the lines of decisions and of plans, as they are
+  std::map<int32_t, core::Strategy> strategies;  // by slot, of those that were planned or timed
+  std::vector<Timing> timings;                   // of slots that are among them
+  std::vector<std::string> decided;              // the lines of decisions and of plans, as they are
+
+  // What was timed, for a cost model.
+  std::vector<policies::TimedRun> runs() const;
 };
 
 // Errors say which line, what was found and what is allowed.

@@ -102,12 +102,12 @@ std::string journal_line(const Decision& decision) {
                {"value", decision.value}});
 }
 
-std::string journal_line(const Timing& timing) {
-  ordered_json ops = ordered_json::array();
-  for (const policies::TimedOp& op : timing.ops) {
-    ops.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us), op.bytes});
+std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops) {
+  ordered_json timed = ordered_json::array();
+  for (const policies::TimedOp& op : ops) {
+    timed.push_back({op.bucket, op.step, tenths(op.begin_us), tenths(op.end_us), op.bytes});
   }
-  return dump({{"kind", "timing"}, {"step", timing.step}, {"slot", timing.slot}, {"ops", std::move(ops)}});
+  return dump({{"kind", "timing"}, {"step", step}, {"slot", slot}, {"ops", std::move(timed)}});
 }
 
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate) {

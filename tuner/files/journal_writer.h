@@ -33,21 +33,14 @@ namespace gradtune::tuner {
 
 constexpr std::string_view kJournalSchema = "gradtune.journal/3";
 
-// When the operations of a step ran. It stands before the report of that step, as the tuner is told it; times are in
-// tenths of a microsecond.
-struct Timing {
-  int64_t step = 0;
-  int32_t slot = 0;
-  std::vector<policies::TimedOp> ops = {};
-};
-
 // One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
 std::string journal_header(const Job& job, std::string_view network);
 std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
-std::string journal_line(const Timing& timing);
-
+// When the operations of a step ran, in tenths of a microsecond. It stands before the report of that step, as the tuner
+// is told it.
+std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
 // A file for a journal, which no other journal of this or another process on this machine takes while it lives: the one

@@ -212,7 +212,7 @@ core::Result<Told> parse_replay_log(std::string_view bytes) {
 }
 
 core::Result<Action> replay(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
-                            const std::function<void(const ToldTiming&)>& learn_timing) {
+                            const std::function<void(const Timing&)>& learn_timing) {
   core::check(told.is_whole, "only a history that is whole can be told again");
   core::Hasher answers;
   Action answer;

@@ -50,14 +50,14 @@ class ReplayLog {
 };
 
 // When the operations of a step ran.
-struct ToldTiming {
-  size_t report = 0;  // before which it was told
+struct Timing {
+  size_t report = 0;  // number of reports that the tuner was told before it
   int32_t slot = 0;
   std::vector<policies::TimedOp> ops;
 };
 
 // Calls on_step(report) and learn_timing(timing) for all of them in the order in which a tuner was told.
-template <typename Timing, typename OnStep, typename LearnTiming>
+template <typename OnStep, typename LearnTiming>
 void tell(const std::vector<core::StepReport>& reports, const std::vector<Timing>& timings, const OnStep& on_step,
           const LearnTiming& learn_timing) {
   auto timing = timings.begin();
@@ -69,7 +69,7 @@ void tell(const std::vector<core::StepReport>& reports, const std::vector<Timing
 
 struct Told {
   std::vector<core::StepReport> reports;
-  std::vector<ToldTiming> timings;
+  std::vector<Timing> timings;
   bool is_whole = true;  // otherwise it was too long, and there are none
   uint64_t answers = 0;
 };
@@ -80,6 +80,6 @@ core::Result<Told> parse_replay_log(std::string_view bytes);
 // Tells all again, and returns the last answer. A mismatch where the answers differ from those of then: another
 // program, or a machine with another mathematical library.
 core::Result<Action> replay(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
-                            const std::function<void(const ToldTiming&)>& learn_timing);
+                            const std::function<void(const Timing&)>& learn_timing);
 
 }  // namespace gradtune::tuner

@@ -36,7 +36,7 @@ ordered_json to_ordered_json(const Evidence& evidence) {
   return {{"baseline_ms", evidence.baseline_ms},
           {"committed_ms", evidence.committed_ms},
           {"gain", evidence.gain},
-          {"interval", {evidence.interval_low, evidence.interval_high}},
+          {"interval", {evidence.gain_low, evidence.gain_high}},
           {"steps", evidence.steps},
           {"date", evidence.date}};
 }
@@ -176,8 +176,8 @@ class Parser {
     evidence.gain = gain(JsonReader::member(members, "gain"), "evidence.gain");
     const JsonArray& interval = in_.array(JsonReader::member(members, "interval"), "evidence.interval");
     if (interval.size() == 2) {
-      evidence.interval_low = gain(interval[0], "evidence.interval[0]");
-      evidence.interval_high = gain(interval[1], "evidence.interval[1]");
+      evidence.gain_low = gain(interval[0], "evidence.interval[0]");
+      evidence.gain_high = gain(interval[1], "evidence.interval[1]");
     } else {
       in_.fail("evidence.interval", fmt::format("[low, high] is needed, found an array of {}", interval.size()));
     }

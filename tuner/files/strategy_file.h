@@ -19,17 +19,14 @@
 #include "engine/core/result.h"
 #include "engine/core/strategy.h"
 #include "policies/space/candidate.h"
+#include "tuner/comparison.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
 
-struct Evidence {
-  double baseline_ms = 0;
-  double committed_ms = 0;
-  double gain = 0;                             // 1 - committed / baseline
-  double interval_low = 0, interval_high = 0;  // two-sided 95 %
-  int64_t steps = 0;
+struct Evidence : Comparison {
+  int64_t steps = 0;      // of tuning
   std::string date = {};  // ISO 8601; may be left empty
 
   bool operator==(const Evidence&) const = default;

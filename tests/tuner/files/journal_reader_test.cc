@@ -150,24 +150,28 @@ TEST(JournalFile, APlanBeforeTheFirstStepIsTheImportedStrategy) {
 
 TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
   const policies::Candidate candidate{core::uniform({{{0, 0, 3000}}, {{1, 0, 10}}}, core::plain_all_reduce(), 2), "x"};
-  const Timing of_baseline{.step = 1, .slot = 0, .ops = {{0, 0, 0, 1500.25}}};
-  const Timing of_plan{.step = 3, .slot = 7, .ops = {{0, -1, 0, 1.5}, {1, 0, 2, 40, 800}}};
-  const std::string text = journal() + journal_line(of_baseline) + "\n" + journal_plan_line(2, 7, job(), candidate) +
-                           "\n" + journal_line(of_plan) + "\n";
+  const std::string text = journal() + journal_timing_line(1, 0, {{0, 0, 0, 1500.25}}) + "\n" +
+                           journal_plan_line(2, 7, job(), candidate) + "\n" +
+                           journal_timing_line(3, 7, {{0, -1, 0, 1.5}, {1, 0, 2, 40, 800}}) + "\n";
   const auto read = parse_journal(text);
   ASSERT_TRUE(read.ok()) << read.error().message;
-  const std::vector<JournalTiming>& timings = read.value().timings;
-  ASSERT_EQ(timings.size(), 2u);
-  EXPECT_EQ(timings[0].strategy, policies::baselines(job().table, job().fidelity)[0].strategy);
-  EXPECT_NEAR(timings[0].ops[0].end_us, 1500.2, 0.11);
-  EXPECT_EQ(timings[1].strategy, candidate.strategy);
-  ASSERT_EQ(timings[1].ops.size(), 2u);
-  EXPECT_EQ(timings[1].ops[0].step, -1);
-  EXPECT_EQ(timings[1].ops[1].bucket, 1);
-  EXPECT_EQ(timings[1].ops[1].end_us, 40);
-  EXPECT_EQ(timings[1].ops[1].bytes, 800);
-  EXPECT_EQ(timings[1].ops[0].bytes, -1);
+  EXPECT_EQ(read.value().timings[1].report, 1u);
+  const std::vector<policies::TimedRun> runs = read.value().runs();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].strategy, policies::baselines(job().table, job().fidelity)[0].strategy);
+  EXPECT_NEAR(runs[0].steps[0].end_us, 1500.2, 0.11);
+  EXPECT_EQ(runs[1].strategy, candidate.strategy);
+  ASSERT_EQ(runs[1].steps.size(), 2u);
+  EXPECT_EQ(runs[1].steps[0].step, -1);
+  EXPECT_EQ(runs[1].steps[1].bucket, 1);
+  EXPECT_EQ(runs[1].steps[1].end_us, 40);
+  EXPECT_EQ(runs[1].steps[1].bytes, 800);
+  EXPECT_EQ(runs[1].steps[0].bytes, -1);
 
+  const policies::Candidate other{core::uniform({{{0, 0, 3000}, {1, 0, 10}}}, core::plain_all_reduce(), 1), "y"};
+  EXPECT_TRUE(parse_journal(text + journal_plan_line(4, 7, job(), candidate) + "\n").ok()) << "prepared once more";
+  EXPECT_THAT(parse_journal(text + journal_plan_line(4, 7, job(), other) + "\n").error().message,
+              HasSubstr("slot: 7 holds another strategy already"));
   EXPECT_THAT(error_of(text, "\"slot\":7,\"ops\"", "\"slot\":8,\"ops\""),
               HasSubstr("line 7: slot: no strategy was put"));
   EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[2,0,2.0,40.0,800]"),

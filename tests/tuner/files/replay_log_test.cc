@@ -50,11 +50,11 @@ TEST(ReplayLog, GivesBackEveryBitOfEveryReport) {
                      .step_ms = std::numeric_limits<double>::denorm_min(),
                      .compute_ms_max = 1e12});
   // And of all that was told of operations, before the report that it was told before.
-  std::vector<ToldTiming> timings;
+  std::vector<Timing> timings;
   ReplayLog history;
   for (size_t r = 0; r < reports.size(); ++r) {
     for (uint64_t count = rng.below(10) == 0 ? rng.below(3) : 0; count > 0; --count) {
-      ToldTiming timing{.report = r, .slot = static_cast<int32_t>(rng.below(7)), .ops = {}};
+      Timing timing{.report = r, .slot = static_cast<int32_t>(rng.below(7)), .ops = {}};
       for (uint64_t op = rng.below(5); op > 0; --op) {
         timing.ops.push_back({static_cast<int32_t>(op), static_cast<int32_t>(rng.below(4)) - 1, rng.normal(), 1e6});
       }
@@ -70,7 +70,7 @@ TEST(ReplayLog, GivesBackEveryBitOfEveryReport) {
   ASSERT_EQ(told.value().timings.size(), timings.size());
   EXPECT_GT(timings.size(), 100u);
   for (size_t t = 0; t < timings.size(); ++t) {
-    const ToldTiming& found = told.value().timings[t];
+    const Timing& found = told.value().timings[t];
     EXPECT_EQ(found.report, timings[t].report);
     EXPECT_EQ(found.slot, timings[t].slot);
     ASSERT_EQ(found.ops.size(), timings[t].ops.size());
@@ -133,7 +133,7 @@ TEST(ReplayLog, OtherAnswersAreAMismatch) {
   };
   for (int64_t step = 0; step < 6; ++step) history.add({.step = step}, run({.step = step}));
   const Told told = parse_replay_log(history.bytes()).value();
-  const auto no_timing = [](const ToldTiming&) {};
+  const auto no_timing = [](const Timing&) {};
   EXPECT_EQ(replay(told, run, no_timing).value().command.kind, Command::Kind::run);
   const auto other = replay(
       told, [](const core::StepReport&) { return Action{}; }, no_timing);

@@ -44,13 +44,10 @@ StrategyFile file_of(const core::GradientTable& table, core::Strategy strategy) 
 StrategyFile small_file() {
   StrategyFile file = file_of(small_table(), core::uniform(core::cut(small_table(), 8000, 8000, true),
                                                            core::gather_payloads({"bf16"}, core::Place::device), 2));
-  file.evidence = Evidence{.baseline_ms = 228.1,
-                           .committed_ms = 104.3,
-                           .gain = 0.5427,
-                           .interval_low = 0.531,
-                           .interval_high = 0.554,
-                           .steps = 212,
-                           .date = "2025-01-31T12:00:00Z"};
+  file.evidence =
+      Evidence{{.baseline_ms = 228.1, .committed_ms = 104.3, .gain = 0.5427, .gain_low = 0.531, .gain_high = 0.554},
+               212,
+               "2025-01-31T12:00:00Z"};
   return file;
 }
 
@@ -123,12 +120,13 @@ TEST(StrategyFile, AnyStrategySurvives) {
     file.fidelity = Fidelity::lossy;
     file.world_size = 1 + static_cast<int>(rng.below(100));
     if (rng.below(2) == 0) {
-      file.evidence = Evidence{.baseline_ms = rng.uniform() * 1e4,
-                               .committed_ms = rng.uniform() * 1e4,
-                               .gain = rng.normal() - 6,
-                               .interval_low = -rng.uniform() / 3,
-                               .interval_high = rng.uniform() / 3,
-                               .steps = static_cast<int64_t>(rng.below(1u << 31))};
+      file.evidence = Evidence{{.baseline_ms = rng.uniform() * 1e4,
+                                .committed_ms = rng.uniform() * 1e4,
+                                .gain = rng.normal() - 6,
+                                .gain_low = -rng.uniform() / 3,
+                                .gain_high = rng.uniform() / 3},
+                               static_cast<int64_t>(rng.below(1u << 31)),
+                               ""};
     }
     const auto read = parse_strategy(to_json(file), known());
     ASSERT_TRUE(read.ok()) << read.error().message;

@@ -1,0 +1,20 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How a strategy compares with the baseline: what a confirmation finds, an outcome reports and a strategy file keeps as
+// its evidence. Leaves open how it was measured.
+#pragma once
+
+namespace gradtune::tuner {
+
+// Step times in ms, maximum over ranks.
+struct Comparison {
+  double baseline_ms = 0;
+  double committed_ms = 0;             // of the strategy; 0: nothing was confirmed
+  double gain = 0;                     // 1 - committed / baseline
+  double gain_low = 0, gain_high = 0;  // two-sided 95 % interval
+
+  bool operator==(const Comparison&) const = default;
+};
+
+}  // namespace gradtune::tuner
