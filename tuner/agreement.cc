@@ -24,11 +24,12 @@ enum Position : size_t {
   kNonfinite = 12,
   kExcluded = 13,
   kStepMs = 14,
-  kComputeMs = 15,  // pair
-  kCommand = 17,    // kind, slot, bytes
-  kSlowest = 20,    // compute time in whole microseconds and rank, in one number
-  kCommMs = 21,     // negated: the minimum counts
-  kExcess = 22,     // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
+  kComputeMs = 15,
+  kNegatedComputeMs = 16,
+  kCommand = 17,  // kind, slot, bytes
+  kSlowest = 20,  // compute time in whole microseconds and rank, in one number
+  kCommMs = 21,   // negated: the minimum counts
+  kExcess = 22,   // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
   kUnused = 23,
   kBuffersHigh = 24,  // pair
   kBuffersLow = 26,   // pair
@@ -70,6 +71,29 @@ double slowest(double compute_ms, int32_t rank) {
 int32_t slowest_rank(double slowest) {
   return slowest >= 0 && slowest < kMostSlowUs * kMostRanks ? static_cast<int32_t>(std::fmod(slowest, kMostRanks)) : -1;
 }
+
+// How a value of each rank becomes one of the report. A report gets a new field that ranks measure by one more row.
+struct Reduced {
+  Position at;
+  double (*of_rank)(const LocalStep&);  // the maximum over ranks counts
+  void (*take)(double, core::StepReport&);
+};
+constexpr Reduced kReduced[] = {
+    {kExcluded, [](const LocalStep& local) { return local.excluded || !is_time(local.step_ms) ? 1.0 : 0.0; },
+     [](double value, core::StepReport& report) { report.excluded = value > 0; }},
+    {kStepMs, [](const LocalStep& local) { return is_time(local.step_ms) ? local.step_ms : 0; },
+     [](double value, core::StepReport& report) { report.step_ms = value; }},
+    {kComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? local.compute_ms : 0; },
+     [](double value, core::StepReport& report) { report.compute_ms_max = value; }},
+    {kNegatedComputeMs, [](const LocalStep& local) { return is_time(local.compute_ms) ? -local.compute_ms : -0.0; },
+     [](double value, core::StepReport& report) { report.compute_ms_min = -value; }},
+    {kSlowest,
+     [](const LocalStep& local) { return is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1; },
+     [](double value, core::StepReport& report) { report.slowest_rank = slowest_rank(value); }},
+    {kCommMs,
+     [](const LocalStep& local) { return is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs; },
+     [](double value, core::StepReport& report) { report.comm_ms = value > kNoMs ? std::max(0.0, -value) : 0; }},
+};
 
 bool is_integer_in(double value, double least, double most) {
   return value >= least && value <= most && value == std::floor(value);
@@ -165,13 +189,8 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
     word[kUnanswered] = state_.pending->answered ? 0 : 1;
     word[kFailed] = state_.pending->answered && !state_.pending->hash ? 1 : 0;
   }
-  const bool timed = is_time(local.step_ms);
   word[kNonfinite] = local.finite ? 0 : 1;
-  word[kExcluded] = local.excluded || !timed ? 1 : 0;
-  word[kStepMs] = timed ? local.step_ms : 0;
-  put_pair(word, kComputeMs, is_time(local.compute_ms) ? local.compute_ms : 0);
-  word[kSlowest] = is_time(local.compute_ms) ? slowest(local.compute_ms, local.rank) : -1;
-  word[kCommMs] = is_time(local.comm_ms) && local.comm_ms > 0 ? -local.comm_ms : kNoMs;
+  for (const Reduced& each : kReduced) word[each.at] = each.of_rank(local);
   word[kExcess] = pack(local.excess);
   word[kUnused] = local.unused ? 1 : 0;
   put_hash(word, kBuffersHigh, kBuffersLow, local.buffers);
@@ -206,16 +225,10 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   if (!excess) return excess.error();
 
   Verdict verdict;
-  verdict.report = {.step = local.step,
-                    .slot = state_.last_slot,
-                    .step_ms = reduced[kStepMs],
-                    .compute_ms_max = reduced[kComputeMs],
-                    .compute_ms_min = -reduced[kComputeMs + 1],
-                    .slowest_rank = slowest_rank(reduced[kSlowest]),
-                    .comm_ms = reduced[kCommMs] > kNoMs ? std::max(0.0, -reduced[kCommMs]) : 0,
-                    .excess = excess.value(),
-                    .finite = state_.last_finite,
-                    .excluded = reduced[kExcluded] > 0 || !state_.begun};
+  verdict.report = {
+      .step = local.step, .slot = state_.last_slot, .excess = excess.value(), .finite = state_.last_finite};
+  for (const Reduced& each : kReduced) each.take(reduced[each.at], verdict.report);
+  if (!state_.begun) verdict.report.excluded = true;
   verdict.finite = reduced[kNonfinite] == 0;
   verdict.unused = reduced[kUnused] > 0;
   verdict.command = command.value();

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
@@ -54,6 +55,18 @@ struct LocalStep {
   uint64_t buffers = 0;      // hash of the shapes and dtypes of the buffers that rank 0 is to send next
 
   bool operator==(const LocalStep&) const = default;
+};
+
+// What of it a checkpoint keeps: all but what the next step finds out anew.
+inline constexpr auto kLocalStepFields = std::tuple{
+    core::Field{"step", &LocalStep::step, core::FieldKind::step},
+    core::Field{"step_ms", &LocalStep::step_ms, core::FieldKind::ms},
+    core::Field{"compute_ms", &LocalStep::compute_ms, core::FieldKind::ms},
+    core::Field{"comm_ms", &LocalStep::comm_ms, core::FieldKind::ms},
+    core::Field{"rank", &LocalStep::rank, core::FieldKind::rank},
+    core::Field{"excess", &LocalStep::excess, core::FieldKind::excess},
+    core::Field{"finite", &LocalStep::finite, core::FieldKind::flag},
+    core::Field{"excluded", &LocalStep::excluded, core::FieldKind::flag},
 };
 
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent

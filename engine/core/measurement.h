@@ -6,6 +6,9 @@
 
 #include <cstdint>
 #include <string_view>
+#include <tuple>
+
+#include "engine/core/fields.h"
 
 namespace gradtune::core {
 
@@ -49,6 +52,22 @@ struct StepReport {
   bool failed = false;    // some rank could not prepare what was asked for last
 
   bool operator==(const StepReport&) const = default;
+};
+
+// All fields of a report, for the formats that hold one (control words are made in tuner/agreement.cc).
+inline constexpr auto kStepReportFields = std::tuple{
+    Field{"step", &StepReport::step, FieldKind::step},
+    Field{"slot", &StepReport::slot, FieldKind::slot},
+    Field{"step_ms", &StepReport::step_ms, FieldKind::ms},
+    Field{"compute_ms_max", &StepReport::compute_ms_max, FieldKind::ms},
+    Field{"compute_ms_min", &StepReport::compute_ms_min, FieldKind::ms},
+    Field{"slowest_rank", &StepReport::slowest_rank, FieldKind::rank, /*is_optional=*/true},
+    Field{"comm_ms", &StepReport::comm_ms, FieldKind::ms, /*is_optional=*/true},
+    Field{"finite", &StepReport::finite, FieldKind::flag},
+    Field{"excluded", &StepReport::excluded, FieldKind::flag},
+    Field{"prepared", &StepReport::prepared, FieldKind::flag},
+    Field{"failed", &StepReport::failed, FieldKind::flag},
+    Field{"excess", &StepReport::excess, FieldKind::excess, /*is_optional=*/true},
 };
 
 // How fast a candidate ran: the median of `steps` steps in ms, smaller is better.

@@ -150,27 +150,35 @@ class Parser {
   }
 
   void read_step(const JsonValue& value) {
-    const JsonObject& line = in_.object(value, where_,
-                                        {"kind", "step", "stage", "slot", "step_ms", "compute_ms_max", "compute_ms_min",
-                                         "finite", "excluded", "prepared", "failed"},
-                                        {"slowest_rank", "comm_ms", "excess"});
+    std::vector<std::string_view> needed = {"kind", "stage"}, optional;
+    core::for_each_field(core::kStepReportFields,
+                         [&](const auto& field) { (field.is_optional ? optional : needed).push_back(field.name); });
+    const JsonObject& line = in_.object(value, where_, needed, optional);
     if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
     if (!in_.ok()) return;
-    file_.reports.push_back(
-        {.step = integer(line, "step", -1, kMostSteps),
-         .slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max())),
-         .step_ms = number(line, "step_ms"),
-         .compute_ms_max = number(line, "compute_ms_max"),
-         .compute_ms_min = number(line, "compute_ms_min"),
-         .slowest_rank = has(line, "slowest_rank")
-                             ? static_cast<int32_t>(integer(line, "slowest_rank", -1, file_.job.ranks.size - 1))
-                             : -1,
-         .comm_ms = has(line, "comm_ms") ? number(line, "comm_ms") : 0,
-         .excess = has(line, "excess") ? read_excess(get(line, "excess")) : core::Excess{},
-         .finite = flag(line, "finite"),
-         .excluded = flag(line, "excluded"),
-         .prepared = flag(line, "prepared"),
-         .failed = flag(line, "failed")});
+    core::StepReport& report = file_.reports.emplace_back();
+    core::for_each_field(core::kStepReportFields, [&](const auto& field) {
+      if (!field.is_optional || has(line, field.name)) read_field(line, field.name, field.kind, report.*field.member);
+    });
+  }
+
+  void read_field(const JsonObject& line, std::string_view name, core::FieldKind kind, int64_t& value) {
+    core::check(kind == core::FieldKind::step, "other numbers have fewer bits");
+    value = integer(line, name, -1, kMostSteps);
+  }
+  void read_field(const JsonObject& line, std::string_view name, core::FieldKind kind, int32_t& value) {
+    const bool is_rank = kind == core::FieldKind::rank;
+    const int32_t most = is_rank ? file_.job.ranks.size - 1 : std::numeric_limits<int32_t>::max();
+    value = static_cast<int32_t>(integer(line, name, is_rank ? -1 : 0, most));
+  }
+  void read_field(const JsonObject& line, std::string_view name, core::FieldKind, double& value) {
+    value = number(line, name);
+  }
+  void read_field(const JsonObject& line, std::string_view name, core::FieldKind, bool& value) {
+    value = flag(line, name);
+  }
+  void read_field(const JsonObject& line, std::string_view name, core::FieldKind, core::Excess& value) {
+    value = read_excess(get(line, name));
   }
 
   core::Excess read_excess(const JsonValue& value) {

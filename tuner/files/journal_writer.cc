@@ -71,25 +71,20 @@ std::string journal_line(const core::GradientTable& table) {
 }
 
 std::string journal_line(const core::StepReport& report, Stage stage) {
-  ordered_json line = {{"kind", "step"},
-                       {"step", report.step},
-                       {"stage", to_string(stage)},
-                       {"slot", report.slot},
-                       {"step_ms", report.step_ms},
-                       {"compute_ms_max", report.compute_ms_max},
-                       {"compute_ms_min", report.compute_ms_min},
-                       {"slowest_rank", report.slowest_rank},
-                       {"comm_ms", report.comm_ms},
-                       {"finite", report.finite},
-                       {"excluded", report.excluded},
-                       {"prepared", report.prepared},
-                       {"failed", report.failed}};
-  if (report.excess.kind != core::Excess::Kind::none) {
-    line["excess"] = {{"what", to_string(report.excess.kind)},
-                      {"bucket", report.excess.bucket},
-                      {"value", report.excess.value},
-                      {"allowed", report.excess.allowed}};
-  }
+  ordered_json line = {{"kind", "step"}};
+  core::for_each_field(core::kStepReportFields, [&](const auto& field) {
+    if constexpr (std::is_same_v<decltype(report.*field.member), const core::Excess&>) {
+      const core::Excess& excess = report.*field.member;
+      if (excess.kind == core::Excess::Kind::none) return;
+      line[field.name] = {{"what", to_string(excess.kind)},
+                          {"bucket", excess.bucket},
+                          {"value", excess.value},
+                          {"allowed", excess.allowed}};
+    } else {
+      line[field.name] = report.*field.member;
+    }
+    if (field.kind == core::FieldKind::step) line["stage"] = to_string(stage);
+  });
   return dump(line);
 }
 

@@ -15,19 +15,13 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-// The byte before each report. What follows it: those of step, slot and slowest rank that are not as expected, then four
-// times. With kMore a byte follows: twice the number of timings before the report, and 1 more where there is an excess;
-// then the timings, each a slot, a number of operations and these, and the excess.
-enum Flag : uint8_t {
-  kFinite = 1,
-  kExcluded = 2,
-  kPrepared = 4,
-  kFailed = 8,
-  kNextStep = 16,  // the one after that of the report before
-  kSameSlot = 32,
-  kSameRank = 64,
-  kMore = 128,
-};
+// The byte before each report. Its lowest bits are the report's flags, in their order; then a bit for each number (step,
+// slot, rank) that is as expected from the report before; then kMore. After it come the numbers that are not as expected,
+// then the times. With kMore a byte follows: twice the number of timings before the report, and 1 more if there is an
+// excess; then the timings, each a slot, a number of operations and these; then the excess.
+constexpr int kFirstNumber = 1 << core::count_fields<bool>(core::kStepReportFields);
+constexpr int kMore = kFirstNumber << core::count_fields<int64_t, int32_t>(core::kStepReportFields);
+static_assert(kMore == 128, "all bits of the byte are in use: one more flag or number needs a wider one");
 
 constexpr int64_t kMostSteps = int64_t{1} << 48;
 constexpr double kMostMs = 1e12;
@@ -40,21 +34,40 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
+// What is not in a report is taken to be so.
+core::StepReport expected_after(const core::StepReport& last) {
+  core::StepReport expected = last;
+  ++expected.step;
+  return expected;
+}
+
+// Calls visit for each field that holds one of these types.
+template <typename... Types, typename Visit>
+void for_each_of(const Visit& visit) {
+  core::for_each_field(core::kStepReportFields, [&](const auto& field) {
+    if constexpr ((std::is_same_v<typename std::remove_cvref_t<decltype(field)>::Type, Types> || ...)) visit(field);
+  });
+}
+
 void put_report(std::string& bytes, const core::StepReport& report, const core::StepReport& last, int timed,
                 const std::string& timings) {
-  // Names every member, so that a new one is not forgotten here.
-  const auto& [step, slot, step_ms, compute_ms_max, compute_ms_min, slowest_rank, comm_ms, excess, finite, excluded,
-               prepared, failed] = report;
-  const auto bit = [](bool holds, Flag flag) { return holds ? flag : 0; };
-  const int flags = bit(finite, kFinite) | bit(excluded, kExcluded) | bit(prepared, kPrepared) | bit(failed, kFailed) |
-                    bit(step == last.step + 1, kNextStep) | bit(slot == last.slot, kSameSlot) |
-                    bit(slowest_rank == last.slowest_rank, kSameRank);
+  const core::StepReport expected = expected_after(last);
+  int head = 0, flag = 1, number = kFirstNumber;
+  for_each_of<bool>([&](const auto& field) {
+    if (report.*field.member) head |= flag;
+    flag <<= 1;
+  });
+  for_each_of<int64_t, int32_t>([&](const auto& field) {
+    if (report.*field.member == expected.*field.member) head |= number;
+    number <<= 1;
+  });
+  const core::Excess& excess = report.excess;
   const int more = 2 * timed + (excess == core::Excess() ? 0 : 1);
-  put(bytes, static_cast<uint8_t>(flags | (more != 0 ? kMore : 0)));
-  if ((flags & kNextStep) == 0) put(bytes, step);
-  if ((flags & kSameSlot) == 0) put(bytes, slot);
-  if ((flags & kSameRank) == 0) put(bytes, slowest_rank);
-  for (const double ms : {step_ms, compute_ms_max, compute_ms_min, comm_ms}) put(bytes, ms);
+  put(bytes, static_cast<uint8_t>(head | (more != 0 ? kMore : 0)));
+  for_each_of<int64_t, int32_t>([&](const auto& field) {
+    if (report.*field.member != expected.*field.member) put(bytes, report.*field.member);
+  });
+  for_each_of<double>([&](const auto& field) { put(bytes, report.*field.member); });
   if (more == 0) return;
   put(bytes, static_cast<uint8_t>(more));
   bytes += timings;
@@ -110,23 +123,30 @@ std::vector<policies::TimedOp> get_ops(Reader& from) {
   return ops;
 }
 
+// What a number may be at most; at least -1, or 0 for a slot.
+template <typename Value>
+constexpr Value kMostOf = std::numeric_limits<Value>::max();
+template <>
+constexpr int64_t kMostOf<int64_t> = kMostSteps;
+
 core::StepReport get_report(Reader& from, const core::StepReport& last, Told& told) {
-  const auto flags = from.get<uint8_t>();
-  const auto time = [&] { return from.get<double>(0, kMostMs); };
-  core::StepReport report;
-  report.step = (flags & kNextStep) != 0 ? last.step + 1 : from.get<int64_t>(-1, kMostSteps);
-  report.slot = (flags & kSameSlot) != 0 ? last.slot : from.get<int32_t>(0, std::numeric_limits<int32_t>::max());
-  report.slowest_rank =
-      (flags & kSameRank) != 0 ? last.slowest_rank : from.get<int32_t>(-1, std::numeric_limits<int32_t>::max());
-  report.step_ms = time();
-  report.compute_ms_max = time();
-  report.compute_ms_min = time();
-  report.comm_ms = time();
-  report.finite = (flags & kFinite) != 0;
-  report.excluded = (flags & kExcluded) != 0;
-  report.prepared = (flags & kPrepared) != 0;
-  report.failed = (flags & kFailed) != 0;
-  const int more = (flags & kMore) != 0 ? from.get<uint8_t>() : 0;
+  core::StepReport report = expected_after(last);
+  report.excess = {};
+  const auto head = from.get<uint8_t>();
+  int flag = 1, number = kFirstNumber;
+  for_each_of<bool>([&](const auto& field) {
+    report.*field.member = (head & flag) != 0;
+    flag <<= 1;
+  });
+  for_each_of<int64_t, int32_t>([&](const auto& field) {
+    auto& value = report.*field.member;
+    using Value = std::remove_reference_t<decltype(value)>;
+    const Value least = field.kind == core::FieldKind::slot ? 0 : -1;
+    if ((head & number) == 0) value = from.get<Value>(least, kMostOf<Value>);
+    number <<= 1;
+  });
+  for_each_of<double>([&](const auto& field) { report.*field.member = from.get<double>(0, kMostMs); });
+  const int more = (head & kMore) != 0 ? from.get<uint8_t>() : 0;
   for (int timing = more / 2; timing > 0 && from.ok(); --timing) {
     const auto slot = from.get<int32_t>(0, std::numeric_limits<int32_t>::max());
     told.timings.push_back({.report = told.reports.size(), .slot = slot, .ops = get_ops(from)});

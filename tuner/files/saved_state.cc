@@ -38,10 +38,15 @@ ordered_json json_of(const core::Excess& excess) {
           {"allowed", excess.allowed}};
 }
 
+template <typename Value>
+const Value& json_of(const Value& value) {
+  return value;
+}
+
 ordered_json json_of(const LocalStep& local) {
-  return {{"step", local.step},       {"step_ms", local.step_ms},  {"compute_ms", local.compute_ms},
-          {"comm_ms", local.comm_ms}, {"rank", local.rank},        {"excess", json_of(local.excess)},
-          {"finite", local.finite},   {"excluded", local.excluded}};
+  ordered_json json;
+  core::for_each_field(kLocalStepFields, [&](const auto& field) { json[field.name] = json_of(local.*field.member); });
+  return json;
 }
 
 ordered_json json_of(const Agreement::State& state) {
@@ -167,21 +172,28 @@ class Parser {
   }
 
   LocalStep local(const JsonValue& value) {
-    const JsonObject& object = in_.object(
-        value, "local", {"step", "step_ms", "compute_ms", "comm_ms", "rank", "excess", "finite", "excluded"});
+    std::vector<std::string_view> names;
+    core::for_each_field(kLocalStepFields, [&](const auto& field) { names.push_back(field.name); });
+    const JsonObject& object = in_.object(value, "local", names, {});
+    LocalStep local;
+    core::for_each_field(kLocalStepFields, [&](const auto& field) { read(object, field.name, local.*field.member); });
+    return local;
+  }
+  void read(const JsonObject& object, std::string_view name, int64_t& value) {
+    value = integer(object, name, -1, kMostSteps);
+  }
+  void read(const JsonObject& object, std::string_view name, int32_t& value) {
+    value = static_cast<int32_t>(integer(object, name, 0, kMostSlot));
+  }
+  void read(const JsonObject& object, std::string_view name, double& value) { value = ms(object, name); }
+  void read(const JsonObject& object, std::string_view name, bool& value) { value = flag(object, name); }
+  void read(const JsonObject& object, std::string_view name, core::Excess& value) {
     const JsonObject& excess =
-        in_.object(JsonReader::member(object, "excess"), "excess", {"kind", "bucket", "value", "allowed"});
-    return {.step = integer(object, "step", -1, kMostSteps),
-            .step_ms = ms(object, "step_ms"),
-            .compute_ms = ms(object, "compute_ms"),
-            .comm_ms = ms(object, "comm_ms"),
-            .rank = static_cast<int32_t>(integer(object, "rank", 0, kMostSlot)),
-            .excess = {.kind = static_cast<core::Excess::Kind>(integer(excess, "kind", 0, 2)),
-                       .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, kMostSlot)),
-                       .value = ms(excess, "value"),
-                       .allowed = ms(excess, "allowed")},
-            .finite = flag(object, "finite"),
-            .excluded = flag(object, "excluded")};
+        in_.object(JsonReader::member(object, name), name, {"kind", "bucket", "value", "allowed"});
+    value = {.kind = static_cast<core::Excess::Kind>(integer(excess, "kind", 0, 2)),
+             .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, kMostSlot)),
+             .value = ms(excess, "value"),
+             .allowed = ms(excess, "allowed")};
   }
 
   Agreement::State agreement(const JsonValue& value) {

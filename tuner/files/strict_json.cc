@@ -143,6 +143,12 @@ void JsonReader::fail(std::string_view where, const std::string& what) {
 const JsonObject& JsonReader::object(const JsonValue& value, std::string_view where,
                                      std::initializer_list<std::string_view> members,
                                      std::initializer_list<std::string_view> optional) {
+  return object(value, where, std::span(members.begin(), members.size()), std::span(optional.begin(), optional.size()));
+}
+
+const JsonObject& JsonReader::object(const JsonValue& value, std::string_view where,
+                                     std::span<const std::string_view> members,
+                                     std::span<const std::string_view> optional) {
   static const JsonObject kEmpty;
   const auto* object = std::get_if<JsonObject>(&value.value);
   if (object == nullptr) {
@@ -151,7 +157,7 @@ const JsonObject& JsonReader::object(const JsonValue& value, std::string_view wh
   }
   const std::string needed = fmt::format("{}", fmt::join(members, ", "));
   const std::string known = optional.size() == 0 ? needed : fmt::format("{}, {}", needed, fmt::join(optional, ", "));
-  const auto holds = [](std::initializer_list<std::string_view> names, std::string_view name) {
+  const auto holds = [](std::span<const std::string_view> names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   for (const auto& [name, ignored] : *object) {

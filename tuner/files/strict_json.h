@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,6 +50,8 @@ class JsonReader {
   void fail(std::string_view where, const std::string& what);
 
   // An object with these members, whatever their order; those that are optional may be missing.
+  const JsonObject& object(const JsonValue& value, std::string_view where, std::span<const std::string_view> members,
+                           std::span<const std::string_view> optional);
   const JsonObject& object(const JsonValue& value, std::string_view where,
                            std::initializer_list<std::string_view> members,
                            std::initializer_list<std::string_view> optional = {});
