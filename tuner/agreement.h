@@ -5,11 +5,11 @@
 // socket.
 //
 // A strategy lives in a *slot* (a small number). Rank 0 announces at most one command per step inside the control
-// collective, which all ranks complete; what was announced in step s is in force from step s + 1. Every rank also
-// contributes a hash of all that decides its next step (epoch, slot in force, the table of slots), so that a rank that
-// differs is found by all ranks in that step, before any payload of the next one is sent. (A switch announced outside
-// the collectives is unsafe whatever its lead; announced inside one that all ranks complete it is safe: model-checked,
-// reference on tuning, section 7.)
+// collective, which all ranks complete. What was announced in step s is in force from step s + 1. Every rank also
+// contributes a hash of all that decides its next step (epoch, slot in force, the table of slots). So all ranks find a
+// rank that differs in that step, before any payload of the next one is sent. (A command that is sent beside the
+// collectives may reach ranks in different steps, however early it is sent. agreement_model_test.cc checks all orders
+// of events.)
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ namespace gradtune::tuner {
 struct Command {
   enum class Kind : uint8_t {
     keep,     // nothing changes
-    prepare,  // a strategy of `bytes` bytes follows by broadcast from rank 0, for `slot`; takes back one still under way
+    prepare,  // a strategy of `bytes` bytes follows by broadcast from rank 0, for `slot`; cancels one still under way
     run,      // the strategy in `slot` is in force from the next step; the epoch grows by one. Where some rank has not
               // prepared it until then, nothing changes on any
     drop,     // `slot` is not needed any more, whether preparing it succeeded or not; never the slot in force
@@ -80,7 +80,7 @@ struct Verdict {
   core::StepReport report;  // of the step before; for the tuner on rank 0
   bool finite = true;       // of this step: no rank met a NaN or Inf
   bool unused = false;      // some rank had no gradient of some tensor
-  Command command;          // to be carried out now, by all ranks; keep in place of a run that can not be
+  Command command;          // to be carried out now, by all ranks; keep in place of a run that cannot be
 };
 
 // Ranks whose value differs from rank 0's: "1, 3".

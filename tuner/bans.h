@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What may not run any more after a bucket was over its error budget or its residual ran away (error_budget.h):
-// strategies as a whole, and compressors in buckets that hold certain tensors. Bans last for the rest of the job. Leaves
-// open what is banned when.
+// strategies as a whole, and compressors in buckets that hold certain tensors. Bans last for the rest of the job.
+// Leaves open what is banned when.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tuning cost so far, and whether it may cost more. Leaves open what happens when it may not.
+// What tuning has cost so far, and whether it may cost more. Leaves open what happens when it may not.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace gradtune::tuner {
 
-// A single step that takes longer than so many of the usual ones is an evaluation that nobody told of, or a machine that
-// stood still, whatever strategy was in force; it counts as so many.
+// A single step that takes longer than this many usual ones is an evaluation that was not announced, or a machine that
+// stood still. No strategy is to blame, so it counts as this many.
 constexpr double kStall = 10;
 
 class Budget {
@@ -20,8 +20,8 @@ class Budget {
   // Tuning ends after so many steps, or when it has lost this share of the time so far against the baseline.
   Budget(int most_steps, double most_share) : most_steps_(most_steps), most_share_(most_share) {}
 
-  // A step of tuning. `is_ours`: if it is excluded, then because something was prepared; others are not held against
-  // tuning, and of a stall (as against a strategy that takes that long: two steps in a row) only a part.
+  // A step of tuning. `is_ours`: an excluded step is one in which a strategy was prepared; other excluded steps do not
+  // count. Of a stall only a part counts; two long steps in a row are no stall but a slow strategy.
   void count(const core::StepReport& report, bool is_ours);
 
   // How fast the baseline is at present. Nothing is lost until that is known.

@@ -91,8 +91,8 @@ Claim Confirmation::claim() const {
       faster.push_back(logs[baseline] - logs[0]);
       slower.push_back(logs[0] - logs[baseline]);
     }
-    // That it is faster than one of them alone proves nothing, so each test may have the whole error. The least of upper
-    // bounds is too low where any of them is.
+    // That it is faster than one of them alone proves nothing, so each test may have the whole error. The least of
+    // upper bounds is too low where any of them is.
     claim.confirmed = claim.confirmed && lower_bound(faster, error_) > 0;
     claim.gain_low = std::min(claim.gain_low, as_gain(lower_bound(faster, kEachSide)));
     claim.gain_high =

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Confirming the winner of a race: fresh pairs of blocks, winner and baseline, as many as were fixed beforehand, and
-// one look at the end. The only source of the gain that is claimed. What it says rests on nothing but the order inside
-// pairs, which is drawn at random: load that comes and goes, for longer than a block or than all of them, hits either of
-// both as likely. Where two baselines may be the faster one, both have a block in each pair, and the winner has to be
-// faster than either. Leaves open how blocks are run; those of a pair have to be alike.
+// Confirms the winner of a race on fresh pairs of blocks, winner and baseline. The number of pairs is fixed beforehand,
+// and there is one look at the end. This is the only source of the gain that is claimed. It assumes nothing but the
+// random order inside pairs: load that comes and goes hits either of both with the same probability, however long it
+// lasts. If either of two baselines may be the faster one, each pair has a block of both, and the winner has to be
+// faster than both. Leaves open how blocks are run; those of a pair have to be alike.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,17 @@
 
 namespace gradtune::tuner {
 
-// The probability with which a confirmation, the first, the second, ... of a run, may take a strategy for faster that is
-// not: together at most 5 %, however often it is tuned again (an error spending sequence: most of it for the first,
-// and for the later ones what falls with the square of their number, for which a few more pairs are enough).
+// The probability with which the first, second, ... confirmation of a run may commit a strategy that is not faster.
+// They sum to at most 5 % however often a job tunes again: most goes to the first one, and that of later ones falls
+// with the square of their number, which a few more pairs make up for.
 double allowed_error(int earlier_confirmations);
 
-// The smallest of 6, 8, 10 and 12 pairs that can prove a gain with that error against so many baselines and give 85 % power
-// for what the race saw of the winner (a standard error less, as winners look better than they are); otherwise
-// most_pairs: a small gain may be missed then, but pairs of two strategies that are about as fast cost next to nothing.
+// The smallest of 6, 8, 10 and 12 pairs that can prove a gain with that error against so many baselines, and that has
+// 85 % power for the gain that the race saw. Winners look better than they are, so a standard error is taken off that
+// gain. If no number is enough, most_pairs: a small gain may be missed, but pairs of equally fast strategies cost
+// little.
 int pairs_for(const Race::Winner& winner, double error, size_t baselines);
-int most_pairs(double error);  // 12, and more where an error takes that; where there was no race to estimate by
+int most_pairs(double error);  // 12, or more if that error needs more; also used if there was no race to estimate by
 
 // Times are geometric means over blocks. The interval has no end where there are too few pairs for one.
 struct Claim : Comparison {
@@ -40,8 +41,8 @@ class Confirmation {
  public:
   Confirmation(int32_t winner, const std::vector<int32_t>& baselines, int pairs, double error, core::Rng rng);
 
-  // The slots of the next blocks in the order in which they are to run: at first all pairs, each in random order, later
-  // what replaces those of which a block could not be scored.
+  // The slots of the next blocks in the order in which they are to run: at first all pairs, each in random order; later
+  // pairs that replace those with a block that could not be scored.
   std::vector<int32_t> next_blocks();
 
   // The blocks asked for last, in their order.

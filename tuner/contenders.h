@@ -43,9 +43,9 @@ class Contenders {
   const std::vector<policies::Candidate>& leaders() const { return leaders_; }
   void clear_leaders() { leaders_.clear(); }
 
-  // What may be the best by now, in the order in which it gets a place in a race: what was committed before, the best of
-  // each kind, and the next best of the kind of `committed` (null: nothing is), since the best partition of that kind may
-  // be another one by now.
+  // What may be the best by now, in the order in which it gets a place in a race: what was committed before, the best
+  // of each kind, and the next best of the kind of `committed` (null: nothing is), since the best partition of that
+  // kind may be another one by now.
   std::vector<policies::Candidate> known(const core::Strategy* committed, const Bans& bans) const;
 
  private:

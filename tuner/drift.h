@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether step times have moved for good: CUSUM, in both directions, on the logarithms of block medians against the
-// level after a commit (Page 1954; in physical units, as charts in units of an estimated sigma alarm all the time where
-// noise is correlated, skewed or has spikes). Leaves open what a change means and what to do about it.
+// Whether step times have moved for good: CUSUM (Page 1954), in both directions, on the logarithms of block medians
+// against the level after a commit. It works in physical units: charts in units of an estimated sigma alarm all the
+// time if noise is correlated, skewed or has spikes. Leaves open what a change means and what to do about it.
 #pragma once
 
 #include <optional>
@@ -26,13 +26,12 @@ class Drift {
 
   explicit Drift(const DriftOptions& options = {});
 
-  // One step after the other. After an alarm it learns the new level, and goes on from there; so it does where later
-  // steps are half as noisy as those it learned from, as a change may have fallen into these.
+  // Call for every step in order. After an alarm it learns the new level and goes on from there. It also learns anew if
+  // later steps are half as noisy as those that it learned from, as a change may have fallen into these.
   std::optional<Alarm> record(double step_ms);
 
-  // What the noise asked for: the odd number of steps in a block, the least for which the deviation of block medians is
-  // at most a quarter of the change that is looked for; where no block is long enough, more than that change is looked
-  // for. 0 while a level is learned.
+  // Steps in a block: the smallest odd number for which the deviation of block medians is at most a quarter of the
+  // change that is looked for. If no block is long enough, a larger change is looked for. 0 while a level is learned.
   int block_steps() const { return level_ ? level_->block_steps : 0; }
   double log_change() const { return level_ ? level_->log_change : 0; }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// All that a tuner is told of a job before its first step: with the reports of its steps, all that its decisions depend
-// on (I9). A running job has it from the user and the model, a replayed one from its journal.
+// All that a tuner is told of a job before its first step. Its decisions depend on this and on the reports of its
+// steps, and on nothing else. A running job has it from the user and the model, a replayed one from its journal.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sequential halving (tuning reference, section 4): every round runs one block of each arm that is left, in random
-// order. What compares two arms is the mean of the log-ratios of their blocks over all rounds, so drift that a round's
-// blocks share does not count. The baseline runs in every round and is never eliminated. Leaves open how blocks are
+// A race by sequential halving. Every round runs one block of each arm that is left, in random order; then the worse
+// half is out. Two arms are compared by the mean of the log-ratios of their blocks over all rounds, so drift that the
+// blocks of a round share cancels. The baseline runs in every round and is never eliminated. Leaves open how blocks are
 // run, and whether the winner is really faster than the baseline.
 #pragma once
 
@@ -17,8 +17,8 @@
 
 namespace gradtune::tuner {
 
-// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and among
-// those of one fidelity within 1 % the one that is running already, or one with fewer buckets.
+// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and
+// among those of one fidelity within 1 % the one that is running already, or one with fewer buckets.
 constexpr double kTie = 0.03;
 constexpr double kNearTie = 0.01;
 

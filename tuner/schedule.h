@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which slot runs in which step: blocks of steps one after another, planned ahead because a command takes `lead` steps
-// to come into force, and extended or cut short as their reports come in. Leaves open what the blocks are for.
+// Which slot runs in which step. Blocks of steps follow one another. They are planned ahead, because a command takes
+// `lead` steps to come into force, and extended or cut short as reports come in. Leaves open what the blocks are for.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct Block {
   int32_t slot = 0;
   int dropped = 1;  // steps at its beginning that are not scored: the transient after a switch
   int scored = 4;
-  // Longer steps cut the block short: two of them, or one of more than twice that (more than any spike; the first step
-  // of a block is a sign as well).
+  // Two longer steps cut the block short, or one that takes more than twice as long (no spike does). Steps that are
+  // dropped count as well.
   double limit_ms = std::numeric_limits<double>::infinity();
-  int patience = std::numeric_limits<int>::max();  // steps that it may be extended by for those that can not be scored
+  int patience = std::numeric_limits<int>::max();  // most steps added in place of steps that cannot be scored
 };
 
 // What came out of a block.
 struct Score {
   int32_t slot = 0;
-  std::optional<double> step_ms;  // median; nothing where less than half of the steps could be scored
+  std::optional<double> step_ms;  // median; nothing if less than half of the steps could be scored
   int steps = 0;
 };
 
@@ -38,19 +38,19 @@ class Schedule {
 
   // Blocks run in the order in which they were added.
   void add(const Block& block);
-  // What runs where no block is left.
+  // What runs when no block is left.
   void rest(int32_t slot) { rest_ = slot; }
   // Forgets the block that was added last, if it is of that slot and has not begun. Returns whether it had been put in
-  // force already, which then did not take place.
+  // force already: that switch did not take place.
   bool take_back(int32_t slot);
-  // Forgets the blocks of that slot that were not put in force, and cuts short one that was: it takes no more steps than
-  // it takes to put something else in force.
+  // Forgets the blocks of that slot that were not put in force. One that was is cut short: it runs only until something
+  // else can be in force.
   void give_up(int32_t slot);
   // Forgets all blocks; `slot` is put in force by other means.
   void stop(int32_t slot);
 
-  // The report of each step in turn; afterwards next_slot() says what to put in force in the step that comes `lead`
-  // steps later, if that is a change.
+  // Call with the report of each step in turn. Then next_slot() says what to put in force `lead` steps later, if that
+  // is a change.
   void record(const core::StepReport& report);
   std::optional<int32_t> next_slot();
 

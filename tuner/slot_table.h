@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategies that the tuner has to do with, each in a slot of its own: which are ready to run, which wait to be
-// prepared (one at a time), and which are to be dropped. Slot numbers are not used twice, so a late report is never
+// The strategies that the tuner works with, each in a slot: which ones are ready on all ranks, which wait to be
+// prepared (one at a time), and which are to be dropped. Slot numbers are never used twice, so a late report cannot be
 // taken for that of another strategy. Leaves open which strategies are worth a slot.
 #pragma once
 
@@ -36,21 +36,21 @@ class SlotTable {
   // Prepared on all ranks already.
   void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
 
-  // The slot of that strategy, a new one if it has none. It is not prepared before that is asked for, and then once: what
-  // is ready, or on its way, is left as it is.
+  // The slot of that strategy, a new one if it has none. A new one is not prepared until prepare() is called, which
+  // does nothing for a slot that is ready or queued.
   int32_t slot_of(const policies::Candidate& candidate);
   void prepare(int32_t slot);
 
-  // Forgets strategies that are not permanent; slots that hold something on the ranks will be dropped.
+  // Forget strategies that are not permanent. Slots that hold something on the ranks are queued to be dropped.
   void release(int32_t slot);
   void release_all_but(const std::vector<int32_t>& slots);
-  void release_slowest_beyond(size_t most);  // keeps so many of those that were measured
+  void release_slowest_beyond(size_t most);  // keeps the fastest `most` of those that were measured
 
   bool contains(int32_t slot) const { return entries_.contains(slot); }
   const Entry& at(int32_t slot) const { return entries_.at(slot); }
   void measured(int32_t slot, double step_ms);
   void set_permanent(int32_t slot, bool is_permanent) { entries_.at(slot).is_permanent = is_permanent; }
-  void forget_times();  // which do not hold any more
+  void forget_times();  // conditions have changed
   void forget_time(int32_t slot) { entries_.at(slot).step_ms.reset(); }
 
   // The ready strategy whose last block was fastest; nothing while none was measured.
@@ -63,11 +63,11 @@ class SlotTable {
 
   struct Prepared {
     int32_t slot;
-    Entry entry;  // not ready where some rank could not, or it took too long; then it is released
+    Entry entry;  // not ready if some rank failed or it took too long; then it is released
   };
   std::optional<Prepared> follow(const core::StepReport& report);
 
-  // Commands to announce now; `in_force` is not dropped.
+  // Commands to announce now. The slot in force is not dropped.
   Command start_preparing();
   std::optional<Command> next_drop(int32_t in_force);
 

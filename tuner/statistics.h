@@ -16,18 +16,18 @@ struct Moments {
 };
 Moments moments(std::span<const double> values);
 
-// A bound below what the values are scattered around, with that probability of being too high, 0 < error < 0.5; minus
-// infinity where there are too few values for it. Assumes only that each value is as likely to lie so far above the
-// centre as so far below, whatever the others are: neither that they are scattered alike, nor that what scatters them is
-// independent. (Hartigan 1969: of the means of all subsets as many lie below the centre as random signs say. The bound is
-// above 0 where the values' sum is among the largest that other signs would give it.)
+// A lower bound of the centre of the values, too high with probability `error`, 0 < error < 0.5; minus infinity if
+// there are too few values. It assumes only that each value lies as far above the centre as below with equal
+// probability, given the others; not that all have the same spread, nor that their noise is independent. (Hartigan
+// 1969: the means of all subsets lie below the centre as often as random signs say. The bound is above 0 if the values'
+// sum is among the largest that other signs would give.)
 double lower_bound(std::span<const double> values, double error);
 constexpr int kMostSigned = 20;  // values
 
 // The smallest number of values that have a bound with that error.
 int fewest_signed(double error);
 
-// What Student's t for n values, n >= 2, exceeds with that probability, 0 < error < 0.5.
+// Student's t for n values, n >= 2, exceeds this with probability `error`, 0 < error < 0.5.
 double t_quantile(int values, double error);
 
 // Probability that the one-sided t test of `values` differences with that error finds a mean above 0, for true mean and

@@ -1,37 +1,52 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tuner: a function of events, without clock, thread or socket. It lives on rank 0, takes one report per step and
-// answers with at most one command; a simulation, a replayed journal and a training job all run this same code. Reports
-// come late: the command answered to the report of step r is in force from step r + kLead.
+// The tuner: a function of events, without clock, thread or socket. It lives on rank 0, gets one report per step and
+// answers with at most one command. A simulation, a replayed journal and a training job all run this code. Reports come
+// late: the command that answers the report of step r is in force from step r + kLead.
 //
-// Stages: observe (baselines in force: learn times, and which is the faster one, or that either may be), partition
-// (measure what the policy proposes), race (sequential halving on interleaved blocks, paired scores), confirm (fresh
-// pairs against the baseline, and against both where either may be the faster one, as many as fixed beforehand), watch.
-// A job that starts from a file begins in `imported` and goes on to confirm. When the budget is spent, or nothing is
-// confirmed, the baseline stays (I4).
+// Stages:
+// - imported: the job started from a strategy file. That strategy runs, is raced against the baseline, and goes on to
+//   `confirm`. If it does not hold, it is dropped and a search begins.
+// - observe: measures the baselines, and which one is faster, or that either may be.
+// - partition: measures what the policy proposes.
+// - race: sequential halving on interleaved blocks with paired scores (race.h).
+// - confirm: fresh pairs of the winner and the baseline, as many as fixed beforehand (confirm.h); against both
+//   baselines if either may be the faster one. A winner that is confirmed is committed.
+// - watch: the committed strategy runs, or the baseline. The baseline stays if the budget is spent, or if nothing is
+//   confirmed to be faster.
+// - audit: compares what is committed with the baseline again.
 //
-// A strategy of which a bucket is over its error budget, or whose residual runs away (error_budget.h), is out for the
-// rest of the job. Committed, it gives way to the baseline at once; then the same strategy with that bucket alone sent
-// without compression is prepared and confirmed against the baseline, without a search, and where it is not faster the
-// baseline stays and others are looked for. So again for every further bucket. Pinned, it gives way to the baseline for
-// good, as without a budget nothing can be confirmed.
+// What starts an audit:
+// - An alarm: the watch (watch.h) found that step times or the link moved.
+// - The clock: now and then, within a fixed small share of the time (audit_clock.h).
 //
-// What a later search may use: the compressor of such a bucket, with its setting, is banned for the tensors of which the
-// bucket held a part, and for these alone. A candidate that would use it in a bucket with one of them is tried with that
-// bucket sent without compression.
+// When an audit drops what is committed, so that the baseline runs:
+// - It is not faster than the baseline; if it is lossier, not faster by more than a tie. The same had to hold for it to
+//   be committed.
+// - After an alarm the measured gain decides. By the clock the test comes again and again, so it has to be proven that
+//   the gain is too small.
 //
-// While it watches, an alarm (watch.h), and now and then the clock, start an audit: a paired test of what was committed
-// against the baseline, to which it falls back when it is not faster any more; what is lossier has to be faster by more
-// than a tie, as it had to be when it was committed. After an alarm it is enough that it looks so; by the clock, where
-// the test comes again and again, it has to be proven. After an alarm, once looking again is worth its price, the
-// baselines are observed. Where the audit found what was committed in quite another relation to the baseline than at the
-// last search, there is a new one, and what was committed before races what it finds. Otherwise what may be the best by
-// now races: what a policy with a model foresees, what was committed before, the best of each kind of compression that
-// the last search measured, and the next best of the kind in force; only where another one wins than that in force is
-// there a new search, and what was left at the end races what it finds. What was confirmed before and held in the audit
-// stays unless another strategy beats it in the race and is confirmed against the baseline, or another baseline is the
-// faster one by now and it does not look faster than that.
+// When strategies that are known race again: after an alarm, once the cooldown is over (watch.h), the baselines are
+// observed. Then these race:
+// - what a policy with a model expects to be faster now,
+// - what was committed before,
+// - the best of each kind of compression that the last search measured, and the next best of the kind in force.
+// What is committed and held in the audit stays, unless another strategy beats it in this race and is confirmed. It
+// goes as well if the other baseline is the faster one by now and it does not look faster than that.
+//
+// When a new search starts:
+// - The audit found that the committed strategy's speed relative to the baseline moved far since the last search. What
+//   was committed before races what the search finds.
+// - Another strategy than that in force won the race. What was left at its end races what the search finds.
+//
+// A bucket that is over its error budget, or whose residual grows without bound (error_budget.h):
+// - Its strategy does not run again in this job.
+// - If it was committed, the baseline runs at once. The same strategy with that bucket uncompressed is prepared and
+//   confirmed against the baseline, without a search; if it is not faster, the baseline stays and a later search may
+//   find others. The same happens for every further bucket.
+// - If it was pinned, the baseline stays: without a budget nothing can be confirmed.
+// - The bucket's compressor, with its setting, is banned for the tensors in the bucket, and for no others (bans.h).
 #pragma once
 
 #include <cstdint>
@@ -93,8 +108,8 @@ class Tuner {
  public:
   using MakePolicy = std::function<std::unique_ptr<policies::Policy>()>;
 
-  // Every search asks a policy of its own. `baselines`: slots 0 (and 1 where there are two), prepared on all ranks before the first step. `imported`: prepared
-  // too. In force is first_slot().
+  // Every search asks a policy of its own. `baselines`: slots 0 (and 1 where there are two), prepared on all ranks
+  // before the first step. `imported`: prepared too. In force is first_slot().
   Tuner(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
         const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
   ~Tuner();

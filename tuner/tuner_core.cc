@@ -12,7 +12,7 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr int kScored = 3;        // steps of a block outside of races, after one that is dropped
-constexpr int kPatience = 5;      // steps that a candidate's block is extended by when some can not be scored
+constexpr int kPatience = 5;      // steps that a candidate's block is extended by when some cannot be scored
 constexpr int kImported = 20;     // steps of an imported strategy before it is doubted
 constexpr double kAborted = 2.0;  // times the fastest strategy known: its blocks are cut short
 
@@ -146,8 +146,7 @@ bool Tuner::Core::is_held() const {
   return next && slots_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
 }
 
-// What runs while nothing is measured: the fastest strategy known. A long wait is not spent with what is not confirmed
-// (I4).
+// What runs while nothing is measured: the fastest strategy known. During a long wait only what is confirmed runs.
 int32_t Tuner::Core::resting_slot() const {
   const int32_t safe = confirmed_.value_or(baseline_);
   if (is_held()) return safe;

@@ -29,8 +29,9 @@ namespace gradtune::tuner {
 constexpr int kBlockSteps = 5;        // of a race; the first one, in which a switch may show, is dropped
 constexpr size_t kMostFinalists = 7;  // of a race, what is committed included: with the baseline 8 arms
 
-// Each phase asks for blocks and preparations, and goes on when all of them are done. The scores of its blocks go to the
-// experiment that the phase is about (Observation, Race, Confirmation) or to the policy, which says what is to run next.
+// Each phase asks for blocks and preparations, and goes on when all of them are done. The scores of its blocks go to
+// the experiment that the phase is about (Observation, Race, Confirmation) or to the policy, which says what is to run
+// next.
 class Tuner::Core {
  public:
   Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,

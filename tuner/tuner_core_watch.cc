@@ -16,8 +16,8 @@ constexpr int kFirstLook = 2, kAuditPairs = 6;
 constexpr double kAuditError = 0.05;  // nothing is claimed by it
 constexpr double kFarBehind = 1.5;    // times the other's step
 
-// Once what was committed is to the baseline what it was not when it was searched, by so much as a logarithm, others that
-// were not measured then may be the best.
+// Once what was committed is to the baseline what it was not when it was searched, by so much as a logarithm, others
+// that were not measured then may be the best.
 constexpr double kMoved = 0.2;
 
 // Of what a policy foresees, that races before there is a new search.

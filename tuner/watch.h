@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is looked at while a decision stands: whether step times moved for good, whether the link did (which a strategy
-// that hides it would not show), and whether it is one slow rank that holds up all others (which is no strategy's
-// fault). And when looking again is worth its price. Leaves open what is done about it.
+// What is watched while a decision stands, and when it pays to tune again. Watch finds three things: step times that
+// moved for good; a link that moved, which does not show in the step time of a strategy that hides it; and a slow rank
+// that the others wait for, which no strategy can help. Leaves open what is done about it.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ class Watch {
  public:
   Watch();
 
-  // The steps of one strategy, one after the other. At most one finding a step; after one a new level is learned.
+  // Call for every step of one strategy, in order. Returns at most one finding a step, and then learns a new level.
   std::optional<Finding> record(const core::StepReport& report);
 
-  // The rank whose computation made the last steps longer, if they are longer by what is worth an alarm: for when
-  // something else asks before there is enough evidence for one.
+  // The rank whose computation made the last steps longer, if they are longer by what is worth an alarm. It answers
+  // before there is enough evidence for an alarm.
   std::optional<int32_t> straggler() const;
 
  private:
@@ -39,25 +39,25 @@ class Watch {
   std::vector<core::StepReport> reference_, recent_;
 };
 
-// Ski rental (tuning reference, section 6.4): a search is worth its price again once not having looked has cost as much.
-// A step earns a little as long as nothing happened, and all that it differs by from what was decided on after an
-// alarm. Searches that follow one another get dearer, the more so where what they found did not last, so that what goes
-// up and down costs little altogether.
+// When a search is worth its price again: once not searching has cost as much (ski rental, so the total is at most
+// about twice that of the best choice in hindsight). Each step adds credit: a small fixed share while quiet; after an
+// alarm, its full difference from the committed step time. Each search in a row doubles the price, and so does a
+// committed strategy that had to be dropped; so a job that oscillates spends little.
 class Cooldown {
  public:
-  // A decision was taken, at that price: what its search cost beyond the step time that it ended with. The baseline, of
-  // which a search runs many steps, took `behind_ms` longer a step than that.
+  // A decision was taken. `price_ms`: what its search cost beyond the step time `level_ms` that it ended with. The
+  // baseline, which runs in many steps of a search, took `behind_ms` longer a step than that.
   void begin(double price_ms, double level_ms, double behind_ms);
   void alarm() { is_alarmed_ = true; }
-  // A search costs no more than that by now, and less where the baseline is not as far behind any more: where the link
-  // got faster, its steps did as well.
+  // A search costs at most that by now. It costs less if the baseline is not as far behind any more, since most of its
+  // price are steps of the baseline.
   void reprice(double most_price_ms, double behind_ms);
-  // What was decided on did not last.
+  // The committed strategy was dropped.
   void dropped(double most_price_ms);
-  // A step; of a stall (budget.h) only a part.
+  // A step. Of a stall (budget.h) only a part counts.
   void count(double took_ms);
 
-  // Something moved, and it is time to look what that means.
+  // There was an alarm, and a search is worth its price.
   bool is_over() const;
 
  private:

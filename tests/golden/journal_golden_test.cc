@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Journals of real jobs (two ranks of the reference job on a shaped network, 2026-11-25), replayed: told the same step
-// times, a tuner decides the same (I9), byte for byte on a machine with the same mathematical library; elsewhere
+// times, a tuner decides the same, byte for byte on a machine with the same mathematical library; elsewhere
 // figures may differ in their last digit, so they are compared as numbers. Where decisions are changed on purpose, what
 // was recorded no longer fits, and new journals have to be recorded: GRADTUNE_JOURNAL=FILE examples/cluster ...
 // train_fashion_mnist --policy mergecomp, whose proposals do not move with every change of the cost model.

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that is gone without a word ends all others, with an error that says who was waited for, by the deadline
-// (I10).
+// A rank that is gone without a word ends all others, with an error that says who was waited for, by the deadline.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +26,7 @@ int blamed(const Error& error) {
   return -1;
 }
 
-// When the last survivor has to have ended: the deadline of the first collective that can not end any more, and the
+// When the last survivor has to have ended: the deadline of the first collective that cannot end any more, and the
 // message that tells the others.
 int64_t latest_end_ns(const Job& job, const JobOptions& options, int crashed) {
   int64_t first_ns = std::numeric_limits<int64_t>::max();

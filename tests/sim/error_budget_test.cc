@@ -182,7 +182,7 @@ TEST(ErrorBudgetTrial, ABudgetThatNoTrialKeepsIsNeverCommitted) {
   EXPECT_FALSE(run.is_lossy(0, kSteps - 1));
 }
 
-// Unscaled Rand-k diverges on gradients that stay as they are (codecs reference, section 15).
+// Unscaled Rand-k diverges on gradients that stay as they are.
 TEST(RunawayResidual, IsReportedOnAllRanks) {
   JobOptions options{.world = {.size = 2, .rank = {.bytes_per_second = 1e9, .latency_ns = 10'000}}};
   options.rank.table = exec::make_table({{4'000, core::DType::f32}});

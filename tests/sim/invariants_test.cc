@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What must always hold (design), over many random jobs.
+// What must always hold, over many random jobs.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that received another strategy than the others is found, by all ranks, before it can run (I1).
+// A rank that received another strategy than the others is found, by all ranks, before it can run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

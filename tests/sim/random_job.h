@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Short jobs that are random in everything, by seed: model, network, pace of ranks, strategies, the commands of rank 0,
-// ranks that can not prepare a strategy, and steps in which some rank meets a NaN.
+// ranks that cannot prepare a strategy, and steps in which some rank meets a NaN.
 #pragma once
 
 #include <cstdint>

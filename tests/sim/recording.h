@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Communicators that write down what is started on them and when it was complete: what the tests of one total order
-// (I3) and of deadlines (I10) look at, independently of who issues.
+// and of deadlines look at, independently of who issues.
 #pragma once
 
 #include <deque>

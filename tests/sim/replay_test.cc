@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Same seed, same job: every event at the same time, every decision, every bit (I9).
+// Same seed, same job: every event at the same time, every decision, every bit.
 #include <gtest/gtest.h>
 
 #include <set>

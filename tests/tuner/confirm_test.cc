@@ -179,7 +179,7 @@ TEST(Pairs, TwelveForAGainThatNoNumberOfPairsShows) {
   EXPECT_EQ(6, pairs(0.015, 0.002));
 }
 
-// Share of confirmations at a true gain, and how far the claim is off on average; noise of the reference, section 4.
+// Share of confirmations at a true gain, and how far the claim is off on average; noise kReference.
 struct Outcomes {
   double confirmed = 0, covered = 0, bias = 0;
 };

@@ -90,7 +90,7 @@ TEST(Drift, SeesAChangeSoonWhereverInABlockItFalls) {
   }
 }
 
-// Rows of the tuning reference, section 6.3, second table: two-sided, change anywhere in a block. (Its medians of even
+// Simulated delays of a reference implementation: two-sided, change anywhere in a block. (Its medians of even
 // blocks are upper ones, which makes speed-ups slower to see: those columns hold for odd blocks only.)
 TEST(Drift, ReproducesTheTableOfTheReference) {
   struct Row {

@@ -154,7 +154,7 @@ TEST(ErrorBudget, AResidualThatRunsAwayIsFound) {
   EXPECT_LT(run.found.value, 20);
 }
 
-// The residuals of the codecs reference, section 15, that go with no loss of accuracy, or little.
+// Residuals as measured of compressors that lose no accuracy, or little.
 TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
   const auto levels = [](double at_50, double at_180, double at_430) {
     return [=](int step) {

@@ -181,7 +181,7 @@ TEST(Race, TheNoiseIsThatOfAPairOfBlocks) {
   EXPECT_NEAR(std::log(1.2), effects, 0.02);
 }
 
-// The scenario of the tuning reference, section 4: eight arms, one best, two within 3 %, the others 3 to 60 % worse; 5
+// Eight arms, one best, two within 3 %, the others 3 to 60 % worse; 5
 // % noise, spikes, a transient of a step, drift. One arm is the baseline.
 TEST(Race, FindsTheBestUnderNoiseAndDrift) {
   const int kRuns = 400;

@@ -257,7 +257,7 @@ TEST(Retune, AnOscillatingLinkCostsLittle) {
   }
 }
 
-// However often it is tuned again, in one run of twenty at most something is committed that is no faster (I4).
+// However often it is tuned again, in one run of twenty at most something is committed that is no faster.
 TEST(Retune, IdenticalCandidatesAreCommittedInAtMostFivePercentOfRunsThatAreTunedAgain) {
   const int kRuns = 300;
   int committed = 0, looks = 0;

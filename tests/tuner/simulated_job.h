@@ -124,7 +124,7 @@ struct JobOptions {
   TunerOptions tuner;
   double preparing_ms = 50;
   int preparing_steps = 1;                                     // until the ranks have answered
-  std::set<std::string> failing;                               // labels of what the last rank can not prepare
+  std::set<std::string> failing;                               // labels of what the last rank cannot prepare
   std::function<bool(int64_t)> excluded;                       // steps with an evaluation or the like
   std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
   std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force

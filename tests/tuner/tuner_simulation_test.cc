@@ -143,7 +143,7 @@ TEST(Tunings, TheSlowerBaselineIsNothingToGainAgainst) {
   }
 }
 
-// Eight arms as in the tuning reference, section 4, one of which is the baseline; 5 % noise, spikes, transients, drift.
+// Eight arms, one of which is the baseline; 5 % noise, spikes, transients, drift.
 TEST(Tunings, EndNearTheBestAndClaimWhatIsTrue) {
   const int kRuns = 400;
   const Tally tally = tunings({{{"baseline", 125}}, {100, 101, 102, 103, 112, 130, 155}, kReference}, kRuns);
@@ -188,7 +188,7 @@ TEST(Tunings, OnAFasterNetworkToo) {
   EXPECT_NEAR(0, tally.gain_bias, 0.01);
 }
 
-// Anything may happen; in all of it ranks agree (the job checks that), tuning ends, and what stays is confirmed (I4).
+// Anything may happen; in all of it ranks agree (the job checks that), tuning ends, and what stays is confirmed.
 TEST(Tunings, EndWellWhateverHappens) {
   int committed = 0, kept = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {

@@ -409,7 +409,7 @@ TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
   EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
 }
 
-// --- determinism (I9) ------------------------------------------------------------------------------------------------
+// --- determinism -----------------------------------------------------------------------------------------------------
 
 TEST(Tuner, SameReportsGiveTheSameCommands) {
   JobOptions options;

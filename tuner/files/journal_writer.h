@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided, so that a run can be
-// explained, replayed, and each strategy that it tried be taken out and run again. The first line is the header: with
-// "memory_budget" where there is one, in bytes; with "idle_links" where links were probed, see policies::IdleLink
-// ("flat", over all ranks, "inter", between nodes, "intra", inside one); with "cores", see policies::Cores; with
-// "collectives_at_once", see policies::Machine. Every other line has a "kind":
-//   table     the gradients (table_json.h), with ready times once they were observed
-//   step      a report, with "excess" where a bucket was beyond its error budget
-//   decision
-//   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step: the
+// The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided. From it a run can be
+// explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
+//   (first)   the header: the job, with "memory_budget" (bytes) if there is one, "idle_links" if links were probed
+//             (policies::IdleLink: "flat" over all ranks, "inter" between nodes, "intra" inside one), "cores"
+//             (policies::Cores) if they are known, and "collectives_at_once" (policies::Machine)
+//   table     the gradients (table_json.h); again with ready times once they were observed
+//   step      a report; with "excess" if a bucket was beyond its error budget
+//   decision  a Decision (decision.h)
+//   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the
 //             imported one
 //   timing    when the operations of a step ran on rank 0, and what collectives sent (policies::TimedOp): [bucket, step
 //             of its program, begin, end, bytes]
@@ -43,8 +43,8 @@ std::string journal_line(const Decision& decision);
 std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 
-// A file for a journal, which no other journal of this or another process on this machine takes while it lives: the one
-// asked for or, where that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
+// A file for a journal. While it lives, no other journal of this or another process on this machine takes the same
+// file. It is the one asked for or, if that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
 class JournalPlace {
  public:
   // The file is made where it is not there, and else stays as it is until a journal is opened.
@@ -62,8 +62,8 @@ class JournalPlace {
   int file_;  // whose lock tells that it is taken; -1: moved from
 };
 
-// Writes lines to a file, some at a time. Not for several threads. After an error, which every later call returns
-// again, nothing more is written; training goes on without a journal.
+// Writes lines to a file, some at a time. Not for several threads. After an error nothing more is written, and every
+// later call returns that error; training goes on without a journal.
 class Journal {
  public:
   // Replaces what is in the file.

@@ -1,14 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tuner was told, step by step and of operations, in few bytes, and a digest of what it answered. With the job
-// this is all that its decisions depend on (I9), so a checkpoint holds it, and to restore a tuner is to tell a new one
-// the same again: no part of a tuner's or a policy's state can be forgotten, and whether it got to the same decisions is
-// known.
+// What a tuner was told, step by step, in few bytes, and a digest of what it answered. Together with the job this is
+// all that its decisions depend on. So a checkpoint holds it, and a tuner is restored by telling a new one the same
+// again: no part of a tuner's or a policy's state can be forgotten, and the digest shows whether it decided the same.
 //
-// A step takes 33 bytes and a few more where something changed; 10^6 of them are told again in half a second. For a job
-// that runs longer than kMostReports steps (35 MB) the history lets go of all and says so, and tuning begins anew when
-// it is restored.
+// A step takes 33 bytes, and a few more if something changed; 10^6 steps are told again in half a second. After
+// kMostReports steps (35 MB) the log drops everything and says so. Tuning then begins anew when the job is restored.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +33,7 @@ class ReplayLog {
   void add(const core::StepReport& report, const Action& answer);
   int64_t size() const { return size_; }
 
-  // Little-endian: how many reports, the digest of the answers, whether it is whole (a byte), and, where it is, the
+  // Little-endian: number of reports, digest of the answers, whether the log is whole (a byte), and, if so, the
   // reports.
   std::string bytes() const;
 
@@ -77,8 +75,8 @@ struct Told {
 // Errors say what was found; every number in a stated range.
 core::Result<Told> parse_replay_log(std::string_view bytes);
 
-// Tells all again, and returns the last answer. A mismatch where the answers differ from those of then: another
-// program, or a machine with another mathematical library.
+// Tells all again and returns the last answer. A mismatch if the answers differ from the recorded ones: this is another
+// version of the program, or a machine with another mathematical library.
 core::Result<Action> replay(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
                             const std::function<void(const Timing&)>& learn_timing);
 

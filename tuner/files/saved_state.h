@@ -35,7 +35,8 @@ struct SavedRank {
   Agreement::State agreement = {};
   ErrorBudget::State errors = {};     // what this rank has seen of compression
   exec::ResidualOwners holders = {};  // of its residuals
-  // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among them.
+  // Of every slot that this rank has prepared; their tensors are in the order of the arena. That in force is among
+  // them.
   std::map<int32_t, StrategyFile> strategies = {};
 
   const StrategyFile& in_force() const { return strategies.at(agreement.slot); }

@@ -29,7 +29,7 @@ constexpr double kMostMs = 1e12;
 constexpr size_t kMostNameBytes = 1000;
 constexpr size_t kMostOptionBytes = 4000;
 
-// A name may hold bytes that are not UTF-8, which JSON can not; such a file will not fit, but it is a file.
+// A name may hold bytes that are not UTF-8, which JSON cannot; such a file will not fit, but it is a file.
 std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 ordered_json to_ordered_json(const Evidence& evidence) {
