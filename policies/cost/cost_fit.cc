@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/core/median.h"
 #include "policies/cost/link_fit.h"
 
 namespace gradtune::policies {
@@ -39,7 +40,7 @@ struct Samples {
   }
   double use_of(const core::CompressorSpec& spec) const {
     const auto found = std::ranges::find(uses, spec, &std::pair<core::CompressorSpec, std::vector<double>>::first);
-    return found == uses.end() ? 0 : median(found->second);
+    return found == uses.end() ? 0 : core::median(found->second);
   }
 };
 

@@ -12,6 +12,7 @@
 #include <numeric>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/median.h"
 #include "gradtune/gradtune.h"
 #include "policies/cost/timeline.h"
 #include "policies/space/baseline.h"
@@ -61,7 +62,7 @@ class TunerDriver {
     std::vector<double> compute_ms;
     for (const policies::Candidate& candidate : policies::baselines(knowledge_.table, knowledge_.fidelity)) {
       const Block block = run(candidate.strategy, kSteps);
-      const double ms = tuner::median(without_first(block.step_ms));
+      const double ms = core::median(without_first(block.step_ms));
       if (knowledge_.baseline_ms == 0 || ms < knowledge_.baseline_ms) {
         knowledge_.baseline_ms = ms;
         baseline_ = candidate;
@@ -69,7 +70,7 @@ class TunerDriver {
       compute_ms.insert(compute_ms.end(), block.compute_ms.begin() + 1, block.compute_ms.end());
     }
     knowledge_.table = rank_.seen();
-    knowledge_.compute_ms = tuner::median(std::move(compute_ms));
+    knowledge_.compute_ms = core::median(std::move(compute_ms));
     first_ = forecast();
   }
 
@@ -80,7 +81,7 @@ class TunerDriver {
     while (!proposal.final) {
       for (const policies::Candidate& candidate : proposal.candidates) {
         const Block block = run(candidate.strategy, flags_.block_steps + 1);
-        const double ms = tuner::median(without_first(block.step_ms));
+        const double ms = core::median(without_first(block.step_ms));
         policy->learn({.strategy_hash = core::hash(candidate.strategy), .step_ms = ms, .steps = flags_.block_steps});
         measured_.push_back({candidate.strategy, ms});
         tried_.push_back({{"label", candidate.label}, {"predicted_ms", *candidate.predicted_ms}, {"measured_ms", ms}});
@@ -139,7 +140,7 @@ class TunerDriver {
   static double median_ms(const Arm& arm) {
     std::vector<double> all;
     for (const std::vector<double>& block : arm.blocks_ms) all.insert(all.end(), block.begin(), block.end());
-    return tuner::median(std::move(all));
+    return core::median(std::move(all));
   }
 
   // Bucket, step, begin and end.
