@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a rank is in its step: which gradients of the pass under way are ready, and whether those of the pass before were
-// averaged. Plain data of the thread that trains. It allocates when the tensors are set, and never in a step.
+// Where a rank is in its step: which gradients of the pass under way are ready, and whether those of the pass before
+// were averaged. Plain data of the thread that trains. It allocates when the tensors are set, and never in a step.
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints as the ranks of a job write and read them together: every rank its own file (tuner/files/checkpoint_file.h), so
-// that a folder on each machine's own disk does as well as a shared one. What was saved before stays whole until all
-// files of the new checkpoint are on disk; then rank 0 puts `checkpoint.json` in place, and the older files go. Leaves
-// open what becomes of what was read.
+// Checkpoints as the ranks of a job write and read them together: every rank its own file
+// (tuner/files/checkpoint_file.h), so that a folder on each machine's own disk does as well as a shared one. What was
+// saved before stays whole until all files of the new checkpoint are on disk; then rank 0 puts `checkpoint.json` in
+// place, and the older files go. Leaves open what becomes of what was read.
 //
 // Where the number of ranks changed, what has to be kept is what is still to be applied to the averaged gradient: the
 // sum of the N old ranks' residuals, parked ones included, divided by N. Every one of the new ranks takes the mean of

@@ -29,9 +29,9 @@ std::vector<int64_t> gradient_strides(const torch::Tensor& parameter);
 
 class Gradients {
  public:
-  // Collects the model's parameters that require gradients and have elements, in the reverse of their registration (what
-  // backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that another wrap
-  // has which still lives, unless it is one with the same `owner`: that one ends when the hooks are set.
+  // Collects the model's parameters that require gradients and have elements, in the reverse of their registration
+  // (what backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that
+  // another wrap has which still lives, unless it is one with the same `owner`: that one ends when the hooks are set.
   Gradients(const Model& model, const void* owner, Warnings& warnings);
   ~Gradients();
   Gradients(const Gradients&) = delete;

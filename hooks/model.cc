@@ -19,8 +19,8 @@ using torch::nn::Module;
 using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
 using Children = torch::OrderedDict<std::string, std::shared_ptr<Module>>;
 
-// What a module has registered. Its own accessors copy lists and names, which is too slow for every step, and the members
-// are private; naming them in an explicit instantiation is the one place where the language allows that.
+// What a module has registered. Its own accessors copy lists and names, which is too slow for every step, and the
+// members are private; naming them in an explicit instantiation is the one place where the language allows that.
 Tensors Module::*parameters_member();
 Tensors Module::*buffers_member();
 Children Module::*children_member();

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizers that a user wrapped, one or several over one model, as a session uses them: which parameters they hold,
-// whether that is still so, one step of all. What they can not be combined with is refused, by name and with what is
-// allowed. The update itself is theirs.
+// The optimizers that a user wrapped, one or several over one model, as a session uses them: which parameters they
+// hold, whether that is still so, one step of all. What they can not be combined with is refused, by name and with what
+// is allowed. The update itself is theirs.
 #pragma once
 
 #include <torch/optim/optimizer.h>

@@ -271,8 +271,8 @@ void Session::queue_end_of_pass() {
       [end = std::make_shared<PassEnd>(self_)] { end->call(); });
 }
 
-// A backward pass may run inside the node of another one, as checkpointing does, and what it did not reach the other one
-// may. So the exchange ends when all gradients are there, or with the outermost pass.
+// A backward pass may run inside the node of another one, as checkpointing does, and what it did not reach the other
+// one may. So the exchange ends when all gradients are there, or with the outermost pass.
 void Session::end_of_pass(PassEnd& end) {
   if (!pass_.is_running()) return;
   const bool is_inside = torch::autograd::get_current_node() != nullptr;

@@ -40,8 +40,8 @@ class StepProtocol {
   // `error_budget` as in ErrorBudget.
   StepProtocol(exec::StrategyRunner& runner, int rank, std::optional<double> error_budget, ReadCandidate read);
 
-  // (Again) from epoch 1: prepares these strategies and puts the one in slot `first` in force. What is committed at once
-  // is never on trial. Strategies that can not be prepared are thrown.
+  // (Again) from epoch 1: prepares these strategies and puts the one in slot `first` in force. What is committed at
+  // once is never on trial. Strategies that can not be prepared are thrown.
   void start(const Candidates& ready, int32_t first, bool is_committed);
 
   // A step.

@@ -84,8 +84,8 @@ class Communicator {
   virtual int size() const = 0;
   virtual core::Space space() const { return core::Space::host; }  // of buffers
 
-  // Of a collective of that kind, type and count. It is the caller's memory, so that all that gradtune allocates is counted
-  // in one place.
+  // Of a collective of that kind, type and count. It is the caller's memory, so that all that gradtune allocates is
+  // counted in one place.
   virtual int64_t scratch_bytes(const Collective& /*collective*/) const { return 0; }
 
   // What it throws (a programmer's error; no memory) says that this collective was not started: its sink is not told.
@@ -97,8 +97,8 @@ class Communicator {
   virtual void abort() = 0;
 };
 
-// For communicators of the host: waits until the buffers are ready. Where that fails the sink is told, and nothing is to
-// be started.
+// For communicators of the host: waits until the buffers are ready. Where that fails the sink is told, and nothing is
+// to be started.
 bool await_buffers(const Collective& collective, CompletionSink& sink, uint64_t token);
 
 // As far as it gets: a transport may throw while it is torn down, and then deadlines end what is under way.
@@ -119,14 +119,15 @@ class Waiter final : public CompletionSink {
   core::Fence done_;
 };
 
-// A collective that outlives its deadline completes with an error by itself; whoever waits for that waits so long at most.
+// A collective that outlives its deadline completes with an error by itself; whoever waits for that waits so long at
+// most.
 constexpr int64_t completion_limit_ms(int64_t timeout_ms) { return timeout_ms + timeout_ms / 4 + 1000; }
 
-// Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts). The alarm is asked
-// every kAlarmPeriodMs: an error, such as that another rank has failed and will not come, aborts the communicator and is
-// returned. So is a completion that does not come in time, and what starting it or the alarm throws. Once aborted, it has
-// to complete within `most_abort_ms`, or the process ends (engine/core/bounded_wait.h): its buffers are the caller's.
-// Scratch memory that a collective lacks is allocated.
+// Starts it and waits for its completion, for use outside the executor (set-up, strategy broadcasts). The alarm is
+// asked every kAlarmPeriodMs: an error, such as that another rank has failed and will not come, aborts the communicator
+// and is returned. So is a completion that does not come in time, and what starting it or the alarm throws. Once
+// aborted, it has to complete within `most_abort_ms`, or the process ends (engine/core/bounded_wait.h): its buffers are
+// the caller's. Scratch memory that a collective lacks is allocated.
 constexpr int64_t kAlarmPeriodMs = 250;
 core::Status run(Communicator& communicator, const Collective& collective,
                  const std::function<core::Status()>& alarm = {}, int64_t most_abort_ms = core::kMostWaitMs);

@@ -18,10 +18,11 @@ namespace gradtune::compress {
 // Elements of which the sums are made at once: half a block, so that those of a whole one fit the L1 cache.
 inline constexpr int64_t kPieceElements = kBlockElements / 2;
 
-// Decodes piece by piece: body(begin, end, sums, write) adds what payloads have of the elements [begin, end), which are no
-// more than a piece, to sums, which are zeros, or what is in `out` where that is added to. A block's pieces are made by the
-// same thread, one after the other. A large result is made in the cache and streamed to memory while the next piece
-// is made: body says write(elements) now and then, as it gets on, for as many elements of the piece before to be written.
+// Decodes piece by piece: body(begin, end, sums, write) adds what payloads have of the elements [begin, end), which are
+// no more than a piece, to sums, which are zeros, or what is in `out` where that is added to. A block's pieces are made
+// by the same thread, one after the other. A large result is made in the cache and streamed to memory while the next
+// piece is made: body says write(elements) now and then, as it gets on, for as many elements of the piece before to be
+// written.
 template <typename Body>
 void add_by_pieces(const Decode& job, HostQueue& queue, const Body& body) {
   const auto n = static_cast<int64_t>(job.out.size());

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums of what several payloads send as bits: four bits of an element, of one payload or of several, choose one of the 16
-// sums that there are of them in a block. So an element takes one addition for all of these payloads.
+// Sums of what several payloads send as bits: four bits of an element, of one payload or of several, choose one of the
+// 16 sums that there are of them in a block. So an element takes one addition for all of these payloads.
 // Compiled once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_BIT_SUMS_INL_H_
@@ -38,8 +38,8 @@ HWY_INLINE hn::Vec<BitPlanes> plane_of_two(const uint8_t* planes, size_t plane, 
 #endif
 }
 
-// The four bits of each element of a tile. A quad of 32-bit words has those of 32 elements: element e those of word e % 4
-// from bit e / 4 * 4 on.
+// The four bits of each element of a tile. A quad of 32-bit words has those of 32 elements: element e those of word e %
+// 4 from bit e / 4 * 4 on.
 class Nibbles {
  public:
   // Of kCount payloads from `first` on (add_by_bits).
@@ -172,10 +172,10 @@ HWY_INLINE void add_bit_sums(const BitSums* all, size_t begin, size_t end, const
   for (; begin < end; ++begin) one(begin);
 }
 
-// to = (old == nullptr ? 0 : old) + the values of kCount payloads of a tile, [begin, end) of a run of blocks. The values of
-// each kEach of them are added up first. Of kSome payloads from `first` on, Payloads has plane<kSome>(first, bit, word), a
-// bit of all elements, as vectors of BitPlanes from that word on, and sum<kSome>(d, first, block, nibbles), what nibbles
-// stand for in a block.
+// to = (old == nullptr ? 0 : old) + the values of kCount payloads of a tile, [begin, end) of a run of blocks. The
+// values of each kEach of them are added up first. Of kSome payloads from `first` on, Payloads has plane<kSome>(first,
+// bit, word), a bit of all elements, as vectors of BitPlanes from that word on, and sum<kSome>(d, first, block,
+// nibbles), what nibbles stand for in a block.
 template <size_t kEach, size_t kCount, class Payloads>
 HWY_INLINE void add_by_bits(const Payloads& payloads, size_t block_size, size_t begin, size_t end, const float* old,
                             const Place& to) {

@@ -6,10 +6,12 @@
 //
 //   int8      255 integers, the nearest one. Error feedback. Misses at most block / (4 * 127^2) of the squared norm.
 //   int8s     255 integers, rounded at random; unbiased, variance at most the same share. No error feedback.
-//   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased, variance
-//             at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and variance is 127.
-//   terngrad  TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the block's largest; unbiased. The paper's clipping,
-//             an answer to one scale for a whole layer, would make it biased; small blocks are an answer that does not.
+//   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased,
+//             variance at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and
+//             variance is 127.
+//   terngrad  TernGrad (Wen et al., NeurIPS 2017): -1, 0 or 1 times the block's largest; unbiased. The paper's
+//             clipping, an answer to one scale for a whole layer, would make it biased; small blocks are an answer that
+//             does not.
 //   natural   natural compression (Horvath et al., 2019): a neighbouring power of two; unbiased, variance at most 1/8.
 //             127 powers below the block's largest are there, so that nothing overflows.
 //   fp8e4m3, fp8e5m2  8-bit floating-point numbers that end at 448 and 57344. Error feedback.
@@ -19,13 +21,7 @@
 // Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 128 elements, alone a quarter of what
 // memory takes (bench compress_host, rows "draws").
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
-// ranks, fp32 85.2 %: int8 85.6, int8s 85.5, fp8e4m3 85.7, fp8e5m2 85.4, natural 85.5; beside 85.5 %: qsgd 85.4 with 8
-// and with 4 bits, terngrad 85.7. 4 ranks, half as many steps, fp32 84.4 %: int8s 84.4, int8 and natural 84.3, fp8e4m3
-// and fp8e5m2 84.2, qsgd 84.2 with 8 and with 4 bits, terngrad 84.5. A transformer under AdamW, 400 steps, perplexity of a
-// byte, 2 ranks (random ones 2026-11-25), fp32 6.52: int8 and qsgd with 8 bits 6.52, int8s, natural, fp8e4m3 and fp8e5m2
-// 6.53, qsgd with 4 bits 6.68, terngrad 6.93; 4 ranks, fp32 5.80: int8, int8s, fp8e4m3 and fp8e5m2 5.80, qsgd 5.79 with 8 bits, natural
-// 5.86, qsgd with 4 bits 6.11 where sums are encoded again, terngrad 6.68. int8 is in the default list.
+// Accuracy: tests/bench/results/README.md.
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
 #include "engine/compress/shared.h"

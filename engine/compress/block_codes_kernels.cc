@@ -34,7 +34,8 @@ HWY_INLINE float largest_magnitude(const float* gradient, const float* residual,
 // Blocks of which more than one make a tile, and room for a vector of them.
 constexpr size_t kMostBlocks = std::max<size_t>(kTile / kPlaneElements, 16);
 
-// Writes the units of the blocks of [begin, end), and what to multiply their elements by; returns whether all is finite.
+// Writes the units of the blocks of [begin, end), and what to multiply their elements by; returns whether all is
+// finite.
 template <class Codes>
 bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run, const CodeTarget& to, size_t begin,
                  size_t end, float* inverses) {
@@ -138,8 +139,8 @@ HWY_INLINE bool are_sent(const Codes& codes, const uint8_t* from, size_t n) {
   return good;
 }
 
-// to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile. Returns whether an encoder
-// may have sent all of their codes, which are looked at while they are at hand.
+// to = (old == nullptr ? 0 : old) + the values of so many payloads, in their order, of a tile. Returns whether an
+// encoder may have sent all of their codes, which are looked at while they are at hand.
 template <size_t kCount, class Codes>
 HWY_INLINE bool add_tile(const Codes codes, size_t block_size, const Parts parts, size_t begin, size_t end,
                          const float* old, const Place to) {

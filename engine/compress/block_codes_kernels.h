@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of the compressors that send, of each block, a scale and a code of 1 to 8 bits for each element: one pass over a
-// run of blocks. Internal to engine/compress.
+// Kernels of the compressors that send, of each block, a scale and a code of 1 to 8 bits for each element: one pass
+// over a run of blocks. Internal to engine/compress.
 //
 // A block's unit is what its elements are divided by, and it is the scale that is sent. Codes of 8 bits are bytes,
 // codes of fewer bits lie in planes (planes-inl.h).
@@ -18,8 +18,8 @@ namespace gradtune::compress {
 
 struct CodeFormat {
   // What a code says of the element divided by the unit, x:
-  //   nearest, stochastic  one of 2^bits - 1 integers around 0, the nearest one (ties to even) or one of both neighbours
-  //                        at random, so that the mean is x. With 1 bit they are -1/2 and 1/2.
+  //   nearest, stochastic  one of 2^bits - 1 integers around 0, the nearest one (ties to even) or one of both
+  //                        neighbours at random, so that the mean is x. With 1 bit they are -1/2 and 1/2.
   //   e4m3, e5m2           the nearest floating-point number of those 8 bits.
   //   power                sign and exponent of one of both neighbouring powers of two, at random in the same way.
   enum class Codes : uint8_t { nearest, stochastic, e4m3, e5m2, power } codes;
@@ -43,8 +43,8 @@ struct CodeTarget {
   bool stream;
 };
 
-// Returns whether all units and what codes make of them are finite. A unit that is not is written as zero; so is one that
-// is not a normal number, and its elements are sent as zeros.
+// Returns whether all units and what codes make of them are finite. A unit that is not is written as zero; so is one
+// that is not a normal number, and its elements are sent as zeros.
 bool encode_codes(const CodeFormat& format, const EncodeRun& run, const CodeTarget& to);
 
 struct CodeDecode {

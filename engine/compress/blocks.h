@@ -23,8 +23,8 @@ constexpr int64_t run_elements(int64_t block, int64_t task) { return std::max(bl
 // Writes the header, and zeros between the sections and behind them.
 void write_frame(std::span<std::byte> payload, const BlockLayout& layout, uint32_t compressor, int64_t n);
 
-// Every scale has to be finite and not negative. Decoders look at those of a task's elements before they use them, so that
-// they are read from memory once; when some are not, the error tells which.
+// Every scale has to be finite and not negative. Decoders look at those of a task's elements before they use them, so
+// that they are read from memory once; when some are not, the error tells which.
 bool scales_are_good(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout, int64_t begin,
                      int64_t end);
 Rejection bad_scale(std::span<const std::span<const std::byte>> payloads, const BlockLayout& layout);

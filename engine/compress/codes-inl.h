@@ -20,9 +20,9 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 // Each of the following says how numbers become codes: `unit` of a block by what its norm is sent as, `encode` of x =
-// element / unit with 16 random bits, which sets `value` to what the code says of x, the code of 0, and the largest code
-// there is, sign apart. No x is larger than the largest value but for rounding. `decoded` are elements by their codes and by
-// step(unit).
+// element / unit with 16 random bits, which sets `value` to what the code says of x, the code of 0, and the largest
+// code there is, sign apart. No x is larger than the largest value but for rounding. `decoded` are elements by their
+// codes and by step(unit).
 
 // What most of them have in common; they have `value` of a code.
 template <class Codes>
@@ -140,8 +140,8 @@ class Floats : public Bytes<Floats<kMantissa, kLargestCode>> {
   static constexpr int32_t kSmallest = (127 - kBias + 1) << 23;  // bits of the smallest normal number
 };
 
-// The exponent of fp32 itself, since x < 1 has only half of them. Random bits are added to the mantissa, whose carry then
-// is the larger power; numbers below the smallest power work in the same way.
+// The exponent of fp32 itself, since x < 1 has only half of them. Random bits are added to the mantissa, whose carry
+// then is the larger power; numbers below the smallest power work in the same way.
 class Powers : public Bytes<Powers> {
  public:
   static constexpr bool kRandom = true;

@@ -12,10 +12,11 @@
 // average, and residuals stay in units of the unscaled gradient. A shard that was summed and is encoded again has scale
 // = 1, error_scale = N and *adds* to its owner's next residual.
 //
-// Payloads: their size is fixed by spec and n, some need not be full (used_bytes). Opaque ones begin with a 16-byte header
-// {magic and version, compressor id, n, count}, little endian; sections are 16-byte aligned; padding is zero. Decoders
-// check header, counts, indices and scales before they use them and reject by name (I8); they write nothing outside of
-// their output for any input. Summable ones are bare arrays of their wire type, of which a collective makes one.
+// Payloads: their size is fixed by spec and n, some need not be full (used_bytes). Opaque ones begin with a 16-byte
+// header {magic and version, compressor id, n, count}, little endian; sections are 16-byte aligned; padding is zero.
+// Decoders check header, counts, indices and scales before they use them and reject by name (I8); they write nothing
+// outside of their output for any input. Summable ones are bare arrays of their wire type, of which a collective makes
+// one.
 //
 // Rounds. Most compressors have one: encode, a collective, decode. With several, each round's encode takes the same
 // gradient and residual, and the payload of the last one stands for scale * p; what a decode before the last makes of
@@ -69,12 +70,12 @@ struct Work {
   std::byte* state_next = nullptr;    // null as state is
 };
 
-// What calls found, in memory of the queue's space: there when their work is done. Each call adds to it, so whoever gives
-// it clears it first; calls whose work may go on at the same time have one each.
+// What calls found, in memory of the queue's space: there when their work is done. Each call adds to it, so whoever
+// gives it clears it first; calls whose work may go on at the same time have one each.
 struct Verdict {
   // Encode: 1 when scale * p, or what the payload makes of it, has a non-finite element (fp16 ends at 65504, a mean may
-  // overflow), or a sum of `summed` as large ones may have one. Decoders accept the payload all the same, so that no rank
-  // fails before all have learned of it; the next residual is garbage that the caller must not use.
+  // overflow), or a sum of `summed` as large ones may have one. Decoders accept the payload all the same, so that no
+  // rank fails before all have learned of it; the next residual is garbage that the caller must not use.
   uint32_t nonfinite = 0;
   // Decode: 1 + the position of a payload that can not be decoded, the first such one; 0: all could. `out` then holds
   // garbage inside its bounds.
@@ -126,9 +127,9 @@ class Compressor {
   virtual int64_t round_bytes(const core::Extent& /*extent*/) const { return 0; }
   virtual int64_t state_bytes(const core::Extent& /*extent*/) const { return 0; }
 
-  // Both may return before their work is done: it is where the queue's next mark is. Memory is of the queue's space; spans
-  // and fields themselves are read before the call returns. They throw for a programmer's error only, such as memory of
-  // another size than was stated.
+  // Both may return before their work is done: it is where the queue's next mark is. Memory is of the queue's space;
+  // spans and fields themselves are read before the call returns. They throw for a programmer's error only, such as
+  // memory of another size than was stated.
   virtual void encode(const Encode& job, Queue& queue) const = 0;
 
   // out = (accumulate ? out : 0) + the sum of the decoded payloads, in one pass over `out`. They are added in the order
@@ -136,9 +137,9 @@ class Compressor {
   // decode the same payloads have the same sums.
   virtual void decode(const Decode& job, Queue& queue) const = 0;
 
-  // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field: "payload
-  // 2 of 4: count is 0x9, not 0x5". On the host, with all memory of the job there; its round and state memory is garbage
-  // afterwards.
+  // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field:
+  // "payload 2 of 4: count is 0x9, not 0x5". On the host, with all memory of the job there; its round and state memory
+  // is garbage afterwards.
   virtual core::Error defect(const Decode& job, size_t position) const = 0;
 };
 

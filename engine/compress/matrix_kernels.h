@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kernels of `powersgd`: products of a large matrix, row by row in memory, with narrow ones. Of a narrow matrix each
-// column is contiguous, and the next one follows a stride behind. Every sum has an order of its own that neither threads
-// nor SIMD targets change. Internal to engine/compress.
+// column is contiguous, and the next one follows a stride behind. Every sum has an order of its own that neither
+// threads nor SIMD targets change. Internal to engine/compress.
 #pragma once
 
 #include <cstddef>

@@ -37,8 +37,8 @@ HWY_INLINE void write_error(D d, const EncodeRun& run, size_t element, V bits, f
   hn::StoreU(missed, d, error);
 }
 
-// The magnitude of element i, of which the bits that are sent are those of what is sent: of a bfloat16 the upper 16, which
-// takes half the instructions of the number itself.
+// The magnitude of element i, of which the bits that are sent are those of what is sent: of a bfloat16 the upper 16,
+// which takes half the instructions of the number itself.
 template <PackedType type, class D>
 HWY_INLINE auto sent_magnitude(D d, const EncodeRun& run, size_t i) {
   const hn::RebindToUnsigned<D> du;
@@ -112,9 +112,9 @@ PackedHeaders write_group_headers(const EncodeRun run, bool stream, GroupHeader*
   return all;
 }
 
-// Of the 32 bits of a number, sign and upper fraction are a byte, `high`, exponents become codes, and the lower fraction
-// is `low`. How they are taken apart, and put together: calls from(d, i) for the numbers of a group from i on, or to(d,
-// i, numbers).
+// Of the 32 bits of a number, sign and upper fraction are a byte, `high`, exponents become codes, and the lower
+// fraction is `low`. How they are taken apart, and put together: calls from(d, i) for the numbers of a group from i on,
+// or to(d, i, numbers).
 #if HWY_TARGET == HWY_SCALAR
 
 template <PackedType type, class From>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Codes of fewer bits than a byte, in planes: of each group of 64 elements, a 64-bit word with bit 0 of every code, then
-// one with bit 1, and so on, so that a vector's mask of a bit is what is stored. The last group is filled up with zeros.
-// Compiled once per target by Highway, as simd-inl.h is.
+// Codes of fewer bits than a byte, in planes: of each group of 64 elements, a 64-bit word with bit 0 of every code,
+// then one with bit 1, and so on, so that a vector's mask of a bit is what is stored. The last group is filled up with
+// zeros. Compiled once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_PLANES_INL_H_

@@ -18,10 +18,7 @@
 // the second (reads the sum twice, writes the next residual), 4 by the last decode; without error feedback 4, 4 and 4.
 // Multiplications: 2 * rank for each encode, and 1 * rank for the error and for the last decode.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on) of rank 4. Fashion-MNIST, one
-// epoch, 2 ranks, fp32 85.5 %: 85.1; 4 ranks, half as many steps, fp32 84.4 %: 84.6. Of PyTorch's hook rank 1 is 1.6
-// points below fp32. A transformer under AdamW, 400 steps, perplexity of a byte, 2 ranks, fp32 6.52: 8.25; 4 ranks, fp32
-// 5.80: 7.74. It is not in the default list.
+// Accuracy: tests/bench/results/README.md.
 #include <bit>
 #include <cmath>
 
@@ -86,8 +83,8 @@ class Layout {
     up_to(extent_.numel, extent_.numel);
   }
 
-  // From a column of Q to the next one. Those of a power of two would share a place in the L1 cache with each other, and
-  // with the rows of M.
+  // From a column of Q to the next one. Those of a power of two would share a place in the L1 cache with each other,
+  // and with the rows of M.
   static int64_t padded(int64_t columns) { return round_up(columns, kLanes) + kLanes; }
 
   // Rows and columns of one task. For M^T P tasks are so large that adding up what they found is little beside it.

@@ -3,8 +3,8 @@
 //
 // Where work goes: to a host queue, which is the calling thread alone (placement `device` of a CPU job: the thread that
 // runs backward) or a oneTBB arena (placement `host`), or to a stream of a device. Calls on one queue come from one
-// thread at a time and are done in the order of the calls. On the host queues here they have completed when they return;
-// on others they are only asked for, and a fence tells when.
+// thread at a time and are done in the order of the calls. On the host queues here they have completed when they
+// return; on others they are only asked for, and a fence tells when.
 #pragma once
 
 #include <cstddef>

@@ -12,11 +12,7 @@
 // Payload: k fp32 values. Both directions go block by block, each with its strata, in one pass over memory. Bytes moved
 // per element: encode with error feedback 12 (reads gradient and residual, writes the next residual), decode 4.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on) at 10 %. Fashion-MNIST, one epoch,
-// 2 ranks, fp32 85.5 %: 83.8, in three times as many steps to fp32's loss at three quarters of the way; 4 ranks, half as
-// many steps, fp32 84.4 %: 77.9. A transformer under AdamW, 400 steps, perplexity of a byte, 2 ranks, fp32 6.52: 14.2; 4
-// ranks, fp32 5.80: 14.2. At 1 % an earlier prototype's residual grew to a hundred times the gradient, and training
-// diverged. It is not in the default list.
+// Accuracy: tests/bench/results/README.md.
 #include <cmath>
 
 #include "engine/compress/add_by_pieces.h"
@@ -83,8 +79,8 @@ class Strata {
     }
   }
 
-  // The elements that strata send, where strata begin at the element `origin`; perhaps of a few strata more. Random bits
-  // are those of the second element of each kWords strata, since the first one of all has said where they begin.
+  // The elements that strata send, where strata begin at the element `origin`; perhaps of a few strata more. Random
+  // bits are those of the second element of each kWords strata, since the first one of all has said where they begin.
   void draw(int64_t stratum, int64_t next, int64_t origin, int64_t* elements) const {
     const int64_t all_larger = larger_ / kWords * kWords;
     while (stratum < next) {

@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random bits of elements, by their position in the gradient: 16 each, of which 8 are drawn for it. Those of two elements
-// are the same two bytes, which are the upper one in turn. So every element has 16 uniform bits, and where it is rounded
-// to hangs on what its pair is rounded to only as far as the lower byte decides: in one case of 256. One block of Philox
-// (engine/core/philox.h) serves 16 elements.
+// Random bits of elements, by their position in the gradient: 16 each, of which 8 are drawn for it. Those of two
+// elements are the same two bytes, which are the upper one in turn. So every element has 16 uniform bits, and where it
+// is rounded to hangs on what its pair is rounded to only as far as the lower byte decides: in one case of 256. One
+// block of Philox (engine/core/philox.h) serves 16 elements.
 //
 // Element e belongs to the group e / 128, which is made of the 8 blocks with counters {group * 8 + b, step, rank, use},
-// b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the blocks, the next 32 words 2 and 3: with i = e %
-// 32, block i / 4, and of its two words the low half of the first, its high half, and so on. So vectors of 64-bit lanes,
-// one block in each, store what they computed as it is. The last 64 elements have the same, with bytes exchanged.
+// b = 0 ... 7. The first 32 elements of a group have words 0 and 1 of the blocks, the next 32 words 2 and 3: with i = e
+// % 32, block i / 4, and of its two words the low half of the first, its high half, and so on. So vectors of 64-bit
+// lanes, one block in each, store what they computed as it is. The last 64 elements have the same, with bytes
+// exchanged.
 #if defined(GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_RANDOM_INL_H_
@@ -66,8 +67,8 @@ HWY_INLINE V philox_pair(D d, V low, V high) {
 #endif
 
 // One of both integers next to x + from, at random so that the mean is x + from, of 16 random bits for each. Magnitudes
-// are below 128: in this sum there are 15 places behind the point, which random ones are added to, so that an integer stays
-// what it is.
+// are below 128: in this sum there are 15 places behind the point, which random ones are added to, so that an integer
+// stays what it is.
 template <class D, class V, class R>
 HWY_INLINE hn::Vec<hn::RebindToSigned<D>> round_at_random(D d, V x, R random, float from = 0) {
   constexpr int kPlaces = 15;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Products with the Hadamard matrix H of order 1024, whose entries are 1 and -1: of numbers, and of sums of codes. They are
-// made of sums and differences of elements that are 1, 2, 4 ... 512 apart: those up to 128 in groups of 256, which fit the
-// registers of some processors, and the last two as what is made of them is handed on. So much is stored only once between.
-// Compiled once per target by Highway, as simd-inl.h is.
+// Products with the Hadamard matrix H of order 1024, whose entries are 1 and -1: of numbers, and of sums of codes. They
+// are made of sums and differences of elements that are 1, 2, 4 ... 512 apart: those up to 128 in groups of 256, which
+// fit the registers of some processors, and the last two as what is made of them is handed on. So much is stored only
+// once between. Compiled once per target by Highway, as simd-inl.h is.
 #if defined(GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_
 #undef GRADTUNE_ENGINE_COMPRESS_ROTATION_INL_H_
@@ -26,8 +26,8 @@ namespace gradtune::compress::HWY_NAMESPACE {
 
 inline constexpr size_t kOrder = kRotated, kInGroup = kOrder / 4;
 
-// --- Sums and differences. They are the same for every size of vectors: those of strides 1, 2, 4 and so on, one after the
-// other.
+// --- Sums and differences. They are the same for every size of vectors: those of strides 1, 2, 4 and so on, one after
+// the other.
 
 // Of elements that are `kStride` apart, kStride smaller than a vector.
 template <size_t kStride, class D>
@@ -172,8 +172,8 @@ struct BlockCodes {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
-// Of 64 codes four vectors: lane l of the first has the sum of codes 4 l to 4 l + 3, of the others what the strides 1 and
-// 2 make of them. Products with 1 and -1 whose sums are wider make a stride each.
+// Of 64 codes four vectors: lane l of the first has the sum of codes 4 l to 4 l + 3, of the others what the strides 1
+// and 2 make of them. Products with 1 and -1 whose sums are wider make a stride each.
 HWY_INLINE Four code_sums(const BlockCodes& codes, size_t i, hn::Vec512<uint8_t>& largest) {
   const hn::Full512<uint8_t> d8;
   const auto pluses = _mm512_set1_epi16(0x0101), signs = _mm512_set1_epi16(static_cast<int16_t>(0xff01));

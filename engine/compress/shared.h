@@ -111,12 +111,12 @@ struct EncodeRun {
 };
 EncodeRun run_of(const Encode& job, int64_t begin, int64_t end);
 
-// How many of n elements that share is, rounded up. Products that are whole but for rounding count as whole: 0.07 of 100
-// is 7.
+// How many of n elements that share is, rounded up. Products that are whole but for rounding count as whole: 0.07 of
+// 100 is 7.
 int64_t share_of(double share, int64_t n);
 
-// 128 random bits that belong to the element at that position of the gradient, the same on all ranks. The highest bit of
-// the use keeps them apart from those that a rank draws for itself (random-inl.h).
+// 128 random bits that belong to the element at that position of the gradient, the same on all ranks. The highest bit
+// of the use keeps them apart from those that a rank draws for itself (random-inl.h).
 inline constexpr uint32_t kSharedUse = 0x80000000;
 std::array<uint32_t, 4> shared_random(const Random& random, int64_t element);
 

@@ -41,8 +41,8 @@ void draw_strata(const Random& random, const SharedStrata& strata, int64_t* draw
 using D = hn::CappedTag<uint64_t, 8>;
 using V = hn::Vec<D>;
 
-// first, first + step, and so on. Made in registers: a vector that is loaded where its lanes were just stored has to wait
-// for all stores before, and before may be a tile on its way to memory.
+// first, first + step, and so on. Made in registers: a vector that is loaded where its lanes were just stored has to
+// wait for all stores before, and before may be a tile on its way to memory.
 HWY_INLINE V in_steps(int64_t first, int64_t step) {
   const D d;
   const hn::RepartitionToNarrow<D> d32;

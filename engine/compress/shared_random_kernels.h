@@ -22,8 +22,9 @@ struct SharedElements {
 // Of each of them the kSharedWords words of shared_random, one element's behind the other's.
 void shared_random_of(const Random& random, const SharedElements& elements, uint32_t* words);
 
-// Strata of `size` elements that follow one another, counted from anywhere: the first begins at `begin`. Each kSharedWords
-// of them have the words of one element: `element` the first, and those that begin as many strata behind it.
+// Strata of `size` elements that follow one another, counted from anywhere: the first begins at `begin`. Each
+// kSharedWords of them have the words of one element: `element` the first, and those that begin as many strata behind
+// it.
 struct SharedStrata {
   int64_t begin, size;  // size < 2^32
   int64_t element;

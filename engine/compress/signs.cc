@@ -3,26 +3,24 @@
 //
 // The compressors that send the sign of each element, in blocks that have a scale or two.
 //
-//   efsignsgd  EF-SignSGD (Karimireddy et al., ICML 2019), blockwise: the mean of |p|. Error feedback. Of a block it keeps
-//              ||p||_1^2 / size of the squared norm, exactly.
+//   efsignsgd  EF-SignSGD (Karimireddy et al., ICML 2019), blockwise: the mean of |p|. Error feedback. Of a block it
+//              keeps ||p||_1^2 / size of the squared norm, exactly.
 //   onebit     1-bit SGD (Seide et al., Interspeech 2014), blockwise: the means of either side. Error feedback. An
 //              orthogonal projection, so what it misses and what it sends are orthogonal.
-//   signsgd    SignSGD (Bernstein et al., ICML 2018): every element is a vote of 1 or -1, so its size has to come from the
-//              learning rate. The average of payloads is the mean of the votes; a program of two steps encodes their sum
-//              again, and that is the majority. Votes add up exactly, and a tie counts as positive. Without error feedback
-//              it does not converge in general (Karimireddy et al.).
-//   signum     SigNUM (Bernstein et al., section 3.1): SignSGD of the momentum m = momentum * m + (1 - momentum) * p, which
-//              is its state, beginning with zero. A sum that is encoded again has none: its signs are those of the votes.
+//   signsgd    SignSGD (Bernstein et al., ICML 2018): every element is a vote of 1 or -1, so its size has to come from
+//              the learning rate. The average of payloads is the mean of the votes; a program of two steps encodes
+//              their sum again, and that is the majority. Votes add up exactly, and a tie counts as positive. Without
+//              error feedback it does not converge in general (Karimireddy et al.).
+//   signum     SigNUM (Bernstein et al., section 3.1): SignSGD of the momentum m = momentum * m + (1 - momentum) * p,
+//              which is its state, beginning with zero. A sum that is encoded again has none: its signs are those of
+//              the votes.
 //
 // Payload: header (count = blocks), the fp32 scales, one bit for each element. A block is small enough to be read twice
 // from the cache, so encode with error feedback moves 12 bytes per element through memory (reads gradient and residual,
 // writes the next residual) and 1/8 + 4/block (onebit: 8/block) for the payload. Decode writes 4 and reads the
 // payloads.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
-// ranks, fp32 85.2 %: efsignsgd 86.4, onebit 85.8, signum 84.9, signsgd 83.8; 4 ranks, half as many steps, fp32 84.4 %:
-// 80.2, 82.6, 85.3, 84.8. A transformer under AdamW, 400 steps, perplexity of a byte, fp32 6.52: 8.36, 9.28, 20.5,
-// 9.95; 4 ranks, fp32 5.80: 10.7, 12.1, 20.7, 5.97. None is in the default list.
+// Accuracy: tests/bench/results/README.md.
 #include "engine/compress/blocks.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"

@@ -42,8 +42,8 @@ struct Sums {
 // Element i goes to partial sum i % kLanes whatever the vector size, so that every target rounds alike.
 constexpr size_t kLanes = 16;
 
-// Adds n elements, whole words of them and at most a tile, to the sums and writes their sign bits. `reads_once`: nothing
-// else asks for the next tile.
+// Adds n elements, whole words of them and at most a tile, to the sums and writes their sign bits. `reads_once`:
+// nothing else asks for the next tile.
 template <bool kSides>
 HWY_INLINE void sum_words(const float* gradient, const float* residual, size_t n, bool reads_once, std::byte* bits,
                           Sums& sums) {

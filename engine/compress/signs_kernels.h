@@ -34,8 +34,8 @@ struct SignTarget {
   bool stream;
 };
 
-// Returns false when the sum of |p| over a block, or over parts of a block of votes, times scale or unsent_factor, is not
-// finite. A scale that is not finite is written as zero.
+// Returns false when the sum of |p| over a block, or over parts of a block of votes, times scale or unsent_factor, is
+// not finite. A scale that is not finite is written as zero.
 bool encode_signs(const EncodeRun& run, const SignTarget& to);
 
 struct SignDecode {

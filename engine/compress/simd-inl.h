@@ -79,8 +79,8 @@ constexpr size_t at_once(size_t payloads) { return payloads >= kAtOnce ? kAtOnce
 inline constexpr size_t kMostOfTile = 4 * kTile;
 inline size_t tile_of(size_t payloads) { return payloads <= kFew ? 2 * kTile : kMostOfTile; }
 
-// Calls body(N) where N is count as an integral constant, of those that at_once returns: loops over payloads are made for
-// each of them.
+// Calls body(N) where N is count as an integral constant, of those that at_once returns: loops over payloads are made
+// for each of them.
 template <class Body>
 HWY_INLINE void with_count(size_t count, const Body& body) {
   switch (count) {
@@ -111,8 +111,8 @@ template <class D, class T>
 HWY_INLINE void prefetch(D d, const T* from, size_t i) {
   if (begins_line<T>(d, i)) hwy::Prefetch(from + i);
 }
-// To be read later: from memory to the L2 cache. The L1 cache waits for fewer lines at a time than keep memory busy, and
-// loads of lines that are already there have to wait for room among them.
+// To be read later: from memory to the L2 cache. The L1 cache waits for fewer lines at a time than keep memory busy,
+// and loads of lines that are already there have to wait for room among them.
 template <class D, class T>
 HWY_INLINE void prefetch_far(D d, const T* from, size_t i) {
   if (begins_line<T>(d, i)) __builtin_prefetch(from + i, 0, 2);
@@ -219,9 +219,9 @@ HWY_INLINE double sum_of_eight(const double* v) {
   return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
 }
 
-// The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes, and
-// it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so that few
-// additions have to wait for the one before.
+// The Euclidean norm of p, for every size of vectors the same. In fp64 squares are exact: none overflows or vanishes,
+// and it makes no difference whether one is rounded before it is added. Element i goes to one of 32 partial sums, so
+// that few additions have to wait for the one before.
 HWY_INLINE double euclidean_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<double, 8> d;
   const hn::Rebind<float, decltype(d)> df;
@@ -267,8 +267,8 @@ HWY_INLINE float sum_of_sixteen(float* sums) {
   return hn::GetLane(sum);
 }
 
-// The norm to single precision, by a third of the instructions: squares are added up in 16 partial sums. Where they could
-// overflow or lose what counts, they are made in fp64 after all.
+// The norm to single precision, by a third of the instructions: squares are added up in 16 partial sums. Where they
+// could overflow or lose what counts, they are made in fp64 after all.
 HWY_INLINE float quick_norm(const float* gradient, const float* residual, size_t n) {
   const hn::CappedTag<float, 16> d;
   HWY_ALIGN float sums[16];
@@ -310,8 +310,8 @@ HWY_INLINE void stream(const void* from, void* to, size_t bytes) {
 // Where the tiles of an output are computed, one after the other: in place, or in the L1 cache to be streamed to their
 // place from there. An output that is not wanted is null, and so are its tiles.
 //
-// What is streamed are whole cache lines. A line that two tiles share waits for the second one: to store to a part of it
-// the processor would have to read it first, and all stores behind that wait as long as memory takes.
+// What is streamed are whole cache lines. A line that two tiles share waits for the second one: to store to a part of
+// it the processor would have to read it first, and all stores behind that wait as long as memory takes.
 template <class T, size_t kMost = kTile>
 class Output {
  public:
@@ -383,9 +383,9 @@ struct Place {
   }
 };
 
-// Where sums of payloads go, tile by tile: each pass over some of the payloads stores to pass(). Where vectors make whole
-// cache lines of the result the last one stores past the caches from registers: memory then reads and writes in turns, line
-// by line, and sums of eight payloads take a fifth less time than by tiles.
+// Where sums of payloads go, tile by tile: each pass over some of the payloads stores to pass(). Where vectors make
+// whole cache lines of the result the last one stores past the caches from registers: memory then reads and writes in
+// turns, line by line, and sums of eight payloads take a fifth less time than by tiles.
 class SumOutput {
  public:
   // Vectors are stored from multiples of `piece` elements on.

@@ -13,13 +13,10 @@
 //
 // Payloads: round 0 has the fp32 norm of each block, round 1 a byte for each element and for the rest of the last
 // block. Bytes moved per element: 8 for the norms (reads gradient and residual), 13 for codes and next residual; decode
-// 5. One rotation of numbers by encode, 10 additions an element, and one of codes by decode, and by encode for the errors:
-// of small integers, whose first sums several fit into an instruction.
+// 5. One rotation of numbers by encode, 10 additions an element, and one of codes by decode, and by encode for the
+// errors: of small integers, whose first sums several fit into an instruction.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
-// ranks, fp32 85.5 %: 85.4; 4 ranks, half as many steps, fp32 84.4 %: 84.3. A transformer under AdamW, 400 steps,
-// perplexity of a byte, 2 ranks, fp32 6.52: 6.60; 4 ranks, fp32 5.80: 5.83. It would be admitted to the default list,
-// but sends as many bytes as int8 and computes more.
+// Accuracy: tests/bench/results/README.md.
 #include <algorithm>
 #include <array>
 #include <atomic>

@@ -24,8 +24,8 @@ HWY_INLINE hn::Vec<D> change_signs(D d, const RotationSigns& signs, size_t i, hn
 // Before the sums, which then do not overflow. It is a power of two, so nothing is rounded.
 constexpr float kNorm = 1.0F / 32;
 
-// Hands to(d, i, values) the rotated values of codes, each the sum of those of `summed` ranks, from element i of a block
-// on; returns whether there are no larger ones than there can be.
+// Hands to(d, i, values) the rotated values of codes, each the sum of those of `summed` ranks, from element i of a
+// block on; returns whether there are no larger ones than there can be.
 template <class To>
 HWY_INLINE bool decode_block(const BlockCodes& codes, const ThcLevels& levels, int summed, const To& to) {
   const float unit = levels.unit * kNorm;
@@ -33,8 +33,8 @@ HWY_INLINE bool decode_block(const BlockCodes& codes, const ThcLevels& levels, i
   return transform_codes(codes, most, [&](auto d, size_t i, auto sums) HWY_ATTR {
     auto value = hn::Mul(sums, hn::Set(d, unit));
     if (i == 0) {
-      // The product of H with what is the same for all elements is where its first column is. Both sums may be too large
-      // for fp32 where their difference is not.
+      // The product of H with what is the same for all elements is where its first column is. Both sums may be too
+      // large for fp32 where their difference is not.
       const auto ranks = static_cast<double>(codes.payloads.size()) * summed;
       const double lows = kOrder * kNorm * ranks * levels.low;
       const auto first = static_cast<float>(double{hn::GetLane(sums)} * unit + lows);

@@ -4,7 +4,8 @@
 // Kernels of `thc`, over a run of blocks. Internal to engine/compress.
 //
 // The rotation of a block x: y = H D x / 32, where D changes signs and H is the Hadamard matrix of order 1024, whose
-// entries are 1 and -1. It is orthonormal, and its inverse is D H / 32. A shorter block is rotated with zeros behind it.
+// entries are 1 and -1. It is orthonormal, and its inverse is D H / 32. A shorter block is rotated with zeros behind
+// it.
 #pragma once
 
 #include <array>

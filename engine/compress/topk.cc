@@ -8,15 +8,16 @@
 //              threshold is a sample's): the state of a bucket. There is nothing to be sampled then. Exact where k
 //              elements or more reach it; where fewer do but at least half as many, those are sent.
 //   dgc        Deep Gradient Compression (Lin et al., ICLR 2018, section 3): threshk of momentum. u is the mean of the
-//              gradients so far, each weighing 0.9 of the next; v = u + residual; the largest of v are sent, and where they
-//              are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten times as
-//              large when it has settled: a mean keeps steps as large as they are without momentum, from the first one
-//              on, and so as those of other strategies that take turns with it. Its momentum is the optimizer's, which
-//              must have none of its own. The paper's warm-up (section 3.3), which sends 25 % in the first epoch and a
-//              quarter of what it sent before in each of the next four, is no setting of it: a density is the size of a
-//              payload, and that is part of a strategy, whose hash all ranks hold in every step. Densities in turn are
-//              strategies in turn ("dgc:0.25", then "dgc:0.0625"), which carry residuals along but not momentum. What
-//              gradtune does itself is not to compress at all before the step `lossy_after`, when gradients change most.
+//              gradients so far, each weighing 0.9 of the next; v = u + residual; the largest of v are sent, and where
+//              they are, u and the residual are zero (momentum correction and factor masking). The paper's u is ten
+//              times as large when it has settled: a mean keeps steps as large as they are without momentum, from the
+//              first one on, and so as those of other strategies that take turns with it. Its momentum is the
+//              optimizer's, which must have none of its own. The paper's warm-up (section 3.3), which sends 25 % in the
+//              first epoch and a quarter of what it sent before in each of the next four, is no setting of it: a
+//              density is the size of a payload, and that is part of a strategy, whose hash all ranks hold in every
+//              step. Densities in turn are strategies in turn ("dgc:0.25", then "dgc:0.0625"), which carry residuals
+//              along but not momentum. What gradtune does itself is not to compress at all before the step
+//              `lossy_after`, when gradients change most.
 //
 // Payload: header (count = sent elements); for each block of 8192 elements how many are sent before it (uint32); the
 // positions in their blocks, ascending (uint16); and the values (bfloat16, whose rounding error is fed back like all
@@ -24,11 +25,7 @@
 // 12 bytes per element (dgc: 20, with the momentum), and one cache line for each candidate that is not sent. Decode
 // writes 4 bytes per element and reads the payloads.
 //
-// Accuracy (`./run bench accuracy`, 2026-11-24, 3 seeds, alone from the first step on). Fashion-MNIST, one epoch, 2
-// ranks, fp32 85.2 %: topk 86.1, threshk 86.3; 4 ranks, half as many steps, fp32 84.4 %: 82.9 and 83.7. Both take about
-// twice as many steps as fp32 to its loss at three quarters of the way. dgc, whose first tenth is dense: 84.2 beside
-// 85.5 % with 2 ranks, 85.2 beside 84.4 % with 4. A transformer under AdamW, 400 steps, perplexity of a byte, fp32
-// 6.52: topk 9.41, threshk 9.98; 4 ranks, fp32 5.80: 9.87, 9.42. So none is in the default list.
+// Accuracy: tests/bench/results/README.md.
 #include <fmt/format.h>
 #include <hwy/cache_control.h>
 

@@ -186,8 +186,8 @@ void TopkSelection::collect(uint32_t bound) {
   });
 }
 
-// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until few enough are left. Where
-// all candidates are sent, what is below them.
+// The bits of the count-th largest |p|: histograms of ever smaller ranges that hold it, until few enough are left.
+// Where all candidates are sent, what is below them.
 uint32_t TopkSelection::find_threshold() const {
   if (found_ == count_) return bound_ - 1;
   const bool guess_holds = found_ >= count_;

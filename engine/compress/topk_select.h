@@ -10,9 +10,9 @@
 // sent) touches candidates only. When the guess was wrong, or too many elements are equal, blocks are scanned again
 // instead: slower, the same result.
 //
-// A bound that is carried from step to step needs no sample, and then fewer than k will do, as long as they are at least
-// half as many: all that reach it are sent, and there is no threshold to be found. So it aims a little below k. Where there
-// are fewer, a sample is taken after all.
+// A bound that is carried from step to step needs no sample, and then fewer than k will do, as long as they are at
+// least half as many: all that reach it are sent, and there is no threshold to be found. So it aims a little below k.
+// Where there are fewer, a sample is taken after all.
 #pragma once
 
 #include <array>

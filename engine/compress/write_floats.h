@@ -9,11 +9,12 @@
 
 namespace gradtune::compress {
 
-// Copies n floats; past the caches where the whole result is so large that they would only be in the way (kStreamBytes).
+// Copies n floats; past the caches where the whole result is so large that they would only be in the way
+// (kStreamBytes).
 void write_floats(const float* from, float* to, size_t n, bool past_caches);
 
-// Copies n floats past the caches, and leaves zeros where they were. Streaming stores are not ordered with what follows:
-// the caller has to flush them (hwy::FlushStream).
+// Copies n floats past the caches, and leaves zeros where they were. Streaming stores are not ordered with what
+// follows: the caller has to flush them (hwy::FlushStream).
 void stream_and_clear(float* from, float* to, size_t n);
 
 }  // namespace gradtune::compress

@@ -34,8 +34,8 @@ void wait_or_end_process(std::condition_variable& changed, std::unique_lock<std:
   if (!changed.wait_for(lock, std::chrono::milliseconds(limit_ms), holds)) end_process(what, limit_ms);
 }
 
-// A thread whose join has a deadline. Whoever joins it, or lets it be destroyed, has told it to end before. What its body
-// throws ends the process, as with std::thread: owners catch what their threads may throw.
+// A thread whose join has a deadline. Whoever joins it, or lets it be destroyed, has told it to end before. What its
+// body throws ends the process, as with std::thread: owners catch what their threads may throw.
 class BoundedThread {
  public:
   BoundedThread() = default;

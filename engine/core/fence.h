@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A point in a queue's work: what was asked for before it, and nothing else. A value that costs nothing to copy; whoever
-// made it (a queue, a communicator) outlives it. An empty fence has passed.
+// A point in a queue's work: what was asked for before it, and nothing else. A value that costs nothing to copy;
+// whoever made it (a queue, a communicator) outlives it. An empty fence has passed.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fields of a plain record as a list, for formats that walk all of them: a new field is one more row, and all formats
-// have it. Leaves open how each format writes a kind of field.
+// The fields of a plain record as a list, for formats that walk all of them: a new field is one more row, and all
+// formats have it. Leaves open how each format writes a kind of field.
 #pragma once
 
 #include <cstdint>

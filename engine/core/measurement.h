@@ -42,8 +42,8 @@ struct StepReport {
   // strategy.
   double compute_ms_max = 0, compute_ms_min = 0;
   int32_t slowest_rank = -1;  // whose computation took longest; -1: not known
-  // What collectives took, all of them added up, on the rank where that was least: the others waited for a peer as well.
-  // Under one strategy this moves with the link. 0: there were none.
+  // What collectives took, all of them added up, on the rank where that was least: the others waited for a peer as
+  // well. Under one strategy this moves with the link. 0: there were none.
   double comm_ms = 0;
   Excess excess = {};     // the worst on any rank
   bool finite = true;     // no rank met a NaN or Inf in a gradient

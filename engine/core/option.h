@@ -18,11 +18,13 @@
 // A compressor of several rounds has its encode, all_reduce and decode in each of them, one after the other; what it
 // decodes before the last round is not a gradient but what the next round needs.
 // A bucket is at first the local gradient of every rank and must end as the average, whole and on every rank. Payloads
-// may pass several exchanges before they are decoded. The decision tree (policies/space/decision_tree.h) is made of these.
+// may pass several exchanges before they are decoded. The decision tree (policies/space/decision_tree.h) is made of
+// these.
 //
 // The printed form names codecs, then steps: "bf16: encode@device all_to_all decode@device encode@device all_gather
-// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so do one of a later round
-// than the first ("encode@host.1", "encode@host#1.1") and a collective that is not over all ranks ("all_gather@inter").
+// decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so do one of a later
+// round than the first ("encode@host.1", "encode@host#1.1") and a collective that is not over all ranks
+// ("all_gather@inter").
 #pragma once
 
 #include <cstdint>

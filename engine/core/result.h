@@ -35,7 +35,7 @@ std::string_view to_string(Error::Code code);
 // What reaches the user when nobody below could go on.
 class Exception : public std::runtime_error {
  public:
-  explicit Exception(Error error) : std::runtime_error(error.message), code_(error.code) {}
+  explicit Exception(const Error& error) : std::runtime_error(error.message), code_(error.code) {}
   Error::Code code() const { return code_; }
 
  private:

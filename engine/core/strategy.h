@@ -57,8 +57,8 @@ struct Strategy {
 };
 
 // How many collectives in a row, of the order, may have brought payloads that are not decoded yet: memory for what they
-// bring is shared by those further apart. The thread that runs backward decodes when the next gradient is ready, so a few
-// beyond those in flight do not have to wait for it.
+// bring is shared by those further apart. The thread that runs backward decodes when the next gradient is ready, so a
+// few beyond those in flight do not have to wait for it.
 inline int most_held(const Strategy& strategy) { return strategy.in_flight + 4; }
 
 int64_t numel(const Bucket& bucket);
@@ -85,8 +85,8 @@ Status validate(const Strategy& strategy, const GradientTable& table);
 // while a bucket is decoded and encoded again. The default order of planners.
 std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag = 1);
 
-// Sets the default flow: collectives in staggered order, and in flight those of two buckets, one that is on the wire and
-// one that gets ready.
+// Sets the default flow: collectives in staggered order, and in flight those of two buckets, one that is on the wire
+// and one that gets ready.
 void set_default_flow(Strategy& strategy);
 
 // Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting

@@ -24,11 +24,12 @@ struct BucketMemory {
   uint32_t step;
 };
 
-// What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs it.
+// What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs
+// it.
 float* dense(const BucketProgram& bucket, const BucketMemory& memory);
 
-// What is found goes to the verdict, which is of this operation alone. An error where a payload was rejected and the work
-// is done already; of a queue that works on, the verdict tells later.
+// What is found goes to the verdict, which is of this operation alone. An error where a payload was rejected and the
+// work is done already; of a queue that works on, the verdict tells later.
 core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                     compress::Verdict& verdict);
 

@@ -4,8 +4,9 @@
 // Paying back residuals of compressors that are not used any more. What a lossy strategy still owes stays parked while
 // another one is only on trial, and once that is committed it is added to the gradients over several steps, no more in
 // one step than a stated part of the gradient: a residual may well be ten times as large as the gradient, and all of it
-// at once would be a kick that no learning rate was chosen for. So it is where no residuals are kept any more, and where
-// another compressor feeds back its own ones: it might release in one step what its predecessor released in a hundred.
+// at once would be a kick that no learning rate was chosen for. So it is where no residuals are kept any more, and
+// where another compressor feeds back its own ones: it might release in one step what its predecessor released in a
+// hundred.
 //
 // The rule, for a bucket on one rank: norm(added) <= kDrainShare * norm(gradient), and what is added has the direction
 // of the residual. So the average over ranks is at most 1 + kDrainShare times as large as the mean of the ranks'

@@ -79,15 +79,16 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   // As in Workspace.
   void set_gradients(const core::GradientTable& table, const Arenas& arenas);
 
-  // Between steps; where buckets of the last one are still under way, these wait for them. Preparing compiles, allocates and tests the codecs on a small input; an error leaves all as it was.
+  // Between steps; where buckets of the last one are still under way, these wait for them. Preparing compiles,
+  // allocates and tests the codecs on a small input; an error leaves all as it was.
   core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
   void drop(int32_t slot) override;
   void run(int32_t slot) override;     // on trial
   void commit(int32_t slot) override;  // for good: residuals parked for other strategies drain (Workspace::commit)
 
-  // A step: begin, each tensor ready once, finish_backward, conclude; then await for each bucket that is due at the next
-  // forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and state
-  // holds.
+  // A step: begin, each tensor ready once, finish_backward, conclude; then await for each bucket that is due at the
+  // next forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and
+  // state holds.
   core::Status begin_step();
   // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is
   // copied piece by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait
@@ -98,15 +99,15 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
   // Workspace::conclude has them. Returns whether the step counts.
   core::Result<bool> conclude(bool finite) override;
-  // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the calling
-  // thread. A second call returns at once.
+  // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the
+  // calling thread. A second call returns at once.
   core::Status await(int32_t bucket);
   // Waits for all that is under way, and settles the step.
   core::Status drain();
 
   const StepTimes& times() const { return times_; }
-  // Of the last step, bucket after bucket, as many as the program has operations. After finish_backward; of buckets that
-  // are due later after drain.
+  // Of the last step, bucket after bucket, as many as the program has operations. After finish_backward; of buckets
+  // that are due later after drain.
   const std::vector<OpTime>& op_times() const { return op_times_; }
   const Program& program() const { return *workspace_.program(); }
   Residuals& residuals() { return workspace_.residuals(); }

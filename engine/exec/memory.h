@@ -46,8 +46,8 @@ using Arenas = std::array<Arena, 3>;  // indexed by DType
 // programs it is always the first.
 //
 // Apart from them, and only once: those that are *parked*, left by another compressor than the one that keeps these
-// elements' residuals now, and waiting to be drained (draining.h). What a step drains of them is a share, so it is undone
-// by keeping the number. What an element is owed is the sum of both.
+// elements' residuals now, and waiting to be drained (draining.h). What a step drains of them is a share, so it is
+// undone by keeping the number. What an element is owed is the sum of both.
 class Residuals {
  public:
   // Allocates (zeros) what is asked for and not there yet: all of that or, when it throws, nothing.

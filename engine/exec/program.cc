@@ -158,8 +158,8 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     scratch_begin[place] = program->pool_bytes;
     program->pool_bytes += scratch_bytes[place];
   }
-  // In the order of collectives, which each bucket's program has its own in. What the communicator needs lies behind what
-  // it brings.
+  // In the order of collectives, which each bucket's program has its own in. What the communicator needs lies behind
+  // what it brings.
   HeldMemory held(core::most_held(strategy), program->pool_bytes);
   for (const core::Issue& issue : strategy.order) {
     Draft& draft = drafts[static_cast<size_t>(issue.bucket)];

@@ -93,8 +93,9 @@ struct BucketProgram {
   std::vector<Op> ops;            // of this rank: collectives that others hold among themselves are left out
   int32_t first_op = 0;           // number of the first of them among those of all buckets
   core::Due due = core::Due::backward;
-  // How many operations have to be done before the step's control word may say whether all is finite: all up to the last
-  // that encodes or scales; of a bucket that is due later, up to the first, as what it encodes again can not overflow.
+  // How many operations have to be done before the step's control word may say whether all is finite: all up to the
+  // last that encodes or scales; of a bucket that is due later, up to the first, as what it encodes again can not
+  // overflow.
   int32_t judged_ops = 0;
   int32_t tensors = 0;      // slices of this many tensors have to be ready
   int32_t sampled_op = -1;  // whose error is looked at (loss_sample.h); -1: none loses anything

@@ -79,7 +79,8 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
   return {};
 }
 
-// Whether residuals of another strategy's codecs may be there when this one takes its turn, or its own when another does.
+// Whether residuals of another strategy's codecs may be there when this one takes its turn, or its own when another
+// does.
 bool Workspace::needs_parked(const Program& program) const {
   if (!program.keeps_residual) return false;
   std::set<std::string> codecs;

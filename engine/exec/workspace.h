@@ -52,11 +52,11 @@ class Workspace {
   core::Status add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes);
   void drop(int32_t slot);
   // On trial. Residuals of elements whose bucket keeps none stay where they are. Those of elements whose bucket keeps
-  // some are carried on in full where the same codecs left them; where others did they are parked, and the bucket begins
-  // with none.
+  // some are carried on in full where the same codecs left them; where others did they are parked, and the bucket
+  // begins with none.
   void run(int32_t slot);
-  // For good: what is not carried on drains in the steps that follow (draining.h). When nothing is left, and no strategy
-  // that is ready needs it, its memory is freed.
+  // For good: what is not carried on drains in the steps that follow (draining.h). When nothing is left, and no
+  // strategy that is ready needs it, its memory is freed.
   void commit(int32_t slot);
 
   // In force; null before the first run.
@@ -67,8 +67,8 @@ class Workspace {
     return program_->pieces_of_tensor[static_cast<size_t>(tensor)];
   }
 
-  // A step, which allocates nothing: begin, every piece arrived, every operation, conclude, conclude_late for each bucket
-  // that is due at the next forward pass, settle.
+  // A step, which allocates nothing: begin, every piece arrived, every operation, conclude, conclude_late for each
+  // bucket that is due at the next forward pass, settle.
   void begin();
 
   // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null
@@ -89,25 +89,25 @@ class Workspace {
   const compress::Verdict& verdict(int32_t bucket, int32_t op) const {
     return verdicts_[static_cast<size_t>(this->bucket(bucket).first_op + op)];
   }
-  // What that bucket's compression lost on this rank, in the step that was concluded last; of a bucket that is due at the
-  // next forward pass in the one that was settled last.
+  // What that bucket's compression lost on this rank, in the step that was concluded last; of a bucket that is due at
+  // the next forward pass in the one that was settled last.
   core::BucketLoss loss(int32_t bucket) const { return losses_[static_cast<size_t>(bucket)]; }
   // Whether residuals were added to the gradients of that bucket in the step, on this rank.
   bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
 
   // With whether all ranks were `finite` by the control word, once that and all buckets that are due at the end of
   // backward are done. Returns whether the step counts. Averages may still be too large for the gradients' type, which
-  // all ranks find alike as they have the same bits. Where the step does not count, its gradients are, with the same bits
-  // on all ranks:
+  // all ranks find alike as they have the same bits. Where the step does not count, its gradients are, with the same
+  // bits on all ranks:
   //   as they are   in buckets that carry what is not finite (BucketProgram): it is where plain sums have it
   //   NaN           in all others, and in all where residuals were drained on some rank, which they then hold and are
   //                 still owed: so all ranks and every scaler see it
-  // A payload that can not be decoded is what becomes of values that are not finite; it is an error when all ranks were,
-  // and in a bucket that carries them.
+  // A payload that can not be decoded is what becomes of values that are not finite; it is an error when all ranks
+  // were, and in a bucket that carries them.
   core::Result<bool> conclude(bool finite, compress::Queue& queue);
 
-  // The same of a bucket that is due at the next forward pass, once it is done. That it is not finite where all ranks were
-  // is an error: they have agreed on the step. A second call does nothing.
+  // The same of a bucket that is due at the next forward pass, once it is done. That it is not finite where all ranks
+  // were is an error: they have agreed on the step. A second call does nothing.
   core::Status conclude_late(int32_t bucket, compress::Queue& queue);
 
   // Of a step that counts, what became of residuals and of codecs' state holds from now on; of another both stay as

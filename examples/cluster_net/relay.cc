@@ -5,13 +5,14 @@
 //
 //   cluster_relay DELAY_NS SLOTS SLOT_BYTES INTERFACE...
 //
-// Frames wait where the kernel put them: each interface has a packet socket with a ring of slots in shared memory, one for each frame,
-// so the ring bounds the queue. The kernel's time of arrival counts, not when this process came round to look. All frames wait equally
-// long; so none that arrives during a wait is due before its end, and one wake-up a frame is enough. What TCP hands to its interface in
-// one piece (segmentation offload) stays in one piece: a few thousand frames a second make 1 Gbit/s.
+// Frames wait where the kernel put them: each interface has a packet socket with a ring of slots in shared memory, one
+// for each frame, so the ring bounds the queue. The kernel's time of arrival counts, not when this process came round
+// to look. All frames wait equally long; so none that arrives during a wait is due before its end, and one wake-up a
+// frame is enough. What TCP hands to its interface in one piece (segmentation offload) stays in one piece: a few
+// thousand frames a second make 1 Gbit/s.
 //
-// Prints "ready" when it works, then a line of JSON (Relay::tell) for each line on standard input, at whose end it ends. It needs
-// CAP_NET_RAW in its network namespace.
+// Prints "ready" when it works, then a line of JSON (Relay::tell) for each line on standard input, at whose end it
+// ends. It needs CAP_NET_RAW in its network namespace.
 
 #include <arpa/inet.h>
 #include <linux/if_packet.h>

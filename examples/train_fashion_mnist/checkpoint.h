@@ -18,13 +18,13 @@ class Checkpoints {
   // Every so many steps; an empty folder name: none.
   Checkpoints(std::string folder, int64_t every) : folder_(std::move(folder)), every_(every) {}
 
-  // By all ranks, from the latest one, if there is any: model and optimizer, before wrap(), and the steps done; after it
-  // what gradtune knows.
+  // By all ranks, from the latest one, if there is any: model and optimizer, before wrap(), and the steps done; after
+  // it what gradtune knows.
   int64_t load(torch::nn::Sequential& model, torch::optim::SGD& sgd) const;
   void load(gradtune::Optimizer& tuned) const;
 
-  // By all ranks, after step(): saves if it is time. `tuned` is null when gradtune is not used. `writes`: this rank saves
-  // model and optimizer.
+  // By all ranks, after step(): saves if it is time. `tuned` is null when gradtune is not used. `writes`: this rank
+  // saves model and optimizer.
   void save(int64_t steps, torch::nn::Sequential& model, torch::optim::SGD& sgd, gradtune::Optimizer* tuned,
             bool writes) const;
 

@@ -14,8 +14,8 @@ struct Text {
 };
 constexpr int64_t kSymbols = 128;
 
-// A file of ASCII; without a name what Debian's command "bible" (package bible-kjv) prints. Throws std::runtime_error that
-// says what is missing and how to get it.
+// A file of ASCII; without a name what Debian's command "bible" (package bible-kjv) prints. Throws std::runtime_error
+// that says what is missing and how to get it.
 Text load_text(const std::string& file);
 
 struct TextBatch {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that all ranks have to make together, numbered as this rank makes them. Where two ranks differ in the call of
-// one number they wait for each other for good, and this tells so. Plain data, without threads or I/O.
+// The calls that all ranks have to make together, numbered as this rank makes them. Where two ranks differ in the call
+// of one number they wait for each other for good, and this tells so. Plain data, without threads or I/O.
 #pragma once
 
 #include <array>

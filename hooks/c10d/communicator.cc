@@ -72,8 +72,8 @@ class C10dCommunicator final : public comm::Communicator {
     if (gloo_) exchange_.emplace(gloo_);
   }
 
-  // A backend waits for its threads, which tell the last completions, and has no limit for that: so a thread waits for it
-  // that has one. What is under way may take as long as its own limit where the backend has no abort.
+  // A backend waits for its threads, which tell the last completions, and has no limit for that: so a thread waits for
+  // it that has one. What is under way may take as long as its own limit where the backend has no abort.
   ~C10dCommunicator() override {
     core::BoundedThread("the end of a process group", [this] {
       exchange_.reset();
@@ -86,8 +86,8 @@ class C10dCommunicator final : public comm::Communicator {
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
 
-  // Gloo has a reduce-scatter only as an all-reduce and a slice. So an all-to-all brings every rank's part for this one,
-  // one behind the other, and they are added up.
+  // Gloo has a reduce-scatter only as an all-reduce and a slice. So an all-to-all brings every rank's part for this
+  // one, one behind the other, and they are added up.
   int64_t scratch_bytes(const Collective& what) const override {
     return what.kind == Collective::Kind::reduce_scatter ? what.count * bytes_per_element(what.type) * size() : 0;
   }

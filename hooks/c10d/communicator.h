@@ -22,8 +22,9 @@ std::unique_ptr<comm::Communicator> make_c10d_communicator(c10::intrusive_ptr<c1
 // GLOO_SOCKET_IFNAME's, or the one that the host name resolves to. Throws core::Exception, with one line, where not all
 // ranks are connected within `connect_within_ms` (0: within the timeout of its collectives).
 //
-// Gloo writes to sockets whose peer may be gone, which raises SIGPIPE and by default ends the process without a word. The
-// process ignores that signal from then on, as Python does, unless it has a handler of its own: it is an error then.
+// Gloo writes to sockets whose peer may be gone, which raises SIGPIPE and by default ends the process without a word.
+// The process ignores that signal from then on, as Python does, unless it has a handler of its own: it is an error
+// then.
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     int64_t timeout_ms, int threads, int64_t connect_within_ms = 0);

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <typeinfo>
 
-// The one function of Gloo's TCP connections that is needed here, as LibTorch exports it. Their header includes others that
-// no package ships.
+// The one function of Gloo's TCP connections that is needed here, as LibTorch exports it. Their header includes others
+// that no package ships.
 namespace gloo::transport::tcp {
 class Pair {
  public:

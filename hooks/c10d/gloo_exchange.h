@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exchanges between all ranks over Gloo's messages, in both directions at once. A sender of Gloo waits until the receiver
-// has announced the message, and what is announced goes the way of the receiver's own data, behind it. Gloo's all-to-all
-// and all-gather send first: whichever rank comes second has its data under way before its announcement, the other one
-// can only send after that, and the two directions of a link are used one after the other. Here all that a rank will
-// receive is announced before it sends anything.
+// Exchanges between all ranks over Gloo's messages, in both directions at once. A sender of Gloo waits until the
+// receiver has announced the message, and what is announced goes the way of the receiver's own data, behind it. Gloo's
+// all-to-all and all-gather send first: whichever rank comes second has its data under way before its announcement, the
+// other one can only send after that, and the two directions of a link are used one after the other. Here all that a
+// rank will receive is announced before it sends anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,9 +47,9 @@ class GlooExchange {
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
   ~GlooExchange();  // blocks until nothing is under way
 
-  // `meanwhile` runs once what waits for nothing is under way, `done`, which must not throw, at the end, both on a thread
-  // of the exchange. Throws where it can not even begin, and calls neither then. In the same order on all ranks, from one
-  // thread at a time.
+  // `meanwhile` runs once what waits for nothing is under way, `done`, which must not throw, at the end, both on a
+  // thread of the exchange. Throws where it can not even begin, and calls neither then. In the same order on all ranks,
+  // from one thread at a time.
   void start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
              std::function<void(core::Status)> done);
 

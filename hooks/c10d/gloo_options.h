@@ -38,9 +38,9 @@ std::string offered_address();  // of what make_gloo_options would make
 // One that leads back to the machine that uses it: of 127.0.0.0/8, ::1, or the name localhost.
 bool is_loopback(const std::string& address);
 
-// Why ranks may not reach each other at the addresses that they offered (in rank order, empty where a rank did not), and
-// what to do about it: some are loopback ones though MASTER_ADDR is not, or they are of different networks, which is for
-// people to see. Empty where there is nothing to tell.
+// Why ranks may not reach each other at the addresses that they offered (in rank order, empty where a rank did not),
+// and what to do about it: some are loopback ones though MASTER_ADDR is not, or they are of different networks, which
+// is for people to see. Empty where there is nothing to tell.
 std::string why_unreachable(const std::vector<std::string>& offered, int own_rank, const Environment& environment);
 
 }  // namespace gradtune

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a message takes on a link that is idle: a job's first steps have few collectives, and large ones, which tell little
-// of it; and nothing goes over the links inside nodes alone.
+// What a message takes on a link that is idle: a job's first steps have few collectives, and large ones, which tell
+// little of it; and nothing goes over the links inside nodes alone.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,10 @@ struct ProbedLink {
   const std::function<core::Status()> alarm;  // as that of comm::run
 };
 
-// Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take more
-// than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some that leave as many bytes at
-// each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many. Throws core::Exception.
+// Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take
+// more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some that leave as many
+// bytes at each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many. Throws
+// core::Exception.
 policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes);
 
 }  // namespace gradtune

@@ -56,8 +56,8 @@ class Peers {
   // This rank makes a call that all ranks make.
   void enter(Call call, int64_t step) { watch_.enter(call, step); }
 
-  // An error when another rank has told that it failed, or makes another call than this one. Never blocks: it is what was
-  // known a moment ago.
+  // An error when another rank has told that it failed, or makes another call than this one. Never blocks: it is what
+  // was known a moment ago.
   core::Status alarm() { return watch_.ask(); }
 
   // The message for an error of this rank at that step, with the peer that is suspected. Tells the others that this

@@ -155,8 +155,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> connect_group(const LaunchInfo& info, con
 c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   const auto left = [&] { return std::chrono::duration_cast<milliseconds>(deadline - Clock::now()); };
-  // A client comes again where its connection to the store is served by nobody or got lost, or was to another store, one
-  // that just ended at that port. Only rank 0 can be the server, and it would not get its own port twice.
+  // A client comes again where its connection to the store is served by nobody or got lost, or was to another store,
+  // one that just ended at that port. Only rank 0 can be the server, and it would not get its own port twice.
   const milliseconds part = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
   for (;;) {
     std::optional<RollCall> roll_call;

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who is there, asked through the group's store rather than through collectives, so that it works when a rank is
-// missing or dead and communication has failed. Every call ends by its deadline, also when the store's host is frozen or
-// gone; what did not answer once is not asked again.
+// missing or dead and communication has failed. Every call ends by its deadline, also when the store's host is frozen
+// or gone; what did not answer once is not asked again.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -49,9 +49,9 @@ class RollCall {
   // What a rank told that did; nothing where the store does not answer.
   core::Status alarm() noexcept;
 
-  // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after a
-  // short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for people,
-  // such as "suspected: rank 1, silent". When the store does not answer, the rank that holds it is suspected.
+  // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after
+  // a short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for
+  // people, such as "suspected: rank 1, silent". When the store does not answer, the rank that holds it is suspected.
   std::string suspects(int64_t grace_ms) noexcept;
 
  private:

@@ -12,8 +12,8 @@
 
 namespace gradtune {
 
-// False where nobody accepts connections at the address of the TCPStore that is beneath this one, within the limit; true
-// for stores of other kinds. What resolves host names may take longer, so ask it where waits have a deadline.
+// False where nobody accepts connections at the address of the TCPStore that is beneath this one, within the limit;
+// true for stores of other kinds. What resolves host names may take longer, so ask it where waits have a deadline.
 bool is_served(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit);
 
 }  // namespace gradtune

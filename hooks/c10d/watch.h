@@ -28,8 +28,8 @@ class Watch {
   // This rank makes that call now. Allocates nothing.
   void enter(Call call, int64_t step);
 
-  // What is known so far: an error (peer) when another rank told that it failed or makes another call than this one, one
-  // (lost) when it told that it lost somebody. Has the store asked again, unless that is under way. Never blocks.
+  // What is known so far: an error (peer) when another rank told that it failed or makes another call than this one,
+  // one (lost) when it told that it lost somebody. Has the store asked again, unless that is under way. Never blocks.
   core::Status ask();
 
  private:

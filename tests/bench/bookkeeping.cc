@@ -3,9 +3,9 @@
 //
 // usage: bench_bookkeeping [--parameters 200] [--elements 64] BUILD_FOLDER OUTPUT.json
 //
-// What gradtune itself takes of a step on the thread that trains, for a model of many small parameters, on a group of one
-// rank: no other rank is waited for and nothing is averaged with others. A twin of the model trains beside it, without
-// gradtune, in turns, as the anchor. Rows:
+// What gradtune itself takes of a step on the thread that trains, for a model of many small parameters, on a group of
+// one rank: no other rank is waited for and nothing is averaged with others. A twin of the model trains beside it,
+// without gradtune, in turns, as the anchor. Rows:
 //   step         step(), in us, beside the optimizer's own; the ratio is of these
 //   share        what step() takes more than the optimizer's own, as a share of a whole step without gradtune
 //   allocations  that step() makes more than the optimizer's own

@@ -5,14 +5,14 @@
 //                            [--cores 1,2] BUILD_FOLDER OUTPUT.json
 //
 // How fast compressors are on the host: encode, encode with error feedback, decode of 1, 2 and 8 payloads, on one core
-// and on all. Values are GB/s of the bytes that an operation has to move (core::HostWork); the anchor is a stream kernel
-// that reads and writes the same arrays (in the fastest one of its forms), measured in turn with it, and
+// and on all. Values are GB/s of the bytes that an operation has to move (core::HostWork); the anchor is a stream
+// kernel that reads and writes the same arrays (in the fastest one of its forms), measured in turn with it, and
 // cut into tasks as it is. The ratio is the median over rounds, its spread the quartiles. What fits into the caches is
-// there before the clock runs, for both. Compressors with state find the one that an encode before has left. Encodes that
-// round at random have a second row, "draws": their random bits alone, measured in turn with them.
+// there before the clock runs, for both. Compressors with state find the one that an encode before has left. Encodes
+// that round at random have a second row, "draws": their random bits alone, measured in turn with them.
 //
-// Goals, on all cores at 2^26: a share of the anchor, by what limits the compressor (goal_of); or, where random bits do,
-// to take no more than a tenth longer than these alone. On one core at 2^12: 3 us for what takes one pass.
+// Goals, on all cores at 2^26: a share of the anchor, by what limits the compressor (goal_of); or, where random bits
+// do, to take no more than a tenth longer than these alone. On one core at 2^12: 3 us for what takes one pass.
 #include <algorithm>
 #include <cstdio>
 #include <functional>

@@ -8,9 +8,9 @@
 // How long planning takes on one core, for each trace (and for all of them as one model of more tensors), under the
 // published cost model: ms of `auto`, the median of samples taken in turn with the anchor, Espresso's algorithm 1. Rows
 // of the second kind say how far the plan's step is from the exact optimum of partition and options; those of the third
-// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those of
-// the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from pieces;
-// those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
+// how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those
+// of the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from
+// pieces; those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
 #include <algorithm>
 #include <cstdio>
 #include <limits>

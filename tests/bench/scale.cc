@@ -4,11 +4,11 @@
 // usage: bench_scale BUILD_FOLDER OUTPUT.json
 //
 // How fast gradients are made a share of the average in place (engine/compress/scaling.h), which every plain sum does
-// first, that of the baseline as well: without and with a residual, on one core, which is the thread that runs backward,
-// and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on the same arrays, in
-// the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that compilers can not make
-// vectors of for every processor, on one core, in the same rounds. The ratio is the median over rounds, its spread the
-// quartiles.
+// first, that of the baseline as well: without and with a residual, on one core, which is the thread that runs
+// backward, and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on the same
+// arrays, in the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that compilers can
+// not make vectors of for every processor, on one core, in the same rounds. The ratio is the median over rounds, its
+// spread the quartiles.
 //
 // Goal, of what is not in a cache: 0.85 of the anchor.
 #include <algorithm>

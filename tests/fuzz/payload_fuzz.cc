@@ -3,7 +3,8 @@
 //
 // Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value
 // or with an error that names the payload. Input: the row of the table, plus the number of rows for the least parameter
-// or twice that for the largest one; 2 bytes of the number of elements; the payload. The function has libFuzzer's name; the replay test runs it over payloads of every compressor and mutations of them.
+// or twice that for the largest one; 2 bytes of the number of elements; the payload. The function has libFuzzer's name;
+// the replay test runs it over payloads of every compressor and mutations of them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -4,8 +4,8 @@
 // A link that changes from 1000 to 100 Mbit/s and back while a job trains, from step times that were recorded on real
 // ranks at both rates (record_steps.py): the real tuner on a simulated job whose steps are drawn from these in runs, so
 // that what follows one another stays together. Each change has to be noticed within 50 steps, and what is in force in
-// the end within 3 % of the best strategy for that rate. The end: a new search waits until not having looked has cost as
-// much as it would, which takes the longer the less there is to gain.
+// the end within 3 % of the best strategy for that rate. The end: a new search waits until not having looked has cost
+// as much as it would, which takes the longer the less there is to gain.
 #include <gtest/gtest.h>
 
 #include <algorithm>

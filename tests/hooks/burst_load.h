@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Others who share a machine: processes that compute in bursts of 0.2 to 20 s, with pauses as long between them, on both
-// of the cores that a job is confined to. Leaves open what the job is.
+// Others who share a machine: processes that compute in bursts of 0.2 to 20 s, with pauses as long between them, on
+// both of the cores that a job is confined to. Leaves open what the job is.
 #pragma once
 
 #include <sys/types.h>

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressed training converges, and nothing is lost on the way: softmax regression, which is convex, on four real ranks
-// none of which has a class of another, so that what one of them drops no other one knows. Every 7 steps another program
-// and another partition of the same compressor are put in force.
+// Compressed training converges, and nothing is lost on the way: softmax regression, which is convex, on four real
+// ranks none of which has a class of another, so that what one of them drops no other one knows. Every 7 steps another
+// program and another partition of the same compressor are put in force.
 #include <array>
 #include <cmath>
 #include <cstdio>

@@ -308,8 +308,8 @@ TEST(Identical, CandidatesAreSeldomCommittedOnCoresThatOthersLoadInBursts) {
   expect_few_false_commits_in_bursts(kOnSharedCores);
 }
 
-// A burst makes the slower baseline look like the faster one now and then, and then all candidates are truly faster than
-// that; still there is nothing to gain.
+// A burst makes the slower baseline look like the faster one now and then, and then all candidates are truly faster
+// than that; still there is nothing to gain.
 TEST(Identical, CandidatesAreAsSeldomCommittedWhereABaselineIsSlowerAndOthersLoadInBursts) {
   expect_few_false_commits_in_bursts(kWithASlowerBaseline);
 }

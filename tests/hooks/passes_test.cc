@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Passes that are not one backward pass over all parameters before each step(): parameters without gradients or elements,
-// guards, several optimizers, wraps that follow each other, backward inside backward.
+// Passes that are not one backward pass over all parameters before each step(): parameters without gradients or
+// elements, guards, several optimizers, wraps that follow each other, backward inside backward.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,8 +38,8 @@ struct PartlyImpl : torch::nn::Module {
 };
 TORCH_MODULE(Partly);
 
-// A parameter without elements has no bucket that waits for it, so it must not be waited for either: whether a rank had all
-// gradients is told in the control word, which may leave before the pass ends.
+// A parameter without elements has no bucket that waits for it, so it must not be waited for either: whether a rank had
+// all gradients is told in the control word, which may leave before the pass ends.
 TEST(Passes, ParametersWithoutElementsAreLeftAlone) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

@@ -54,7 +54,8 @@ void plan_a_job(const std::string& policy) {
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(again.value(), journal.value().decided);
   };
-  // At that rate and fidelity every planner expects a plan to be faster, also where a busy machine times a few steps badly.
+  // At that rate and fidelity every planner expects a plan to be faster, also where a busy machine times a few steps
+  // badly.
   run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "200"}}});
 }
 

@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // A port for the store of one job, which no other job of tests on this machine gets while this lives: a name of that
-// number is taken in the abstract namespace of Unix sockets, since rank 0 takes seconds until it listens. The system does
-// not hand such ports out by itself (it begins at 32768), as Gloo's of other jobs are.
+// number is taken in the abstract namespace of Unix sockets, since rank 0 takes seconds until it listens. The system
+// does not hand such ports out by itself (it begins at 32768), as Gloo's of other jobs are.
 class StorePort {
  public:
   StorePort() {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks must have alike is compared before anything moves: each difference is one error on all ranks, which names the
-// ranks, the thing and the property.
+// What ranks must have alike is compared before anything moves: each difference is one error on all ranks, which names
+// the ranks, the thing and the property.
 #include "hooks/shared_state.h"
 
 #include <gmock/gmock.h>

@@ -4,8 +4,8 @@
 // The ledger of a job, in fp64 and element by element: what all ranks were given and had left is what was
 // applied and is left now, in every step and across every switch of strategy; a step that was not finite leaves
 // residuals as they were. Residuals of elements without error feedback stay where they are until a strategy is
-// committed, and then drain as draining.h says, so that no step applies much more than the gradient. So do residuals that
-// other codecs left in a bucket with error feedback, which begins with none: its first step applies no more than
+// committed, and then drain as draining.h says, so that no step applies much more than the gradient. So do residuals
+// that other codecs left in a bucket with error feedback, which begins with none: its first step applies no more than
 // kMostApplied times the gradient.
 #pragma once
 

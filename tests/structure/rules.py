@@ -44,6 +44,8 @@ SOURCE_ONLY_LIBRARIES = {"fmt", "nlohmann"}  # their headers are heavy and their
 IMPURE = """atomic chrono condition_variable cstdio ctime filesystem fstream future iostream mutex ostream semaphore
     shared_mutex stop_token thread""".split()
 
+LONGEST_LINE = 120  # of C++; a raw string may be longer
+MAY_BE_LONG = re.compile(r'R"|NOLINT|^[{"]')
 LONGEST_FILE_LINES = 600
 LONG_FILE_REASON = "This file is long because"
 
@@ -107,7 +109,7 @@ def libraries(tree):
                 continue
             if library in LIBRARIES and not within(path, LIBRARIES[library]):
                 violations.append(f"{path}: <{name}> belongs in {LIBRARIES[library]} only")
-            if library in SOURCE_ONLY_LIBRARIES and not path.endswith(".cc"):
+            if library in SOURCE_ONLY_LIBRARIES and not path.endswith(".cc") and not name.endswith("_fwd.hpp"):
                 violations.append(f"{path}: <{name}> belongs in .cc files only")
     return violations
 
@@ -161,6 +163,16 @@ def registered_sources(tree):
         if not any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in lists):
             violations.append(f"{path}: in no CMakeLists.txt of {folder}/ or above")
     return violations
+
+
+def short_lines(tree):
+    """The formatter breaks code at 120 characters, but not comments."""
+    return [
+        f"{path}:{number}: {len(line)} characters; {LONGEST_LINE} are allowed"
+        for path, text in tree.cpp().items()
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > LONGEST_LINE and not MAY_BE_LONG.search(line)
+    ]
 
 
 def short_files(tree):
@@ -220,6 +232,7 @@ RULES = [
     spdx_heads,
     header_heads,
     registered_sources,
+    short_lines,
     short_files,
     no_machine_paths,
     links,

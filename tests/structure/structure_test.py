@@ -23,6 +23,7 @@ BROKEN = {
     "spdx_heads": {"tuner/a.py": "print()\n"},
     "header_heads": {"tuner/a.h": CC + "#pragma once\n"},
     "registered_sources": {"tuner/a.cc": CC, "tuner/CMakeLists.txt": CMAKE + "gradtune_library(gradtune_tuner SOURCES data.cc)\n"},
+    "short_lines": {"tuner/a.h": HEADER + "// " + "a " * 60 + "\n"},
     "short_files": {"tuner/a.h": HEADER + "int a;\n" * 600},
     "no_machine_paths": {"README.md": "See /home/" + "me/notes.\n"},
     "links": {"README.md": "[Guide](tests/guide.md)\n"},

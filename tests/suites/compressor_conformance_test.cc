@@ -324,7 +324,8 @@ TEST_P(CompressorConformance, random_ones_are_unbiased) {
   }
 }
 
-// Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not average out.
+// Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not average
+// out.
 TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
   if (!compressor_->traits().host.rounds_at_random) return;
   constexpr size_t n = 640, kApart = 64, kPairs = n - kApart;
@@ -412,8 +413,8 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
   }
 }
 
-// What the trait promises (carries_nonfinite): wherever and of however many payloads, what is not finite comes out as in
-// the sum of what the payloads are worth one by one, and no other element is any different for it.
+// What the trait promises (carries_nonfinite): wherever and of however many payloads, what is not finite comes out as
+// in the sum of what the payloads are worth one by one, and no other element is any different for it.
 TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so) {
   const core::CompressorTraits& traits = compressor_->traits();
   EXPECT_FALSE(traits.carries_nonfinite && (traits.error_feedback || traits.rounds > 1)) << "they keep something";

@@ -88,7 +88,8 @@ struct Encoded {
   std::vector<unsigned char> state_next;  // empty where no state was given
 };
 
-// All rounds, as if there were no other rank. Fails the running test where something outside of the outputs was written.
+// All rounds, as if there were no other rank. Fails the running test where something outside of the outputs was
+// written.
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::HostQueue& queue);
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job);  // serial
 

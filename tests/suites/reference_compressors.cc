@@ -147,7 +147,8 @@ Reference block_codes(const BlockCodes& codes, std::span<const float> p, const E
   return reference;
 }
 
-// To one of both neighbouring integers: of x with so many places behind the point, by as many last bits of the draw's 16.
+// To one of both neighbouring integers: of x with so many places behind the point, by as many last bits of the draw's
+// 16.
 double rounded_at_random(double x, double draw, int places = 15) {
   const double one = std::ldexp(1.0, places);
   return std::floor((std::nearbyint(x * one) + std::fmod(std::floor(draw * 65536), one)) / one);

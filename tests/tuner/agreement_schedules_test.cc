@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random schedules of up to 64 ranks, by seed: preparations that take any time on each rank, succeed, fail, are answered
-// twice, or after they were taken back; a rank that crashes before a control collective, or in it, so that it completes
-// on some ranks only; and a rank that received another strategy. SCHEDULES says how many (the long test: 10^6).
+// Random schedules of up to 64 ranks, by seed: preparations that take any time on each rank, succeed, fail, are
+// answered twice, or after they were taken back; a rank that crashes before a control collective, or in it, so that it
+// completes on some ranks only; and a rank that received another strategy. SCHEDULES says how many (the long test:
+// 10^6).
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A machine that others load in bursts: how long a step takes there. Bursts and pauses last 0.2 to 20 s (log-uniform), so
-// that short steps see many alike, and long ones a change in every other block.
+// A machine that others load in bursts: how long a step takes there. Bursts and pauses last 0.2 to 20 s (log-uniform),
+// so that short steps see many alike, and long ones a change in every other block.
 #pragma once
 
 #include <cmath>

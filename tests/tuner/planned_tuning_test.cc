@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tunings with the policies that plan, in noise, of jobs whose truth is the timeline under rates that nobody told.
+// Whole tunings with the policies that plan, in noise, of jobs whose truth is the timeline under rates that nobody
+// told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

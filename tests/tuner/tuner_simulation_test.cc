@@ -129,8 +129,8 @@ TEST(Tunings, LoadThatComesInBurstsIsNotTakenForAGain) {
   }
 }
 
-// A burst that hits the blocks of the faster baseline makes the slower one look faster, and everything that is as fast as
-// the faster one a gain against it.
+// A burst that hits the blocks of the faster baseline makes the slower one look faster, and everything that is as fast
+// as the faster one a gain against it.
 TEST(Tunings, TheSlowerBaselineIsNothingToGainAgainst) {
   const int kRuns = 600;
   for (const Bursts& bursts : {Bursts{}, Bursts{.wild = 0.3}, Bursts{.shortest_s = 0.02, .longest_s = 0.5}}) {

@@ -15,10 +15,10 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-// The byte before each report. Its lowest bits are the report's flags, in their order; then a bit for each number (step,
-// slot, rank) that is as expected from the report before; then kMore. After it come the numbers that are not as expected,
-// then the times. With kMore a byte follows: twice the number of timings before the report, and 1 more if there is an
-// excess; then the timings, each a slot, a number of operations and these; then the excess.
+// The byte before each report. Its lowest bits are the report's flags, in their order; then a bit for each number
+// (step, slot, rank) that is as expected from the report before; then kMore. After it come the numbers that are not as
+// expected, then the times. With kMore a byte follows: twice the number of timings before the report, and 1 more if
+// there is an excess; then the timings, each a slot, a number of operations and these; then the excess.
 constexpr int kFirstNumber = 1 << core::count_fields<bool>(core::kStepReportFields);
 constexpr int kMore = kFirstNumber << core::count_fields<int64_t, int32_t>(core::kStepReportFields);
 static_assert(kMore == 128, "all bits of the byte are in use: one more flag or number needs a wider one");

@@ -45,7 +45,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s = 300
 // names (a JSON object), then from the default.
 struct Options {
   // What may be changed about what is trained. exact: fp32 sums, nothing lossy (but exponents may travel in fewer
-  // bits). half (default): also bfloat16 on the wire. lossy: also the compressors of the default list, and those that `compressors` names.
+  // bits). half (default): also bfloat16 on the wire. lossy: also the compressors of the default list, and those that
+  // `compressors` names.
   std::optional<std::string> fidelity = {};
   // Allow-list, such as {"topk:0.01"}; as a variable separated by commas. Naming a compressor outside the default list
   // is how a user takes responsibility for it. Default: all of the default list that the fidelity admits.
@@ -58,8 +59,8 @@ struct Options {
   std::optional<double> error_budget = {};
   std::optional<int64_t> lossy_after = {};  // steps before any lossy compressor may run; default 0
   std::optional<std::string> policy = {};   // auto (default), mergecomp, espresso, fixed, exhaustive
-  // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for the
-  // model, so that one variable serves a process with several models.
+  // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for
+  // the model, so that one variable serves a process with several models.
   std::optional<std::string> strategy = {};
   // Steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned or confirmed, the strategy
   // of the file (or the baseline) is pinned.
@@ -82,13 +83,13 @@ struct Options {
 
 class Session;
 
-// The wrapped optimizer, or several of one model. Not copyable. Not thread-safe: used by the thread that trains. Wrapping
-// the same optimizer again ends this wrap, which then refuses every call.
+// The wrapped optimizer, or several of one model. Not copyable. Not thread-safe: used by the thread that trains.
+// Wrapping the same optimizer again ends this wrap, which then refuses every call.
 //
 // When it is destroyed while an exception is on its way, or within a backward pass, the other ranks are told that this
 // one failed, and end with an error that says so. They are told as well, and at once, when an exception ends a backward
-// pass in which some gradient was ready already. One before that, also in the gradients of a gradient penalty, is as one
-// in forward: if it is caught nobody is told, and others wait as they do for a slow rank.
+// pass in which some gradient was ready already. One before that, also in the gradients of a gradient penalty, is as
+// one in forward: if it is caught nobody is told, and others wait as they do for a slow rank.
 class Optimizer {
  public:
   Optimizer(Optimizer&&) noexcept;
@@ -104,8 +105,9 @@ class Optimizer {
   void step();
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
 
-  // While it lives, backward passes only accumulate: guard all but the last of several backward passes before a step. It
-  // can be moved, so that a pass may be guarded or not: std::optional<NoSync> guard; if (...) guard = optimizer.no_sync();
+  // While it lives, backward passes only accumulate: guard all but the last of several backward passes before a step.
+  // It can be moved, so that a pass may be guarded or not: std::optional<NoSync> guard; if (...) guard =
+  // optimizer.no_sync();
   class [[nodiscard]] NoSync {
    public:
     NoSync(NoSync&& other) noexcept = default;
@@ -134,9 +136,9 @@ class Optimizer {
   // 0, atomically; others return.
   void export_strategy(const std::string& path) const;
 
-  // Checkpoints of what gradtune itself knows: how far tuning is and what it was told, residuals and state of compressors,
-  // random state. Save model and optimizer beside it as ever; with all of them a job goes on as if it had not ended: the
-  // same decisions for the same step times, the same bits.
+  // Checkpoints of what gradtune itself knows: how far tuning is and what it was told, residuals and state of
+  // compressors, random state. Save model and optimizer beside it as ever; with all of them a job goes on as if it had
+  // not ended: the same decisions for the same step times, the same bits.
   //
   // Called by all ranks, before backward or after step(); gradients that were accumulated are not part of it. A folder
   // holds one checkpoint of one job, a file for each rank and checkpoint.json; it need not be shared between machines
@@ -159,9 +161,9 @@ class Optimizer {
     int64_t epoch = 0;     // number of the strategy in force, the same on all ranks
     std::string stage;     // observe, partition, race, confirm, watch, audit or imported; "follow" on ranks but 0
     std::string strategy;  // in force, for people
-    // In which some rank met a NaN or Inf: residuals and state of compressors stay as before. Gradients hold it where sums
-    // of numbers would (fp32, 16 bits, packed); in other buckets all become NaN, on all ranks, so that every gradient
-    // scaler skips the step.
+    // In which some rank met a NaN or Inf: residuals and state of compressors stay as before. Gradients hold it where
+    // sums of numbers would (fp32, 16 bits, packed); in other buckets all become NaN, on all ranks, so that every
+    // gradient scaler skips the step.
     int64_t nonfinite_steps = 0;
     double step_ms = 0;                                // the step before, this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // of it, on the thread that runs backward
@@ -180,8 +182,8 @@ class Optimizer {
     double cost_ms = 0;                            // sum of max(0, step - baseline) in these
     double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
     std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
-    // The label of the strategy that was committed, or else of the baseline, and its buckets for people. On ranks but 0,
-    // which do not know, of the strategy in force.
+    // The label of the strategy that was committed, or else of the baseline, and its buckets for people. On ranks but
+    // 0, which do not know, of the strategy in force.
     std::string strategy;
     std::string description;
     std::string fidelity;
@@ -204,8 +206,8 @@ class Optimizer {
 // parameters, devices other than the CPU, parameters in two groups or of another wrap that lives, optimizers that call
 // their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once.
 //
-// Parameters, groups and buffers that are added, removed, unfrozen, moved or converted later are an error in the step in
-// which that happens, and so are buffers whose shapes differ between ranks.
+// Parameters, groups and buffers that are added, removed, unfrozen, moved or converted later are an error in the step
+// in which that happens, and so are buffers whose shapes differ between ranks.
 Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options = {});
 

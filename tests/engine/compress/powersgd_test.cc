@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about PowerSGD: an orthonormal factor, a projection, sums over ranks that stand for sums, a warm start.
+// What is special about PowerSGD: an orthonormal factor, a projection, sums over ranks that stand for sums, a warm
+// start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -202,7 +202,8 @@ TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
 }
 
 // Positions are looked at in vectors, of which the last one overlaps the one before: for each number of them that fills
-// none, some and parts of vectors, all are decoded from both pieces of a block, and each that does not ascend is rejected.
+// none, some and parts of vectors, all are decoded from both pieces of a block, and each that does not ascend is
+// rejected.
 TEST(TopKBlocks, every_position_counts_whatever_their_number) {
   const auto compressor = make("topk:0.01");
   for (size_t k = 1; k <= 82; ++k) {
@@ -372,7 +373,8 @@ TEST(ThreshK, a_count_above_the_share_is_rejected) {
   EXPECT_EQ(result.error().message, "payload 0 of 1: count is 0xb, not from 0x0 to 0xa");
 }
 
-// u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual; where the largest of v are sent, u is zero and the residual what rounding left.
+// u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual; where the largest of v are sent, u
+// is zero and the residual what rounding left.
 TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
   constexpr size_t n = 30000;
   Training training{.compressor = make("dgc:0.01"), .n = n};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buckets that are due at the next forward pass: backward ends without them, a wait for one brings its averages, and the
-// step is settled when all are there.
+// Buckets that are due at the next forward pass: backward ends without them, a wait for one brings its averages, and
+// the step is settled when all are there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

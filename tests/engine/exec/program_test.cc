@@ -271,8 +271,8 @@ std::vector<Piece> pieces(const Program& program) {
   return all;
 }
 
-// What the collective at that place in the order writes besides: what it brings, unless that is the bucket's own, and the
-// communicator's scratch.
+// What the collective at that place in the order writes besides: what it brings, unless that is the bucket's own, and
+// the communicator's scratch.
 Piece held(const Program& program, size_t position, int size) {
   const Issue& issue = program.order[position];
   const Op& op = program.buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.op)];
@@ -321,8 +321,8 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
   }
 }
 
-// Scratch is one region for each place, which no bucket's own memory is in. Of collectives any so many in a row as may be
-// held at once are apart, and apart from all else.
+// Scratch is one region for each place, which no bucket's own memory is in. Of collectives any so many in a row as may
+// be held at once are apart, and apart from all else.
 TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
   const core::GradientTable table = mixed_table();
   std::vector<std::string> options = all_options(Place::device);

@@ -45,8 +45,8 @@ std::vector<Case> cases() {
   // Without a compressor: all_reduce and two pairs; and with levels two pairs inside of all_reduce and two pairs.
   all.push_back({"fidelity", open_job(), 3 + 2 * 3});
   all.back().job.fidelity = core::Fidelity::exact;
-  // Inside a node nothing or two pairs around what a flat program does, at either of two places: 2 * (3 + 2 * 9); and of
-  // the extension 2 * 2.
+  // Inside a node nothing or two pairs around what a flat program does, at either of two places: 2 * (3 + 2 * 9); and
+  // of the extension 2 * 2.
   all.push_back({"inside", open_job(), kFlat + 2 * (3 + 2 * 9) + 2 * 2});
   all.back().job.plain_inside = true;
   all.push_back({"memory", open_job(), 3 + 2 * 3});
