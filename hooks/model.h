@@ -1,11 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is trained, as a session sees it: the named parameters and buffers of a module, and whether they are still those
-// of before. A look in every step neither makes lists nor allocates.
+// What is trained, as a session sees it: named parameters and buffers, and whether they are still those of before.
+// Whoever holds them implements it: module_model.h for torch::nn::Module. Who updates the parameters is a Stepper
+// (stepper.h).
+//
+// The session that owns it calls it, on the thread that trains: the lists at set-up, drop_gradients() when a user's
+// zero_grad() asks for it, buffer_layout() when a backward pass begins, and all but that once around each update. Where
+// it throws, or check_unchanged() returns an error, training ends on all ranks with that message.
 #pragma once
 
-#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include <cstdint>
 #include <string>
@@ -22,38 +27,26 @@ struct NamedTensor {
 
 class Model {
  public:
-  // The module must outlive it. `with_buffers`: buffers are those of rank 0 in every step; otherwise they are each
-  // rank's own, and none are listed. Throws, with its name, for a parameter or buffer that can not be sent to other
-  // ranks: one that is not dense, not on the CPU, or whose elements share memory.
-  Model(torch::nn::Module& module, bool with_buffers);
+  virtual ~Model() = default;
 
-  // In order of registration, trainable or not. What is registered under several names stands under the first.
-  const std::vector<NamedTensor>& parameters() const { return parameters_; }
-  const std::vector<NamedTensor>& buffers() const { return buffers_; }
+  // Trainable or not, in an order that is the same on all ranks, each once. Those that were there when it was made: the
+  // list does not change. All can be sent to other ranks: dense, on the CPU, no element in the memory of another.
+  virtual const std::vector<NamedTensor>& parameters() const = 0;
+
+  // What is rank 0's after every step; none where each rank has its own. The tensors of now, until check_unchanged() is
+  // called the next time: they may change their shape or dtype, and have other values after every forward pass.
+  virtual const std::vector<NamedTensor>& buffers() const = 0;
 
   // An error that names what was added, removed, replaced, unfrozen, moved or converted since then, and would differ
-  // between ranks or have a gradient that nobody sees. Buffers may change their shape or dtype.
-  core::Status check_unchanged() const;
+  // between ranks or have a gradient that nobody sees. Before every update: where nothing changed it allocates nothing.
+  virtual core::Status check_unchanged() const = 0;
 
-  // Drops the gradients of all parameters, as the optimizers' zero_grad does.
-  void drop_gradients() const;
+  // Drops the gradients of all parameters that were trainable when it was made.
+  virtual void drop_gradients() const = 0;
 
-  // Hash of the buffers' shapes and dtypes as they are now.
-  uint64_t buffer_layout();
-
- private:
-  struct Kept {  // of a parameter
-    const void* storage;
-    bool trainable;
-  };
-
-  const torch::nn::Module& module_;
-  const bool with_buffers_;
-  std::vector<NamedTensor> parameters_, buffers_;
-  std::vector<Kept> kept_;
-  uint64_t registered_ = 0;     // hash of all tensors that the module and those inside of it hold
-  std::vector<int64_t> sizes_;  // of all buffers, with their dtypes, one behind the other
-  uint64_t buffer_layout_ = 0;
+  // Hash of the buffers' shapes and dtypes as they are now, the same on ranks where these are. In every step: where
+  // nothing changed it allocates nothing.
+  virtual uint64_t buffer_layout() = 0;
 };
 
 }  // namespace gradtune

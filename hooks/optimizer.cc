@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
+#include <string>
 #include <utility>
 
 #include "gradtune/gradtune.h"
+#include "hooks/module_model.h"
+#include "hooks/optim_stepper.h"
 #include "hooks/session.h"
 
 namespace gradtune {
@@ -16,10 +19,17 @@ Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::n
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options) {
   if (!group)
     throw core::Exception({core::Error::Code::invalid, "gradtune: wrap needs a process group, see init_process_group"});
-  return Optimizer(std::make_unique<Session>(optimizers, module, group, options));
+  const auto make = [&](const Settings& settings) {
+    Trained trained;
+    trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers);
+    trained.stepper = std::make_unique<OptimStepper>(optimizers);
+    return trained;
+  };
+  return {std::make_unique<Session>(make, group, options), optimizers};
 }
 
-Optimizer::Optimizer(std::unique_ptr<Session> session) : session_(std::move(session)) {}
+Optimizer::Optimizer(std::unique_ptr<Session> session, std::vector<torch::optim::Optimizer*> inner)
+    : session_(std::move(session)), inner_(std::move(inner)) {}
 Optimizer::Optimizer(Optimizer&&) noexcept = default;
 Optimizer& Optimizer::operator=(Optimizer&&) noexcept = default;
 Optimizer::~Optimizer() {
@@ -48,7 +58,13 @@ Optimizer::NoSync& Optimizer::NoSync::operator=(NoSync&& other) noexcept {
 Optimizer::NoSync Optimizer::no_sync() { return NoSync(session().no_sync()); }
 
 void Optimizer::exclude_step() { session().exclude_step(); }
-torch::optim::Optimizer& Optimizer::inner(size_t index) { return session().optimizer(index); }
+torch::optim::Optimizer& Optimizer::inner(size_t index) {
+  session();
+  if (index < inner_.size()) return *inner_[index];
+  throw core::Exception({core::Error::Code::invalid, "gradtune: there is no optimizer " + std::to_string(index) + "; " +
+                                                         std::to_string(inner_.size()) +
+                                                         " were wrapped, the first is 0"});
+}
 void Optimizer::save(torch::serialize::OutputArchive& archive) const { session().save(archive); }
 void Optimizer::load(torch::serialize::InputArchive& archive) { session().load(archive); }
 void Optimizer::export_strategy(const std::string& path) const { session().export_strategy(path); }

@@ -33,28 +33,28 @@ double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
 
-Session::Job::Job(const std::vector<torch::optim::Optimizer*>& wrapped, torch::nn::Module& module,
-                  const Options& options, Warnings& warnings) {
+Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& warnings) {
   try {
     settings = resolve(options, gradtune_variables()).value();
-    model = std::make_unique<Model>(module, settings.broadcast_buffers);
-    optimizers = std::make_unique<Optimizers>(wrapped, *model);
-    optimizers->check_momentum(settings.codecs);
-    gradients = std::make_unique<Gradients>(*model, wrapped.front(), warnings);
+    Trained trained = make(settings);
+    model = std::move(trained.model);
+    stepper = std::move(trained.stepper);
+    check_parameters(*stepper, *model);
+    check_momentum(*stepper, settings.codecs);
+    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings);
   } catch (const std::exception& caught) {
     status = error_of(caught);
     settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
   }
 }
 
-Session::Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
-                 const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
+Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
                  std::unique_ptr<const core::Clock> clock)
     : process_(::getpid()),
       exceptions_at_start_(std::uncaught_exceptions()),
       clock_(std::move(clock)),
       warnings_(group->getRank()),
-      job_(optimizers, module, options, warnings_),
+      job_(make, options, warnings_),
       settings_(job_.settings),
       // Throws where something of the job is missing.
       peers_(group, options, settings_.timeout_ms, *clock_, job_.status,
@@ -90,7 +90,7 @@ bool Session::is_of_this_process() const { return process_ == ::getpid(); }
 
 void Session::set_up() {
   std::vector<SharedThing> shared = describe(settings_);
-  for (auto&& things : {describe(*job_.model, *job_.optimizers), describe_buffers(*job_.model)}) {
+  for (auto&& things : {describe(*job_.model, *job_.stepper), describe_buffers(*job_.model)}) {
     shared.insert(shared.end(), things.begin(), things.end());
   }
   peers_.must_agree("options, parameters or buffers", to_text(shared));
@@ -121,7 +121,7 @@ void Session::take_imported() {
     if (file) table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
     if (file && table) {
       for (const core::Bucket& bucket : file.value().strategy.buckets) {
-        job_.optimizers->check_momentum(bucket.option.codecs);
+        check_momentum(*job_.stepper, bucket.option.codecs);
       }
       lay(table.value());
       order_learned_ = true;
@@ -399,16 +399,26 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   if (closure) {
     const torch::AutoGradMode enable(true);
     loss = closure();
-    check_between_passes();
   }
+  begin_update();
+  job_.stepper->step();
+  end_update();
+  return loss;
+}
+
+void Session::begin_update() {
+  check_between_passes();
   explained(Final::every_error, [this] { check_unchanged(); });
+}
+
+void Session::end_update() {
+  check_between_passes();
   const bool averaged = pass_.state() == BackwardPass::State::averaged;
   if (!averaged && accumulated_) {
     warnings_.once(Warnings::Kind::step_without_average,
                    "step() was called after backward passes that were all under no_sync(): their gradients are this "
                    "rank's own, and ranks drift apart");
   }
-  job_.optimizers->step();
   if (!averaged) protocol_.exclude();  // an update without a backward pass that communicated
   const int64_t updated_ns = clock_->now_ns();
   if (averaged) {
@@ -428,11 +438,10 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   pass_.forget();
   accumulated_ = false;
   averaged_at_.reset();
-  return loss;
 }
 
 void Session::load(torch::serialize::InputArchive& archive) {
-  job_.optimizers->load(archive);
+  job_.stepper->load(archive);
   protocol_.exclude();
 }
 
@@ -455,7 +464,7 @@ void Session::check_between_passes() {
 // What is trained is still what the ranks compared.
 void Session::check_unchanged() {
   job_.model->check_unchanged().value();
-  job_.optimizers->check_unchanged().value();
+  job_.stepper->check_unchanged().value();
   if (pass_.state() != BackwardPass::State::averaged || job_.model->buffer_layout() == buffer_layout_) return;
   throw core::Exception(
       {core::Error::Code::invalid,

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One wrap of optimizers on one rank: brings together gradients, executor, agreement and (on rank 0) the tuner. The
-// order of things in a step:
+// One wrap on one rank: brings together a model and who steps it, gradients, executor, agreement and (on rank 0) the
+// tuner. The order of things in a step:
 //   backward        each gradient is brought into the arena when it is ready, and its bucket starts
 //   end of backward waits for the last bucket and the control word; carries out the command that the word brought
-//   step            the user's optimizer; buffers from rank 0; the clock of the step
+//   begin_update    what is trained is still what the ranks compared
+//   the update      by the stepper in step(), or by the user's program
+//   end_update      buffers from rank 0; the clock of the step
 #pragma once
 
 #include <functional>
@@ -23,8 +25,8 @@
 #include "hooks/gradients.h"
 #include "hooks/model.h"
 #include "hooks/module_broadcast.h"
-#include "hooks/optimizers.h"
 #include "hooks/options.h"
+#include "hooks/stepper.h"
 #include "hooks/tuner_driver.h"
 #include "hooks/warnings.h"
 #include "tuner/files/strategy_file.h"
@@ -32,18 +34,29 @@
 
 namespace gradtune {
 
+// What is trained, and who steps it.
+struct Trained {
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Stepper> stepper;
+};
+
 class Session {
  public:
-  Session(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
-          const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
+  // `make` is called once, here. What it throws is told to all ranks, as all that keeps this one from being wrapped.
+  using MakeTrained = std::function<Trained(const Settings& settings)>;
+  Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
           std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>());
   ~Session();
 
   void zero_grad();
+  // The closure, evaluated once, and an update by the stepper.
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
+  // Around an update that the user's program runs, both by all ranks: before it, and after it if it did not throw.
+  void begin_update();
+  void end_update();
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
   void exclude_step() { protocol_.exclude(); }
-  void save(torch::serialize::OutputArchive& archive) const { job_.optimizers->save(archive); }
+  void save(torch::serialize::OutputArchive& archive) const { job_.stepper->save(archive); }
   void load(torch::serialize::InputArchive& archive);
   void export_strategy(const std::string& path) const;
   void save_checkpoint(const std::string& folder);
@@ -51,19 +64,17 @@ class Session {
   Optimizer::Progress progress() const;
   Optimizer::Result result() const;
   std::string describe_in_force() const;  // the strategy of the next step, also while it is on trial
-  torch::optim::Optimizer& optimizer(size_t index) const { return job_.optimizers->at(index); }
   // A process that was forked has this memory, but none of its threads and connections.
   bool is_of_this_process() const;
 
  private:
   // What was wrapped; where it can not be, `status` says why, and the rest is not all there.
   struct Job {
-    Job(const std::vector<torch::optim::Optimizer*>& wrapped, torch::nn::Module& module, const Options& options,
-        Warnings& warnings);
+    Job(const MakeTrained& make, const Options& options, Warnings& warnings);
 
     Settings settings;
     std::unique_ptr<Model> model;
-    std::unique_ptr<Optimizers> optimizers;
+    std::unique_ptr<Stepper> stepper;
     std::unique_ptr<Gradients> gradients;
     core::Status status;
   };

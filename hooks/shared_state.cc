@@ -4,6 +4,9 @@
 
 #include <torch/utils.h>
 
+#include <string>
+#include <unordered_map>
+
 #include "hooks/gradients.h"
 
 namespace gradtune {
@@ -37,12 +40,14 @@ std::vector<SharedThing> describe(const Settings& settings) {
           option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false")};
 }
 
-std::vector<SharedThing> describe(const Model& model, const Optimizers& optimizers) {
-  const Optimizers::Places places = optimizers.places();
-  const auto place_of = [&](const torch::Tensor& parameter) -> std::string {
-    const auto found = places.find(parameter.unsafeGetTensorImpl());
-    if (found == places.end()) return "none";
-    return std::to_string(found->second.first) + ", group " + std::to_string(found->second.second);
+std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {
+  std::unordered_map<const void*, std::string> groups;
+  for (const Stepper::Group& group : stepper.groups()) {
+    for (const torch::Tensor& parameter : group.parameters) groups[parameter.unsafeGetTensorImpl()] = group.name;
+  }
+  const auto group_of = [&](const torch::Tensor& parameter) -> std::string {
+    const auto found = groups.find(parameter.unsafeGetTensorImpl());
+    return found == groups.end() ? "none" : found->second;
   };
   std::vector<SharedThing> things;
   for (const auto& [name, tensor] : model.parameters()) {
@@ -51,7 +56,7 @@ std::vector<SharedThing> describe(const Model& model, const Optimizers& optimize
                        {"dtype", type_of(tensor)},
                        {"memory format (strides)", strides_of(tensor)},
                        {"requires_grad", tensor.requires_grad() ? "true" : "false"},
-                       {"optimizer", place_of(tensor)}}});
+                       {"optimizer", group_of(tensor)}}});
   }
   return things;
 }

@@ -8,14 +8,14 @@
 
 #include "hooks/c10d/comparison.h"
 #include "hooks/model.h"
-#include "hooks/optimizers.h"
 #include "hooks/options.h"
+#include "hooks/stepper.h"
 
 namespace gradtune {
 
 std::vector<SharedThing> describe(const Settings& settings);
 // Strides are those of the memory that gradients lie in. A dimension of one element has none.
-std::vector<SharedThing> describe(const Model& model, const Optimizers& optimizers);
+std::vector<SharedThing> describe(const Model& model, const Stepper& stepper);
 std::vector<SharedThing> describe_buffers(const Model& model);
 
 }  // namespace gradtune

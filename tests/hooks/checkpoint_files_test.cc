@@ -89,7 +89,7 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefusedByNameAndNothingIsChanged) {
     {
       auto other = make_mlp(1, /*width=*/32);
       torch::optim::SGD sgd(other->parameters(), 0.1);
-      Session session({&sgd}, *other, group, quiet());
+      Session session(trained_by(sgd, *other), group, quiet());
       EXPECT_THAT(message_of([&] { session.load_checkpoint(path("good")); }), HasSubstr("it is for another model"));
     }
     EXPECT_EQ(job.session().progress().step, 6);

@@ -25,9 +25,11 @@
 #include "engine/core/hash.h"
 #include "engine/core/strategy.h"
 #include "hooks/gradients.h"
+#include "hooks/module_model.h"
 #include "hooks/session.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/hooks/trained_by.h"
 #include "tuner/files/checkpoint_file.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strategy_file.h"
@@ -100,8 +102,7 @@ class Training {
     }
     auto clock = std::make_unique<DrivenClock>();
     clock_ = clock.get();
-    session_ = std::make_unique<Session>(std::vector<torch::optim::Optimizer*>{&sgd_}, *model_, group, quiet(options),
-                                         std::move(clock));
+    session_ = std::make_unique<Session>(trained_by(sgd_, *model_), group, quiet(options), std::move(clock));
     if (from.folder.empty() || !from.checkpoint) return;
     session_->load_checkpoint(from.folder);
     EXPECT_EQ(session_->progress().step, step_);
@@ -144,7 +145,7 @@ inline core::GradientTable table_of_model() {
   auto model = make_mlp(1);
   torch::optim::SGD sgd(model->parameters(), 0.1);
   Warnings warnings(0);
-  return Gradients(Model(*model, true), &sgd, warnings).table();
+  return Gradients(ModuleModel(*model, true), &sgd, warnings).table();
 }
 
 // A file with buckets that take turns with these programs; its tensors in the order of the table.

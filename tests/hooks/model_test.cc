@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/model.h"
+#include "hooks/module_model.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include "hooks/optimizers.h"
+#include "hooks/optim_stepper.h"
 #include "tests/engine/exec/counting_new.h"
 
 namespace gradtune {
@@ -31,19 +31,19 @@ std::string change_of(const Model& model) {
 
 TEST(Model, ListsEachTensorOnce) {
   Nested module;
-  const Model model(*module, true);
+  const ModuleModel model(*module, true);
   std::vector<std::string> names;
   for (const NamedTensor& each : model.parameters()) names.push_back(each.name);
   EXPECT_THAT(names,
               testing::ElementsAre("frozen", "inner.0.weight", "inner.0.bias", "inner.1.weight", "inner.1.bias"));
   EXPECT_EQ(model.buffers().size(), 3U);
-  EXPECT_TRUE(Model(*module, false).buffers().empty());
+  EXPECT_TRUE(ModuleModel(*module, false).buffers().empty());
 }
 
 TEST(Model, WhatChangesIsNamed) {
   const auto message = [](const std::function<void(NestedImpl&)>& change) {
     Nested module;
-    const Model model(*module, true);
+    const ModuleModel model(*module, true);
     EXPECT_EQ(change_of(model), "none");
     change(*module);
     return change_of(model);
@@ -67,7 +67,7 @@ TEST(Model, WhatChangesIsNamed) {
 
 TEST(Model, GradientsOfWhatWasFrozenSinceAreDropped) {
   Nested module;
-  const Model model(*module, true);
+  const ModuleModel model(*module, true);
   for (const torch::Tensor& p : module->parameters()) p.mutable_grad() = torch::ones_like(p);
   module->inner->parameters()[0].set_requires_grad(false);
   model.drop_gradients();
@@ -77,7 +77,7 @@ TEST(Model, GradientsOfWhatWasFrozenSinceAreDropped) {
 
 TEST(Model, TheLayoutOfBuffersIsThatOfShapesAndDtypes) {
   Nested module, twin;
-  Model model(*module, true), other(*twin, true);
+  ModuleModel model(*module, true), other(*twin, true);
   const uint64_t before = model.buffer_layout();
   EXPECT_EQ(before, other.buffer_layout());
   torch::Tensor mean = module->inner->named_buffers()["1.running_mean"];
@@ -91,16 +91,16 @@ TEST(Model, TheLayoutOfBuffersIsThatOfShapesAndDtypes) {
 
 TEST(Model, LooksAllocateNothing) {
   Nested module;
-  Model model(*module, true);
+  ModuleModel model(*module, true);
   std::vector<torch::Tensor> parameters;
   for (const NamedTensor& each : model.parameters()) parameters.push_back(each.tensor);
   torch::optim::SGD sgd(parameters, 0.1);
-  const Optimizers optimizers({&sgd}, model);
+  const OptimStepper stepper({&sgd});
   model.buffer_layout();
   const int64_t before = exec::allocations_of_thread();
   for (int step = 0; step < 10; ++step) {
     EXPECT_TRUE(model.check_unchanged().ok());
-    EXPECT_TRUE(optimizers.check_unchanged().ok());
+    EXPECT_TRUE(stepper.check_unchanged().ok());
     model.buffer_layout();
   }
   EXPECT_EQ(exec::allocations_of_thread(), before);

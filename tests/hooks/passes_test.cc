@@ -14,6 +14,7 @@
 #include "hooks/backward_pass.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/hooks/trained_by.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -490,6 +491,37 @@ TEST(BackwardPass, IsCountedOnceAPass) {
   EXPECT_EQ(pass.state(), BackwardPass::State::averaged);
   pass.begin();
   EXPECT_FALSE(pass.is_ready(0));
+}
+
+// The update may be the user's: a session is told of it before and after.
+TEST(Passes, AnUpdateThatTheUserRunsIsAsOneOfTheSession) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    torch::nn::Sequential model = make_mlp(1), twin = make_mlp(1);
+    for (torch::nn::Sequential* each : {&model, &twin}) (*each)->push_back(torch::nn::BatchNorm1d(5));
+    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD sgd(model->parameters(), options), twin_sgd(twin->parameters(), options);
+    Session session(trained_by(sgd, *model), group, quiet({.fidelity = "exact", .tuning_budget = 0}));
+    auto optimizer = wrap(twin_sgd, *twin, group, quiet({.fidelity = "exact", .tuning_budget = 0}));
+    for (int step = 0; step < 5; ++step) {
+      const Data data = make_data(rank.rank, step);
+      sgd.zero_grad();
+      loss_of(model, data).backward();
+      session.begin_update();
+      sgd.step();
+      session.end_update();
+      optimizer.zero_grad();
+      loss_of(twin, data).backward();
+      optimizer.step();
+      EXPECT_EQ(session.progress().step, step + 1);
+      for (size_t p = 0; p < model->parameters().size(); ++p) {
+        EXPECT_TRUE(torch::equal(model->parameters()[p], twin->parameters()[p])) << p;
+      }
+      for (const torch::Tensor& buffer : model->buffers()) EXPECT_EQ(difference_from_rank0(buffer, *group), 0);
+    }
+    model->register_buffer("more", torch::zeros({1}));
+    EXPECT_THAT(message_of([&] { session.begin_update(); }), HasSubstr("buffer more was added"));
+  });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "engine/compress/compressor.h"
 #include "hooks/gradients.h"
+#include "hooks/module_model.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tuner/files/file_io.h"
@@ -422,7 +423,7 @@ TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     if (rank.rank == 0) {
       Warnings warnings(0);
-      core::GradientTable table = Gradients(Model(*model, true), &sgd, warnings).table();
+      core::GradientTable table = Gradients(ModuleModel(*model, true), &sgd, warnings).table();
       std::reverse(table.tensors.begin(), table.tensors.end());
       const core::Strategy strategy = core::uniform(core::cut(table, 4096, 8192, false), core::plain_all_reduce(), 2);
       const auto text = tuner::to_json(tuner::strategy_file(table, 2, core::Fidelity::exact, "forward", strategy));

@@ -193,9 +193,10 @@ class Optimizer {
  private:
   friend Optimizer wrap(const std::vector<torch::optim::Optimizer*>&, torch::nn::Module&,
                         const c10::intrusive_ptr<c10d::ProcessGroup>&, const Options&);
-  explicit Optimizer(std::unique_ptr<Session> session);
+  Optimizer(std::unique_ptr<Session> session, std::vector<torch::optim::Optimizer*> inner);
   Session& session() const;
   std::unique_ptr<Session> session_;
+  std::vector<torch::optim::Optimizer*> inner_;
 };
 
 // Compares options, parameters and buffers over ranks (names, shapes, dtypes, memory formats, what is trainable), takes

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "hooks/model.h"
+#include "hooks/module_model.h"
 
 #include <ATen/MemoryOverlap.h>
 #include <torch/types.h>
@@ -84,7 +84,7 @@ const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const st
 
 }  // namespace
 
-Model::Model(Module& module, bool with_buffers)
+ModuleModel::ModuleModel(Module& module, bool with_buffers)
     : module_(module), with_buffers_(with_buffers), parameters_(list(module.named_parameters())) {
   for (const NamedTensor& parameter : parameters_) {
     check_sendable("parameter " + parameter.name, parameter.tensor);
@@ -95,7 +95,7 @@ Model::Model(Module& module, bool with_buffers)
   registered_ = registered(module, with_buffers);
 }
 
-core::Status Model::check_unchanged() const {
+core::Status ModuleModel::check_unchanged() const {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const auto& [name, tensor] = parameters_[p];
     if (tensor.storage().unsafeGetStorageImpl() != kept_[p].storage) {
@@ -126,13 +126,13 @@ core::Status Model::check_unchanged() const {
   return {};  // the same tensors in another order
 }
 
-void Model::drop_gradients() const {
+void ModuleModel::drop_gradients() const {
   for (size_t p = 0; p < parameters_.size(); ++p) {
     if (kept_[p].trainable) parameters_[p].tensor.mutable_grad().reset();  // also what was frozen since
   }
 }
 
-uint64_t Model::buffer_layout() {
+uint64_t ModuleModel::buffer_layout() {
   size_t at = 0;
   bool changed = false;
   const auto compare = [&](int64_t value) {

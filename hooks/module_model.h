@@ -1,0 +1,45 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The parameters and buffers of a torch::nn::Module. A look in every step neither makes lists nor allocates.
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "hooks/model.h"
+
+namespace gradtune {
+
+class ModuleModel final : public Model {
+ public:
+  // The module must outlive it. `with_buffers`: buffers are those of rank 0 in every step; otherwise they are each
+  // rank's own, and none are listed. Throws, with its name, for a parameter or buffer that can not be sent to other
+  // ranks: one that is not dense, not on the CPU, or whose elements share memory.
+  ModuleModel(torch::nn::Module& module, bool with_buffers);
+
+  // In order of registration. What is registered under several names stands under the first.
+  const std::vector<NamedTensor>& parameters() const override { return parameters_; }
+  const std::vector<NamedTensor>& buffers() const override { return buffers_; }
+  core::Status check_unchanged() const override;
+  void drop_gradients() const override;
+  uint64_t buffer_layout() override;
+
+ private:
+  struct Kept {  // of a parameter
+    const void* storage;
+    bool trainable;
+  };
+
+  const torch::nn::Module& module_;
+  const bool with_buffers_;
+  std::vector<NamedTensor> parameters_, buffers_;
+  std::vector<Kept> kept_;
+  uint64_t registered_ = 0;     // hash of all tensors that the module and those inside of it hold
+  std::vector<int64_t> sizes_;  // of all buffers, with their dtypes, one behind the other
+  uint64_t buffer_layout_ = 0;
+};
+
+}  // namespace gradtune
