@@ -34,7 +34,7 @@ class TunerDriver {
   // A tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
 
-  // Between two steps, for a checkpoint: what another pilot needs to go on from here.
+  // Between two steps, for a checkpoint: what another driver needs to go on from here.
   tuner::SavedTuner saved() const;
   std::string history() const { return history_.bytes(); }
 
