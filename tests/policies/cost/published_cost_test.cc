@@ -153,7 +153,8 @@ TEST(Planner, PiecesAreCutAndMergedTensors) {
   EXPECT_LE(planned.end_us, 1.02 * whole.end_us);
 }
 
-// One small tensor on one machine: nothing is gained by anything, and what is sent as it is stays.
+// One small tensor on one machine: nothing is gained by anything, and what is sent as it is stays. Of several types the
+// order of buckets may gain something.
 TEST(Planner, EveryPlannerPlansWhateverTheTable) {
   const auto model = std::move(make_published_cost({.machines = 1, .gpus_per_machine = 1})).value();
   for (const std::vector<core::TensorInfo>& tensors : std::vector<std::vector<core::TensorInfo>>{
@@ -166,6 +167,7 @@ TEST(Planner, EveryPlannerPlansWhateverTheTable) {
     for (const PlannerRow& row : planner_table()) {
       const Planned planned = plan(row.name, {*model, published_knowledge({}, table)}).value();
       EXPECT_TRUE(core::validate(planned.strategy, table).ok()) << row.name;
+      if (core::dtypes_of(table).size() > 1) continue;
       for (const core::Bucket& bucket : planned.strategy.buckets) {
         EXPECT_EQ(bucket.option, core::plain_all_reduce()) << row.name;
       }

@@ -1,0 +1,95 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// usage: bench_memory BUILD_FOLDER OUTPUT.json
+//
+// What gradtune allocates on one rank under a strategy, for the demo's model (8.55 M parameters) and one of
+// 110 M (BERT base): gradient arenas, the pool (payloads, staging, scratch, what collectives bring), residuals and state.
+// It is counted, not measured: all of it is known once a strategy is compiled. The anchor is the gradient in fp32, which
+// is the arena; buckets of 25 MiB, or an eighth of a smaller model.
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "engine/exec/program.h"
+#include "tests/bench/support/results.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/trace_file.h"
+
+namespace gradtune::bench {
+namespace {
+
+constexpr int kInFlight = 2;
+constexpr double kMegabyte = 1e6;
+const std::vector<std::pair<std::string, std::string>> kPrograms = {
+    {"all_reduce", "all_reduce"},
+    {"reduce_scatter", "reduce_scatter all_gather"},
+    {"none gather", "none: encode@device all_gather decode@device"},
+    {"int8 gather", "int8: encode@device all_gather decode@device"},
+    {"int8 two_step", "int8: encode@device all_to_all decode@device encode@device all_gather decode@device"},
+    {"topk:0.01 gather", "topk:0.01: encode@device all_gather decode@device"}};
+
+// As c10d's communicator over Gloo: every rank's part, to be added up.
+int64_t scratch_bytes(const comm::Collective& collective, int ranks) {
+  if (collective.kind != comm::Collective::Kind::reduce_scatter) return 0;
+  return collective.count * comm::bytes_per_element(collective.type) * ranks;
+}
+
+int64_t allocated_bytes(const core::GradientTable& table, const std::string& option, int ranks) {
+  const int64_t bucket = std::min<int64_t>(25 << 20, table.bytes() / 8);
+  const core::Strategy strategy =
+      core::uniform(core::cut(table, bucket, bucket, /*split=*/true),
+                    core::parse_option(option, compress::known_traits()).value(), kInFlight);
+  const auto compiled = exec::compile(strategy, table, {.rank = 0, .size = ranks},
+                                      [&](core::Level, const auto& what) { return scratch_bytes(what, ranks); });
+  const exec::Program& program = *compiled.value();
+  const int64_t residuals = program.keeps_residual ? table.numel() * 8 : 0;  // twice, to undo a step
+  return table.bytes() + program.pool_bytes + 2 * program.state_bytes + residuals;
+}
+
+core::GradientTable table_of(const std::string& file) {
+  const auto text = tuner::read_file(file, 1 << 20).value();
+  return tuner::parse_trace(text).value().table;
+}
+
+// Model "vgg" of examples/train_fashion_mnist, in the order of backward.
+core::GradientTable demo_table() {
+  core::GradientTable table;
+  for (const int64_t numel : {10'240, 10, 2'097'152, 1'024, 6'422'528, 2'048, 18'432, 64, 288, 32}) {
+    table.tensors.push_back({.name = "t" + std::to_string(table.tensors.size()), .shape = {numel}, .numel = numel});
+  }
+  return table;
+}
+
+}  // namespace
+}  // namespace gradtune::bench
+
+int main(int argc, char** argv) {
+  using namespace gradtune;
+  using namespace gradtune::bench;
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: bench_memory BUILD_FOLDER OUTPUT.json\n");
+    return 2;
+  }
+  std::vector<Row> rows;
+  const std::pair<std::string, core::GradientTable> models[] = {
+      {"demo", demo_table()}, {"bert_base", table_of(GRADTUNE_TRACES "/bert_base.json")}};
+  for (const auto& [model, table] : models) {
+    for (const auto& [name, option] : kPrograms) {
+      for (const int ranks : {2, 8, 32}) {
+        const auto bytes = static_cast<double>(allocated_bytes(table, option, ranks));
+        const auto gradient = static_cast<double>(table.bytes());
+        rows.push_back({.name = model + "/" + name + "/" + std::to_string(ranks) + " ranks",
+                        .value = bytes / kMegabyte,
+                        .unit = "MB",
+                        .anchor = gradient / kMegabyte,
+                        .ratio = bytes / gradient,
+                        .spread = {bytes / gradient, bytes / gradient}});
+      }
+    }
+  }
+  write_results(argc, argv, rows);
+}
