@@ -4,9 +4,9 @@
 // usage: bench_memory BUILD_FOLDER OUTPUT.json
 //
 // What gradtune allocates on one rank under a strategy, for the demo's model (8.55 M parameters) and one of
-// 110 M (BERT base): gradient arenas, the pool (payloads, staging, scratch, what collectives bring), residuals and state.
-// It is counted, not measured: all of it is known once a strategy is compiled. The anchor is the gradient in fp32, which
-// is the arena; buckets of 25 MiB, or an eighth of a smaller model.
+// 110 M (BERT base): gradient arenas, the pool (payloads, staging, scratch, what collectives bring), residuals and
+// state. It is counted, not measured: all of it is known once a strategy is compiled. The anchor is the gradient in
+// fp32, which is the arena; buckets of 25 MiB, or an eighth of a smaller model.
 #include <algorithm>
 #include <cstdio>
 #include <string>
