@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The cost model of Espresso's released simulator for one option (its option 2, compressed between machines), of which
-// exact optima and the results of other searches are known (reference on schedulers, sections 2.5, 4.8 and 4.10). The
+// exact optima and the results of other searches are known (policies/README.md, "Published cases that tests hold"). The
 // time runs from the first gradient to the last communication; encoding and decoding occupy the link.
 #pragma once
 

@@ -288,8 +288,9 @@ TEST(MergeComp, GoesOnWithoutCandidatesThatCouldNotRun) {
 }
 
 // MergeComp's own search, bisection over one split point, loses this much against the best split when every probe has 1
-// % of noise (reference on schedulers, section 2.5): median and 90th percentile, in percent. Here the measurements that
-// the policy leaves of bisection's go to its finalists in turn, as a race would spend them.
+// % of noise (policies/README.md, "Why split points are not found by bisection"): median and 90th percentile, in
+// percent. Here the measurements that the policy leaves of bisection's go to its finalists in turn, as a race would
+// spend them.
 struct BisectionCase {
   testing::FusionModel model;
   double best_split_ms;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as in the tuning
-// reference (section 4), and the tuner's commands go through an Agreement for each rank, with the lead that they have
-// in a real job.
+// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as
+// tuner/README.md says ("Race"), and the tuner's commands go through an Agreement for each rank, with the lead that
+// they have in a real job.
 #pragma once
 
 #include <gtest/gtest.h>
