@@ -90,7 +90,7 @@ std::optional<SlotTable::Prepared> SlotTable::follow(const core::StepReport& rep
   if (!report.prepared && !report.failed && ++waited_ < kPatience) return {};
   Entry& entry = entries_.at(*preparing_);
   entry.is_ready = report.prepared;
-  const Prepared prepared{*preparing_, entry};
+  Prepared prepared{*preparing_, entry};
   if (!entry.is_ready) release(*preparing_);
   preparing_.reset();
   return prepared;

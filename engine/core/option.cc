@@ -282,7 +282,8 @@ Option plain_all_reduce() { return program({}, {Kind::all_reduce}, Place::device
 
 Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds) {
   Option option{.codecs = {codec}, .steps = {}};
-  for (uint8_t round = 0; round < rounds; ++round) {
+  for (int r = 0; r < rounds; ++r) {
+    const auto round = static_cast<uint8_t>(r);
     option.steps.push_back({.kind = Kind::encode, .place = place, .round = round});
     option.steps.push_back({.kind = Kind::all_reduce});
     option.steps.push_back({.kind = Kind::decode, .place = place, .round = round});

@@ -54,7 +54,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     if (find(members, name) != nullptr) {
       return refuse(fmt::format("the key \"{}\" stands twice in one object", name));
     }
-    members.emplace_back().first = std::move(name);
+    members.emplace_back(std::move(name), JsonValue{});
     return true;
   }
 
@@ -156,7 +156,7 @@ const JsonObject& JsonReader::object(const JsonValue& value, std::string_view wh
     return kEmpty;
   }
   const std::string needed = fmt::format("{}", fmt::join(members, ", "));
-  const std::string known = optional.size() == 0 ? needed : fmt::format("{}, {}", needed, fmt::join(optional, ", "));
+  const std::string known = optional.empty() ? needed : fmt::format("{}, {}", needed, fmt::join(optional, ", "));
   const auto holds = [](std::span<const std::string_view> names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
