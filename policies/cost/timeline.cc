@@ -25,9 +25,8 @@ Server server_of(const Step& step) {
 
 // Whether the step is a collective that brings payloads, and they are decoded next.
 bool brings_payloads(const std::vector<Step>& steps, size_t s) {
-  const Step::Kind kind = steps[s].kind;
-  const bool may = kind == Step::Kind::all_to_all || kind == Step::Kind::all_gather || kind == Step::Kind::gather;
-  return may && s + 1 < steps.size() && steps[s + 1].kind == Step::Kind::decode;
+  return core::traits_of(steps[s].kind).has_output_parts && s + 1 < steps.size() &&
+         steps[s + 1].kind == Step::Kind::decode;
 }
 
 }  // namespace

@@ -65,9 +65,7 @@ std::string journal_header(const Job& job, std::string_view network) {
 }
 
 std::string journal_line(const core::GradientTable& table) {
-  ordered_json line = {{"kind", "table"}};
-  add_table(table, line);
-  return dump(line);
+  return fmt::format(R"({{"kind":"table",{}}})", table_members(table));
 }
 
 std::string journal_line(const core::StepReport& report, Stage stage) {

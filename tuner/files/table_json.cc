@@ -55,27 +55,34 @@ core::TensorInfo read_tensor(const JsonValue& value, const std::string& where, J
   return info;
 }
 
+using nlohmann::ordered_json;
+
+// Numbers that JSON does not have become null, and bytes that are not UTF-8 a replacement character.
+std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
+
+ordered_json json_of(const core::TensorInfo& tensor) {
+  ordered_json json = {{"name", tensor.name},
+                       {"shape", tensor.shape},
+                       {"dtype", core::to_string(tensor.dtype)},
+                       {"ready_us", tensor.ready_us}};
+  if (tensor.read_us >= 0) json["read_us"] = tensor.read_us;
+  const core::Content& content = tensor.content;
+  if (content == core::Content()) return json;
+  json["content"] = {{"row", content.row},
+                     {"of_one", content.of_one},
+                     {"of_all", content.of_all},
+                     {"high_one", content.high_one},
+                     {"high_all", content.high_all}};
+  return json;
+}
+
 }  // namespace
 
-void add_table(const core::GradientTable& table, nlohmann::ordered_json& json) {
-  json["forward_us"] = table.forward_us;
-  json["update_element_us"] = table.update_element_us;
-  nlohmann::ordered_json& tensors = json["tensors"] = nlohmann::ordered_json::array();
-  for (const core::TensorInfo& tensor : table.tensors) {
-    nlohmann::ordered_json& entry =
-        tensors.emplace_back(nlohmann::ordered_json{{"name", tensor.name},
-                                                    {"shape", tensor.shape},
-                                                    {"dtype", core::to_string(tensor.dtype)},
-                                                    {"ready_us", tensor.ready_us}});
-    if (tensor.read_us >= 0) entry["read_us"] = tensor.read_us;
-    const core::Content& content = tensor.content;
-    if (content == core::Content()) continue;
-    entry["content"] = {{"row", content.row},
-                        {"of_one", content.of_one},
-                        {"of_all", content.of_all},
-                        {"high_one", content.high_one},
-                        {"high_all", content.high_all}};
-  }
+std::string table_members(const core::GradientTable& table, std::string_view between) {
+  std::vector<std::string> tensors;
+  for (const core::TensorInfo& tensor : table.tensors) tensors.push_back(dump(json_of(tensor)));
+  return fmt::format(R"("forward_us":{},"update_element_us":{},"tensors":[{}])", dump(table.forward_us),
+                     dump(table.update_element_us), fmt::join(tensors, fmt::format(",{}", between)));
 }
 
 core::GradientTable read_table(const JsonObject& object, const std::string& where, JsonReader& in) {

@@ -7,16 +7,16 @@
 // engine/core/gradient_table.h.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "engine/core/gradient_table.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
 
-// Adds the members to the object.
-void add_table(const core::GradientTable& table, nlohmann::ordered_json& json);
+// The members, as they stand between the braces of an object; `between` follows the comma after each tensor.
+std::string table_members(const core::GradientTable& table, std::string_view between = "");
 
 // From an object with these members, and others that are not looked at; every number in a stated range. Errors are the
 // reader's, at places that begin with `where`.

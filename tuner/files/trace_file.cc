@@ -81,10 +81,10 @@ core::Result<TraceFile> parse_trace(std::string_view text) {
   return trace;
 }
 
+// A tensor a line.
 std::string to_json(const TraceFile& trace) {
-  nlohmann::ordered_json json = {{"schema", kSchema}, {"model", trace.model}};
-  add_table(trace.table, json);
-  return json.dump(1) + "\n";
+  const std::string model = nlohmann::json(trace.model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return fmt::format("{{\"schema\":\"{}\",\"model\":{},\n{}}}\n", kSchema, model, table_members(trace.table, "\n"));
 }
 
 core::Result<TraceFile> trace_of(const JournalFile& journal) {
