@@ -109,7 +109,7 @@ def libraries(tree):
                 continue
             if library in LIBRARIES and not within(path, LIBRARIES[library]):
                 violations.append(f"{path}: <{name}> belongs in {LIBRARIES[library]} only")
-            if library in SOURCE_ONLY_LIBRARIES and not path.endswith(".cc") and not name.endswith("_fwd.hpp"):
+            if library in SOURCE_ONLY_LIBRARIES and not path.endswith(".cc"):
                 violations.append(f"{path}: <{name}> belongs in .cc files only")
     return violations
 
