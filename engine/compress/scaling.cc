@@ -15,8 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace gradtune::compress::HWY_NAMESPACE {
 
 // Returns the bits of the largest |result|, where Inf and NaN are above all others. All arrays pass in one loop, by
-// plain stores: what is read already need not go past the caches, and zeros that are streamed tile by tile, or lines
-// that are asked for ahead, took up to three times as long where a last level of cache is large.
+// plain stores. What is read already need not go past the caches. Streaming the zeros tile by tile, or asking for lines
+// ahead, took up to three times as long on a machine with a large last level of cache.
 uint32_t scale_all(float* values, const float* residual, float* residual_next, float factor, size_t n) {
   return largest_of(n, [&](auto d, size_t i) HWY_ATTR {
     const auto scaled = hn::Mul(load_p(d, values, residual, i), hn::Set(d, factor));

@@ -107,8 +107,7 @@ core::Error HostCompressor::defect(const Decode& job, size_t position) const {
   alone.accumulate = false;
   const Rejected bad = decode_on_host(alone, *make_serial_queue());
   core::check(bad.has_value(), "a payload that was rejected has a defect");
-  const std::string what = bad ? bad->what : "";
-  return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, job.payloads.size(), what)};
+  return {core::Error::Code::corrupt, fmt::format("payload {} of {}: {}", position, job.payloads.size(), bad->what)};
 }
 
 float unsent_factor(const Encode& job) {

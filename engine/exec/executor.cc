@@ -253,9 +253,9 @@ core::Status Executor::wait_until(const Condition& holds) {
   return {};
 }
 
-core::Status Executor::await_fences(core::Due due) const {
+core::Status Executor::await_fences() const {
   for (size_t b = 0; b < fences_.size(); ++b) {
-    if (workspace_.bucket(static_cast<int32_t>(b)).due != due) continue;
+    if (workspace_.bucket(static_cast<int32_t>(b)).due != core::Due::backward) continue;
     if (core::Status passed = fences_[b].wait(options_.timeout_ms); !passed) return passed;
   }
   return {};
@@ -276,7 +276,7 @@ core::Status Executor::finish_backward() {
   if (failed_) return failure();
   core::check(phase_ == Phase::running, "a backward pass is finished once in a step");
   core::Status done = wait_until([&] { return done_ >= Done::backward; });
-  if (done) done = await_fences(core::Due::backward);
+  if (done) done = await_fences();
   if (!done) {
     fail(done.error());
     return failure();

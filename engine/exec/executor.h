@@ -1,9 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs strategies on one rank, with real threads: the scheduler of scheduler.h, pumped by one communication thread that
-// issues all collectives, by the thread that runs backward (placement `device`), and by a host thread that does one
-// operation after the other on all the workers of a oneTBB arena (placement `host`).
+// Runs strategies on one rank, with real threads. They tell the scheduler (scheduler.h) what happened, and do what it
+// answers:
+//   the communication thread          issues all collectives
+//   the thread that runs backward     does the operations with placement `device`
+//   the host thread                   does those with placement `host`, one after the other, on all the workers of a
+//                                     oneTBB arena
 //
 // Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from
 // another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
@@ -154,7 +157,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
 
   template <typename Condition>
   core::Status wait_until(const Condition& holds);
-  core::Status await_fences(core::Due due) const;
+  core::Status await_fences() const;  // of what is due at the end of backward
   void add_comm_ms(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   void look_at(int32_t bucket, int32_t first_op, int32_t last_op);

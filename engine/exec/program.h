@@ -8,8 +8,8 @@
 // Buffers are offsets into one pool, so that strategies that take turns share memory. So do buckets, where they need
 // memory at different times:
 //   scratch of codecs       one operation at a time runs at a place, so all that run there share one region
-//   what collectives bring  is needed until it is decoded. Of core::most_held(strategy) collectives in a row all may
-//                           have something that is not decoded yet (scheduler.h), so only so many need room at once
+//   what collectives bring  is needed until it is decoded. The scheduler lets core::most_held(strategy) collectives in
+//                           a row have something that is not decoded yet. Only so many need room at once.
 // Payloads and staging have room of their own, since every bucket may have been encoded before the first one is sent.
 #pragma once
 

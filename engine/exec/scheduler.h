@@ -1,16 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The executor's core: a function of events, without clock, thread or socket. It is told what happened (a bucket's
-// gradients are ready, an operation is done) and answers with what to do next. Threads, oneTBB and the simulator pump
-// it, so what is simulated and what trains is the same code.
+// Decides what an executor does next: a function of events, without clock, thread or socket. It is told what happened
+// (the gradients of a bucket are ready, an operation is done) and answers with what to do now. Threads and the simulator
+// pump it, so what is simulated and what trains is the same code.
 //
-// Rules it keeps: a bucket's operations run in the order of its program; collectives are issued in the strategy's order
-// and in no other, at most `in_flight` at once, and none while what one of those long before it brought is not decoded
-// (core::most_held); the step's control collective leaves as soon as every bucket has done
-// the operations that may find a number that is not finite (BucketProgram::judged_ops), whatever was issued by then.
+// Rules it keeps:
+// - A bucket's operations run in the order of its program.
+// - Collectives are issued in the strategy's order and in no other, at most `in_flight` at once.
+// - At most core::most_held collectives in a row have brought something that is not decoded yet.
+// - The step's control collective leaves as soon as every bucket has done the operations that may find a number that is
+//   not finite (BucketProgram::judged_ops), whatever was issued by then.
 //
-// "Done" is said of what may be followed: work of the host has ended then, work of a device has been asked for, and its
+// "Done" is said of what may be followed. Work of the host has ended then. Work of a device has been asked for, and its
 // fence orders what comes after it.
 #pragma once
 

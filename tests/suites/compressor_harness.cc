@@ -87,19 +87,24 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
                               .round_memory = writable(between).data(),
                               .state = job.state.empty() ? nullptr : writable(state).data(),
                               .state_next = job.state.empty() ? nullptr : writable(state_next).data()};
-    encoded.finite = compress::encode_now(compressor,
-                                          {.gradient = gradient.span(),
-                                           .residual = job.residual.empty() ? nullptr : residual.data(),
-                                           .residual_next = job.keep_error ? next.data() : nullptr,
-                                           .add_to_residual_next = !job.add_to.empty(),
-                                           .scale = job.scale,
-                                           .error_scale = job.error_scale,
-                                           .summed = job.summed,
-                                           .work = work,
-                                           .payload = writable(payload),
-                                           .scratch = writable(scratch)},
-                                          queue) &&
-                     encoded.finite;
+    compress::Verdict verdict;
+    compressor.encode({.gradient = gradient.span(),
+                       .residual = job.residual.empty() ? nullptr : residual.data(),
+                       .residual_next = job.keep_error ? next.data() : nullptr,
+                       .add_to_residual_next = !job.add_to.empty(),
+                       .scale = job.scale,
+                       .error_scale = job.error_scale,
+                       .summed = job.summed,
+                       .work = work,
+                       .payload = writable(payload),
+                       .scratch = writable(scratch),
+                       .verdict = &verdict},
+                      queue);
+    encoded.finite = encoded.finite && verdict.nonfinite == 0;
+    const auto used_bytes = compressor.traits().used_bytes;
+    const auto payload_bytes = static_cast<int64_t>(writable(payload).size());
+    EXPECT_EQ(verdict.used_bytes, used_bytes == nullptr ? payload_bytes : used_bytes(writable(payload)));
+    EXPECT_EQ(verdict.rejected, 0U);
     EXPECT_TRUE(gradient.intact() && residual.intact() && payload.intact() && scratch.intact() && next.intact());
     const std::vector<unsigned char> bytes = payload.values();
     encoded.payload.insert(encoded.payload.end(), bytes.begin(), bytes.end());
