@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Decides what an executor does next: a function of events, without clock, thread or socket. It is told what happened
-// (the gradients of a bucket are ready, an operation is done) and answers with what to do now. Threads and the simulator
-// pump it, so what is simulated and what trains is the same code.
+// (the gradients of a bucket are ready, an operation is done) and answers with what to do now. Threads and the
+// simulator pump it, so what is simulated and what trains is the same code.
 //
 // Rules it keeps:
 // - A bucket's operations run in the order of its program.
