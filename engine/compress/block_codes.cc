@@ -5,6 +5,9 @@
 // in what a code says (block_codes_kernels.h) and in nothing else.
 //
 //   int8      255 integers, the nearest one. Error feedback. Misses at most block / (4 * 127^2) of the squared norm.
+//   int2, int3, int4, int5, int6
+//             2^BITS - 1 integers, the nearest one, of small blocks with units of 16 bits. Error feedback. Misses at most
+//             1.016 block / (4 * (2^(BITS - 1) - 1)^2) of the squared norm.
 //   int8s     255 integers, rounded at random; unbiased, variance at most the same share. No error feedback.
 //   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased,
 //             variance at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and
@@ -16,8 +19,8 @@
 //             127 powers below the block's largest are there, so that nothing overflows.
 //   fp8e4m3, fp8e5m2  8-bit floating-point numbers that end at 448 and 57344. Error feedback.
 //
-// Payload: header (count = blocks), the fp32 units of blocks, codes. Bytes moved per element: encode reads 4 and writes
-// bits / 8 + 4 / block, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads.
+// Payload: header (count = blocks), the units of blocks, codes. Bytes moved per element: encode reads 4 and writes
+// bits / 8 and its share of the unit, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads.
 // Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 128 elements, alone a quarter of what
 // memory takes (bench compress_host, rows "draws").
 //
@@ -38,6 +41,12 @@ struct Member {
 
 using Codes = CodeFormat::Codes;
 constexpr Member kInt8{compressor_id("int8"), {.codes = Codes::nearest}, 0};
+constexpr Member of_few_bits(uint32_t id, int bits) {
+  return {id, {.codes = Codes::nearest, .bits = bits, .unit = CodeFormat::Unit::bf16}, 0};
+}
+constexpr Member kInt2 = of_few_bits(compressor_id("int2"), 2), kInt3 = of_few_bits(compressor_id("int3"), 3),
+                 kInt4 = of_few_bits(compressor_id("int4"), 4), kInt5 = of_few_bits(compressor_id("int5"), 5),
+                 kInt6 = of_few_bits(compressor_id("int6"), 6);
 constexpr Member kInt8s{compressor_id("in8s"), {.codes = Codes::stochastic}, 0};
 constexpr Member kFp8E4M3{compressor_id("e4m3"), {.codes = Codes::e4m3}, 0};
 constexpr Member kFp8E5M2{compressor_id("e5m2"), {.codes = Codes::e5m2}, 0};
@@ -53,7 +62,8 @@ Member with_parameter(Member member, const core::CompressorSpec& spec) {
 }
 
 BlockLayout layout_of(const Member& member, int64_t n) {
-  return block_layout(member.block, n, /*scales_per_block=*/1, code_bytes(n, member.format.bits));
+  return block_layout(member.block, n, /*scales_per_block=*/1, code_bytes(n, member.format.bits),
+                      unit_bytes(member.format.unit));
 }
 
 class BlockCodes final : public HostCompressor {
@@ -73,7 +83,7 @@ class BlockCodes final : public HostCompressor {
       const CodeTarget to{
           .random = job.work.random,
           .first_element = static_cast<uint64_t>(job.work.first_element + begin),
-          .units = reinterpret_cast<float*>(payload + layout.scales_at) + begin / layout.block,
+          .units = payload + layout.scales_at + begin / layout.block * layout.scale_bytes,
           .codes = reinterpret_cast<uint8_t*>(payload) + layout.codes_at + code_bytes(begin, member_.format.bits),
           .block = static_cast<size_t>(layout.block),
           .stream = n * 4 >= kStreamBytes};
@@ -90,14 +100,15 @@ class BlockCodes final : public HostCompressor {
     std::atomic<bool> good = true;
     Largest accepted;  // complement of the lowest position of a bad payload
     for_ranges(queue, n, run_elements(layout.block, task_elements(n)), [&](int64_t begin, int64_t end) {
-      const CodeDecode run{.payloads = job.payloads,
-                           .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * 4),
-                           .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
-                           .out = job.out.data() + begin,
-                           .block = static_cast<size_t>(layout.block),
-                           .n = static_cast<size_t>(end - begin),
-                           .accumulate = job.accumulate,
-                           .stream = n * 4 >= kStreamBytes};
+      const CodeDecode run{
+          .payloads = job.payloads,
+          .units_at = static_cast<size_t>(layout.scales_at + begin / layout.block * layout.scale_bytes),
+          .codes_at = static_cast<size_t>(layout.codes_at + code_bytes(begin, member_.format.bits)),
+          .out = job.out.data() + begin,
+          .block = static_cast<size_t>(layout.block),
+          .n = static_cast<size_t>(end - begin),
+          .accumulate = job.accumulate,
+          .stream = n * 4 >= kStreamBytes};
       accepted.add(static_cast<uint32_t>(job.payloads.size() - decode_codes(member_.format, run)));
       // Behind it: they are in the cache by now.
       if (!scales_are_good(job.payloads, layout, begin, end)) good.store(false, std::memory_order_relaxed);
@@ -116,9 +127,11 @@ struct Parameter {
   double usual, min, max, step;
   std::span<const double> search;
 };
-constexpr double kBlocks[] = {128, 256, 1024};
+constexpr double kBlocks[] = {128, 256, 1024}, kSmallBlocks[] = {64, 128, 256};
 constexpr double kBits[] = {8, 4, 2};
 constexpr Parameter block_of(double usual) { return {"block", usual, kPlaneElements, 65536, kPlaneElements, kBlocks}; }
+
+constexpr Parameter kSmallBlock{"block", 64, kPlaneElements, 65536, kPlaneElements, kSmallBlocks};
 
 constexpr core::HostWork host_work(const Member& member) {
   const bool draws = member.format.codes == Codes::stochastic || member.format.codes == Codes::power;
@@ -153,6 +166,12 @@ CompressorRow row(std::string_view name, std::string_view summary, bool error_fe
 CompressorRow int8() {
   return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), /*in_default_list=*/true);
 }
+
+CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
+CompressorRow int3() { return row<kInt3>("int3", "3-bit integers, scaled by block", true, kSmallBlock); }
+CompressorRow int4() { return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock); }
+CompressorRow int5() { return row<kInt5>("int5", "5-bit integers, scaled by block", true, kSmallBlock); }
+CompressorRow int6() { return row<kInt6>("int6", "6-bit integers, scaled by block", true, kSmallBlock); }
 
 CompressorRow int8s() {
   return row<kInt8s>("int8s", "8-bit integers, scaled by block, rounded at random", false, block_of(256));

@@ -34,30 +34,51 @@ HWY_INLINE float largest_magnitude(const float* gradient, const float* residual,
 // Blocks of which more than one make a tile, and room for a vector of them.
 constexpr size_t kMostBlocks = std::max<size_t>(kTile / kPlaneElements, 16);
 
-// Writes the units of the blocks of [begin, end), and what to multiply their elements by; returns whether all is
-// finite.
+// Units of some blocks, and what to multiply elements by.
+struct Units {
+  HWY_ALIGN float units[kMostBlocks];
+  HWY_ALIGN float inverses[kMostBlocks];
+};
+
+// The next bfloat16 that is not smaller, of positive numbers.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V bf16_above(D d, V v) {
+  const hn::RebindToUnsigned<D> du;
+  const auto raised = hn::Add(hn::BitCast(du, v), hn::Set(du, 0xffff));
+  return hn::BitCast(d, hn::And(raised, hn::Set(du, 0xffff0000)));
+}
+
+// Makes and writes the units of the blocks of [begin, end); returns whether all is finite.
 template <class Codes>
-bool write_units(const Codes& codes, CodeFormat::Norm norm, const EncodeRun& run, const CodeTarget& to, size_t begin,
-                 size_t end, float* inverses) {
+bool write_units(const Codes& codes, const CodeFormat& format, const EncodeRun& run, const CodeTarget& to, size_t begin,
+                 size_t end, Units& made) {
   size_t blocks = 0;
-  float* const units = to.units + begin / to.block;
+  const bool is_bf16 = format.unit == CodeFormat::Unit::bf16;
   for_parts(begin, end, to.block, [&](size_t /*block*/, size_t from, size_t stop) HWY_ATTR {
     const auto* gradient = run.gradient + from;
     const auto* residual = offset(run.residual, from);
-    const float of_block = norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, stop - from)
-                                                             : quick_norm(gradient, residual, stop - from);
-    units[blocks++] = of_block * run.scale;
+    const float of_block = format.norm == CodeFormat::Norm::largest ? largest_magnitude(gradient, residual, stop - from)
+                                                                    : quick_norm(gradient, residual, stop - from);
+    made.units[blocks++] = of_block * run.scale;
   });
   bool finite = true;
   for_vectors(blocks, [&](auto d, size_t i) HWY_ATTR {
-    const auto sent = hn::LoadU(d, units + i), unit = codes.unit(d, sent);
+    const auto sent = hn::LoadU(d, made.units + i);
+    auto unit = codes.unit(d, sent);
+    if (is_bf16) unit = bf16_above(d, unit);
     const auto largest = hn::Mul(unit, hn::Set(d, codes.largest_value()));
     const auto good = hn::And(hn::IsFinite(sent), hn::IsFinite(largest));
     finite &= hn::AllTrue(d, good);
     const auto written = hn::IfThenElseZero(hn::And(good, hn::Ge(unit, hn::Set(d, FLT_MIN))), unit);
-    hn::StoreU(written, d, units + i);
-    hn::StoreU(hn::Div(hn::Set(d, 1.0F), written), d, inverses + i);
+    hn::StoreU(written, d, made.units + i);
+    hn::StoreU(hn::Div(hn::Set(d, 1.0F), written), d, made.inverses + i);
   });
+  std::byte* const place = to.units + begin / to.block * static_cast<size_t>(unit_bytes(format.unit));
+  for (size_t i = 0; is_bf16 && i < blocks; ++i) {
+    const auto bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(made.units[i]) >> 16);
+    std::memcpy(place + i * sizeof bits, &bits, sizeof bits);
+  }
+  if (!is_bf16) std::memcpy(place, made.units, blocks * sizeof(float));
   return finite;
 }
 
@@ -93,7 +114,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
   RandomTile<> randoms(to.random);
   HWY_ALIGN uint8_t unpacked[kTile];
-  HWY_ALIGN float inverses[kMostBlocks];  // of a group
+  Units units;  // of a group
   const auto encode_tile = [&](size_t begin, size_t count, size_t first_block) HWY_ATTR {
     const uint16_t* random = Codes::kRandom ? randoms.bits(to.first_element + begin, count) : nullptr;
     uint8_t* const place = out.tile(begin / 8 * bits);
@@ -101,7 +122,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
     float* const error = errors.tile(begin);
     for_parts(begin, begin + count, to.block, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
       const size_t at = from - begin;
-      const float unit = to.units[block], inverse = inverses[block - first_block];
+      const float unit = units.units[block - first_block], inverse = units.inverses[block - first_block];
       if (unit > 0) {
         write_codes(codes, run, unit, inverse, from, stop, offset(random, at), code + at, offset(error, at));
       } else {
@@ -117,7 +138,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
   const size_t group = std::max(to.block, kTile / to.block * to.block);
   for (size_t begin = 0; begin < run.n; begin += group) {
     const size_t end = std::min(run.n, begin + group);
-    finite &= write_units(codes, format.norm, run, to, begin, end, inverses);
+    finite &= write_units(codes, format, run, to, begin, end, units);
     for (size_t tile = begin; tile < end; tile += kTile) {
       encode_tile(tile, std::min(kTile, end - tile), begin / to.block);
     }
@@ -127,8 +148,20 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
 
 // Of so many payloads, where the units of a run and the codes of a tile begin.
 struct Parts {
-  const float* units[kAtOnce];
-  const uint8_t* codes[kAtOnce];
+  CodeFormat::Unit type = CodeFormat::Unit::f32;
+  const std::byte* units[kAtOnce] = {};
+  const uint8_t* codes[kAtOnce] = {};
+
+  HWY_INLINE float unit(size_t payload, size_t block) const {
+    if (type == CodeFormat::Unit::f32) {
+      float unit;
+      std::memcpy(&unit, units[payload] + block * sizeof unit, sizeof unit);
+      return unit;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, units[payload] + block * sizeof bits, sizeof bits);
+    return std::bit_cast<float>(uint32_t{bits} << 16);
+  }
 };
 
 // Whether an encoder may have sent all of these codes.
@@ -152,7 +185,7 @@ HWY_INLINE bool add_tile(const Codes codes, size_t block_size, const Parts parts
   bool good = true;
   for_parts(begin, end, block_size, [&](size_t block, size_t from, size_t stop) HWY_ATTR {
     float steps[kCount];
-    for (size_t p = 0; p < kCount; ++p) steps[p] = codes.step(parts.units[p][block]);
+    for (size_t p = 0; p < kCount; ++p) steps[p] = codes.step(parts.unit(p, block));
     const auto add = [&](auto d, size_t i) HWY_ATTR {
       auto sum = codes.decoded(d, parts.codes[0], i, hn::Set(d, steps[0]));
       if (old != nullptr) sum = hn::Add(hn::LoadU(d, old + i), sum);
@@ -211,7 +244,7 @@ struct TernaryParts {
   HWY_INLINE hn::Vec<D> sum(D d, size_t first, size_t block, V nibbles) const {
     auto sum = hn::Zero(d);
     for (size_t p = 0; p < kCount; ++p) {
-      const auto step = hn::Set(d, parts.units[first + p][block]);
+      const auto step = hn::Set(d, parts.unit(first + p, block));
       const auto value = Ternary::value(has_bit(d, nibbles, 2 * p), has_bit(d, nibbles, 2 * p + 1), step);
       sum = p == 0 ? value : hn::Add(sum, value);
     }
@@ -241,10 +274,10 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
     const float* old = run.accumulate ? run.out + begin : nullptr;
     for (size_t first = 0; first < run.payloads.size();) {
       const auto payloads = run.payloads.subspan(first, at_once(run.payloads.size() - first));
-      Parts parts{};
+      Parts parts{.type = format.unit};
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
-        parts.units[p] = reinterpret_cast<const float*>(payload + run.units_at);
+        parts.units[p] = payload + run.units_at;
         parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
         const auto tile_bytes = static_cast<size_t>(code_bytes(static_cast<int64_t>(whole), format.bits));
         for (size_t line = 0; format.bits < 8 && line < tile_bytes; line += 64) {
@@ -292,7 +325,8 @@ bool encode_any(const CodeFormat& format, const EncodeRun& run, const CodeTarget
 
 size_t decode_any(const CodeFormat& format, const CodeDecode& run) {
   switch (format.codes) {
-    case CodeFormat::Codes::nearest: return decode_run<Nearest>(format, run);
+    case CodeFormat::Codes::nearest:
+      return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Nearest>(format, run);
     case CodeFormat::Codes::stochastic:
       return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Stochastic>(format, run);
     case CodeFormat::Codes::e4m3: return decode_run<E4M3>(format, run);

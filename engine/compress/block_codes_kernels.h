@@ -4,7 +4,8 @@
 // Kernels of the compressors that send, of each block, a scale and a code of 1 to 8 bits for each element: one pass
 // over a run of blocks. Internal to engine/compress.
 //
-// A block's unit is what its elements are divided by, and it is the scale that is sent. Codes of 8 bits are bytes,
+// A block's unit is what its elements are divided by, and it is the scale that is sent: as fp32, or as the next larger
+// bfloat16, by which elements are divided then. Codes of 8 bits are bytes,
 // codes of fewer bits lie in planes (planes-inl.h).
 #pragma once
 
@@ -27,7 +28,10 @@ struct CodeFormat {
   // value; with `power`, the unit is the power of two above.
   enum class Norm : uint8_t { largest, euclidean } norm = Norm::largest;
   int bits = 8;
+  enum class Unit : uint8_t { f32, bf16 } unit = Unit::f32;
 };
+
+constexpr int64_t unit_bytes(CodeFormat::Unit unit) { return unit == CodeFormat::Unit::f32 ? 4 : 2; }
 
 constexpr int64_t code_bytes(int64_t n, int bits) {
   return bits == 8 ? n : (n + kPlaneElements - 1) / kPlaneElements * bits * (kPlaneElements / 8);
@@ -37,7 +41,7 @@ constexpr int64_t code_bytes(int64_t n, int bits) {
 struct CodeTarget {
   Random random;
   uint64_t first_element;
-  float* units;  // one for each block
+  std::byte* units;  // one for each block
   uint8_t* codes;
   size_t block;
   bool stream;

@@ -20,6 +20,11 @@ CompressorRow onebit();      // signs.cc
 CompressorRow signsgd();     // signs.cc
 CompressorRow signum();      // signs.cc
 CompressorRow int8();        // block_codes.cc, and so are those that follow
+CompressorRow int6();
+CompressorRow int5();
+CompressorRow int4();
+CompressorRow int3();
+CompressorRow int2();
 CompressorRow int8s();
 CompressorRow fp8e4m3();
 CompressorRow fp8e5m2();
@@ -31,10 +36,10 @@ CompressorRow randk();     // randk.cc
 CompressorRow thc();       // thc.cc
 
 std::span<const CompressorRow> compressor_table() {
-  static const std::array rows{none(),     packed(), bf16(),      bf16packed(), fp16(),    topk(),
-                               threshk(),  dgc(),    efsignsgd(), onebit(),     signsgd(), signum(),
-                               int8(),     int8s(),  fp8e4m3(),   fp8e5m2(),    natural(), qsgd(),
-                               terngrad(), randk(),  powersgd(),  thc()};
+  static const std::array rows{none(),    packed(),    bf16(),     bf16packed(), fp16(),     topk(),    threshk(),
+                               dgc(),     efsignsgd(), onebit(),   signsgd(),    signum(),   int8(),    int6(),
+                               int5(),    int4(),      int3(),     int2(),       int8s(),    fp8e4m3(), fp8e5m2(),
+                               natural(), qsgd(),      terngrad(), randk(),      powersgd(), thc()};
   return rows;
 }
 

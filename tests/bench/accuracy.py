@@ -31,8 +31,8 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 from support.shaped import Bench, plans, save  # noqa: E402
 
 SUMMED = 50  # steps whose mean loss is looked at
-LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int8s", "fp8e4m3", "fp8e5m2",
-         "natural", "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
+LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int6", "int5", "int4", "int3", "int2",
+         "int8s", "fp8e4m3", "fp8e5m2", "natural", "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
 # A task's program, steps by ranks, metric, flags that some compressors need, and those that it can not have.
 TASKS = {
     "fashion": {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234}, "metric": "accuracy", "unit": "%",

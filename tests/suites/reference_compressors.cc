@@ -167,6 +167,19 @@ BlockCodes integers(size_t block, int levels, bool random) {
               }};
 }
 
+// The nearest ones, in units that are rounded up to 16 bits.
+BlockCodes integers_of_few_bits(size_t block, int bits) {
+  const int levels = (1 << (bits - 1)) - 1;
+  BlockCodes codes = integers(block, levels, false);
+  codes.unit = [levels](float norm) {
+    const float unit = norm / static_cast<float>(levels);
+    if (unit == 0) return unit;
+    const auto place = std::ldexp(1.0, std::max(std::ilogb(unit), -126) - 7);
+    return static_cast<float>(std::ceil(unit / place) * place);
+  };
+  return codes;
+}
+
 BlockCodes qsgd(int bits) {
   BlockCodes codes = integers(128, (1 << (bits - 1)) - 1, true);
   codes.euclidean = true;
@@ -353,6 +366,9 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "onebit") return sides(p, scale, block);
   if (spec.name == "signsgd" || spec.name == "signum") return votes(p, scale);
   if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
+  if (spec.name.size() == 4 && spec.name.starts_with("int") && spec.name[3] >= '2' && spec.name[3] <= '6') {
+    return block_codes(integers_of_few_bits(block, spec.name[3] - '0'), p, job);
+  }
   if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
   if (spec.name == "terngrad") return block_codes(integers(block, 1, true), p, job);
   if (spec.name == "qsgd") return block_codes(qsgd(static_cast<int>(spec.parameter)), p, job);

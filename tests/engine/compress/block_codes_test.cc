@@ -27,16 +27,17 @@ std::vector<float> decode_one(const compress::Compressor& compressor, const Payl
 TEST(BlockCodes, payload_size_is_header_units_and_codes) {
   const struct {
     std::string spec;
-    size_t block, bits;
-  } members[] = {{"int8:64", 64, 8},          {"int8s:192", 192, 8}, {"fp8e4m3:128", 128, 8},
-                 {"fp8e5m2:65536", 65536, 8}, {"natural", 1024, 8},  {"terngrad:256", 256, 2},
-                 {"qsgd:1", 128, 1},          {"qsgd:3", 128, 3},    {"qsgd:8", 128, 8}};
-  for (const auto& [spec, block, bits] : members) {
+    size_t block, bits, unit_bytes = 4;
+  } members[] = {{"int4:64", 64, 4, 2}, {"int3:256", 256, 3, 2},  {"int2:128", 128, 2, 2}, {"int6", 64, 6, 2},
+                 {"int8:64", 64, 8},    {"int8s:192", 192, 8},    {"fp8e4m3:128", 128, 8}, {"fp8e5m2:65536", 65536, 8},
+                 {"natural", 1024, 8},  {"terngrad:256", 256, 2}, {"qsgd:1", 128, 1},      {"qsgd:3", 128, 3},
+                 {"qsgd:8", 128, 8}};
+  for (const auto& [spec, block, bits, unit_bytes] : members) {
     const auto compressor = make(spec);
     for (size_t n : {0, 1, 63, 64, 65, 1000, 100001}) {
       const size_t codes = bits == 8 ? n : (n + 63) / 64 * 8 * bits;
       EXPECT_EQ(compressor->payload_bytes(static_cast<int64_t>(n)),
-                static_cast<int64_t>(16 + section((n + block - 1) / block * 4) + section(codes)))
+                static_cast<int64_t>(16 + section((n + block - 1) / block * unit_bytes) + section(codes)))
           << spec;
     }
   }
@@ -54,6 +55,38 @@ TEST(BlockCodes, int8_sends_the_nearest_of_255_integers) {
   EXPECT_EQ(encoded.payload[32 + 64], 0);
   EXPECT_FLOAT_EQ(encoded.residual_next[2], 0.8F);
   EXPECT_EQ(encoded.residual_next[4], -1.0F);
+}
+
+// So that no element is beyond the largest code; what that loses is in the residual.
+TEST(BlockCodes, integers_of_few_bits_have_units_of_16_bits_that_are_rounded_up) {
+  const auto compressor = make("int4:64");
+  std::vector<float> gradient(66, 0.0F);
+  gradient[0] = 7 * 0x1.01p0F, gradient[1] = -gradient[0], gradient[2] = 3.5F, gradient[64] = -7 * 0x1.02p-3F;
+  const Encoded encoded = encode(*compressor, {.gradient = gradient});
+  uint16_t units[2];
+  std::memcpy(units, encoded.payload.data() + 16, sizeof units);
+  EXPECT_EQ(std::bit_cast<float>(uint32_t{units[0]} << 16), 0x1.02p0F);
+  EXPECT_EQ(std::bit_cast<float>(uint32_t{units[1]} << 16), 0x1.02p-3F);
+  const std::vector<float> decoded = decode_one(*compressor, encoded.payload, gradient.size());
+  EXPECT_EQ(decoded[0], 7 * 0x1.02p0F);
+  EXPECT_EQ(decoded[1], -7 * 0x1.02p0F);
+  EXPECT_EQ(decoded[2], 3 * 0x1.02p0F);  // 3.5 / 0x1.02p0 is below 3.5
+  EXPECT_EQ(decoded[64], gradient[64]);
+  for (size_t i = 0; i < gradient.size(); ++i) EXPECT_FLOAT_EQ(encoded.residual_next[i], gradient[i] - decoded[i]) << i;
+}
+
+TEST(BlockCodes, a_unit_of_16_bits_that_no_encoder_sends_is_rejected) {
+  const auto compressor = make("int3:64");
+  const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, 1000)}).payload;
+  for (const uint16_t bits : {0x7f80, 0x7fc0, 0xff80, 0x8000, 0xbf80}) {
+    for (size_t block = 0; block < 16; ++block) {
+      Payload payload = good;
+      std::memcpy(payload.data() + 16 + block * 2, &bits, sizeof bits);
+      const auto result = decode(*compressor, {.payloads = {good, payload}, .n = 1000});
+      ASSERT_FALSE(result.ok()) << bits;
+      EXPECT_THAT(result.error().message, testing::HasSubstr("payload 1 of 2: scale " + std::to_string(block) + " is"));
+    }
+  }
 }
 
 // Bit b of element i is bit i % 64 of word b of its group.
@@ -129,6 +162,25 @@ TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word)
   }
 }
 
+// With all bits of an element set, wherever it is.
+TEST(BlockCodes, a_code_of_few_bits_that_no_encoder_sends_is_rejected) {
+  constexpr size_t kElements = 64 * 9 + 5;
+  for (const int bits : {2, 3, 4, 5, 6}) {
+    const auto compressor = make("int" + std::to_string(bits));
+    const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
+    const size_t codes_at = 16 + section(10 * 2);
+    for (size_t element = 0; element < kElements; element += 13) {
+      Payload payload = good;
+      for (int bit = 0; bit < bits; ++bit) {
+        payload[codes_at + (element / 64 * bits + bit) * 8 + element % 64 / 8] |= 1 << element % 8;
+      }
+      const auto result = decode(*compressor, {.payloads = {good, good, payload}, .n = kElements});
+      ASSERT_FALSE(result.ok()) << bits << " bits, element " << element;
+      EXPECT_EQ(result.error().message, "payload 2 of 3: a code is larger than any that is sent");
+    }
+  }
+}
+
 TEST(BlockCodes, padding_is_zero_and_is_not_read) {
   for (const char* spec : {"int8:64", "natural", "terngrad:64", "qsgd:3"}) {
     const auto compressor = make(spec);
@@ -166,6 +218,19 @@ TEST(BlockCodes, integers_miss_no_more_than_their_bound) {
       const std::vector<float> p = make_data(kind, block);
       EXPECT_LE(missed_share("int8:" + std::to_string(block), p), bound);
       EXPECT_LE(missed_share("int8s:" + std::to_string(block), p), bound);
+    }
+  }
+}
+
+TEST(BlockCodes, integers_of_few_bits_miss_no_more_than_their_bound) {
+  for (const int bits : {2, 3, 4, 5, 6}) {
+    const double levels = (1 << (bits - 1)) - 1;
+    for (const size_t block : {64, 256}) {
+      const double bound = 1.016 * static_cast<double>(block) / (4 * levels * levels);
+      for (const Data kind : {Data::normal, Data::layered, Data::sparse, Data::constant}) {
+        const std::string spec = "int" + std::to_string(bits) + ":" + std::to_string(block);
+        EXPECT_LE(missed_share(spec, make_data(kind, block), /*steps=*/1), bound) << spec;
+      }
     }
   }
 }
