@@ -6,8 +6,8 @@
 //
 //   int8      255 integers, the nearest one. Error feedback. Misses at most block / (4 * 127^2) of the squared norm.
 //   int2, int3, int4, int5, int6
-//             2^BITS - 1 integers, the nearest one, of small blocks with units of 16 bits. Error feedback. Misses at most
-//             1.016 block / (4 * (2^(BITS - 1) - 1)^2) of the squared norm.
+//             2^BITS - 1 integers, the nearest one, of small blocks with units of 16 bits. Error feedback. Misses at
+//             most 1.016 block / (4 * (2^(BITS - 1) - 1)^2) of the squared norm.
 //   int8s     255 integers, rounded at random; unbiased, variance at most the same share. No error feedback.
 //   qsgd      QSGD (Alistarh et al., NeurIPS 2017) with s = 2^(bits - 1) - 1 levels and buckets of 128; unbiased,
 //             variance at most min(128 / s^2, sqrt(128) / s). With 1 bit, levels are plus and minus the norm and
@@ -20,9 +20,9 @@
 //   fp8e4m3, fp8e5m2  8-bit floating-point numbers that end at 448 and 57344. Error feedback.
 //
 // Payload: header (count = blocks), the units of blocks, codes. Bytes moved per element: encode reads 4 and writes
-// bits / 8 and its share of the unit, with error feedback 4 more are read and 4 written; decode writes 4 and reads the payloads.
-// Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 128 elements, alone a quarter of what
-// memory takes (bench compress_host, rows "draws").
+// bits / 8 and its share of the unit, with error feedback 4 more are read and 4 written; decode writes 4 and reads the
+// payloads. Random ones draw by Philox besides: 7 rounds of 6 instructions of 512 bits for 128 elements, alone a
+// quarter of what memory takes (bench compress_host, rows "draws").
 //
 // Accuracy: tests/bench/results/README.md.
 #include "engine/compress/block_codes_kernels.h"

@@ -109,8 +109,8 @@ HWY_INLINE void write_codes(const Codes codes, const EncodeRun run, float unit, 
 template <class Codes>
 bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget to) {
   const Codes codes(format.bits);
-  const auto bits = static_cast<size_t>(format.bits);
-  Output<uint8_t> out(to.codes, to.stream);
+  const auto bits = static_cast<size_t>(format.stored_bits());
+  Output<uint8_t> out(to.codes, to.stream && to.stream_codes);
   Output<float> errors(run.residual_next, to.stream && !run.add_to_residual_next);
   RandomTile<> randoms(to.random);
   HWY_ALIGN uint8_t unpacked[kTile];
@@ -130,7 +130,7 @@ bool encode_run(const CodeFormat format, const EncodeRun run, const CodeTarget t
       }
     });
     if (bits < 8) pack_planes(unpacked, count, format.bits, place);
-    out.finish_tile(static_cast<size_t>(code_bytes(count, format.bits)));
+    out.finish_tile(static_cast<size_t>(code_bytes(count, format.stored_bits())));
     errors.finish_tile(count);
   };
   bool finite = true;
@@ -268,6 +268,7 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
   SumOutput out(run.out, run.stream, run.block);
   const size_t whole = tile_of(run.payloads.size());
   HWY_ALIGN uint8_t unpacked[kAtOnce][kMostOfTile];
+  const int bits = format.stored_bits();
   size_t bad = run.payloads.size();
   for (size_t begin = 0; begin < run.n; begin += whole) {
     const size_t count = std::min(whole, run.n - begin);
@@ -278,16 +279,16 @@ size_t decode_run(const CodeFormat format, const CodeDecode run) {
       for (size_t p = 0; p < payloads.size(); ++p) {
         const std::byte* const payload = payloads[p].data();
         parts.units[p] = payload + run.units_at;
-        parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * format.bits;
-        const auto tile_bytes = static_cast<size_t>(code_bytes(static_cast<int64_t>(whole), format.bits));
-        for (size_t line = 0; format.bits < 8 && line < tile_bytes; line += 64) {
+        parts.codes[p] = reinterpret_cast<const uint8_t*>(payload + run.codes_at) + begin / 8 * bits;
+        const auto tile_bytes = static_cast<size_t>(code_bytes(static_cast<int64_t>(whole), bits));
+        for (size_t line = 0; bits < 8 && line < tile_bytes; line += 64) {
           hwy::Prefetch(parts.codes[p] + 2 * tile_bytes + line);  // of others those who add them do
         }
-        if (format.bits < Codes::kBits) {
-          unpack_planes(parts.codes[p], count, format.bits, unpacked[p]);
+        if (bits < Codes::kBits) {
+          unpack_planes(parts.codes[p], count, bits, unpacked[p]);
           parts.codes[p] = unpacked[p];
         } else if (Codes::kBits < 8 && count < whole) {  // what reads planes reads those of a whole tile
-          std::memcpy(unpacked[p], parts.codes[p], code_bytes(count, format.bits));
+          std::memcpy(unpacked[p], parts.codes[p], code_bytes(count, bits));
           parts.codes[p] = unpacked[p];
         }
       }
@@ -326,7 +327,8 @@ bool encode_any(const CodeFormat& format, const EncodeRun& run, const CodeTarget
 size_t decode_any(const CodeFormat& format, const CodeDecode& run) {
   switch (format.codes) {
     case CodeFormat::Codes::nearest:
-      return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Nearest>(format, run);
+      return format.stored_bits() == Ternary::kBits ? decode_run<Ternary>(format, run)
+                                                    : decode_run<Nearest>(format, run);
     case CodeFormat::Codes::stochastic:
       return format.bits == Ternary::kBits ? decode_run<Ternary>(format, run) : decode_run<Stochastic>(format, run);
     case CodeFormat::Codes::e4m3: return decode_run<E4M3>(format, run);

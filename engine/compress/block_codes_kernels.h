@@ -5,8 +5,8 @@
 // over a run of blocks. Internal to engine/compress.
 //
 // A block's unit is what its elements are divided by, and it is the scale that is sent: as fp32, or as the next larger
-// bfloat16, by which elements are divided then. Codes of 8 bits are bytes,
-// codes of fewer bits lie in planes (planes-inl.h).
+// bfloat16, by which elements are divided then. Codes of 8 bits are bytes; codes of fewer bits are, too, or lie in
+// planes (planes-inl.h).
 #pragma once
 
 #include <cstddef>
@@ -29,6 +29,9 @@ struct CodeFormat {
   enum class Norm : uint8_t { largest, euclidean } norm = Norm::largest;
   int bits = 8;
   enum class Unit : uint8_t { f32, bf16 } unit = Unit::f32;
+  bool planes = true;  // codes of fewer than 8 bits lie in planes
+
+  int stored_bits() const { return planes ? bits : 8; }
 };
 
 constexpr int64_t unit_bytes(CodeFormat::Unit unit) { return unit == CodeFormat::Unit::f32 ? 4 : 2; }
@@ -44,7 +47,8 @@ struct CodeTarget {
   std::byte* units;  // one for each block
   uint8_t* codes;
   size_t block;
-  bool stream;
+  bool stream;               // results that are large go past the caches
+  bool stream_codes = true;  // ... codes among them
 };
 
 // Returns whether all units and what codes make of them are finite. A unit that is not is written as zero; so is one

@@ -31,15 +31,20 @@ CompressorRow fp8e5m2();
 CompressorRow natural();
 CompressorRow terngrad();
 CompressorRow qsgd();
-CompressorRow powersgd();  // powersgd.cc
-CompressorRow randk();     // randk.cc
-CompressorRow thc();       // thc.cc
+CompressorRow int8packed();  // int_packed.cc
+CompressorRow int4packed();  // int_packed.cc
+CompressorRow int3packed();  // int_packed.cc
+CompressorRow int2packed();  // int_packed.cc
+CompressorRow powersgd();    // powersgd.cc
+CompressorRow randk();       // randk.cc
+CompressorRow thc();         // thc.cc
 
 std::span<const CompressorRow> compressor_table() {
-  static const std::array rows{none(),    packed(),    bf16(),     bf16packed(), fp16(),     topk(),    threshk(),
-                               dgc(),     efsignsgd(), onebit(),   signsgd(),    signum(),   int8(),    int6(),
-                               int5(),    int4(),      int3(),     int2(),       int8s(),    fp8e4m3(), fp8e5m2(),
-                               natural(), qsgd(),      terngrad(), randk(),      powersgd(), thc()};
+  static const std::array rows{
+      none(),      packed(),  bf16(),       bf16packed(), fp16(),       topk(),       threshk(), dgc(),
+      efsignsgd(), onebit(),  signsgd(),    signum(),     int8(),       int6(),       int5(),    int4(),
+      int3(),      int2(),    int8packed(), int4packed(), int3packed(), int2packed(), int8s(),   fp8e4m3(),
+      fp8e5m2(),   natural(), qsgd(),       terngrad(),   randk(),      powersgd(),   thc()};
   return rows;
 }
 

@@ -366,7 +366,7 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   if (spec.name == "onebit") return sides(p, scale, block);
   if (spec.name == "signsgd" || spec.name == "signum") return votes(p, scale);
   if (spec.name == "int8") return block_codes(integers(block, 127, false), p, job);
-  if (spec.name.size() == 4 && spec.name.starts_with("int") && spec.name[3] >= '2' && spec.name[3] <= '6') {
+  if (spec.name.starts_with("int") && spec.name != "int8s") {
     return block_codes(integers_of_few_bits(block, spec.name[3] - '0'), p, job);
   }
   if (spec.name == "int8s") return block_codes(integers(block, 127, true), p, job);
