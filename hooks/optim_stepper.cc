@@ -38,6 +38,7 @@ void for_parameters(const std::vector<torch::optim::Optimizer*>& optimizers, Bod
 struct Known {
   std::string momentum;
   bool takes_sparse = false;
+  core::OptimizerFamily family = core::OptimizerFamily::adaptive;
 };
 
 Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
@@ -48,7 +49,10 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
   // Where there is weight decay, the parameters would be added to the gradient.
   if (dynamic_cast<const SGD*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const SGDOptions&>(options);
-    return {named("momentum", of.momentum()), of.weight_decay() == 0};
+    // What is derived from it may do something else to gradients.
+    const bool is_sgd = typeid(optimizer) == typeid(SGD);
+    return {named("momentum", of.momentum()), of.weight_decay() == 0,
+            is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive};
   }
   if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) {
     return {"", static_cast<const AdagradOptions&>(options).weight_decay() == 0};
@@ -118,6 +122,7 @@ std::vector<Stepper::Group> OptimStepper::groups() const {
       groups.push_back({.name = std::to_string(i) + ", group " + std::to_string(g),
                         .parameters = own[g].params(),
                         .momentum = std::move(known.momentum),
+                        .family = known.family,
                         .takes_sparse = known.takes_sparse});
     }
   }

@@ -202,19 +202,12 @@ Status read_config(const std::string& path, std::map<std::string, Found>& found)
   return {};
 }
 
-// The codecs that fidelity and allow-list admit.
+// The codecs that the allow-list has, which the fidelity has to admit.
 Status choose_codecs(Draft& draft) {
   const core::TraitsTable known = compress::known_traits();
   Settings& settings = draft.settings;
+  if (!draft.compressors) return {};  // it depends on the optimizer
   settings.codecs = {core::parse_compressor("none", known).value()};
-  if (!draft.compressors) {
-    for (const core::CompressorTraits& traits : known) {
-      if (traits.in_default_list && traits.fidelity <= settings.fidelity && traits.name != "none") {
-        settings.codecs.push_back({std::string(traits.name), traits.parameter_default});
-      }
-    }
-    return {};
-  }
   std::string_view rest = *draft.compressors;
   while (!rest.empty()) {
     const std::string_view word = rest.substr(0, rest.find(','));

@@ -20,7 +20,7 @@ namespace gradtune {
 
 struct Settings {
   core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs;  // admitted, "none" first
+  std::vector<core::CompressorSpec> codecs;  // admitted, "none" first; empty: the fidelity's default list
   std::optional<double> error_budget;        // none: by what is seen
   int64_t lossy_after = 0;
   std::string policy = "auto";

@@ -12,6 +12,7 @@
 #include <exception>
 #include <utility>
 
+#include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/shared_state.h"
 #include "policies/space/baseline.h"
@@ -40,6 +41,9 @@ Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& war
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
     check_parameters(*stepper, *model);
+    if (settings.codecs.empty()) {
+      settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
+    }
     check_momentum(*stepper, settings.codecs);
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings);
   } catch (const std::exception& caught) {

@@ -34,6 +34,13 @@ void check_parameters(const Stepper& stepper, const Model& model) {
   }
 }
 
+core::OptimizerFamily family_of(const Stepper& stepper) {
+  const std::vector<Stepper::Group> groups = stepper.groups();
+  const bool is_sgd = std::ranges::all_of(
+      groups, [](const Stepper::Group& group) { return group.family == core::OptimizerFamily::sgd; });
+  return is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive;
+}
+
 void check_momentum(const Stepper& stepper, std::span<const core::CompressorSpec> codecs) {
   const core::TraitsTable known = compress::known_traits();
   const auto replaces = std::find_if(codecs.begin(), codecs.end(), [&](const core::CompressorSpec& codec) {

@@ -31,7 +31,8 @@ class Stepper {
   struct Group {
     std::string name;  // for people, the same on all ranks: "0, group 1" is the second group of the first optimizer
     std::vector<torch::Tensor> parameters;
-    std::string momentum;       // for people, such as "momentum 0.9", "beta1 0.9"; empty: none, or none is known
+    std::string momentum;  // for people, such as "momentum 0.9", "beta1 0.9"; empty: none, or none is known
+    core::OptimizerFamily family = core::OptimizerFamily::adaptive;
     bool takes_sparse = false;  // with options as they are: a step takes sparse gradients, and does not throw for them
   };
 
@@ -76,6 +77,9 @@ class Stepper {
 // Throws for a parameter that is stepped twice, or that requires a gradient and is not the model's (it would differ
 // between ranks).
 void check_parameters(const Stepper& stepper, const Model& model);
+
+// That of all groups; adaptive where they differ, as that bears less.
+core::OptimizerFamily family_of(const Stepper& stepper);
 
 // A compressor that has the optimizer's momentum inside (DGC) is refused where a group has momentum as well: it would
 // count twice. Throws.

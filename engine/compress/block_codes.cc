@@ -141,11 +141,11 @@ constexpr core::HostWork host_work(const Member& member) {
 
 template <const Member& member>
 CompressorRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter,
-                  bool in_default_list = false) {
+                  core::Listed listed = core::Listed::never) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = in_default_list,
+                     .listed = listed,
                      .summable = false,
                      .error_feedback = error_feedback,
                      .parameter_name = parameter.name,
@@ -164,7 +164,7 @@ CompressorRow row(std::string_view name, std::string_view summary, bool error_fe
 }  // namespace
 
 CompressorRow int8() {
-  return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), /*in_default_list=*/true);
+  return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), core::Listed::always);
 }
 
 CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
@@ -188,7 +188,8 @@ CompressorRow fp8e5m2() {
 CompressorRow natural() { return row<kNatural>("natural", "powers of two, rounded at random", false, {}); }
 
 CompressorRow terngrad() {
-  return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256));
+  return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256),
+                        core::Listed::for_sgd);
 }
 
 CompressorRow qsgd() {

@@ -84,11 +84,11 @@ int64_t payload_bytes(const core::CompressorSpec& /*spec*/, const core::Extent& 
 }
 
 template <core::DType wire>
-CompressorRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, bool in_default_list) {
+CompressorRow row(std::string_view name, std::string_view summary, core::Fidelity fidelity, core::Listed listed) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = fidelity,
-                     .in_default_list = in_default_list,
+                     .listed = listed,
                      .summable = true,
                      .error_feedback = false,
                      .parameter_name = "",
@@ -99,17 +99,20 @@ CompressorRow row(std::string_view name, std::string_view summary, core::Fidelit
 
 }  // namespace
 
-CompressorRow none() { return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, true); }
+CompressorRow none() {
+  return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, core::Listed::always);
+}
 
 // The default 16-bit form: as wide a range as fp32, so that nothing overflows.
 CompressorRow bf16() {
-  return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision", core::Fidelity::half, true);
+  return row<core::DType::bf16>("bf16", "rounded to bfloat16, 8 bits of precision", core::Fidelity::half,
+                                core::Listed::always);
 }
 
 // Eight times as precise, but gradients above 65504 may overflow (which is seen, and skips the step): to be asked for.
 CompressorRow fp16() {
-  CompressorRow made =
-      row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half, false);
+  CompressorRow made = row<core::DType::f16>("fp16", "rounded to float16, 11 bits of precision", core::Fidelity::half,
+                                             core::Listed::never);
   made.traits.narrow = true;
   return made;
 }

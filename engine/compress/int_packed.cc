@@ -205,7 +205,7 @@ CompressorRow row(std::string_view name, std::string_view summary, double usual_
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = false,
+                     .listed = core::Listed::never,
                      .summable = false,
                      .error_feedback = true,
                      .parameter_name = "block",

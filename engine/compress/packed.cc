@@ -185,7 +185,7 @@ CompressorRow row(std::string_view name, std::string_view summary, core::Fidelit
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = fidelity,
-                     .in_default_list = true,
+                     .listed = core::Listed::always,
                      .summable = false,
                      .error_feedback = false,
                      .parameter_name = "",

@@ -337,7 +337,7 @@ CompressorRow powersgd() {
   return {.traits = {.name = "powersgd",
                      .summary = "matrices as products of narrow ones, of this rank",
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = false,
+                     .listed = core::Listed::for_sgd,
                      .summable = true,
                      .error_feedback = true,
                      .parameter_name = "rank",

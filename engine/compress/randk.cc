@@ -217,7 +217,7 @@ CompressorRow randk() {
   return {.traits = {.name = "randk",
                      .summary = "this share of all elements, drawn at random",
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = false,
+                     .listed = core::Listed::never,
                      .summable = true,
                      .error_feedback = true,
                      .parameter_name = "density",

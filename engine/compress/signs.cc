@@ -117,7 +117,7 @@ CompressorRow row(std::string_view name, std::string_view summary, bool error_fe
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
-                     .in_default_list = false,
+                     .listed = core::Listed::never,
                      .summable = false,
                      .error_feedback = error_feedback,
                      .parameter_name = has_parameter ? "block" : "",

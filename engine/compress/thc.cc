@@ -181,7 +181,7 @@ CompressorRow thc() {
           .name = "thc",
           .summary = "integers of rotated blocks, in as many levels, whose sum fits a byte",
           .fidelity = core::Fidelity::lossy,
-          .in_default_list = false,
+          .listed = core::Listed::never,
           .summable = true,
           .error_feedback = true,
           .parameter_name = "levels",

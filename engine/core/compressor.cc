@@ -52,6 +52,16 @@ std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t be
   return within;
 }
 
+std::vector<CompressorSpec> default_list(Fidelity fidelity, OptimizerFamily family, TraitsTable known) {
+  std::vector<CompressorSpec> list;
+  for (const CompressorTraits& traits : known) {
+    const bool is_listed =
+        traits.listed == Listed::always || (traits.listed == Listed::for_sgd && family == OptimizerFamily::sgd);
+    if (is_listed && traits.fidelity <= fidelity) list.push_back({std::string(traits.name), traits.parameter_default});
+  }
+  return list;
+}
+
 int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec) {
   return traits.most_ranks == nullptr ? std::numeric_limits<int>::max() : traits.most_ranks(spec);
 }

@@ -23,6 +23,15 @@ enum class Fidelity : uint8_t { exact, half, lossy };
 std::string_view to_string(Fidelity fidelity);
 Result<Fidelity> parse_fidelity(std::string_view text);  // "exact" | "half" | "lossy"
 
+// What optimizers make of gradients, which decides what compression a training bears: moves in proportion to them or to
+// their running mean (SGD), or moves that are divided by what past gradients were (Adam and its relatives, and whatever
+// is not known to be SGD).
+enum class OptimizerFamily : uint8_t { sgd, adaptive };
+
+// In whose jobs a compressor is used at its fidelity without being named: where our accuracy table admits it
+// (tests/bench/results/README.md).
+enum class Listed : uint8_t { never, for_sgd, always };
+
 // A compressor with its parameter as users write it: "bf16", "topk:0.01", "efsignsgd:64".
 struct CompressorSpec {
   std::string name;
@@ -72,10 +81,10 @@ struct CompressorTraits {
   std::string_view name;
   std::string_view summary;  // one line for users
 
-  Fidelity fidelity;     // the least fidelity that admits it
-  bool in_default_list;  // used at that fidelity without being named (decided by our accuracy table)
-  bool summable;         // payloads may be added by a collective; otherwise they are gathered and decoded
-  bool error_feedback;   // the encoding error is kept in the residual and sent later
+  Fidelity fidelity;    // the least fidelity that admits it
+  Listed listed;        // without being named
+  bool summable;        // payloads may be added by a collective; otherwise they are gathered and decoded
+  bool error_feedback;  // the encoding error is kept in the residual and sent later
 
   // The one parameter, if any: `parameter_name` is empty for a compressor without. A step > 0 says that it is a
   // multiple of that.
@@ -115,6 +124,9 @@ struct CompressorTraits {
 
 // All compressors that there are, in a table that outlives whoever looks at it.
 using TraitsTable = std::span<const CompressorTraits>;
+
+// The default list of a fidelity: those of the known ones, with their default parameters, "none" first.
+std::vector<CompressorSpec> default_list(Fidelity fidelity, OptimizerFamily family, TraitsTable known);
 
 // INT_MAX where there is no limit.
 int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec);

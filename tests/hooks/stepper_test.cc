@@ -177,7 +177,23 @@ TEST(Stepper, GroupsSayWhatTheyAre) {
     EXPECT_TRUE(groups[2].parameters.at(0).is_same(parameters[1]));
     EXPECT_EQ(groups[0].momentum, kind.momentum);
     EXPECT_EQ(groups[0].takes_sparse, kind.takes_sparse);
+    const bool is_sgd = std::string(kind.name).starts_with("SGD");
+    EXPECT_EQ(groups[0].family, is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive) << kind.name;
   }
+}
+
+// Of several optimizers the list that bears less; one that is derived from SGD may divide gradients by anything.
+TEST(Stepper, TheFamilyIsSgdWhereAllAre) {
+  struct Derived : torch::optim::SGD {
+    using SGD::SGD;
+  };
+  const auto parameters = [] { return std::vector<torch::Tensor>{torch::zeros({2}, torch::requires_grad())}; };
+  torch::optim::SGD a(parameters(), 0.1), b(parameters(), 0.2);
+  torch::optim::Adam adam(parameters());
+  Derived derived(parameters(), torch::optim::SGDOptions(0.1));
+  EXPECT_EQ(family_of(OptimStepper({&a, &b})), core::OptimizerFamily::sgd);
+  EXPECT_EQ(family_of(OptimStepper({&a, &adam})), core::OptimizerFamily::adaptive);
+  EXPECT_EQ(family_of(OptimStepper({&derived})), core::OptimizerFamily::adaptive);
 }
 
 TEST(Stepper, WhatTakesSparseGradientsIsSteppedWithThem) {

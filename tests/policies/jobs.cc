@@ -32,7 +32,7 @@ std::vector<core::CompressorTraits> make_traits() {
     return core::CompressorTraits{.name = name,
                                   .summary = name,
                                   .fidelity = fidelity,
-                                  .in_default_list = true,
+                                  .listed = core::Listed::always,
                                   .summable = summable,
                                   .error_feedback = !summable,
                                   .parameter_name = "",

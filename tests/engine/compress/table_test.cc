@@ -26,15 +26,22 @@ TEST(Table, none_is_first_and_names_are_distinct) {
 }
 
 TEST(Table, what_each_fidelity_uses_without_being_asked) {
-  std::vector<std::string_view> exact, half, lossy;
-  for (const core::CompressorTraits& traits : known_traits()) {
-    if (!traits.in_default_list) continue;
-    auto& list = traits.fidelity == Fidelity::exact ? exact : traits.fidelity == Fidelity::half ? half : lossy;
-    list.push_back(traits.name);
+  const auto list = [](Fidelity fidelity, core::OptimizerFamily family) {
+    std::vector<std::string> names;
+    for (const CompressorSpec& spec : core::default_list(fidelity, family, known_traits())) {
+      names.push_back(core::to_string(spec));
+    }
+    return names;
+  };
+  using Family = core::OptimizerFamily;
+  using testing::ElementsAre;
+  for (const Family family : {Family::sgd, Family::adaptive}) {
+    EXPECT_THAT(list(Fidelity::exact, family), ElementsAre("none", "packed"));
+    EXPECT_THAT(list(Fidelity::half, family), ElementsAre("none", "packed", "bf16", "bf16packed"));
   }
-  EXPECT_THAT(exact, testing::ElementsAre("none", "packed"));
-  EXPECT_THAT(half, testing::ElementsAre("bf16", "bf16packed"));
-  EXPECT_THAT(lossy, testing::ElementsAre("int8"));
+  EXPECT_THAT(list(Fidelity::lossy, Family::adaptive), ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256"));
+  EXPECT_THAT(list(Fidelity::lossy, Family::sgd),
+              ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "terngrad:256", "powersgd:4"));
 }
 
 TEST(Table, defaults_are_allowed_and_survive_printing) {

@@ -63,7 +63,7 @@ Knowledge with_matrices(core::GradientTable table) {
     all.push_back({.name = "narrow",
                    .summary = "",
                    .fidelity = Fidelity::lossy,
-                   .in_default_list = false,
+                   .listed = core::Listed::never,
                    .summable = true,
                    .error_feedback = true,
                    .parameter_name = "",
