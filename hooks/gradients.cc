@@ -63,8 +63,11 @@ class Gradients::Hook final : public torch::autograd::FunctionPostHook {
   Hook(Gradients& gradients, size_t registered) : gradients_(gradients), registered_(registered) {}
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
                                             const torch::autograd::variable_list&) override {
-    gradients_.ready_(gradients_.position_of_[registered_]);
+    gradients_.calls_.ready(gradients_.position_of_[registered_]);
     return outputs;
+  }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& /*args*/) const override {
+    gradients_.calls_.compiled();
   }
 
   // Of another wrap on that parameter; null where there is none.
@@ -88,7 +91,8 @@ std::vector<int64_t> gradient_strides(const torch::Tensor& parameter) {
              : torch::empty_like(parameter, torch::MemoryFormat::Contiguous).strides().vec();
 }
 
-Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings) : owner_(owner), warnings_(warnings) {
+Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival)
+    : owner_(owner), warnings_(warnings), arrival_(arrival) {
   std::vector<Extent> extents;
   bool any = false;
   for (const NamedTensor& parameter : model.parameters()) {
@@ -109,7 +113,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings) 
     }
     table_.tensors.push_back(
         {.name = name, .shape = tensor.sizes().vec(), .numel = tensor.numel(), .dtype = dtype_of(tensor, name)});
-    parameters_.push_back({.tensor = tensor, .slot = {}, .accumulator = {}});
+    parameters_.push_back({.tensor = tensor, .slot = {}, .given = {}, .accumulator = {}});
     extents.push_back(extent_of(parameter));
   }
   if (!any) refuse("the module has no parameter that requires a gradient");
@@ -117,7 +121,10 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings) 
   std::reverse(table_.tensors.begin(), table_.tensors.end());
   std::reverse(parameters_.begin(), parameters_.end());
   position_of_.resize(parameters_.size());
-  for (size_t p = 0; p < parameters_.size(); ++p) position_of_[p] = static_cast<int32_t>(p);
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    position_of_[p] = static_cast<int32_t>(p);
+    registered_[parameters_[p].tensor.unsafeGetTensorImpl()] = p;
+  }
   allocate();
 }
 
@@ -180,7 +187,7 @@ void Gradients::lay(const std::vector<int32_t>& order) {
   allocate();
   for (size_t p = 0; p < order.size(); ++p) {
     Parameter& parameter = parameters_[p];
-    torch::Tensor& gradient = parameter.tensor.mutable_grad();
+    torch::Tensor& gradient = gradient_of(parameter);
     if (gradient.defined() && gradient.data_ptr() == old_parameters[static_cast<size_t>(order[p])].slot.data_ptr()) {
       parameter.slot.copy_(gradient);
       gradient = parameter.slot;
@@ -190,13 +197,13 @@ void Gradients::lay(const std::vector<int32_t>& order) {
 
 const std::function<core::Status()>* Gradients::alarm_before() const {
   const Gradients* before = parameters_.empty() ? nullptr : Hook::other_on(parameters_.front().tensor);
-  return before == nullptr || before == this ? nullptr : &before->alarm_;
+  return before == nullptr || before == this ? nullptr : &before->calls_.alarm;
 }
 
-void Gradients::set_hooks(std::function<void(int32_t)> ready, std::function<core::Status()> alarm) {
-  ready_ = std::move(ready);
-  alarm_ = std::move(alarm);
+void Gradients::set_hooks(Calls calls) {
+  calls_ = std::move(calls);
   // In the order of registration, as the arena may have been laid before.
+  if (arrival_ == Arrival::handed_over) return;
   for (size_t i = 0; i < position_of_.size(); ++i) {
     Parameter& parameter = parameters_[static_cast<size_t>(position_of_[i])];
     if (Gradients* before = Hook::other_on(parameter.tensor)) before->end();
@@ -205,9 +212,23 @@ void Gradients::set_hooks(std::function<void(int32_t)> ready, std::function<core
   }
 }
 
+core::Status Gradients::check_hooked() const {
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    const Parameter& parameter = parameters_[p];
+    const bool is_hooked = arrival_ == Arrival::handed_over ||
+                           torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) == parameter.accumulator;
+    if (is_hooked && parameter.tensor.sizes() == parameter.slot.sizes()) continue;
+    return core::Error{core::Error::Code::invalid,
+                       "gradtune: parameter " + table_.tensors[p].name +
+                           " was moved, converted or replaced since wrap; wrap the optimizer after the model is where "
+                           "it is trained"};
+  }
+  return {};
+}
+
 bool Gradients::adopt(int32_t position) {
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+  torch::Tensor& gradient = gradient_of(parameter);
   const torch::NoGradGuard no_grad;
   if (!gradient.defined()) {
     parameter.slot.zero_();
@@ -235,8 +256,8 @@ bool Gradients::adopt(int32_t position) {
 }
 
 torch::Tensor Gradients::adopt_later(int32_t position) {
-  const Parameter& parameter = parameters_[static_cast<size_t>(position)];
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  torch::Tensor& gradient = gradient_of(parameter);
   const bool lies_alike =
       gradient.defined() && gradient.layout() == torch::kStrided && gradient.device().is_cpu() &&
       gradient.scalar_type() == parameter.slot.scalar_type() && gradient.sizes() == parameter.slot.sizes() &&
@@ -248,7 +269,35 @@ torch::Tensor Gradients::adopt_later(int32_t position) {
   return std::exchange(gradient, parameter.slot);
 }
 
-void Gradients::forget(int32_t position) { parameters_[static_cast<size_t>(position)].tensor.mutable_grad().reset(); }
+void Gradients::forget(int32_t position) {
+  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  if (arrival_ == Arrival::handed_over) parameter.slot.zero_();  // who collected it knows, and expects a tensor
+  gradient_of(parameter).reset();
+}
+
+torch::Tensor& Gradients::gradient_of(Parameter& parameter) const {
+  return arrival_ == Arrival::hooks ? parameter.tensor.mutable_grad() : parameter.given;
+}
+
+Gradients::Parameter* Gradients::find(const torch::Tensor& parameter) {
+  const auto found = registered_.find(parameter.unsafeGetTensorImpl());
+  return found == registered_.end() ? nullptr : &parameters_[static_cast<size_t>(position_of_[found->second])];
+}
+
+int32_t Gradients::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) {
+  Parameter* const found = find(parameter);
+  if (found == nullptr) return -1;
+  found->given = std::move(gradient);
+  return static_cast<int32_t>(found - parameters_.data());
+}
+
+void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
+  Parameter* const found = find(parameter);
+  if (found == nullptr) return;
+  const torch::NoGradGuard no_grad;
+  gradient.copy_(found->slot);
+  found->given.reset();
+}
 
 // Their versions do not tell: optimizers write by way of data().
 uint64_t Gradients::sample() const {

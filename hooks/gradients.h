@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
@@ -27,12 +28,18 @@ namespace gradtune {
 // The strides that a parameter's gradient has: its own where they are dense (channels_last), else row-major.
 std::vector<int64_t> gradient_strides(const torch::Tensor& parameter);
 
+// How a session comes to the gradients of a backward pass.
+enum class Arrival : uint8_t {
+  hooks,        // its own, of autograd
+  handed_over,  // somebody else collects them, and gives them to Session::hand_over
+};
+
 class Gradients {
  public:
   // Collects the model's parameters that require gradients and have elements, in the reverse of their registration
   // (what backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that
   // another wrap has which still lives, unless it is one with the same `owner`: that one ends when the hooks are set.
-  Gradients(const Model& model, const void* owner, Warnings& warnings);
+  Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival = Arrival::hooks);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -45,15 +52,31 @@ class Gradients {
   // defined keep their values.
   void lay(const std::vector<int32_t>& order);
 
-  // Calls `ready(position)` on the thread that runs backward, each time a gradient was accumulated. `alarm` is what a
-  // newer wrap of the same optimizer asks while it waits for others, which may not have been wrapped again.
-  void set_hooks(std::function<void(int32_t position)> ready, std::function<core::Status()> alarm);
+  struct Calls {
+    // On the thread that runs backward, each time a gradient was accumulated.
+    std::function<void(int32_t position)> ready;
+    // What a newer wrap of the same optimizer asks while it waits for others, which may not have been wrapped again.
+    std::function<core::Status()> alarm;
+    // A backward pass that autograd is about to compile, in which hooks would not run: throws.
+    std::function<void()> compiled;
+  };
+  void set_hooks(Calls calls);
+
+  // An error that names a parameter whose hook is gone: it was moved or converted since, which makes autograd forget
+  // it, or has another shape. Other memory of the same kind is no change (`p.data = ...`, model.to(the same device)).
+  // Allocates nothing.
+  core::Status check_hooked() const;
 
   // Of the wrap with the same owner that these will end; null where there is none.
   const std::function<core::Status()>* alarm_before() const;
 
   // Whether the same optimizer was wrapped again since: then hooks and gradients are the other wrap's.
   bool ended() const { return ended_; }
+
+  // Where gradients are handed over: takes one, and returns its position; -1 where it is none of the table's.
+  int32_t hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
+  // Where they are handed over: copies the average to where it came from, and forgets that tensor.
+  void give_back(const torch::Tensor& parameter, torch::Tensor& gradient);
 
   // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot
   // when there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
@@ -74,22 +97,26 @@ class Gradients {
   struct Parameter {
     torch::Tensor tensor;
     torch::Tensor slot;                                  // the gradient, over the arena
+    torch::Tensor given;                                 // that was handed over
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
   };
   void allocate();
   void end();
+  torch::Tensor& gradient_of(Parameter& parameter) const;
+  Parameter* find(const torch::Tensor& parameter);
 
   const void* const owner_;
   Warnings& warnings_;
+  const Arrival arrival_;
   bool ended_ = false;
   core::GradientTable table_;
   std::vector<Parameter> parameters_;                          // by position
   std::vector<int32_t> position_of_;                           // by order of registration, which hooks know
+  std::unordered_map<const void*, size_t> registered_;         // where gradients are handed over
   std::array<std::shared_ptr<exec::AlignedBytes>, 3> arenas_;  // also of the tensors over them, which users may keep
   std::array<int64_t, 3> arena_numel_{};
-  std::function<void(int32_t)> ready_;
-  std::function<core::Status()> alarm_;
+  Calls calls_;
 };
 
 }  // namespace gradtune

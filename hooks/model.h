@@ -2,28 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What is trained, as a session sees it: named parameters and buffers, and whether they are still those of before.
-// Whoever holds them implements it: module_model.h for torch::nn::Module. Who updates the parameters is a Stepper
-// (stepper.h).
+// Whoever holds them implements it: module_model.h for torch::nn::Module, trained_lists.h for lists that another
+// language gives. Who updates the parameters is a Stepper (stepper.h).
 //
 // The session that owns it calls it, on the thread that trains: the lists at set-up, drop_gradients() when a user's
 // zero_grad() asks for it, buffer_layout() when a backward pass begins, and all but that once around each update. Where
 // it throws, or check_unchanged() returns an error, training ends on all ranks with that message.
 #pragma once
 
-#include <torch/types.h>
-
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "engine/core/result.h"
+#include "hooks/named_tensors.h"
 
 namespace gradtune {
-
-struct NamedTensor {
-  std::string name;
-  torch::Tensor tensor;
-};
 
 class Model {
  public:
@@ -37,9 +30,10 @@ class Model {
   // called the next time: they may change their shape or dtype, and have other values after every forward pass.
   virtual const std::vector<NamedTensor>& buffers() const = 0;
 
-  // An error that names what was added, removed, replaced, unfrozen, moved or converted since then, and would differ
-  // between ranks or have a gradient that nobody sees. Before every update: where nothing changed it allocates nothing.
-  virtual core::Status check_unchanged() const = 0;
+  // An error that names what was added, removed, replaced or unfrozen since then, and would differ between ranks.
+  // Before every update: where nothing changed it allocates nothing. That gradients still have their hooks is not asked
+  // here (gradients.h).
+  virtual core::Status check_unchanged() = 0;
 
   // Drops the gradients of all parameters that were trainable when it was made.
   virtual void drop_gradients() const = 0;

@@ -23,23 +23,17 @@ class ModuleModel final : public Model {
   // In order of registration. What is registered under several names stands under the first.
   const std::vector<NamedTensor>& parameters() const override { return parameters_; }
   const std::vector<NamedTensor>& buffers() const override { return buffers_; }
-  core::Status check_unchanged() const override;
+  core::Status check_unchanged() override;
   void drop_gradients() const override;
-  uint64_t buffer_layout() override;
+  uint64_t buffer_layout() override { return layout_.of(buffers_); }
 
  private:
-  struct Kept {  // of a parameter
-    const void* storage;
-    bool trainable;
-  };
-
   const torch::nn::Module& module_;
   const bool with_buffers_;
   std::vector<NamedTensor> parameters_, buffers_;
-  std::vector<Kept> kept_;
-  uint64_t registered_ = 0;     // hash of all tensors that the module and those inside of it hold
-  std::vector<int64_t> sizes_;  // of all buffers, with their dtypes, one behind the other
-  uint64_t buffer_layout_ = 0;
+  std::vector<bool> trainable_;  // by parameter, when it was made
+  uint64_t registered_ = 0;      // hash of all tensors that the module and those inside of it hold
+  LayoutHash layout_;
 };
 
 }  // namespace gradtune

@@ -37,6 +37,7 @@ void for_parameters(const std::vector<torch::optim::Optimizer*>& optimizers, Bod
 // What gradtune knows of the optimizers of LibTorch; of others nothing.
 struct Known {
   std::string momentum;
+  std::vector<std::pair<std::string, std::string>> options;
   bool takes_sparse = false;
   core::OptimizerFamily family = core::OptimizerFamily::adaptive;
 };
@@ -46,26 +47,53 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
   const auto named = [](const char* name, double value) {
     return value == 0 ? std::string() : std::string(name) + " " + c10::str(value);
   };
+  const auto text = [](auto value) { return c10::str(value); };
   // Where there is weight decay, the parameters would be added to the gradient.
   if (dynamic_cast<const SGD*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const SGDOptions&>(options);
     // What is derived from it may do something else to gradients.
     const bool is_sgd = typeid(optimizer) == typeid(SGD);
-    return {named("momentum", of.momentum()), of.weight_decay() == 0,
+    return {named("momentum", of.momentum()),
+            {{"lr", text(of.lr())},
+             {"momentum", text(of.momentum())},
+             {"dampening", text(of.dampening())},
+             {"weight_decay", text(of.weight_decay())},
+             {"nesterov", text(of.nesterov())}},
+            of.weight_decay() == 0,
             is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive};
   }
   if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) {
-    return {"", static_cast<const AdagradOptions&>(options).weight_decay() == 0};
+    const auto& of = static_cast<const AdagradOptions&>(options);
+    return {"",
+            {{"lr", text(of.lr())},
+             {"lr_decay", text(of.lr_decay())},
+             {"weight_decay", text(of.weight_decay())},
+             {"eps", text(of.eps())}},
+            of.weight_decay() == 0};
   }
   if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) {
-    return {named("momentum", static_cast<const RMSpropOptions&>(options).momentum()), false};
+    const auto& of = static_cast<const RMSpropOptions&>(options);
+    return {named("momentum", of.momentum()),
+            {{"lr", text(of.lr())},
+             {"alpha", text(of.alpha())},
+             {"eps", text(of.eps())},
+             {"weight_decay", text(of.weight_decay())},
+             {"momentum", text(of.momentum())},
+             {"centered", text(of.centered())}},
+            false};
   }
-  if (dynamic_cast<const Adam*>(&optimizer) != nullptr) {
-    return {named("beta1", std::get<0>(static_cast<const AdamOptions&>(options).betas())), false};
-  }
-  if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) {
-    return {named("beta1", std::get<0>(static_cast<const AdamWOptions&>(options).betas())), false};
-  }
+  const auto adam = [&](const auto& of) -> Known {
+    return {named("beta1", std::get<0>(of.betas())),
+            {{"lr", text(of.lr())},
+             {"beta1", text(std::get<0>(of.betas()))},
+             {"beta2", text(std::get<1>(of.betas()))},
+             {"eps", text(of.eps())},
+             {"weight_decay", text(of.weight_decay())},
+             {"amsgrad", text(of.amsgrad())}},
+            false};
+  };
+  if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return adam(static_cast<const AdamOptions&>(options));
+  if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) return adam(static_cast<const AdamWOptions&>(options));
   return {};
 }
 
@@ -123,13 +151,14 @@ std::vector<Stepper::Group> OptimStepper::groups() const {
                         .parameters = own[g].params(),
                         .momentum = std::move(known.momentum),
                         .family = known.family,
+                        .options = std::move(known.options),
                         .takes_sparse = known.takes_sparse});
     }
   }
   return groups;
 }
 
-core::Status OptimStepper::check_unchanged() const {
+core::Status OptimStepper::check_unchanged() {
   size_t at = 0;
   const torch::Tensor* other = nullptr;
   bool changed = false;

@@ -24,7 +24,7 @@ class OptimStepper final : public Stepper {
 
   const void* identity() const override { return optimizers_.front(); }
   std::vector<Group> groups() const override;
-  core::Status check_unchanged() const override;
+  core::Status check_unchanged() override;
   void step() override;
   core::Status can_be_split(bool has_closure) const override;
   std::unique_ptr<const GroupOptions> options() const override;

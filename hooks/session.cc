@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/session.h"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -45,7 +46,7 @@ Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& war
       settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
     }
     check_momentum(*stepper, settings.codecs);
-    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings);
+    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival);
   } catch (const std::exception& caught) {
     status = error_of(caught);
     settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
@@ -53,27 +54,37 @@ Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& war
 }
 
 Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
-                 std::unique_ptr<const core::Clock> clock)
+                 std::unique_ptr<const core::Clock> clock, std::shared_ptr<Front> front)
     : process_(::getpid()),
       exceptions_at_start_(std::uncaught_exceptions()),
       clock_(std::move(clock)),
-      warnings_(group->getRank()),
+      front_(std::move(front)),
+      warnings_(*front_, group->getRank()),
       job_(make, options, warnings_),
       settings_(job_.settings),
       // Throws where something of the job is missing.
       peers_(group, options, settings_.timeout_ms, *clock_, job_.status,
-             job_.gradients ? job_.gradients->alarm_before() : nullptr),
+             job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); }),
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return protocol_.control_word(finite); }),
       protocol_(executor_, peers_.rank(), settings_.error_budget, &tuner::read_candidate) {
   explained(Final::every_error, [this] { set_up(); });
-  gradients_.set_hooks([this](int32_t position) { on_ready(position); },
-                       [this, entered = false]() mutable {
-                         if (!std::exchange(entered, true)) peers_.enter(Call::wrap, protocol_.step());
-                         return peers_.alarm();
-                       });
+  gradients_.set_hooks({.ready = [this](int32_t position) { on_ready(position); },
+                        .alarm =
+                            [this, entered = false]() mutable {
+                              if (!std::exchange(entered, true)) peers_.enter(Call::wrap, protocol_.step());
+                              return peers_.alarm();
+                            },
+                        .compiled =
+                            [this] {
+                              front_->raise(core::Exception(
+                                  {core::Error::Code::invalid,
+                                   "gradtune: a backward pass under compiled autograd runs no hooks of gradients, so "
+                                   "that they would not be averaged; allowed is torch.compile of the model without "
+                                   "compiled autograd"}));
+                            }});
   step_began_ns_ = clock_->now_ns();
 }
 
@@ -102,8 +113,8 @@ void Session::set_up() {
   module_broadcast_.broadcast(job_.model->buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
-    driver_ =
-        std::make_unique<TunerDriver>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(), *clock_);
+    driver_ = std::make_unique<TunerDriver>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(),
+                                            *clock_, *front_);
     can_write = driver_->claim_journal();
   }
   peers_.must_succeed("write the journal", can_write);
@@ -202,6 +213,14 @@ void Session::explained(Final final, const std::function<void()>& body) {
   }
 }
 
+void Session::raised(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const core::Exception& error) {
+    front_->raise(error);
+  }
+}
+
 // --- backward --------------------------------------------------------------------------------------------------------
 
 void Session::on_ready(int32_t position) {
@@ -209,10 +228,17 @@ void Session::on_ready(int32_t position) {
     accumulated_ = true;
     return;
   }
-  explained(Final::every_error, [this, position] { take_ready(position); });
+  raised([&] { explained(Final::every_error, [this, position] { take_ready(position); }); });
 }
 
+void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) {
+  const int32_t position = gradients_.hand_over(parameter, std::move(gradient));
+  if (position >= 0) on_ready(position);
+}
+
+// The spans that profilers see are those in which gradtune works or waits on the thread that trains.
 void Session::take_ready(int32_t position) {
+  RECORD_USER_SCOPE("gradtune::gradient_ready");
   check_usable();
   if (!pass_.is_running()) begin_backward();
   if (!pass_.ready(position)) {
@@ -281,7 +307,12 @@ void Session::end_of_pass(PassEnd& end) {
   if (!pass_.is_running()) return;
   const bool is_inside = torch::autograd::get_current_node() != nullptr;
   if (is_inside && !pass_.is_whole()) return end.postpone();
-  explained(Final::every_error, [this] { finish_backward(); });
+  raised([&] {
+    explained(Final::every_error, [this] {
+      finish_backward();
+      if (averaged_) averaged_();
+    });
+  });
 }
 
 // A pass that does not come to its end has sent some of its gradients, and other ranks wait for the rest.
@@ -293,6 +324,7 @@ void Session::pass_was_left() {
 
 // The last thing of a backward pass, on the thread that called it.
 void Session::finish_backward() {
+  RECORD_USER_SCOPE("gradtune::finish_backward");
   if (!pass_.is_whole()) bring_missing();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   const int64_t finished_ns = clock_->now_ns();
@@ -416,6 +448,7 @@ void Session::begin_update() {
 }
 
 void Session::end_update() {
+  RECORD_USER_SCOPE("gradtune::end_update");
   check_between_passes();
   const bool averaged = pass_.state() == BackwardPass::State::averaged;
   if (!averaged && accumulated_) {
@@ -467,6 +500,7 @@ void Session::check_between_passes() {
 
 // What is trained is still what the ranks compared.
 void Session::check_unchanged() {
+  gradients_.check_hooked().value();
   job_.model->check_unchanged().value();
   job_.stepper->check_unchanged().value();
   if (pass_.state() != BackwardPass::State::averaged || job_.model->buffer_layout() == buffer_layout_) return;
@@ -480,6 +514,8 @@ void Session::fail(const core::Error& error) {
   note_failure(error);
   throw core::Exception(*failure_);
 }
+
+void Session::give_up(const std::string& why) { note_failure({core::Error::Code::invalid, why}); }
 
 void Session::note_failure(const core::Error& error) {
   if (!failure_) failure_ = core::Error{error.code, peers_.explain(error, protocol_.step())};

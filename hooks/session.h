@@ -22,6 +22,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/c10d/peers.h"
 #include "hooks/checkpoint.h"
+#include "hooks/front.h"
 #include "hooks/gradients.h"
 #include "hooks/model.h"
 #include "hooks/module_broadcast.h"
@@ -38,6 +39,7 @@ namespace gradtune {
 struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
+  Arrival arrival = Arrival::hooks;
 };
 
 class Session {
@@ -45,7 +47,8 @@ class Session {
   // `make` is called once, here. What it throws is told to all ranks, as all that keeps this one from being wrapped.
   using MakeTrained = std::function<Trained(const Settings& settings)>;
   Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
-          std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>());
+          std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>(),
+          std::shared_ptr<Front> front = std::make_shared<Console>());
   ~Session();
 
   void zero_grad();
@@ -54,6 +57,12 @@ class Session {
   // Around an update that the user's program runs, both by all ranks: before it, and after it if it did not throw.
   void begin_update();
   void end_update();
+  // Where gradients are handed over, on the thread that runs backward: one of the pass under way, laid out as
+  // gradient_strides() says; a parameter that the session does not know is left alone. At the end of the pass
+  // `averaged` is called, in which give_back() copies each average.
+  void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
+  void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) { gradients_.give_back(parameter, gradient); }
+  void on_averaged(std::function<void()> averaged) { averaged_ = std::move(averaged); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
   void exclude_step() { protocol_.exclude(); }
   void save(torch::serialize::OutputArchive& archive) const { job_.stepper->save(archive); }
@@ -64,6 +73,8 @@ class Session {
   Optimizer::Progress progress() const;
   Optimizer::Result result() const;
   std::string describe_in_force() const;  // the strategy of the next step, also while it is on trial
+  // Training on this rank ends for that reason: told to the other ranks at once, as what they end with.
+  void give_up(const std::string& why);
   // A process that was forked has this memory, but none of its threads and connections.
   bool is_of_this_process() const;
 
@@ -117,6 +128,8 @@ class Session {
   // other errors were told to all ranks already.
   enum class Final : uint8_t { every_error, between_ranks };
   void explained(Final final, const std::function<void()>& body);
+  // The same where autograd calls: what is thrown is what the program expects.
+  void raised(const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
   void note_failure(const core::Error& error);
   void check_usable() const;
@@ -127,6 +140,7 @@ class Session {
   const int process_;
   const int exceptions_at_start_;
   const std::unique_ptr<const core::Clock> clock_;
+  const std::shared_ptr<Front> front_;
   Warnings warnings_;
   Job job_;
   const Settings& settings_;
@@ -149,6 +163,7 @@ class Session {
   std::vector<uint8_t> used_;   // by position: this rank has a gradient
   uint64_t buffer_layout_ = 0;  // as the other ranks were told
   int64_t step_began_ns_ = 0;
+  std::function<void()> averaged_;
   double last_step_ms_ = 0;
   exec::StepTimes last_times_;
   const std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // null once it is gone

@@ -4,7 +4,6 @@
 // What a session saves, and how it goes on from that. Everything that was read is checked before anything is changed.
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -106,8 +105,8 @@ void Session::load_checkpoint(const std::string& folder) {
       start_again(read_resized(peers_, folder, manifest, gradients_.table()), /*committed=*/"");
     }
     if (peers_.rank() == 0 && !settings_.quiet) {
-      std::fprintf(stderr, "gradtune: checkpoint of step %ld loaded, tuning %s%s\n",
-                   static_cast<long>(protocol_.step()), why.empty() ? "goes on" : "starts again: ", why.c_str());
+      front_->say("gradtune: checkpoint of step " + std::to_string(protocol_.step()) + " loaded, tuning " +
+                  (why.empty() ? "goes on" : "starts again: " + why) + "\n");
     }
   });
   protocol_.exclude();

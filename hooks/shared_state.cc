@@ -50,6 +50,7 @@ std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {
     return found == groups.end() ? "none" : found->second;
   };
   std::vector<SharedThing> things;
+  for (const Stepper::Group& group : stepper.groups()) things.push_back({"optimizer " + group.name, group.options});
   for (const auto& [name, tensor] : model.parameters()) {
     things.push_back({"parameter " + name,
                       {{"shape", c10::str(tensor.sizes())},

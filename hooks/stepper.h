@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Who updates what is trained, as a session sees it: which parameters, in which groups; a step of all, or of a part of
-// them. Whoever knows the user's optimizers implements it: optim_stepper.h for torch::optim::Optimizer.
+// them. Whoever knows the user's optimizers implements it: optim_stepper.h for torch::optim::Optimizer, trained_lists.h
+// for those of another language.
 //
 // The session that owns it calls it, on the thread that trains: at set-up what it is, before every update
 // check_unchanged(), and step() where the session runs the update. It need not own the update: where the user's program
@@ -17,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/compressor.h"
@@ -33,6 +35,8 @@ class Stepper {
     std::vector<torch::Tensor> parameters;
     std::string momentum;  // for people, such as "momentum 0.9", "beta1 0.9"; empty: none, or none is known
     core::OptimizerFamily family = core::OptimizerFamily::adaptive;
+    // What must be alike on all ranks besides, by name: {"lr", "0.1"}. Of optimizers that are not known: none.
+    std::vector<std::pair<std::string, std::string>> options = {};
     bool takes_sparse = false;  // with options as they are: a step takes sparse gradients, and does not throw for them
   };
 
@@ -52,7 +56,7 @@ class Stepper {
 
   // An error when groups or parameters were added or removed since it was made: what is not the model's is not
   // averaged. Where nothing changed it allocates nothing.
-  virtual core::Status check_unchanged() const = 0;
+  virtual core::Status check_unchanged() = 0;
 
   // An update of all parameters that have a gradient.
   virtual void step() = 0;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <ctime>
 
 #include "policies/space/baseline.h"
@@ -26,10 +25,10 @@ bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe ||
 }  // namespace
 
 TunerDriver::TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
-                         const policies::Machine& machine, const core::Clock& clock)
-    : settings_(settings), seat_(seat), network_(network), machine_(machine) {
+                         const policies::Machine& machine, const core::Clock& clock, Front& front)
+    : settings_(settings), seat_(seat), network_(network), machine_(machine), front_(front) {
   if (settings.quiet) return;
-  progress_.emplace(tuner::Progress::on_standard_error(clock));
+  progress_.emplace([this](std::string_view text) { front_.say(text); }, front.is_terminal(), clock);
   progress_->start(settings.fidelity, settings.codecs, settings.policy);
 }
 
@@ -54,8 +53,8 @@ core::Status TunerDriver::claim_journal() {
   auto place = tuner::JournalPlace::claim(settings_.journal);
   if (!place) return place.error();
   if (place.value().path() != settings_.journal) {
-    std::fprintf(stderr, "gradtune: warning: another journal is being written to %s; this one goes to %s\n",
-                 settings_.journal.c_str(), place.value().path().c_str());
+    front_.warn("another journal is being written to " + settings_.journal + "; this one goes to " +
+                place.value().path());
   }
   journal_place_ = std::move(place).value();
   return {};
@@ -181,7 +180,7 @@ void TunerDriver::write(const std::string& journal_line) {
 }
 
 void TunerDriver::end_journal(const core::Error& why) {
-  std::fprintf(stderr, "gradtune: the journal ends here: %s\n", why.message.c_str());
+  front_.warn("the journal ends here: " + why.message);
   journal_.reset();
 }
 
@@ -194,7 +193,7 @@ void TunerDriver::finish() {
   }
   if (!journal_) return;
   if (const core::Status status = journal_->flush(); !status) {
-    std::fprintf(stderr, "gradtune: the journal is incomplete: %s\n", status.error().message.c_str());
+    front_.warn("the journal is incomplete: " + status.error().message);
   }
 }
 

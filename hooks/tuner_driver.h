@@ -13,6 +13,7 @@
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
+#include "hooks/front.h"
 #include "hooks/options.h"
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/replay_log.h"
@@ -25,8 +26,9 @@ namespace gradtune {
 
 class TunerDriver {
  public:
+  // The front must outlive it.
   TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
-              const policies::Machine& machine, const core::Clock& clock);
+              const policies::Machine& machine, const core::Clock& clock, Front& front);
 
   // Where one was asked for: its file, or why there can be none.
   core::Status claim_journal();
@@ -76,6 +78,7 @@ class TunerDriver {
   const core::Seat seat_;
   const std::string network_;
   const policies::Machine machine_;
+  Front& front_;
   tuner::Job job_;
   std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
   std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told

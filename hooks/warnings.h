@@ -1,13 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a user should know though training goes on: a line on standard error, each kind once.
+// What a user should know though training goes on: each kind once.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <string>
+
+#include "hooks/front.h"
 
 namespace gradtune {
 
@@ -15,16 +16,18 @@ class Warnings {
  public:
   enum class Kind : uint8_t { sparse_gradient, raw_step, step_without_average, count };
 
-  explicit Warnings(int rank) : rank_(rank) {}
+  // The front must outlive it.
+  Warnings(Front& front, int rank) : front_(front), rank_(rank) {}
 
   void once(Kind kind, const std::string& sentence) {
     bool& told = told_[static_cast<size_t>(kind)];
     if (told) return;
     told = true;
-    std::fprintf(stderr, "gradtune: warning: rank %d: %s\n", rank_, sentence.c_str());
+    front_.warn("rank " + std::to_string(rank_) + ": " + sentence);
   }
 
  private:
+  Front& front_;
   const int rank_;
   std::array<bool, static_cast<size_t>(Kind::count)> told_{};
 };

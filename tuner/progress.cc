@@ -3,7 +3,6 @@
 #include "tuner/progress.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -112,11 +111,6 @@ std::string unfinished_line(Stage stage, std::string_view label) {
 
 Progress::Progress(Write write, bool is_terminal, const core::Clock& clock)
     : write_(std::move(write)), is_terminal_(is_terminal), clock_(clock) {}
-
-Progress Progress::on_standard_error(const core::Clock& clock) {
-  const auto write = [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); };
-  return {write, ::isatty(STDERR_FILENO) == 1, clock};
-}
 
 void Progress::start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
                      std::string_view policy) {

@@ -40,9 +40,6 @@ class Progress {
   // `write` gets text to show at once; `is_terminal` says whether a carriage return takes the cursor back.
   Progress(Write write, bool is_terminal, const core::Clock& clock);
 
-  // To standard error, whatever it is.
-  static Progress on_standard_error(const core::Clock& clock);
-
   void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
   void step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
   void finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);

@@ -61,10 +61,12 @@ void must(core::Status status, const std::string& what) {
 }  // namespace
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-             const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before)
+             const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
+             std::function<core::Status()> interrupted)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
+      interrupted_(std::move(interrupted)),
       store_(own_store(group, timeout_ms)),
       roll_call_(store_, rank_, size_, timeout_ms),
       watch_(store_, rank_, size_) {
@@ -77,9 +79,11 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
     link_ = comm::make_paced_link({.bytes_per_second = mbit_per_second(*rate) * 125e3}, clock);
     network_ = "pacing,rate=" + *rate + "mbit";
   }
-  if (auto texts = roll_call_.await_all("wrap", "here",
-                                        alarm_before != nullptr ? *alarm_before : std::function<core::Status()>());
-      !texts) {
+  const auto wait_alarm = [&] {
+    if (core::Status go_on = interrupted_(); !go_on || alarm_before == nullptr) return go_on;
+    return (*alarm_before)();
+  };
+  if (auto texts = roll_call_.await_all("wrap", "here", wait_alarm); !texts) {
     roll_call_.sign_off("failed in wrap");
     throw core::Exception(texts.error());
   }

@@ -6,6 +6,7 @@
 // for collectives: they would interleave with the user's own in an order that differs between ranks.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,10 +25,12 @@ namespace gradtune {
 class Peers {
  public:
   // `mine`: whether this rank can take part; an error is told to the others and thrown. `alarm_before`: of a wrap that
-  // this one ends, asked while others are waited for; may be null.
-  Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
-        const core::Clock& clock, const core::Status& mine,
-        const std::function<core::Status()>* alarm_before = nullptr);
+  // this one ends, asked while others are waited for; may be null. `interrupted`: asked whenever this rank waits, on
+  // its own thread; an error of it ends the wait.
+  Peers(
+      const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
+      const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before = nullptr,
+      std::function<core::Status()> interrupted = [] { return core::Status(); });
   ~Peers();
 
   int rank() const { return rank_; }
@@ -56,9 +59,12 @@ class Peers {
   // This rank makes a call that all ranks make.
   void enter(Call call, int64_t step) { watch_.enter(call, step); }
 
-  // An error when another rank has told that it failed, or makes another call than this one. Never blocks: it is what
-  // was known a moment ago.
-  core::Status alarm() { return watch_.ask(); }
+  // An error when another rank has told that it failed, or makes another call than this one, or this rank is
+  // interrupted. Never blocks: it is what was known a moment ago.
+  core::Status alarm() {
+    if (core::Status go_on = interrupted_(); !go_on) return go_on;
+    return watch_.ask();
+  }
 
   // The message for an error of this rank at that step, with the peer that is suspected. Tells the others that this
   // rank failed; waits for theirs for a part of the time limit.
@@ -81,6 +87,7 @@ class Peers {
 
   const int rank_, size_;
   const int64_t timeout_ms_;
+  const std::function<core::Status()> interrupted_;
   c10::intrusive_ptr<c10d::Store> store_;  // with a prefix of this wrap
   RollCall roll_call_;
   Watch watch_;

@@ -144,7 +144,8 @@ class Training {
 inline core::GradientTable table_of_model() {
   auto model = make_mlp(1);
   torch::optim::SGD sgd(model->parameters(), 0.1);
-  Warnings warnings(0);
+  Console console;
+  Warnings warnings(console, 0);
   return Gradients(ModuleModel(*model, true), &sgd, warnings).table();
 }
 

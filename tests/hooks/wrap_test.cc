@@ -422,7 +422,8 @@ TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
     auto model = make_mlp(1);
     torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     if (rank.rank == 0) {
-      Warnings warnings(0);
+      Console console;
+      Warnings warnings(console, 0);
       core::GradientTable table = Gradients(ModuleModel(*model, true), &sgd, warnings).table();
       std::reverse(table.tensors.begin(), table.tensors.end());
       const core::Strategy strategy = core::uniform(core::cut(table, 4096, 8192, false), core::plain_all_reduce(), 2);

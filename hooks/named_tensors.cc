@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/named_tensors.h"
+
+#include <ATen/MemoryOverlap.h>
+
+#include <algorithm>
+#include <unordered_set>
+#include <utility>
+
+#include "engine/core/hash.h"
+
+namespace gradtune {
+namespace {
+
+core::Error invalid(const std::string& message) { return {core::Error::Code::invalid, "gradtune: " + message}; }
+
+// The first that only one of the lists has.
+const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& others) {
+  std::unordered_set<const void*> of_others;
+  for (const NamedTensor& other : others) of_others.insert(other.tensor.unsafeGetTensorImpl());
+  const auto found = std::ranges::find_if(
+      tensors, [&](const NamedTensor& each) { return !of_others.contains(each.tensor.unsafeGetTensorImpl()); });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+void check_sendable(std::string_view what, const std::vector<NamedTensor>& tensors) {
+  for (const auto& [name, tensor] : tensors) {
+    const auto refuse = [&](const std::string& why) {
+      throw core::Exception(invalid(std::string(what) + " " + name + " " + why));
+    };
+    if (tensor.layout() != torch::kStrided || tensor.is_nested() || tensor.is_quantized()) {
+      refuse("is not a dense tensor (sparse, sharded, nested or quantized ones are not served)");
+    }
+    if (!tensor.device().is_cpu()) {
+      refuse("is on " + tensor.device().str() + "; this build serves models on the CPU");
+    }
+    if (at::has_internal_overlap(tensor.unsafeGetTensorImpl()) == at::MemOverlap::Yes) {
+      refuse("has elements that share memory (expand()?), so that it can not be written; register a clone() of it");
+    }
+  }
+}
+
+std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors) {
+  std::unordered_set<const void*> seen;
+  std::erase_if(tensors, [&](const NamedTensor& each) {
+    return !each.tensor.defined() || !seen.insert(each.tensor.unsafeGetTensorImpl()).second;
+  });
+  return tensors;
+}
+
+core::Status check_same(std::string_view what, const std::vector<NamedTensor>& then,
+                        const std::vector<NamedTensor>& now) {
+  if (const NamedTensor* added = first_alone(now, then)) {
+    return invalid(std::string(what) + " " + added->name +
+                   " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after "
+                   "that");
+  }
+  if (const NamedTensor* gone = first_alone(then, now)) {
+    return invalid(std::string(what) + " " + gone->name +
+                   " was removed from the module since wrap; wrap again after that");
+  }
+  return {};
+}
+
+core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable) {
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (trainable[p] || !parameters[p].tensor.requires_grad()) continue;
+    return invalid("parameter " + parameters[p].name +
+                   " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after "
+                   "that");
+  }
+  return {};
+}
+
+void drop_gradients(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable) {
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    if (trainable[p]) parameters[p].tensor.mutable_grad().reset();
+  }
+}
+
+uint64_t LayoutHash::of(const std::vector<NamedTensor>& tensors) {
+  size_t at = 0;
+  bool changed = false;
+  const auto compare = [&](int64_t value) {
+    if (at == sizes_.size()) sizes_.push_back(-1);
+    changed = changed || sizes_[at] != value;
+    sizes_[at++] = value;
+  };
+  for (const NamedTensor& each : tensors) {
+    compare(static_cast<int64_t>(each.tensor.scalar_type()));
+    compare(each.tensor.dim());
+    for (const int64_t size : each.tensor.sizes()) compare(size);
+  }
+  changed = changed || at != sizes_.size();
+  if (!changed) return hash_;
+  sizes_.resize(at);
+  core::Hasher hasher;
+  for (const int64_t size : sizes_) hasher.add(static_cast<uint64_t>(size));
+  return hash_ = hasher.value();
+}
+
+}  // namespace gradtune

@@ -1,0 +1,51 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the models of any front have in common: named tensors that can be sent to other ranks, how two lists of them
+// differ, and a hash of their shapes. Leaves open where the lists come from.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/result.h"
+
+namespace gradtune {
+
+struct NamedTensor {
+  std::string name;
+  torch::Tensor tensor;
+};
+
+// Throws, with its name, for a tensor that can not be sent: one that is not dense, not on the CPU, or whose elements
+// share memory. `what`: "parameter" or "buffer".
+void check_sendable(std::string_view what, const std::vector<NamedTensor>& tensors);
+
+// What is there under several names stands under the first; undefined ones are left out.
+std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors);
+
+// An error that names the first tensor that only one of the lists has.
+core::Status check_same(std::string_view what, const std::vector<NamedTensor>& then,
+                        const std::vector<NamedTensor>& now);
+
+// An error that names a parameter that requires a gradient, and did not when `trainable` was made of the same list.
+core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable);
+
+// Of those that were trainable, also of what was frozen since.
+void drop_gradients(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable);
+
+// Hash of the shapes and dtypes of tensors. Where nothing changed since the last time it allocates nothing.
+class LayoutHash {
+ public:
+  uint64_t of(const std::vector<NamedTensor>& tensors);
+
+ private:
+  std::vector<int64_t> sizes_;  // of all, with their dtypes, one behind the other
+  uint64_t hash_ = 0;
+};
+
+}  // namespace gradtune
