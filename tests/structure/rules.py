@@ -6,7 +6,7 @@ import posixpath
 import re
 from pathlib import Path
 
-FOLDERS = {"engine", "examples", "hooks", "policies", "tests", "tuner"}
+FOLDERS = {"engine", "examples", "hooks", "policies", "python", "tests", "tuner"}
 GENERATED = {"build"}  # beside what starts with a dot, such as .git and .venv
 
 # What each folder may include of this project; itself always. A file belongs to the longest key that matches it, so a
@@ -26,17 +26,19 @@ MAY_INCLUDE = {
     "tuner/cli": ["tuner", "tuner/files", "policies", "engine"],
     "hooks/c10d": ["tuner", "policies", "engine", "gradtune"],
     "hooks": ["hooks/c10d", "tuner", "policies", "engine", "gradtune"],
+    "python": ["hooks", "hooks/c10d", "tuner", "policies", "engine", "gradtune"],
     "examples": ["gradtune"],
     "tests": ["engine", "policies", "tuner", "hooks", "gradtune", "examples"],
 }
 
 # Which folders may include a library, by the first part of the include; libraries not named here are for everybody.
-LIBTORCH_FOLDERS = ["hooks", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench"]
+LIBTORCH_FOLDERS = ["hooks", "python", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench"]
 LIBRARIES = {
     **dict.fromkeys(["torch", "ATen", "c10", "caffe2", "gloo"], LIBTORCH_FOLDERS),
     **dict.fromkeys(["tbb", "oneapi"], ["engine/compress", "engine/exec", "tests"]),
     "hwy": ["engine/compress", "tests"],
     **dict.fromkeys(["gtest", "gmock"], ["tests"]),
+    "pybind11": ["python"],
 }
 SOURCE_ONLY_LIBRARIES = {"fmt", "nlohmann"}  # their headers are heavy and their ABI is not ours to pass on
 
@@ -130,7 +132,7 @@ def spdx_heads(tree):
     for path, text in tree.files.items():
         name = path.split("/")[-1]
         is_script = text.startswith("#!")
-        is_code = name.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".sh", ".cmake", ".cmake.in")) or name == "CMakeLists.txt"
+        is_code = name.endswith((".h", ".cc", ".cu", ".cuh", ".py", ".pyi", ".sh", ".cmake", ".cmake.in")) or name == "CMakeLists.txt"
         head = text.splitlines()[:4]
         spdx = [re.sub(r"^(//|#) ", "", line) for line in head if "SPDX" in line]
         wanted = ["SPDX-FileCopyrightText: The gradtune authors", "SPDX-License-Identifier: Apache-2.0"]

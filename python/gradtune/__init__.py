@@ -1,0 +1,21 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Self-tuning gradient communication for data-parallel training.
+
+torch.distributed.init_process_group("gloo")
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+optimizer = gradtune.wrap(optimizer, model)          # in the place of DistributedDataParallel(model)
+for batch in loader:
+    optimizer.zero_grad()
+    loss(model, batch).backward()                    # gradients travel meanwhile, and are averages when it returns
+    optimizer.step()                                 # tunes while it trains
+print(optimizer.result())
+"""
+
+from ._errors import Error
+from ._load import VERSION as __version__
+from ._optimizer import Optimizer
+from ._results import Progress, Result
+from ._wrap import wrap
+
+__all__ = ["Error", "Optimizer", "Progress", "Result", "__version__", "wrap"]

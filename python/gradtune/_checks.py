@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""What only Python can tell that it can not be wrapped. Each refusal is by name, and before any collective."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ._errors import Error
+
+# Optimizers by the name of their class and what is wrong with them. By name, as some live in packages of their own.
+_OPTIMIZERS = {
+    "LBFGS": "it evaluates its closure several times and decides by the loss of one rank",
+    "ZeroRedundancyOptimizer": "it keeps a part of the parameters on each rank, and sends them itself",
+    "PostLocalSGDOptimizer": "it averages parameters itself",
+    "DeepSpeedZeroOptimizer": "it keeps a part of the gradients on each rank, and sends them itself",
+    "AcceleratedOptimizer": "it is a wrapper of accelerate; wrap the optimizer before accelerator.prepare()",
+    "FP16_Optimizer": "it has a communication of its own",
+    "LOMO": "it steps inside backward",
+    "AdaLomo": "it steps inside backward",
+}
+
+
+def refuse(sentence: str) -> None:
+    """Raises Error."""
+    raise Error(f"gradtune: {sentence}")
+
+
+def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raises Error for an optimizer that can not be served."""
+    for base in type(optimizer).__mro__:
+        if base.__name__ in _OPTIMIZERS:
+            refuse(
+                f"{type(optimizer).__name__} can not be wrapped: {_OPTIMIZERS[base.__name__]}; allowed are optimizers "
+                "that use the gradients of one backward pass, which every rank holds whole"
+            )
+    if any(p.is_sparse for group in optimizer.param_groups for p in group["params"]):
+        refuse("a parameter of the optimizer is sparse; gradients may be of dense parameters")
+    if type(optimizer).__name__ == "SparseAdam":
+        refuse(
+            "SparseAdam takes sparse gradients alone, and they are made dense to be averaged; allowed are "
+            "torch.optim.SGD, Adagrad or Adam, for the embeddings as well"
+        )
+
+
+def check_model(model: torch.nn.Module) -> None:
+    """Raises Error for a model that something else communicates for, or whose parameters are not there as a whole."""
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        where = f"the module {name}" if name else "the model"
+        if kind == "DistributedDataParallel":
+            refuse(
+                f"{where} is wrapped in DistributedDataParallel, which averages gradients as well; allowed is the model "
+                "itself (model.module)"
+            )
+        if kind in ("DataParallel", "FullyShardedDataParallel") or kind.startswith("FSDP"):
+            refuse(f"{where} is wrapped in {kind}, which gradtune does not serve; allowed is the model itself")
+    for name, parameter in model.named_parameters():
+        check_parameter(name, parameter)
+
+
+def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
+    """Raises Error, with its name, for one that is lazy, sharded, or steps itself."""
+    if is_lazy(parameter):
+        refuse(f"parameter {name} is lazy and has no shape yet; run one forward pass before wrap")
+    if is_traceable_wrapper_subclass(parameter) or is_traceable_wrapper_subclass(parameter.data):
+        refuse(
+            f"parameter {name} is a {type(parameter.data).__name__}: sharded or composite tensors (DTensor, FSDP2, "
+            "quantized ones) are not served; allowed are plain tensors, which every rank holds whole"
+        )
+    if getattr(parameter, "_post_accumulate_grad_hooks", None):
+        refuse(
+            f"parameter {name} has a post-accumulate-gradient hook, which may use the gradient before it is averaged "
+            "(an optimizer that steps inside backward?); remove it, or register it after wrap"
+        )

@@ -1,0 +1,222 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one call."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Literal, cast, overload
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from . import _gradtune
+from ._errors import Error
+from ._optimizer import Optimizer, Wrap
+from ._options import PathLike, Seconds, as_given
+from ._trained import Trained
+
+Fidelity = Literal["exact", "half", "lossy"]
+Policy = Literal["auto", "mergecomp", "espresso", "fixed", "exhaustive"]
+
+
+def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if group is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise Error(
+                "gradtune: torch.distributed is not initialised; call torch.distributed.init_process_group() before wrap"
+            )
+        return cast(dist.ProcessGroup, dist.group.WORLD)
+    if cast(object, group) is dist.GroupMember.NON_GROUP_MEMBER:
+        raise Error("gradtune: this rank is not in the group; allowed is a group that holds it")
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"gradtune: group is {group!r}; allowed is a torch.distributed.ProcessGroup")
+    return group
+
+
+def _check(optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"gradtune: the model is a {type(model).__name__}; allowed is a torch.nn.Module")
+    if not optimizers:
+        raise Error("gradtune: wrap needs at least one optimizer")
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"gradtune: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+        if isinstance(optimizer, Optimizer):
+            raise Error("gradtune: the optimizer is wrapped already; close() it first")
+        if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+            raise Error(
+                f"gradtune: {type(optimizer).__name__} is a wrapper around an optimizer and has no step hooks; wrap the "
+                "optimizer inside of it, before the other wrapper is made"
+            )
+    if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
+        raise Error("gradtune: an optimizer is in the list twice")
+
+
+def _attach(session: _gradtune.Session, ddp: DistributedDataParallel) -> None:
+    try:
+        session.attach(ddp.reducer, cast(dist.ProcessGroup, ddp.process_group))
+    except RuntimeError as error:
+        session.close(None)
+        why = str(error).partition("\n")[0]
+        raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
+
+
+@overload
+def wrap(
+    optimizer: torch.optim.Optimizer,
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    *,
+    fidelity: Fidelity | None = None,
+    compressors: Sequence[str] | None = None,
+    error_budget: float | None = None,
+    lossy_after: int | None = None,
+    policy: Policy | None = None,
+    strategy: PathLike | None = None,
+    tuning_budget: int | None = None,
+    tuning_share: float | None = None,
+    memory_budget: int | None = None,
+    host_threads: int | None = None,
+    timeout: Seconds | None = None,
+    journal: PathLike | None = None,
+    seed: int | None = None,
+    quiet: bool | None = None,
+    broadcast_buffers: bool | None = None,
+) -> Optimizer: ...
+
+
+@overload
+def wrap(
+    optimizer: Sequence[torch.optim.Optimizer],
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    *,
+    fidelity: Fidelity | None = None,
+    compressors: Sequence[str] | None = None,
+    error_budget: float | None = None,
+    lossy_after: int | None = None,
+    policy: Policy | None = None,
+    strategy: PathLike | None = None,
+    tuning_budget: int | None = None,
+    tuning_share: float | None = None,
+    memory_budget: int | None = None,
+    host_threads: int | None = None,
+    timeout: Seconds | None = None,
+    journal: PathLike | None = None,
+    seed: int | None = None,
+    quiet: bool | None = None,
+    broadcast_buffers: bool | None = None,
+) -> list[Optimizer]: ...
+
+
+def wrap(
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    model: torch.nn.Module,
+    group: dist.ProcessGroup | None = None,
+    *,
+    fidelity: Fidelity | None = None,
+    compressors: Sequence[str] | None = None,
+    error_budget: float | None = None,
+    lossy_after: int | None = None,
+    policy: Policy | None = None,
+    strategy: PathLike | None = None,
+    tuning_budget: int | None = None,
+    tuning_share: float | None = None,
+    memory_budget: int | None = None,
+    host_threads: int | None = None,
+    timeout: Seconds | None = None,
+    journal: PathLike | None = None,
+    seed: int | None = None,
+    quiet: bool | None = None,
+    broadcast_buffers: bool | None = None,
+) -> Optimizer | list[Optimizer]:
+    """Averages the model's gradients over the ranks of `group` while backward runs, and tunes how they travel.
+
+    Returns the same object, or the same objects of a sequence: the class becomes one that is both the optimizer's and
+    gradtune.Optimizer. What holds it already (learning-rate schedulers, GradScaler) goes on working, state_dict() is
+    that of the plain optimizer, and a copy or a pickle is a plain optimizer.
+
+    Collective: all ranks of `group` (None: the default process group) call it, with the same model and options, in the
+    place of DistributedDataParallel. Call it when the model is where it is trained, with all of its parameters known
+    and those to be frozen frozen, before or after torch.compile(model). Several optimizers of one model are one wrap;
+    each steps once in an update. Two models (a GAN) are two wraps.
+
+    Who must keep DistributedDataParallel gives it as the model: gradtune becomes its communication hook. Gradients then
+    are ready a bucket of DDP's at a time; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one for each tensor.
+    no_sync() is DDP's, and so are buffers. After close() DDP averages as it did before.
+
+    Parameters and buffers are those of rank 0 afterwards; buffers also after each step. Options, parameters, buffers
+    and hyper-parameters are compared over ranks before. Collectives run on groups of gradtune's own, made by way of the
+    store of `group`.
+
+    An option that is None is taken from the variable GRADTUNE_<NAME>, then from the JSON file that GRADTUNE_CONFIG
+    names, then it has its default.
+
+    Args:
+        fidelity: what tuning may change. "exact": fp32 sums, nothing lossy. "half" (default): also 16 bits on the wire.
+            "lossy": also compressors that lose, with error feedback.
+        compressors: allow-list, such as ["topk:0.02", "bf16"]; default: what the fidelity admits of the default list.
+        error_budget: largest one-step error of a compressed bucket, relative to its norm; default: 1.2 times what was
+            seen after the commit.
+        lossy_after: steps before any lossy compressor may run; default 0.
+        policy: who proposes strategies; default "auto".
+        strategy: file to start from, as export_strategy() wrote it.
+        tuning_budget: steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned, the
+            strategy of the file (or the baseline) is pinned.
+        tuning_share: the same as a share of time lost against the baseline; default 0.25.
+        memory_budget: bytes of residuals and payloads; default: no limit.
+        host_threads: threads that may compress beside the one that trains; default: cores minus one.
+        timeout: seconds, or a timedelta, that any communication may take; default 300.
+        journal: file (JSON lines) in which rank 0 writes every step, measurement and decision.
+        seed: of the tuner's random choices and of random compressors; default 0.
+        quiet: no progress on sys.stderr; default False.
+        broadcast_buffers: buffers are those of rank 0; False: they are each rank's own. Default True.
+
+    Raises:
+        Error: ranks that differ, and by name what can not be served: parameters that are sharded (DTensor, FSDP), lazy,
+            sparse, complex, on another device than the CPU or missing from the model; DistributedDataParallel around
+            a part of the model, or with a communication hook already; optimizers that evaluate their closure several times (LBFGS), that take sparse gradients alone
+            (SparseAdam) or that step inside backward; an optimizer that is wrapped already; torch.distributed that is
+            not initialised; an option's value. What one rank can not do the others are told at once.
+        TypeError: an argument of another type.
+    """
+    options = as_given(
+        {
+            "fidelity": fidelity,
+            "compressors": compressors,
+            "error_budget": error_budget,
+            "lossy_after": lossy_after,
+            "policy": policy,
+            "strategy": strategy,
+            "tuning_budget": tuning_budget,
+            "tuning_share": tuning_share,
+            "memory_budget": memory_budget,
+            "host_threads": host_threads,
+            "timeout": timeout,
+            "journal": journal,
+            "seed": seed,
+            "quiet": quiet,
+            "broadcast_buffers": broadcast_buffers,
+        }
+    )
+    one = not isinstance(optimizer, Sequence)
+    optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
+    _check(optimizers, model)
+    ddp = model if isinstance(model, DistributedDataParallel) else None
+    if ddp is not None:  # which broadcasts buffers itself
+        model, group = ddp.module, group or cast(dist.ProcessGroup, ddp.process_group)
+        options["broadcast_buffers"] = False
+    trained = Trained(optimizers, model)
+    arrival = _gradtune.Arrival.handed_over if ddp else _gradtune.Arrival.hooks
+    session = _gradtune.Session(trained, trained.count, _group(group), options, arrival)
+    if ddp is not None:
+        _attach(session, ddp)
+    made = Wrap(session, optimizers)
+    if ddp is not None:
+        made.ddp = weakref.ref(ddp)
+    made.attach(trained.watch())
+    wrapped = [cast(Optimizer, each) for each in optimizers]
+    return wrapped[0] if one else wrapped

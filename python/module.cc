@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The module gradtune._gradtune: what the package's Python calls. Its types are in _gradtune.pyi.
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "python/python_session.h"
+
+namespace gradtune {
+namespace {
+
+py::dict dict_of(const Optimizer::Progress& progress) {
+  using namespace py::literals;
+  return py::dict("step"_a = progress.step, "epoch"_a = progress.epoch, "stage"_a = progress.stage,
+                  "strategy"_a = progress.strategy, "nonfinite_steps"_a = progress.nonfinite_steps,
+                  "step_ms"_a = progress.step_ms, "encode_ms"_a = progress.encode_ms,
+                  "decode_ms"_a = progress.decode_ms, "wait_ms"_a = progress.wait_ms);
+}
+
+py::dict dict_of(const Optimizer::Result& result) {
+  using namespace py::literals;
+  return py::dict("decided"_a = result.decided, "committed"_a = result.committed, "baseline_ms"_a = result.baseline_ms,
+                  "committed_ms"_a = result.committed_ms, "predicted_ms"_a = result.predicted_ms,
+                  "gain"_a = result.gain, "gain_low"_a = result.gain_low, "gain_high"_a = result.gain_high,
+                  "steps"_a = result.steps, "cost_ms"_a = result.cost_ms, "cost_share"_a = result.cost_share,
+                  "first_commit"_a = result.first_commit, "strategy"_a = result.strategy,
+                  "description"_a = result.description, "fidelity"_a = result.fidelity);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_gradtune, module) {
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      if (thrown) std::rethrow_exception(thrown);
+    } catch (const core::Exception& error) {
+      set_python_error(error);
+    }
+  });
+
+  py::class_<RegistrationCount, std::shared_ptr<RegistrationCount>>(module, "RegistrationCount")
+      .def(py::init<>())
+      .def("add", [](RegistrationCount& count) { count.value.fetch_add(1, std::memory_order_relaxed); });
+
+  py::enum_<Arrival>(module, "Arrival").value("hooks", Arrival::hooks).value("handed_over", Arrival::handed_over);
+
+  py::class_<PythonSession>(module, "Session")
+      .def(py::init<py::object, std::shared_ptr<RegistrationCount>, const c10::intrusive_ptr<c10d::ProcessGroup>&,
+                    const py::dict&, Arrival>())
+      .def("attach", [](PythonSession& session, const std::shared_ptr<c10d::Reducer>& reducer,
+                        const c10::intrusive_ptr<c10d::ProcessGroup>& group) { session.attach(*reducer, group); })
+      .def("begin_update", &PythonSession::begin_update)
+      .def("end_update", &PythonSession::end_update)
+      .def("enter_no_sync", &PythonSession::enter_no_sync)
+      .def("leave_no_sync", &PythonSession::leave_no_sync)
+      .def("exclude_step", &PythonSession::exclude_step)
+      .def("export_strategy", &PythonSession::export_strategy)
+      .def("save_checkpoint", &PythonSession::save_checkpoint)
+      .def("load_checkpoint", &PythonSession::load_checkpoint)
+      .def("progress", [](PythonSession& session) { return dict_of(session.progress()); })
+      .def("result", [](PythonSession& session) { return dict_of(session.result()); })
+      .def("close", &PythonSession::close);
+}
+
+}  // namespace gradtune

@@ -1,0 +1,165 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "python/python_session.h"
+
+#include <pybind11/stl.h>
+
+#include <utility>
+
+namespace gradtune {
+namespace {
+
+template <typename T>
+void take(const py::dict& from, const char* name, std::optional<T>& into) {
+  if (from.contains(name)) into = from[name].cast<T>();
+}
+
+Options options_of(const py::dict& given) {
+  Options options;
+  take(given, "fidelity", options.fidelity);
+  take(given, "compressors", options.compressors);
+  take(given, "error_budget", options.error_budget);
+  take(given, "lossy_after", options.lossy_after);
+  take(given, "policy", options.policy);
+  take(given, "strategy", options.strategy);
+  take(given, "tuning_budget", options.tuning_budget);
+  take(given, "tuning_share", options.tuning_share);
+  take(given, "memory_budget", options.memory_budget);
+  take(given, "host_threads", options.host_threads);
+  take(given, "timeout", options.timeout);
+  take(given, "journal", options.journal);
+  take(given, "seed", options.seed);
+  take(given, "quiet", options.quiet);
+  take(given, "broadcast_buffers", options.broadcast_buffers);
+  return options;
+}
+
+}  // namespace
+
+PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
+                             const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options,
+                             Arrival arrival) {
+  const Options given = options_of(options);
+  const auto lists = std::make_shared<PythonLists>(std::move(source), std::move(count));
+  const auto make = [&](const Settings& settings) {
+    lists->check();
+    Trained trained;
+    trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers);
+    trained.stepper = std::make_unique<ListedStepper>(lists);
+    trained.arrival = arrival;
+    return trained;
+  };
+  std::optional<core::Exception> failed;
+  {
+    const py::gil_scoped_release release;
+    try {
+      session_ = std::make_unique<Session>(make, group, given, std::make_unique<const core::SteadyClock>(), front_);
+    } catch (const core::Exception& error) {
+      failed = error;
+    }
+  }
+  if (failed) front_->throw_to_python(*failed);
+  take_snapshot();
+}
+
+PythonSession::~PythonSession() { close(std::nullopt); }
+
+Session& PythonSession::open() const {
+  if (session_) return *session_;
+  throw core::Exception(
+      {core::Error::Code::invalid, "gradtune: the session was closed; wrap the optimizer again to go on with it"});
+}
+
+void PythonSession::run(const std::function<void(Session&)>& body) {
+  std::optional<core::Exception> failed;
+  {
+    const py::gil_scoped_release release;
+    try {
+      body(open());
+    } catch (const core::Exception& error) {
+      failed = error;
+    }
+  }
+  if (failed) front_->throw_to_python(*failed);
+}
+
+void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  bridge_ = DdpBridge::build(reducer, group, open());
+}
+
+void PythonSession::begin_update() {
+  run([](Session& session) { session.begin_update(); });
+}
+
+void PythonSession::end_update() {
+  run([this](Session& session) {
+    session.end_update();
+    trainer_ = std::this_thread::get_id();
+    constexpr std::chrono::milliseconds kEvery{50};
+    if (std::chrono::steady_clock::now() - snapshot_at_ >= kEvery) take_snapshot();
+  });
+}
+
+void PythonSession::leave_no_sync() {
+  if (session_) --*session_->no_sync();
+}
+
+void PythonSession::exclude_step() {
+  run([](Session& session) { session.exclude_step(); });
+}
+
+void PythonSession::export_strategy(const std::string& path) {
+  run([&](Session& session) { session.export_strategy(path); });
+}
+
+void PythonSession::save_checkpoint(const std::string& folder) {
+  run([&](Session& session) { session.save_checkpoint(folder); });
+}
+
+void PythonSession::load_checkpoint(const std::string& folder) {
+  run([&](Session& session) { session.load_checkpoint(folder); });
+}
+
+void PythonSession::take_snapshot() {
+  Optimizer::Progress progress = session_->progress();
+  Optimizer::Result result = session_->result();
+  const std::lock_guard lock(mutex_);
+  progress_ = std::move(progress);
+  result_ = std::move(result);
+  snapshot_at_ = std::chrono::steady_clock::now();
+}
+
+Optimizer::Progress PythonSession::progress() {
+  const py::gil_scoped_release release;
+  if (session_ && is_trainer()) return session_->progress();
+  const std::lock_guard lock(mutex_);
+  return progress_;
+}
+
+Optimizer::Result PythonSession::result() {
+  const py::gil_scoped_release release;
+  if (session_ && is_trainer()) return session_->result();
+  const std::lock_guard lock(mutex_);
+  return result_;
+}
+
+void PythonSession::close(const std::optional<std::string>& failure) {
+  if (!session_) return;
+  if (bridge_) bridge_->end();
+  const py::gil_scoped_release release;
+  std::unique_ptr<Session> session = std::move(session_);
+  if (!session->is_of_this_process()) {
+    static_cast<void>(session.release());
+    return;
+  }
+  Optimizer::Progress progress = session->progress();
+  Optimizer::Result result = session->result();
+  {
+    const std::lock_guard lock(mutex_);
+    progress_ = std::move(progress);
+    result_ = std::move(result);
+  }
+  if (failure) session->give_up(*failure);
+}
+
+}  // namespace gradtune

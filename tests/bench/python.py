@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a step takes from Python: plain, under PyTorch DDP, and under gradtune with its baseline pinned and while it tunes.
+
+usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] BUILD_FOLDER OUT.json
+
+All ways train in the same processes and take turns: in a round each does so many steps of its own model, of the same
+values. A row is the median over rounds of the round's median step; ratios are taken inside a round, their spread is
+their range. Ranks are on loopback, a thread each, at fidelity exact.
+
+tensors      100 layers with 16 x 16 weights and 16 biases: what a tensor costs
+resnet18     11.2 M parameters, 2 images of 32 x 32
+transformer  10 M parameters, 4 layers, 2 x 32 tokens
+
+`front`: what the step hooks take, which tell gradtune before and after an update; of one rank, so that nobody waits.
+"""
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import row, save  # noqa: E402
+
+GOAL = 0.95  # of DDP's step, pinned
+FRONT_GOAL_MS = 0.1
+WAYS = ("plain", "ddp", "pinned", "tuning")
+
+
+def make_tensors(torch):
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(16, 16) for _ in range(100))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = x + 0.01 * layer(x)
+            return x
+
+    return Layers(), lambda: torch.randn(4, 16)
+
+
+def make_resnet18(torch):
+    nn = torch.nn
+
+    class Block(nn.Module):
+        def __init__(self, inner, outer, stride):
+            super().__init__()
+            self.body = nn.Sequential(
+                nn.Conv2d(inner, outer, 3, stride, 1, bias=False), nn.BatchNorm2d(outer), nn.ReLU(),
+                nn.Conv2d(outer, outer, 3, 1, 1, bias=False), nn.BatchNorm2d(outer))
+            self.side = nn.Sequential() if inner == outer else nn.Sequential(
+                nn.Conv2d(inner, outer, 1, stride, bias=False), nn.BatchNorm2d(outer))
+
+        def forward(self, x):
+            return (self.body(x) + self.side(x)).relu()
+
+    widths = [64, 64, 64, 128, 128, 256, 256, 512, 512]
+    blocks = [Block(a, b, 1 if a == b else 2) for a, b in zip(widths, widths[1:])]
+    return nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(), *blocks,
+                         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)), lambda: torch.randn(2, 3, 32, 32)
+
+
+def make_transformer(torch):
+    nn = torch.nn
+    layers = [nn.TransformerEncoderLayer(384, 6, 1536, 0.0, batch_first=True) for _ in range(4)]
+    return nn.Sequential(nn.Embedding(8000, 384), *layers), lambda: torch.randint(8000, (2, 32))
+
+
+MODELS = {"tensors": make_tensors, "resnet18": make_resnet18, "transformer": make_transformer}
+
+
+def train_on_a_rank(name, rounds, steps):
+    """Prints the medians in ms, {way: [of each round]}, on rank 0."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    ways, hooks_ms = {}, []
+    for way in WAYS:
+        torch.manual_seed(1)
+        model, inputs = MODELS[name](torch)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+        forward = model
+        if way == "ddp":
+            forward = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        elif way != "plain":
+            gradtune.wrap(optimizer, model, fidelity="exact", quiet=True,
+                          tuning_budget=0 if way == "pinned" else None)
+        ways[way] = (forward, optimizer, inputs)
+    if dist.get_world_size() == 1:
+        time_hooks(ways["pinned"][1], hooks_ms)
+
+    def run(way, count):
+        forward, optimizer, inputs = ways[way]
+        took = []
+        for _ in range(count):
+            x = inputs()
+            began = time.perf_counter()
+            optimizer.zero_grad()
+            forward(x).float().square().mean().backward()
+            optimizer.step()
+            took.append(1e3 * (time.perf_counter() - began))
+        return statistics.median(took)
+
+    for way in WAYS:
+        run(way, 12)
+    hooks_ms.clear()
+    medians = {way: [] for way in WAYS}
+    for at in range(rounds):
+        for turn in range(len(WAYS)):
+            way = WAYS[(at + turn) % len(WAYS)]
+            medians[way].append(run(way, steps))
+    if dist.get_rank() == 0:
+        print("MEDIANS " + json.dumps({"ways": medians, "front": hooks_ms}), flush=True)
+    for _, optimizer, _ in ways.values():
+        if isinstance(optimizer, gradtune.Optimizer):
+            optimizer.close()
+    dist.destroy_process_group()
+
+
+def time_hooks(optimizer, took_ms):
+    """Each step hook of the optimizer tells how long it took; before and after an update together."""
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+
+    def timed(hook, is_first):
+        def call(*arguments):
+            began = time.perf_counter()
+            hook(*arguments)
+            took = 1e3 * (time.perf_counter() - began)
+            if is_first:
+                took_ms.append(took)
+            else:
+                took_ms[-1] += took
+        return call
+
+    for hooks in (before, after):
+        for key in list(hooks):
+            hooks[key] = timed(hooks[key], hooks is before)
+
+
+def start(python, name, size, rounds, steps):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [python, "-B", __file__, "--rank", name, str(rounds), str(steps)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={
+        **os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port)}) for rank in range(size)]
+    outputs = [process.communicate()[0] for process in processes]
+    if any(process.returncode for process in processes):
+        sys.exit(f"{name} on {size} ranks failed")
+    return json.loads(outputs[0].split("MEDIANS ", 1)[1])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("build", type=Path)
+    parser.add_argument("out", type=Path)
+    args = parser.parse_args()
+    rows = []
+    for name in args.models.split(","):
+        for size in (1, 2):
+            measured = start(sys.executable, name, size, args.rounds, args.steps)
+            ways = measured["ways"]
+            ddp = statistics.median(ways["ddp"])
+            for way in WAYS:
+                if way == "ddp":
+                    continue
+                ratios = [a / b for a, b in zip(ways[way], ways["ddp"])]
+                row(rows, f"{name}, {size} rank{'s' if size > 1 else ''}, {way}", statistics.median(ways[way]), ddp, ratios,
+                    GOAL if way == "pinned" else None)
+            if measured["front"]:
+                front = statistics.median(measured["front"])
+                row(rows, f"{name}, 1 rank, front", front, FRONT_GOAL_MS, [front / FRONT_GOAL_MS], 1.0)
+    save(args.out, rows)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        train_on_a_rank(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main()

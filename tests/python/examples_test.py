@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""The training programs of examples/python, on two ranks under torchrun. Those of a framework are left out where it is not
+installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import ranks
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+def torchrun(size: int, script: str, *arguments: str) -> str:
+    """What it printed, output and errors together."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+    command += ["--master-port", str(ranks.free_port()), str(EXAMPLES / script), *arguments]
+    ran = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if ran.returncode != 0:
+        raise AssertionError(f"{script} ended with {ran.returncode}:\n{ran.stdout}")
+    return ran.stdout
+
+
+def accuracies(output: str) -> dict[int, float]:
+    return {int(epoch): float(right) for epoch, right in re.findall(r"epoch (\d+): accuracy ([\d.]+) %", output)}
+
+
+class Examples(unittest.TestCase):
+    def test_train_with_and_without_gradtune(self) -> None:
+        ours = torchrun(2, "train.py", "--epochs", "2", "--fidelity", "exact", "--accumulate", "2")
+        ddp = torchrun(2, "train.py", "--epochs", "2", "--no-gradtune", "--accumulate", "2")
+        self.assertEqual(set(accuracies(ours)), {0, 1})
+        self.assertGreater(accuracies(ours)[1], 90)
+        self.assertEqual(accuracies(ours), accuracies(ddp))
+        self.assertIn("fidelity exact", ours)
+        self.assertNotIn("gradtune", ddp)
+
+    def test_train_goes_on_from_a_checkpoint_on_another_number_of_ranks(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            torchrun(2, "train.py", "--epochs", "1", "--checkpoint", folder)
+            output = torchrun(1, "train.py", "--epochs", "2", "--checkpoint", folder)
+        self.assertEqual(set(accuracies(output)), {1})
+        self.assertIn("gradtune: checkpoint of step 64 loaded", output)
+
+    def recipe(self, package: str, script: str) -> None:
+        if importlib.util.find_spec(package) is None:
+            self.skipTest(f"{package} is not installed")
+        text = (EXAMPLES / script).read_text()
+        lines = text.split("# --- the recipe")[1].split("# ---")[0].strip().splitlines()
+        self.assertLessEqual(len([line for line in lines[1:] if line]), 16)
+        self.assertIn("fidelity half", torchrun(2, script))
+
+    def test_accelerate(self) -> None:
+        self.recipe("accelerate", "with_accelerate.py")
+
+    def test_trainer(self) -> None:
+        self.recipe("transformers", "with_trainer.py")
+
+    def test_lightning(self) -> None:
+        self.recipe("lightning", "with_lightning.py")
+
+
+if __name__ == "__main__":
+    ranks.main()

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of users' habits (habits.py): where each says `model = DDP(model)`, one call of gradtune takes its place. All
+train, to the bits of DistributedDataParallel, and none needs a second change. Those of frameworks are in examples_test.py."""
+
+from __future__ import annotations
+
+import re
+import unittest
+from typing import Any
+
+import ranks
+
+LINE = re.compile(r"^( +)(\w+) = DDP\(\2[^)]*\)(?:  # (\w+))?$", re.MULTILINE)
+
+
+def with_gradtune(source: str) -> str:
+    """DDP's line replaced; a comment behind it names the optimizer where it is not called so."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match.group(3) or "optimizer"
+        return f"{match.group(1)}{name} = gradtune.wrap({name}, {match.group(2)})"
+
+    text, count = LINE.subn(replaced, source)
+    assert count >= 1, source
+    return text
+
+
+def all_programs() -> dict[str, Any]:
+    import inspect
+    import os
+    import traceback
+
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    import habits
+
+    os.environ.update(GRADTUNE_FIDELITY="exact", GRADTUNE_QUIET="1", GRADTUNE_TUNING_BUDGET="0", GRADTUNE_TIMEOUT="60")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    results: dict[str, Any] = {}
+    for program in habits.PROGRAMS:
+        try:
+            trained = []
+            for source in (inspect.getsource(program), with_gradtune(inspect.getsource(program))):
+                names = {**vars(habits), "gradtune": gradtune}
+                exec(source, names)
+                torch.manual_seed(7)
+                trained.append(names[program.__name__]().state_dict())
+            theirs, ours = (list(state.values()) for state in trained)
+            assert len(theirs) == len(ours)
+            results[program.__name__] = max(
+                float((a.double() - b.double()).abs().max()) for a, b in zip(theirs, ours, strict=True)
+            )
+        except Exception:
+            results[program.__name__] = traceback.format_exc()[-1500:]
+    dist.destroy_process_group()
+    return results
+
+
+class Habits(unittest.TestCase):
+    def test_one_line_is_enough(self) -> None:
+        results = ranks.must_run(all_programs, 2, limit_s=600)
+        self.assertGreaterEqual(len(results[0]), 27)
+        for rank, of_rank in enumerate(results):
+            for name, difference in of_rank.items():
+                with self.subTest(program=name, rank=rank):
+                    self.assertEqual(difference, 0)
+
+
+if __name__ == "__main__":
+    ranks.main()
