@@ -44,20 +44,14 @@ core::Status write_rank_file(const std::string& folder, const std::string& path,
   return tuner::write_file_atomically(path, parts);
 }
 
-int64_t numel(const core::GradientTable& table, core::DType dtype) {
-  int64_t sum = 0;
-  for (const core::TensorInfo& tensor : table.tensors) sum += tensor.dtype == dtype ? tensor.numel : 0;
-  return sum;
-}
-
-// Residuals of all dtypes or of none, as many as the model has elements.
-core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::GradientTable& table,
-                                        std::string (*name)(core::DType)) {
-  AllResiduals all;
+// Residuals of all arenas or of none, as many as the model has elements.
+core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::ArenaLayout& layout,
+                                        std::string (*name)(const core::ArenaLayout&, size_t)) {
+  AllResiduals all(layout.arenas.size());
   bool any = false, missing = false;
-  for (const core::DType dtype : core::kDTypes) {
-    const int64_t needed = numel(table, dtype);
-    const auto found = sections.find(name(dtype));
+  for (size_t arena = 0; arena < all.size(); ++arena) {
+    const int64_t needed = layout.arenas[arena].numel;
+    const auto found = sections.find(name(layout, arena));
     if (needed == 0 && found == sections.end()) continue;
     (found == sections.end() ? missing : any) = true;
     if (found == sections.end()) continue;
@@ -66,10 +60,10 @@ core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const c
                                               std::to_string(found->second.size()) + " bytes, the model needs " +
                                               std::to_string(needed * 4)};
     }
-    all[static_cast<size_t>(dtype)].resize(static_cast<size_t>(needed));
-    std::memcpy(all[static_cast<size_t>(dtype)].data(), found->second.data(), found->second.size());
+    all[arena].resize(static_cast<size_t>(needed));
+    std::memcpy(all[arena].data(), found->second.data(), found->second.size());
   }
-  if (any && missing) return Error{Error::Code::corrupt, "residuals of some dtype are missing"};
+  if (any && missing) return Error{Error::Code::corrupt, "residuals of some gradients are missing"};
   return all;
 }
 
@@ -100,17 +94,21 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
       return Error{ordered.error().code, "strategy of slot " + std::to_string(slot) + ": " + ordered.error().message};
     file.table = std::move(ordered).value();  // the same for all slots
   }
-  auto residuals = residuals_of(sections.value(), file.table, residuals_section);
+  const core::ArenaLayout layout = core::lay_arenas(file.table);
+  auto residuals = residuals_of(sections.value(), layout, residuals_section);
   if (!residuals) return residuals.error();
   file.residuals = std::move(residuals).value();
-  auto parked = residuals_of(sections.value(), file.table, parked_section);
+  auto parked = residuals_of(sections.value(), layout, parked_section);
   if (!parked) return parked.error();
   file.parked = std::move(parked).value();
-  for (const core::DType dtype : core::kDTypes) {
-    const auto& holders = file.rank.holders[static_cast<size_t>(dtype)];
-    if (holders.empty() || holders.back().end <= numel(file.table, dtype)) continue;
+  file.rank.holders.resize(std::max(file.rank.holders.size(), layout.arenas.size()));
+  for (size_t arena = 0; arena < file.rank.holders.size(); ++arena) {
+    const auto& holders = file.rank.holders[arena];
+    const int64_t elements = arena < layout.arenas.size() ? layout.arenas[arena].numel : 0;
+    if (holders.empty() || holders.back().end <= elements) continue;
     return Error{Error::Code::mismatch, "section \"rank\": holders of more elements than the model has"};
   }
+  file.rank.holders.resize(layout.arenas.size());
   file.state = section(kStateSection);
   if (rank > 0 || !file.rank.order_learned) return file;
   auto tuner = tuner::parse_saved_tuner(section(kTunerSection), known);
@@ -124,9 +122,13 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
 
 }  // namespace
 
-std::string residuals_section(core::DType dtype) { return "residuals " + std::string(core::to_string(dtype)); }
+std::string residuals_section(const core::ArenaLayout& layout, size_t arena) {
+  return "residuals " + core::name_of(layout, arena);
+}
 
-std::string parked_section(core::DType dtype) { return "parked " + std::string(core::to_string(dtype)); }
+std::string parked_section(const core::ArenaLayout& layout, size_t arena) {
+  return "parked " + core::name_of(layout, arena);
+}
 
 void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uint64_t model,
                       const tuner::Sections& sections) {
@@ -197,9 +199,10 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
       break;
     }
     for (const AllResiduals* other : {&read.value().residuals, &read.value().parked}) {
-      for (size_t d = 0; d < other->size(); ++d) {
-        any[0] = any[0] != 0 || !(*other)[d].empty() ? 1 : 0;
-        add((*other)[d], mine.residuals[d]);
+      mine.residuals.resize(other->size());
+      for (size_t arena = 0; arena < other->size(); ++arena) {
+        any[0] = any[0] != 0 || !(*other)[arena].empty() ? 1 : 0;
+        add((*other)[arena], mine.residuals[arena]);
       }
     }
     if (rank == 0) mine.rank = std::move(read.value().rank);
@@ -220,9 +223,11 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
   mine.table = ordered;
   peers.max(any);
   if (any[0] == 0) return mine;
-  for (const core::DType dtype : core::kDTypes) {
-    std::vector<float>& residuals = mine.residuals[static_cast<size_t>(dtype)];
-    residuals.resize(static_cast<size_t>(numel(mine.table, dtype)));
+  const core::ArenaLayout layout = core::lay_arenas(mine.table);
+  mine.residuals.resize(layout.arenas.size());
+  for (size_t arena = 0; arena < layout.arenas.size(); ++arena) {
+    std::vector<float>& residuals = mine.residuals[arena];
+    residuals.resize(static_cast<size_t>(layout.arenas[arena].numel));
     if (residuals.empty()) continue;
     peers.sum(residuals);
     for (float& value : residuals) value /= static_cast<float>(manifest.world_size);

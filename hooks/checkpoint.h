@@ -12,12 +12,12 @@
 // have to be in one folder.)
 #pragma once
 
-#include <array>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/core/arenas.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/topology.h"
 #include "hooks/c10d/peers.h"
@@ -26,7 +26,8 @@
 
 namespace gradtune {
 
-using AllResiduals = std::array<std::vector<float>, 3>;  // by dtype, in the order of the saved strategies; empty: none
+// By arena, in the order of the saved strategies; of an arena empty: none.
+using AllResiduals = std::vector<std::vector<float>>;
 
 // What a rank's file holds, checked against the model: every strategy fits and every length is right.
 struct SavedFile {
@@ -38,9 +39,9 @@ struct SavedFile {
   tuner::Told told;
 };
 
-// The names of sections: residuals of that dtype, those that are parked, and the others.
-std::string residuals_section(core::DType dtype);
-std::string parked_section(core::DType dtype);
+// The names of sections: residuals of that arena, those that are parked, and the others.
+std::string residuals_section(const core::ArenaLayout& layout, size_t arena);
+std::string parked_section(const core::ArenaLayout& layout, size_t arena);
 constexpr std::string_view kRankSection = "rank", kStateSection = "state", kTunerSection = "tuner",
                            kHistorySection = "history";
 

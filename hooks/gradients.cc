@@ -139,27 +139,26 @@ void Gradients::end() {
 }
 
 void Gradients::allocate() {
-  arena_numel_ = {};
-  for (const core::TensorInfo& tensor : table_.tensors) arena_numel_[static_cast<size_t>(tensor.dtype)] += tensor.numel;
-  for (size_t d = 0; d < arenas_.size(); ++d) {
-    arenas_[d] = std::make_shared<exec::AlignedBytes>(arena_numel_[d] * bytes_per_element(static_cast<core::DType>(d)));
-    if (arenas_[d]->bytes() > 0) std::memset(arenas_[d]->data(), 0, static_cast<size_t>(arenas_[d]->bytes()));
+  layout_ = core::lay_arenas(table_);
+  arenas_.clear();
+  for (const core::ArenaInfo& arena : layout_.arenas) {
+    const int64_t bytes = arena.numel * bytes_per_element(arena.dtype);
+    arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::zeros(bytes)));
   }
-  std::array<int64_t, 3> next{};
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    const auto d = static_cast<size_t>(table_.tensors[p].dtype);
+    const auto [arena, begin] = layout_.tensors[p];
+    const std::shared_ptr<exec::AlignedBytes>& memory = arenas_[static_cast<size_t>(arena)];
     const torch::Tensor& parameter = parameters_[p].tensor;
     // from_blob and not a view of one tensor, so that optimizers may detach_() it.
     parameters_[p].slot = torch::from_blob(
-        arenas_[d]->data() + next[d] * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
-        gradient_strides(parameter), [arena = arenas_[d]](void*) {}, torch::TensorOptions(parameter.scalar_type()));
-    next[d] += parameter.numel();
+        memory->data() + begin * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
+        gradient_strides(parameter), [memory](void*) {}, torch::TensorOptions(parameter.scalar_type()));
   }
 }
 
 exec::Arenas Gradients::arenas() const {
   exec::Arenas arenas;
-  for (size_t d = 0; d < arenas.size(); ++d) arenas[d] = {arenas_[d]->data(), arena_numel_[d]};
+  for (size_t a = 0; a < arenas_.size(); ++a) arenas.push_back({arenas_[a]->data(), layout_.arenas[a].numel});
   return arenas;
 }
 

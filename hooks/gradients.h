@@ -1,15 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients of a module in arenas, one per dtype, in an order that can be laid anew; and the hooks that tell when
-// backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
+// The gradients of a module in arenas (engine/core/arenas.h), in an order that can be laid anew; and the hooks that
+// tell when backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
 // gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/arenas.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "engine/exec/memory.h"
@@ -111,11 +111,11 @@ class Gradients {
   const Arrival arrival_;
   bool ended_ = false;
   core::GradientTable table_;
-  std::vector<Parameter> parameters_;                          // by position
-  std::vector<int32_t> position_of_;                           // by order of registration, which hooks know
-  std::unordered_map<const void*, size_t> registered_;         // where gradients are handed over
-  std::array<std::shared_ptr<exec::AlignedBytes>, 3> arenas_;  // also of the tensors over them, which users may keep
-  std::array<int64_t, 3> arena_numel_{};
+  std::vector<Parameter> parameters_;                   // by position
+  std::vector<int32_t> position_of_;                    // by order of registration, which hooks know
+  std::unordered_map<const void*, size_t> registered_;  // where gradients are handed over
+  core::ArenaLayout layout_;
+  std::vector<std::shared_ptr<exec::AlignedBytes>> arenas_;  // also of the tensors over them, which users may keep
   Calls calls_;
 };
 

@@ -106,8 +106,7 @@ class Session {
   void go_on(const SavedFile& file, const tuner::Action& announced);
   void start_again(const SavedFile& file, const std::string& committed);
   void take_over(const SavedFile& file);
-  void copy(const core::GradientTable& table, const AllResiduals& from,
-            const std::array<std::span<float>, 3>& to) const;
+  void copy(const core::GradientTable& table, const AllResiduals& from, const std::vector<std::span<float>>& to) const;
 
   // Backward.
   void on_ready(int32_t position);

@@ -72,11 +72,11 @@ void Session::save_checkpoint(const std::string& folder) {
       sections.emplace(kStateSection,
                        std::string_view(reinterpret_cast<const char*>(carried.state.data()), carried.state.size()));
     }
-    for (const core::DType dtype : core::kDTypes) {
-      const auto residuals = carried.residuals[static_cast<size_t>(dtype)];
-      if (!residuals.empty()) sections.emplace(residuals_section(dtype), bytes_of(residuals));
-      const auto parked = carried.parked[static_cast<size_t>(dtype)];
-      if (!parked.empty()) sections.emplace(parked_section(dtype), bytes_of(parked));
+    const core::ArenaLayout layout = core::lay_arenas(gradients_.table());
+    for (size_t arena = 0; arena < layout.arenas.size(); ++arena) {
+      const auto residuals = carried.residuals[arena], parked = carried.parked[arena];
+      if (!residuals.empty()) sections.emplace(residuals_section(layout, arena), bytes_of(residuals));
+      if (!parked.empty()) sections.emplace(parked_section(layout, arena), bytes_of(parked));
     }
     if (driver_ && order_learned_) {
       tuner_text = tuner::to_json(driver_->saved());
@@ -205,22 +205,20 @@ void Session::take_over(const SavedFile& file) {
 
 // By the names of tensors, as the arena may be laid in another order. Adds to what is there.
 void Session::copy(const core::GradientTable& table, const AllResiduals& from,
-                   const std::array<std::span<float>, 3>& to) const {
+                   const std::vector<std::span<float>>& to) const {
   if (!any(from)) return;
   std::map<std::string_view, const float*> saved;
-  std::array<size_t, 3> at{};
-  for (const core::TensorInfo& tensor : table.tensors) {
-    const auto d = static_cast<size_t>(tensor.dtype);
-    saved[tensor.name] = from[d].data() + at[d];
-    at[d] += static_cast<size_t>(tensor.numel);
+  const core::ArenaLayout before = core::lay_arenas(table), now = core::lay_arenas(gradients_.table());
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    const auto [arena, begin] = before.tensors[t];
+    saved[table.tensors[t].name] = from[static_cast<size_t>(arena)].data() + begin;
   }
-  at = {};
-  for (const core::TensorInfo& tensor : gradients_.table().tensors) {
-    const auto d = static_cast<size_t>(tensor.dtype);
+  for (size_t t = 0; t < now.tensors.size(); ++t) {
+    const core::TensorInfo& tensor = gradients_.table().tensors[t];
+    const auto [arena, begin] = now.tensors[t];
     const float* values = saved.at(tensor.name);
-    float* sums = to[d].data() + at[d];
+    float* sums = to[static_cast<size_t>(arena)].data() + begin;
     std::transform(values, values + tensor.numel, sums, sums, std::plus<>());
-    at[d] += static_cast<size_t>(tensor.numel);
   }
 }
 

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/space.h"
+
 namespace gradtune::core {
 
 enum class DType : uint8_t { f32, bf16, f16 };
@@ -42,6 +44,7 @@ struct TensorInfo {
   double ready_us = 0;  // since the first ready gradient of a backward pass; 0 while not measured
   double read_us = -1;  // its parameter's first read, since a forward pass began; -1: no reader was seen
   Content content = {};
+  Space space = Space::host;  // of its gradient
 
   bool operator==(const TensorInfo&) const = default;
 };

@@ -3,8 +3,8 @@
 #include "engine/core/strategy.h"
 
 #include <algorithm>
-#include <array>
 
+#include "engine/core/arenas.h"
 #include "engine/core/hash.h"
 
 namespace gradtune::core {
@@ -14,25 +14,26 @@ Error mismatch(std::string message) { return {Error::Code::mismatch, std::move(m
 
 std::string name_bucket(size_t bucket) { return "bucket " + std::to_string(bucket); }
 
-// Walks all slices and sees that each dtype's tensors are covered from first to last without gap.
+// Walks all slices and sees that each arena's tensors are covered from first to last without gap.
 Status validate_cover(const Strategy& strategy, const GradientTable& table) {
   struct Next {
     size_t tensor = 0;
     int64_t offset = 0;
   };
-  std::array<Next, 3> next;  // per dtype
-  const auto skip_done = [&](DType dtype) {
-    Next& at = next[static_cast<size_t>(dtype)];
+  const ArenaLayout layout = lay_arenas(table);
+  std::vector<Next> next(layout.arenas.size());
+  const auto skip_done = [&](int32_t arena) {
+    Next& at = next[static_cast<size_t>(arena)];
     while (at.tensor < table.tensors.size() &&
-           (table.tensors[at.tensor].dtype != dtype || at.offset == table.tensors[at.tensor].numel)) {
+           (layout.tensors[at.tensor].arena != arena || at.offset == table.tensors[at.tensor].numel)) {
       at = {at.tensor + 1, 0};
     }
   };
-  for (DType dtype : kDTypes) skip_done(dtype);
+  for (size_t arena = 0; arena < next.size(); ++arena) skip_done(static_cast<int32_t>(arena));
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const Bucket& bucket = strategy.buckets[b];
     if (bucket.slices.empty()) return mismatch(name_bucket(b) + " has no slices");
-    DType dtype{};
+    int32_t arena = 0;
     for (size_t s = 0; s < bucket.slices.size(); ++s) {
       const Slice& slice = bucket.slices[s];
       if (slice.tensor < 0 || static_cast<size_t>(slice.tensor) >= table.tensors.size()) {
@@ -40,9 +41,14 @@ Status validate_cover(const Strategy& strategy, const GradientTable& table) {
                         std::to_string(table.tensors.size()));
       }
       const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
-      if (s == 0) dtype = tensor.dtype;
-      if (tensor.dtype != dtype) return mismatch(name_bucket(b) + " mixes dtypes at " + tensor.name);
-      Next& at = next[static_cast<size_t>(dtype)];
+      const int32_t own = layout.tensors[static_cast<size_t>(slice.tensor)].arena;
+      if (s == 0) arena = own;
+      if (own != arena) {
+        const bool is_dtype = tensor.dtype != layout.arenas[static_cast<size_t>(arena)].dtype;
+        return mismatch(name_bucket(b) + " mixes " + (is_dtype ? "dtypes" : "memory of several spaces") + " at " +
+                        tensor.name);
+      }
+      Next& at = next[static_cast<size_t>(arena)];
       if (static_cast<size_t>(slice.tensor) != at.tensor || slice.offset != at.offset || slice.length <= 0 ||
           slice.length > tensor.numel - slice.offset) {
         return mismatch(name_bucket(b) + ": slice [" + std::to_string(slice.offset) + ", +" +
@@ -51,7 +57,7 @@ Status validate_cover(const Strategy& strategy, const GradientTable& table) {
                         std::to_string(tensor.numel) + " elements");
       }
       at.offset += slice.length;
-      skip_done(dtype);
+      skip_done(arena);
     }
   }
   for (const Next& at : next) {
@@ -207,7 +213,8 @@ std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_by
     std::vector<Slice> slices;
     int64_t bytes = 0;
   };
-  std::array<Open, 3> open;  // one growing bucket per dtype
+  const ArenaLayout layout = lay_arenas(table);
+  std::vector<Open> open(layout.arenas.size());  // one growing bucket per arena
   const auto limit = [&] { return buckets.empty() ? first_bytes : bytes; };
   const auto close = [&](Open& bucket) {
     if (!bucket.slices.empty()) buckets.push_back(std::move(bucket.slices));
@@ -216,7 +223,7 @@ std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_by
   for (size_t t = 0; t < table.tensors.size(); ++t) {
     const TensorInfo& tensor = table.tensors[t];
     const int64_t width = bytes_per_element(tensor.dtype);
-    Open& bucket = open[static_cast<size_t>(tensor.dtype)];
+    Open& bucket = open[static_cast<size_t>(layout.tensors[t].arena)];
     for (int64_t offset = 0; offset < tensor.numel;) {
       const int64_t room = (limit() - bucket.bytes) / width;
       int64_t length = tensor.numel - offset;

@@ -31,7 +31,7 @@ enum class Due : uint8_t { backward, forward };
 std::string_view to_string(Due due);
 Result<Due> parse_due(std::string_view text);  // "backward" | "forward"
 
-// A run of gradient elements in backward order, of one dtype, that is compressed and sent as one.
+// A run of gradient elements of one arena (arenas.h), in backward order, that is compressed and sent as one.
 struct Bucket {
   std::vector<Slice> slices;
   Option option;
@@ -76,7 +76,7 @@ uint64_t hash(const Strategy& strategy);
 Fidelity needed_fidelity(const Option& option, TraitsTable known);
 Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known);
 
-// Every element of the table in exactly one slice, buckets contiguous and of one dtype, every collective issued once
+// Every element of the table in exactly one slice, buckets contiguous and of one arena, every collective issued once
 // and in its program's order, in_flight >= 1. The error names the first thing that does not hold. Whether a program can
 // run, also in a bucket that is due at the next forward pass, compiling says (engine/exec/program.h).
 Status validate(const Strategy& strategy, const GradientTable& table);
@@ -89,7 +89,7 @@ std::vector<Issue> staggered_order(const std::vector<Bucket>& buckets, int lag =
 // and one that gets ready.
 void set_default_flow(Strategy& strategy);
 
-// Cuts the table into buckets of one dtype of at most `bytes` each (the first of at most `first_bytes`), splitting
+// Cuts the table into buckets of one arena of at most `bytes` each (the first of at most `first_bytes`), splitting
 // tensors where `split` is set; without it a bucket ends with the tensor that fills it, as in PyTorch DDP, and may be
 // larger.
 std::vector<std::vector<Slice>> cut(const GradientTable& table, int64_t first_bytes, int64_t bytes, bool split);

@@ -38,7 +38,8 @@ void AlignedBytes::Free::operator()(std::byte* data) const { std::free(data); }
 void Residuals::allocate(const Arenas& arenas, const Parts& parts) {
   const bool own = parts.own && !allocated_, parked = parts.parked && !has_parked_;
   if (!own && !parked) return;
-  std::array<Copies, 3> fresh;
+  std::vector<Copies> fresh(arenas.size());
+  arenas_.resize(arenas.size());
   for (size_t d = 0; d < arenas.size(); ++d) {
     const int64_t bytes = arenas[d].numel * 4;
     if (own) fresh[d].copies = {AlignedBytes::zeros(bytes), AlignedBytes::zeros(bytes)};
@@ -83,21 +84,21 @@ void Residuals::leave(const Program& program) {
   enter(program);
 }
 
-std::span<float> Residuals::all(core::DType dtype) {
-  const Copies& arena = arenas_[static_cast<size_t>(dtype)];
-  return {reinterpret_cast<float*>(arena.copies[0].data()), allocated_ ? static_cast<size_t>(arena.numel) : 0};
+std::span<float> Residuals::all(size_t arena) {
+  if (!allocated_) return {};
+  const Copies& copies = arenas_[arena];
+  return {reinterpret_cast<float*>(copies.copies[0].data()), static_cast<size_t>(copies.numel)};
 }
 
-std::span<float> Residuals::all_parked(core::DType dtype) {
-  const Copies& arena = arenas_[static_cast<size_t>(dtype)];
-  return {reinterpret_cast<float*>(arena.parked.data()), has_parked_ ? static_cast<size_t>(arena.numel) : 0};
+std::span<float> Residuals::all_parked(size_t arena) {
+  if (!has_parked_) return {};
+  const Copies& copies = arenas_[arena];
+  return {reinterpret_cast<float*>(copies.parked.data()), static_cast<size_t>(copies.numel)};
 }
 
-void Residuals::park(core::DType dtype, int64_t begin, int64_t end) { move(all(dtype), all_parked(dtype), begin, end); }
+void Residuals::park(size_t arena, int64_t begin, int64_t end) { move(all(arena), all_parked(arena), begin, end); }
 
-void Residuals::unpark(core::DType dtype, int64_t begin, int64_t end) {
-  move(all_parked(dtype), all(dtype), begin, end);
-}
+void Residuals::unpark(size_t arena, int64_t begin, int64_t end) { move(all_parked(arena), all(arena), begin, end); }
 
 std::optional<States> States::larger(int64_t bytes) const {
   if (bytes <= copies_[0].bytes()) return std::nullopt;
@@ -118,12 +119,12 @@ void States::clear() {
 }
 
 float* Residuals::at(const BucketProgram& bucket, bool second) const {
-  const AlignedBytes& copy = arenas_[static_cast<size_t>(bucket.dtype)].copies[second ? 1 : 0];
+  const AlignedBytes& copy = arenas_[static_cast<size_t>(bucket.arena)].copies[second ? 1 : 0];
   return reinterpret_cast<float*>(copy.data()) + bucket.arena_begin;
 }
 
 float* Residuals::parked(const BucketProgram& bucket) const {
-  return reinterpret_cast<float*>(arenas_[static_cast<size_t>(bucket.dtype)].parked.data()) + bucket.arena_begin;
+  return reinterpret_cast<float*>(arenas_[static_cast<size_t>(bucket.arena)].parked.data()) + bucket.arena_begin;
 }
 
 }  // namespace gradtune::exec

@@ -34,12 +34,12 @@ class AlignedBytes {
   int64_t bytes_;
 };
 
-// The gradients of one dtype, in backward order, without gaps.
+// The gradients of one arena (core/arenas.h), in backward order, without gaps.
 struct Arena {
   std::byte* data = nullptr;
   int64_t numel = 0;
 };
-using Arenas = std::array<Arena, 3>;  // indexed by DType
+using Arenas = std::vector<Arena>;  // by number
 
 // fp32 residuals of every element, in units of the unscaled gradient, kept twice: a step reads one copy and writes the
 // other, and is undone by not swapping (I6). Which copy is current is known per bucket of the program in force; between
@@ -76,13 +76,13 @@ class Residuals {
   float& parked_share(size_t index) { return parked_share_[index]; }
   float parked_share(size_t index) const { return parked_share_[index]; }
 
-  // All residuals of a dtype, in arena order; only between programs.
-  std::span<float> all(core::DType dtype);
-  std::span<float> all_parked(core::DType dtype);  // empty where nothing is
+  // All residuals of an arena, in its order; only between programs.
+  std::span<float> all(size_t arena);
+  std::span<float> all_parked(size_t arena);  // empty where nothing is
 
   // Moves those of elements [begin, end) of the arena; only between programs. What was there is added to.
-  void park(core::DType dtype, int64_t begin, int64_t end);
-  void unpark(core::DType dtype, int64_t begin, int64_t end);
+  void park(size_t arena, int64_t begin, int64_t end);
+  void unpark(size_t arena, int64_t begin, int64_t end);
 
  private:
   float* at(const BucketProgram& bucket, bool second) const;
@@ -92,7 +92,7 @@ class Residuals {
     AlignedBytes parked;
     int64_t numel = 0;
   };
-  std::array<Copies, 3> arenas_;
+  std::vector<Copies> arenas_;  // by number
   std::vector<bool> second_is_current_;
   std::vector<float> parked_share_;
   bool allocated_ = false, has_parked_ = false;

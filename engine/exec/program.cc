@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "engine/core/arenas.h"
 #include "engine/exec/bucket_compiler.h"
 #include "engine/exec/loss_sample.h"
 
@@ -106,7 +107,8 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
   auto program = std::make_unique<Program>();
   program->strategy = strategy;
   program->pieces_of_tensor.resize(table.tensors.size());
-  std::array<int64_t, 3> arena_end{};
+  const core::ArenaLayout layout = core::lay_arenas(table);
+  std::vector<int64_t> arena_end(layout.arenas.size());
   const auto add_codec = [&](const core::CompressorSpec& spec) -> core::Result<const compress::Compressor*> {
     auto codec = compress::make_compressor(spec);
     if (!codec) return codec.error();
@@ -123,11 +125,12 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
       draft.codecs.push_back(codec.value());
     }
     BucketProgram& compiled = draft.program;
-    compiled.dtype = table.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
+    compiled.arena = layout.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
+    compiled.dtype = layout.arenas[static_cast<size_t>(compiled.arena)].dtype;
     compiled.plain = add_codec({plain_codec(compiled.dtype)}).value();
     compiled.numel = core::numel(bucket);
     compiled.due = bucket.due;
-    int64_t& end = arena_end[static_cast<size_t>(compiled.dtype)];
+    int64_t& end = arena_end[static_cast<size_t>(compiled.arena)];
     compiled.arena_begin = end;
     compiled.tensors = static_cast<int32_t>(bucket.slices.size());
     for (const core::Slice& slice : bucket.slices) {

@@ -83,8 +83,9 @@ struct Op {
 
 struct BucketProgram {
   core::DType dtype = core::DType::f32;
+  int32_t arena = 0;                            // that holds its elements (core/arenas.h)
   const compress::Compressor* plain = nullptr;  // whose payloads are numbers of that dtype
-  int64_t arena_begin = 0;                      // first element in the arena of its dtype
+  int64_t arena_begin = 0;                      // first element there
   int64_t numel = 0;
   int64_t staging = -1;  // offset of fp32 staging in the pool; -1: what is at hand is the gradient itself
   int64_t staged = 0;    // elements of it: the bucket's, and zeros up to a whole number of shards

@@ -6,7 +6,6 @@
 // becomes of it then (Workspace::run).
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,14 +15,14 @@
 
 namespace gradtune::exec {
 
-// Elements [begin, end) of the arena of a dtype.
+// Elements [begin, end) of an arena.
 struct OwnedRange {
   int64_t begin = 0, end = 0;
   std::string codecs;  // as of the option, with their settings; empty: not known
 
   bool operator==(const OwnedRange&) const = default;
 };
-using ResidualOwners = std::array<std::vector<OwnedRange>, 3>;  // by dtype, each in order and without overlap
+using ResidualOwners = std::vector<std::vector<OwnedRange>>;  // by arena, each in order and without overlap
 
 // What stands for an option's compressors: "topk:0.01".
 std::string codecs_of(const core::Option& option);

@@ -35,6 +35,7 @@ void Workspace::set_gradients(const core::GradientTable& table, const Arenas& ar
   }
   table_ = table;
   arenas_ = arenas;
+  holders_.resize(arenas_.size());
 }
 
 core::Result<std::unique_ptr<Program>> Workspace::compile(int32_t slot, const core::Strategy& strategy) const {
@@ -91,8 +92,8 @@ bool Workspace::needs_parked(const Program& program) const {
   };
   add(program);
   for (const auto& [slot, ready] : slots_) add(*ready);
-  for (const std::vector<OwnedRange>& of_dtype : holders_) {
-    for (const OwnedRange& held : of_dtype) codecs.insert(held.codecs);
+  for (const std::vector<OwnedRange>& of_arena : holders_) {
+    for (const OwnedRange& held : of_arena) codecs.insert(held.codecs);
   }
   return codecs.size() > 1;
 }
@@ -137,7 +138,7 @@ void Workspace::commit(int32_t slot) {
     drains_[b].is_parked_due = bucket.keeps_residual && residuals_.has_parked();
     // One of both, so that they do not drain side by side.
     if (drains_[b].is_due && residuals_.has_parked()) {
-      residuals_.unpark(bucket.dtype, bucket.arena_begin, bucket.arena_begin + bucket.numel);
+      residuals_.unpark(static_cast<size_t>(bucket.arena), bucket.arena_begin, bucket.arena_begin + bucket.numel);
     }
   }
 }
@@ -147,11 +148,12 @@ void Workspace::take_residuals() {
   for (size_t b = 0; b < program_->buckets.size(); ++b) {
     const BucketProgram& bucket = program_->buckets[b];
     if (!bucket.keeps_residual) continue;
+    const auto arena = static_cast<size_t>(bucket.arena);
     const std::string codecs = codecs_of(program_->strategy.buckets[b].option);
-    for (const OwnedRange& other : claim(holders_[static_cast<size_t>(bucket.dtype)], bucket.arena_begin,
-                                         bucket.arena_begin + bucket.numel, codecs)) {
+    for (const OwnedRange& other :
+         claim(holders_[arena], bucket.arena_begin, bucket.arena_begin + bucket.numel, codecs)) {
       residuals_.allocate(arenas_, {.parked = true});  // it is, since it was prepared
-      residuals_.park(bucket.dtype, other.begin, other.end);
+      residuals_.park(arena, other.begin, other.end);
     }
   }
 }
@@ -167,7 +169,7 @@ void Workspace::free_idle_residuals() {
   }
   residuals_.leave(*program_);
   residuals_.free_parked();
-  holders_ = {};
+  holders_.assign(arenas_.size(), {});
   if (program_->keeps_residual) return take_residuals();
   residuals_ = {};
   residuals_.enter(*program_);
@@ -182,9 +184,9 @@ Carried Workspace::carried(bool residuals, bool parked) {
   }
   Carried carried{
       .step = &step_, .holders = &holders_, .state = {states_.current(), static_cast<size_t>(program_->state_bytes)}};
-  for (size_t d = 0; d < carried.residuals.size(); ++d) {
-    carried.residuals[d] = residuals_.all(static_cast<core::DType>(d));
-    carried.parked[d] = residuals_.all_parked(static_cast<core::DType>(d));
+  for (size_t arena = 0; arena < arenas_.size(); ++arena) {
+    carried.residuals.push_back(residuals_.all(arena));
+    carried.parked.push_back(residuals_.all_parked(arena));
   }
   return carried;
 }
@@ -209,7 +211,7 @@ bool Workspace::arrived(const Piece& piece, const std::byte* values, compress::Q
   const BucketProgram& bucket = this->bucket(piece.bucket);
   const int64_t width = core::bytes_per_element(bucket.dtype);
   if (values != nullptr) {
-    queue.copy(arenas_[static_cast<size_t>(bucket.dtype)].data + piece.arena_begin * width,
+    queue.copy(arenas_[static_cast<size_t>(bucket.arena)].data + piece.arena_begin * width,
                values + piece.tensor_begin * width, piece.length * width);
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
@@ -363,7 +365,7 @@ void Workspace::settle_residuals() {
 BucketMemory Workspace::memory_of(int32_t bucket) const {
   const auto index = static_cast<size_t>(bucket);
   const BucketProgram& program = program_->buckets[index];
-  const Arena& arena = arenas_[static_cast<size_t>(program.dtype)];
+  const Arena& arena = arenas_[static_cast<size_t>(program.arena)];
   return {.pool = pool_.data(),
           .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
           .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,

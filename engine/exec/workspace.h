@@ -6,7 +6,6 @@
 // share it and differ in what pumps the core.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -30,11 +29,11 @@ namespace gradtune::exec {
 // What goes from step to step, as it lies in memory: to be read for a checkpoint, or overwritten from one. Holds until
 // the next step or change of strategies.
 struct Carried {
-  uint32_t* step = nullptr;                        // that random numbers depend on
-  std::array<std::span<float>, 3> residuals = {};  // by dtype, in arena order; all are empty while nothing needs them
-  std::array<std::span<float>, 3> parked = {};     // the same of those that are parked (memory.h)
-  ResidualOwners* holders = nullptr;               // of the residuals
-  std::span<std::byte> state = {};                 // of the codecs of the strategy in force
+  uint32_t* step = nullptr;                      // that random numbers depend on
+  std::vector<std::span<float>> residuals = {};  // by arena, in its order; all are empty while nothing needs them
+  std::vector<std::span<float>> parked = {};     // the same of those that are parked (memory.h)
+  ResidualOwners* holders = nullptr;             // of the residuals
+  std::span<std::byte> state = {};               // of the codecs of the strategy in force
 };
 
 class Workspace {

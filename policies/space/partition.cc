@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "engine/core/arenas.h"
 #include "policies/cost/cost_model.h"
 
 namespace gradtune::policies {
@@ -34,12 +35,13 @@ class Cutter {
 
   std::vector<Group> whole() const {
     std::vector<Group> groups;
-    for (core::DType dtype : core::kDTypes) {
+    const core::ArenaLayout layout = core::lay_arenas(table_);
+    for (size_t arena = 0; arena < layout.arenas.size(); ++arena) {
       Group group;
       for (size_t t = 0; t < table_.tensors.size(); ++t) {
-        const core::TensorInfo& tensor = table_.tensors[t];
-        if (tensor.dtype == dtype && tensor.numel > 0)
-          group.slices.push_back({static_cast<int32_t>(t), 0, tensor.numel});
+        const int64_t numel = table_.tensors[t].numel;
+        if (static_cast<size_t>(layout.tensors[t].arena) != arena || numel == 0) continue;
+        group.slices.push_back({static_cast<int32_t>(t), 0, numel});
       }
       if (group.slices.empty()) continue;
       find_cut(group);

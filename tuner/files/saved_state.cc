@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/arenas.h"
 #include "tuner/files/journal_reader.h"
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/strict_json.h"
@@ -88,8 +89,8 @@ ordered_json json_of(const ErrorBudget::State& state) {
 
 ordered_json json_of(const exec::ResidualOwners& holders) {
   ordered_json all = ordered_json::array();
-  for (size_t d = 0; d < holders.size(); ++d) {
-    for (const exec::OwnedRange& held : holders[d]) all.push_back({d, held.begin, held.end, held.codecs});
+  for (size_t arena = 0; arena < holders.size(); ++arena) {
+    for (const exec::OwnedRange& held : holders[arena]) all.push_back({arena, held.begin, held.end, held.codecs});
   }
   return all;
 }
@@ -262,12 +263,14 @@ class Parser {
     exec::ResidualOwners holders;
     for (const JsonValue& entry : in_.array(value, "holders")) {
       const JsonArray& range = in_.array(entry, "holders");
-      if (range.size() != 4) in_.fail("holders", "[type, begin, end, compressors] is needed");
+      if (range.size() != 4) in_.fail("holders", "[arena, begin, end, compressors] is needed");
       if (!in_.ok()) break;
-      auto& of_dtype = holders[static_cast<size_t>(in_.integer(range[0], "holders", 0, 2))];
-      const int64_t least = of_dtype.empty() ? 0 : of_dtype.back().end;
+      const auto arena = static_cast<size_t>(in_.integer(range[0], "holders", 0, core::kMostArenas - 1));
+      holders.resize(std::max(holders.size(), arena + 1));
+      auto& of_arena = holders[arena];
+      const int64_t least = of_arena.empty() ? 0 : of_arena.back().end;
       const int64_t begin = in_.integer(range[1], "holders", least, kMostSteps);
-      of_dtype.push_back({.begin = begin,
+      of_arena.push_back({.begin = begin,
                           .end = in_.integer(range[2], "holders", begin, kMostSteps),
                           .codecs = in_.text(range[3], "holders", kMostCodecBytes)});
     }

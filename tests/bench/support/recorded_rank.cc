@@ -52,9 +52,7 @@ RecordedRank::RecordedRank(const c10::intrusive_ptr<c10d::ProcessGroup>& group, 
   core::Rng rng(static_cast<uint64_t>(peers_.rank()));
   auto* values = reinterpret_cast<float*>(gradients_.data());
   for (int64_t i = 0; i < begin; ++i) values[i] = static_cast<float>(rng.uniform() - 0.5);
-  exec::Arenas arenas{};
-  arenas[static_cast<size_t>(core::DType::f32)] = {arena_.data(), begin};
-  executor_.set_gradients(compute_.table, arenas);
+  executor_.set_gradients(compute_.table, {{arena_.data(), begin}});
 }
 
 RecordedRank::~RecordedRank() {

@@ -267,11 +267,11 @@ TEST(ExecutorGradients, MayLieElsewhere) {
         source.write(gradients[static_cast<size_t>(r)]);
         rank.load(elsewhere ? Values(gradients[0].size(), 7) : gradients[static_cast<size_t>(r)]);
         EXPECT_TRUE(rank.executor().begin_step().ok());
-        std::array<int64_t, 3> next{};
+        const core::ArenaLayout layout = core::lay_arenas(table);
         for (size_t t = 0; t < table.tensors.size(); ++t) {
-          const auto d = static_cast<size_t>(table.tensors[t].dtype);
-          const std::byte* values = source.arenas()[d].data + next[d];
-          next[d] += table.tensors[t].numel * core::bytes_per_element(table.tensors[t].dtype);
+          const auto [arena, begin] = layout.tensors[t];
+          const std::byte* values = source.arenas()[static_cast<size_t>(arena)].data +
+                                    begin * core::bytes_per_element(table.tensors[t].dtype);
           rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? values : nullptr);
         }
         EXPECT_TRUE(rank.executor().finish_backward().ok());

@@ -112,36 +112,36 @@ core::Strategy random_strategy(const core::GradientTable& table, const std::vect
   return strategy;
 }
 
-GradientArenas::GradientArenas(const core::GradientTable& table) : table_(table) {
-  for (const core::TensorInfo& tensor : table.tensors) arenas_[static_cast<size_t>(tensor.dtype)].numel += tensor.numel;
-  for (size_t d = 0; d < arenas_.size(); ++d) {
-    memory_[d] = AlignedBytes(arenas_[d].numel * core::bytes_per_element(static_cast<DType>(d)));
-    arenas_[d].data = memory_[d].data();
+GradientArenas::GradientArenas(const core::GradientTable& table) : table_(table), layout_(core::lay_arenas(table)) {
+  for (const core::ArenaInfo& arena : layout_.arenas) {
+    memory_.emplace_back(arena.numel * core::bytes_per_element(arena.dtype));
+    arenas_.push_back({memory_.back().data(), arena.numel});
   }
 }
 
 template <typename Visit>
 void GradientArenas::visit(Visit visit) const {
-  std::array<int64_t, 3> next{};
   size_t flat = 0;
-  for (const core::TensorInfo& tensor : table_.tensors) {
-    for (int64_t i = 0; i < tensor.numel; ++i) visit(flat++, tensor.dtype, next[static_cast<size_t>(tensor.dtype)]++);
+  for (size_t t = 0; t < table_.tensors.size(); ++t) {
+    const auto [arena, begin] = layout_.tensors[t];
+    for (int64_t i = 0; i < table_.tensors[t].numel; ++i) visit(flat++, static_cast<size_t>(arena), begin + i);
   }
 }
 
 void GradientArenas::write(const Values& gradient) {
-  visit([&](size_t flat, DType dtype, int64_t at) {
+  visit([&](size_t flat, size_t arena, int64_t at) {
+    const DType dtype = layout_.arenas[arena].dtype;
     const auto width = static_cast<size_t>(core::bytes_per_element(dtype));
-    std::memcpy(arenas_[static_cast<size_t>(dtype)].data + static_cast<size_t>(at) * width,
-                bytes_of(dtype, gradient[flat]).data(), width);
+    std::memcpy(arenas_[arena].data + static_cast<size_t>(at) * width, bytes_of(dtype, gradient[flat]).data(), width);
   });
 }
 
 Values GradientArenas::read() const {
   Values values;
   values.reserve(static_cast<size_t>(table_.numel()));
-  visit([&](size_t, DType dtype, int64_t at) {
-    values.push_back(value_of(dtype, arenas_[static_cast<size_t>(dtype)].data + at * core::bytes_per_element(dtype)));
+  visit([&](size_t, size_t arena, int64_t at) {
+    const DType dtype = layout_.arenas[arena].dtype;
+    values.push_back(value_of(dtype, arenas_[arena].data + at * core::bytes_per_element(dtype)));
   });
   return values;
 }
@@ -149,18 +149,16 @@ Values GradientArenas::read() const {
 Values GradientArenas::read(const Program& program, const Residuals& residuals, Which which) const {
   Values values(static_cast<size_t>(table_.numel()));
   if (!residuals.allocated()) return values;
-  std::array<Values, 3> by_dtype;
-  for (size_t d = 0; d < by_dtype.size(); ++d) by_dtype[d].resize(static_cast<size_t>(arenas_[d].numel));
+  std::vector<Values> by_arena;
+  for (const core::ArenaInfo& arena : layout_.arenas) by_arena.emplace_back(static_cast<size_t>(arena.numel));
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const BucketProgram& bucket = program.buckets[b];
-    float* to = by_dtype[static_cast<size_t>(bucket.dtype)].data() + bucket.arena_begin;
+    float* to = by_arena[static_cast<size_t>(bucket.arena)].data() + bucket.arena_begin;
     if (which != Which::parked) std::copy_n(residuals.current(bucket, b), bucket.numel, to);
     if (which == Which::current || !residuals.has_parked()) continue;
     for (int64_t i = 0; i < bucket.numel; ++i) to[i] += residuals.parked(bucket)[i] * residuals.parked_share(b);
   }
-  visit([&](size_t flat, DType dtype, int64_t at) {
-    values[flat] = by_dtype[static_cast<size_t>(dtype)][static_cast<size_t>(at)];
-  });
+  visit([&](size_t flat, size_t arena, int64_t at) { values[flat] = by_arena[arena][static_cast<size_t>(at)]; });
   return values;
 }
 

@@ -5,12 +5,12 @@
 // are given and read as flat vectors, tensor after tensor in the table's order, whatever the arenas look like.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/core/arenas.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/rng.h"
 #include "engine/core/strategy.h"
@@ -57,11 +57,12 @@ class GradientArenas {
 
  private:
   template <typename Visit>
-  void visit(Visit visit) const;  // (position in the flat vector, dtype, position in its arena)
+  void visit(Visit visit) const;  // (position in the flat vector, arena, position there)
 
   const core::GradientTable table_;
-  std::array<AlignedBytes, 3> memory_;
-  Arenas arenas_{};
+  const core::ArenaLayout layout_;
+  std::vector<AlignedBytes> memory_;
+  Arenas arenas_;
 };
 
 }  // namespace gradtune::exec

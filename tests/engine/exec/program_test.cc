@@ -392,15 +392,15 @@ TEST_P(Layout, WhatAGatherBringsIsWhatIsDecoded) {
 TEST(Compile, PutsBucketsWhereTheirElementsLieInTheArenaOfTheirType) {
   const core::GradientTable table = mixed_table();
   const auto program = compile(make_strategy(table, "all_reduce", 3'000, 1), table, {.size = 2});
-  std::array<int64_t, 3> end{};
+  const core::ArenaLayout layout = core::lay_arenas(table);
+  std::vector<int64_t> end(layout.arenas.size());
   for (const BucketProgram& bucket : program.value()->buckets) {
-    int64_t& next = end[static_cast<size_t>(bucket.dtype)];
+    int64_t& next = end[static_cast<size_t>(bucket.arena)];
+    EXPECT_EQ(bucket.dtype, layout.arenas[static_cast<size_t>(bucket.arena)].dtype);
     EXPECT_EQ(bucket.arena_begin, next);
     next += bucket.numel;
   }
-  std::array<int64_t, 3> numel{};
-  for (const core::TensorInfo& tensor : table.tensors) numel[static_cast<size_t>(tensor.dtype)] += tensor.numel;
-  EXPECT_EQ(end, numel);
+  for (size_t arena = 0; arena < end.size(); ++arena) EXPECT_EQ(end[arena], layout.arenas[arena].numel);
 }
 
 }  // namespace
