@@ -17,6 +17,14 @@ std::string_view to_string(Stage stage) {
   return "unknown";
 }
 
+std::optional<Stage> parse_stage(std::string_view text) {
+  for (auto stage = Stage(); stage <= Stage::audit;) {
+    if (to_string(stage) == text) return stage;
+    stage = static_cast<Stage>(static_cast<int>(stage) + 1);
+  }
+  return {};
+}
+
 std::string_view to_string(Decision::What what) {
   using What = Decision::What;
   switch (what) {

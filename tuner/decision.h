@@ -13,6 +13,7 @@ namespace gradtune::tuner {
 
 enum class Stage : uint8_t { imported, observe, partition, race, confirm, watch, audit };
 std::string_view to_string(Stage stage);
+std::optional<Stage> parse_stage(std::string_view text);
 
 struct Decision {
   // The label is the strategy that the decision is about, if any, where nothing else is said.
@@ -59,6 +60,8 @@ struct Decision {
   What what = What::baseline;
   std::string label;
   double value = 0;
+
+  bool operator==(const Decision&) const = default;
 };
 
 // As journals have it: "compute slowest", "race won", ...

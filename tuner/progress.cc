@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+
+#include "tuner/decision_words.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -20,19 +21,6 @@ std::string_view meaning(core::Fidelity fidelity) {
     case core::Fidelity::exact: return "fp32 sums, nothing lossy";
     case core::Fidelity::half: return "16 bits on the wire, nothing else lossy";
     case core::Fidelity::lossy: return "compressors that lose, with error feedback";
-  }
-  return "unknown";
-}
-
-std::string_view doing(Stage stage) {
-  switch (stage) {
-    case Stage::imported: return "running the imported strategy";
-    case Stage::observe: return "observing the baseline";
-    case Stage::partition: return "measuring candidates";
-    case Stage::race: return "racing the best";
-    case Stage::confirm: return "confirming the winner against the baseline";
-    case Stage::watch: return "done tuning";
-    case Stage::audit: return "comparing what was committed with the baseline again";
   }
   return "unknown";
 }
@@ -78,31 +66,17 @@ std::string final_line(const Outcome& outcome, std::string_view baseline_label, 
 
 std::string change_line(const Decision& decision) {
   using What = Decision::What;
-  const auto line = [&](std::string_view what) { return fmt::format("gradtune: step {}: {}", decision.step, what); };
-  const auto moved = [&](std::string_view what) {
-    return line(fmt::format("{} {:.0f} % {} than before", what, 100 * std::abs(std::expm1(decision.value)),
-                            decision.value > 0 ? "longer" : "less"));
-  };
-  if (decision.what == What::drift) return moved("steps take");
-  if (decision.what == What::link) return moved("collectives take");
-  if (decision.what == What::straggler) {
-    return line(fmt::format("rank {:.0f} computes longer than it did and holds up the others", decision.value));
+  switch (decision.what) {
+    case What::drift:
+    case What::link:
+    case What::straggler:
+    case What::drop_committed:
+    case What::over_error_budget:
+    case What::residual_runs_away:
+    case What::repair:
+    case What::keep_committed: return fmt::format("gradtune: step {}: {}", decision.step, in_words(decision));
+    default: return "";
   }
-  if (decision.what == What::drop_committed) {
-    return line(fmt::format("{} is not faster than the baseline any more and is dropped", decision.label));
-  }
-  if (decision.what == What::over_error_budget) {
-    return line(
-        fmt::format("its compression loses more than its error budget allows, and is dropped: {}", decision.label));
-  }
-  if (decision.what == What::residual_runs_away) {
-    return line(fmt::format("its residual runs away against the gradient, and it is dropped: {}", decision.label));
-  }
-  if (decision.what == What::repair) {
-    return line(fmt::format("the baseline is in force while what takes its place is confirmed: {}", decision.label));
-  }
-  if (decision.what == What::keep_committed) return line(fmt::format("{} stays", decision.label));
-  return "";
 }
 
 std::string unfinished_line(Stage stage, std::string_view label) {

@@ -72,7 +72,11 @@ void Schedule::observe(Running& running, const core::StepReport& report) const {
 
 void Schedule::finish_front() {
   Running& front = running_.front();
-  Score score{.slot = front.block.slot, .step_ms = {}, .steps = static_cast<int>(front.step_ms.size())};
+  Score score{.slot = front.block.slot,
+              .step_ms = {},
+              .steps = static_cast<int>(front.step_ms.size()),
+              .begin = front.begin,
+              .end = front.begin + front.seen};
   if (2 * score.steps >= front.block.scored && score.steps > 0) score.step_ms = core::median(std::move(front.step_ms));
   scores_.push_back(score);
   running_.pop_front();

@@ -30,6 +30,7 @@ struct Score {
   int32_t slot = 0;
   std::optional<double> step_ms;  // median; nothing if less than half of the steps could be scored
   int steps = 0;
+  int64_t begin = 0, end = 0;  // the steps that it ran in, `end` exclusive
 };
 
 class Schedule {

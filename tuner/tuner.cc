@@ -35,6 +35,7 @@ const Outcome& Tuner::outcome() const { return core_->outcome(); }
 const policies::Candidate& Tuner::in_force() const { return core_->in_force(); }
 const policies::Candidate& Tuner::chosen() const { return core_->chosen(); }
 double Tuner::progress() const { return core_->progress(); }
+const std::vector<Score>& Tuner::ended_blocks() const { return core_->ended_blocks(); }
 std::vector<Decision> Tuner::take_decisions() { return core_->take_decisions(); }
 
 }  // namespace gradtune::tuner

@@ -63,6 +63,7 @@
 #include "tuner/agreement.h"
 #include "tuner/comparison.h"
 #include "tuner/decision.h"
+#include "tuner/schedule.h"
 
 namespace gradtune::tuner {
 
@@ -130,6 +131,9 @@ class Tuner {
   // is dropped or else the baseline. Pinned: what is in force.
   const policies::Candidate& chosen() const;
   double progress() const;  // of the current stage, 0 to 1, for the live line
+
+  // The blocks of steps that ended with the report told last, as they were measured. None while it only watches.
+  const std::vector<Score>& ended_blocks() const;
 
   // What was decided since the last call, oldest first.
   std::vector<Decision> take_decisions();

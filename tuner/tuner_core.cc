@@ -62,7 +62,8 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
     return at_once_ ? next_action() : Action{};
   }
   schedule_.record(report);
-  for (const Score& score : schedule_.take_scores()) note(score);
+  ended_ = schedule_.take_scores();
+  for (const Score& score : ended_) note(score);
   if (is_watching()) watch(report);
   if (!is_watching()) {
     if (is_tuning(report)) budget_.count(report, slots_.preparing().has_value());

@@ -46,6 +46,7 @@ class Tuner::Core {
   const policies::Candidate& in_force() const { return *in_force_; }
   const policies::Candidate& chosen() const;
   double progress() const;
+  const std::vector<Score>& ended_blocks() const { return ended_; }
   std::vector<Decision> take_decisions() { return std::exchange(decisions_, {}); }
 
  private:
@@ -119,6 +120,7 @@ class Tuner::Core {
   SlotTable slots_;
   Schedule schedule_;
   Budget budget_;              // of this tuning
+  std::vector<Score> ended_;   // with the last report
   std::vector<Score> scores_;  // since the phase went on last
 
   Phase phase_;

@@ -21,6 +21,14 @@ TEST(Decision, EveryKindHasATextOfItsOwnThatIsReadBack) {
   EXPECT_FALSE(texts.contains("unknown"));
 }
 
+TEST(Decision, EveryStageIsReadBack) {
+  for (int kind = 0; kind <= static_cast<int>(Stage::audit); ++kind) {
+    const auto stage = static_cast<Stage>(kind);
+    EXPECT_EQ(parse_stage(to_string(stage)), stage);
+  }
+  for (const std::string_view text : {"", "unknown", "Race", "rac"}) EXPECT_FALSE(parse_stage(text)) << text;
+}
+
 TEST(Decision, OtherTextsAreNone) {
   for (const std::string_view text : {"", "unknown", "Commit", "commit ", "commi"})
     EXPECT_FALSE(parse_what(text)) << text;

@@ -67,6 +67,9 @@ TEST(Schedule, BlocksFollowOneAnotherWithoutAGapAndThenItRests) {
   EXPECT_EQ(102, job.scores[1].step_ms);
   EXPECT_TRUE(job.schedule.is_done());
   EXPECT_EQ(7, job.schedule.slot());
+  std::vector<std::pair<int64_t, int64_t>> ran;
+  for (const Score& score : job.scores) ran.emplace_back(score.begin, score.end);
+  EXPECT_THAT(ran, ElementsAre(std::pair(3, 6), std::pair(6, 8), std::pair(8, 10)));
 }
 
 TEST(Schedule, TheTransientAfterASwitchIsNotScored) {

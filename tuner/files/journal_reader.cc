@@ -147,6 +147,10 @@ class Parser {
       in_.fail(at("tensors"), fmt::format("they are model {}, the journal is of model {}", model, model_));
     }
     file_.job.table = std::move(table);
+    const auto baselines = policies::baselines(file_.job.table, file_.job.fidelity);
+    for (size_t slot = 0; slot < baselines.size(); ++slot) {
+      file_.strategies.insert_or_assign(static_cast<int32_t>(slot), baselines[slot]);
+    }
   }
 
   void read_step(const JsonValue& value) {
@@ -156,10 +160,18 @@ class Parser {
     const JsonObject& line = in_.object(value, where_, needed, optional);
     if (file_.job.table.tensors.empty()) in_.fail(where_, "a table is needed before the first step");
     if (!in_.ok()) return;
+    file_.stages.push_back(read_stage(line));
     core::StepReport& report = file_.reports.emplace_back();
     core::for_each_field(core::kStepReportFields, [&](const auto& field) {
       if (!field.is_optional || has(line, field.name)) read_field(line, field.name, field.kind, report.*field.member);
     });
+  }
+
+  Stage read_stage(const JsonObject& line) {
+    const std::string name = text(line, "stage");
+    const auto stage = parse_stage(name);
+    if (!stage) in_.fail(at("stage"), fmt::format("\"{}\" is not known", name));
+    return stage.value_or(Stage());
   }
 
   void read_field(const JsonObject& line, std::string_view name, core::FieldKind kind, int64_t& value) {
@@ -201,18 +213,27 @@ class Parser {
     if (!in_.ok()) return;
     const auto strategy = parse_strategy(get(plan, "strategy"), traits_);
     if (!strategy) return in_.fail(at("strategy"), strategy.error().message);
-    const auto [place, is_new] = file_.strategies.emplace(slot, strategy.value().strategy);
-    if (!is_new && place->second != strategy.value().strategy) {
+    const policies::Candidate candidate{strategy.value().strategy, strategy.value().label};
+    const auto [place, is_new] = file_.strategies.emplace(slot, candidate);
+    if (!is_new && place->second.strategy != candidate.strategy) {
       return in_.fail(at("slot"), fmt::format("{} holds another strategy already", slot));
     }
     if (!file_.reports.empty()) return file_.decided.emplace_back(line), void();
-    file_.job.imported = policies::Candidate{strategy.value().strategy, strategy.value().label};
+    file_.job.imported = candidate;
   }
 
-  void read_decision(const JsonValue& value, std::string_view line) {
-    const JsonObject& decision = in_.object(value, where_, {"kind", "step", "stage", "what", "label", "value"});
+  void read_decision(const JsonValue& entry, std::string_view line) {
+    const JsonObject& decision = in_.object(entry, where_, {"kind", "step", "stage", "what", "label", "value"});
     const std::string what = text(decision, "what");
     if (in_.ok() && !parse_what(what)) in_.fail(at("what"), fmt::format("\"{}\" is not known", what));
+    if (!in_.ok()) return;
+    const double value = has(decision, "value") ? in_.number(get(decision, "value"), at("value"), -kMostMs, kMostMs)
+                                                : std::numeric_limits<double>::quiet_NaN();
+    file_.decisions.push_back({.step = integer(decision, "step", -1, kMostSteps),
+                               .stage = read_stage(decision),
+                               .what = *parse_what(what),
+                               .label = text(decision, "label"),
+                               .value = value});
     file_.decided.emplace_back(line);
   }
 
@@ -220,13 +241,8 @@ class Parser {
     const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "ops"});
     const auto slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max()));
     if (!in_.ok()) return;
-    if (!file_.strategies.contains(slot)) {  // the baselines are not planned
-      const auto baselines = policies::baselines(file_.job.table, file_.job.fidelity);
-      if (static_cast<size_t>(slot) >= baselines.size())
-        return in_.fail(at("slot"), "no strategy was put there before");
-      file_.strategies[slot] = baselines[static_cast<size_t>(slot)].strategy;
-    }
-    const std::vector<core::Bucket>& buckets = file_.strategies[slot].buckets;
+    if (!file_.strategies.contains(slot)) return in_.fail(at("slot"), "no strategy was put there before");
+    const std::vector<core::Bucket>& buckets = file_.strategies.at(slot).strategy.buckets;
     Timing timing{.report = file_.reports.size(), .slot = slot, .ops = {}};
     const auto most_us = kMostMs * 1e3;
     for (const JsonValue& entry : in_.array(get(line, "ops"), at("ops"))) {
@@ -256,7 +272,7 @@ class Parser {
 
 std::vector<policies::TimedRun> JournalFile::runs() const {
   std::vector<policies::TimedRun> runs;
-  for (const Timing& timing : timings) runs.push_back({strategies.at(timing.slot), timing.ops});
+  for (const Timing& timing : timings) runs.push_back({strategies.at(timing.slot).strategy, timing.ops});
   return runs;
 }
 
@@ -271,23 +287,31 @@ core::Result<JournalFile> read_journal(const std::string& path) {
   return file;
 }
 
-core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
+core::Result<std::unique_ptr<Tuner>> run_again(const JournalFile& file, const AfterStep& after_step) {
   if (file.job.imported) {
     const core::Status fits = core::validate(file.job.imported->strategy, file.job.table);
     if (!fits) return core::Error{fits.error().code, "the imported strategy does not fit: " + fits.error().message};
   }
-  const auto tuner = make_tuner(file.job);
+  auto tuner = make_tuner(file.job);
   if (!tuner) return tuner.error();
-  std::vector<std::string> lines;
-  const auto answered = [&](const core::StepReport& report) {
-    const Action action = tuner.value()->on_step(report);
-    for (const Decision& decision : tuner.value()->take_decisions()) lines.push_back(journal_line(decision));
-    if (action.command.kind == Command::Kind::prepare) {
-      lines.push_back(journal_plan_line(report.step + 1, action.command.slot, file.job, *action.candidate));
-    }
+  const auto on_step = [&](const core::StepReport& report) {
+    const Stage told_in = tuner.value()->stage();
+    after_step(*tuner.value(), report, told_in, tuner.value()->on_step(report));
   };
-  tell(file.reports, file.timings, answered,
+  tell(file.reports, file.timings, on_step,
        [&](const Timing& timing) { tuner.value()->learn_timing(timing.slot, timing.ops); });
+  return tuner;
+}
+
+core::Result<std::vector<std::string>> decide_again(const JournalFile& file) {
+  std::vector<std::string> lines;
+  const auto tuner = run_again(file, [&](Tuner& told, const core::StepReport& report, Stage, const Action& answer) {
+    for (const Decision& decision : told.take_decisions()) lines.push_back(journal_line(decision));
+    if (answer.command.kind == Command::Kind::prepare) {
+      lines.push_back(journal_plan_line(report.step + 1, answer.command.slot, file.job, *answer.candidate));
+    }
+  });
+  if (!tuner) return tuner.error();
   return lines;
 }
 

@@ -6,7 +6,9 @@
 // refused, every number in a stated range. A job that was killed leaves a last line that is cut off; it is left out.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +25,11 @@ struct JournalFile {
   Job job;  // with ready times where the job came that far
   std::string network;
   std::vector<core::StepReport> reports;
-  std::map<int32_t, core::Strategy> strategies;  // by slot, of those that were planned or timed
-  std::vector<Timing> timings;                   // of slots that are among them
-  std::vector<std::string> decided;              // the lines of decisions and of plans, as they are
+  std::vector<Stage> stages;                          // of the tuner when it was told each report
+  std::map<int32_t, policies::Candidate> strategies;  // by slot: the baselines, and what was planned
+  std::vector<Timing> timings;                        // of slots that are among them
+  std::vector<Decision> decisions;                    // in order; a value that is no number in JSON is a NaN
+  std::vector<std::string> decided;                   // the lines of decisions and of plans, as they are
 
   // What was timed, for a cost model.
   std::vector<policies::TimedRun> runs() const;
@@ -34,6 +38,12 @@ struct JournalFile {
 // Errors say which line, what was found and what is allowed.
 core::Result<JournalFile> parse_journal(std::string_view text);
 core::Result<JournalFile> read_journal(const std::string& path);
+
+// A tuner of the same job that was told the same. `after_step` sees it after each report, with the stage in which it
+// was told and what it answered. An error where the imported strategy does not fit the job.
+using AfterStep =
+    std::function<void(Tuner& tuner, const core::StepReport& report, Stage told_in, const Action& answer)>;
+core::Result<std::unique_ptr<Tuner>> run_again(const JournalFile& file, const AfterStep& after_step);
 
 // The lines that the same job decides when it is told the same reports: those of `file` again, byte for byte.
 core::Result<std::vector<std::string>> decide_again(const JournalFile& file);

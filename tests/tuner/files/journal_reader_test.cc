@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <map>
+
 #include "policies/space/baseline.h"
 #include "tests/tuner/journal_job.h"
 #include "tuner/files/journal_writer.h"
@@ -51,7 +55,25 @@ TEST(JournalFile, GivesBackWhatWasWritten) {
   EXPECT_FALSE(file.job.imported);
   ASSERT_EQ(file.reports.size(), 1u);
   EXPECT_EQ(file.reports[0], kReport);
+  EXPECT_EQ(file.stages, std::vector{Stage::observe});
   EXPECT_THAT(file.decided, testing::ElementsAre(HasSubstr("baseline")));
+  ASSERT_EQ(file.decisions.size(), 1U);
+  EXPECT_EQ(file.decisions[0], (Decision{0, Stage::observe, Decision::What::baseline, "all_reduce", 10}));
+  std::map<int32_t, std::string> labels;
+  for (const auto& [slot, candidate] : file.strategies) labels[slot] = candidate.label;
+  EXPECT_EQ(labels, (std::map<int32_t, std::string>{{0, "all_reduce baseline"}, {1, "bf16 all_reduce baseline"}}));
+}
+
+TEST(JournalFile, AnIntervalWithoutAnEndIsReadBack) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::string text =
+      journal() + journal_line(Decision{1, Stage::confirm, Decision::What::gain_at_least, "a", -infinity}) + "\n";
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  ASSERT_EQ(file.value().decisions.size(), 2U);
+  EXPECT_TRUE(std::isnan(file.value().decisions[1].value));
+  EXPECT_THAT(error_of(journal(), R"("stage":"observe","slot")", R"("stage":"watching","slot")"),
+              HasSubstr("line 3: stage: \"watching\" is not known"));
 }
 
 TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
