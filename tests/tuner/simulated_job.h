@@ -266,6 +266,8 @@ class SimulatedJob {
   }
 
   const std::string& label_in_force() const { return slots_.at(ranks_[0].slot()).label; }
+  int32_t slot_in_force() const { return ranks_[0].slot(); }
+  const policies::Candidate& candidate_in(int32_t slot) const { return slots_.at(slot); }
   const core::Strategy& strategy_in_force() const { return slots_.at(ranks_[0].slot()).strategy; }
   int64_t epoch() const { return ranks_[0].epoch(); }
   double true_ms(const std::string& label) const { return true_ms_.at(label); }

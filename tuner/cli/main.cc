@@ -9,6 +9,7 @@
 #include "policies/planner.h"
 #include "tuner/cli/cost.h"
 #include "tuner/cli/replay.h"
+#include "tuner/cli/report.h"
 #include "tuner/cli/trace.h"
 
 namespace {
@@ -24,7 +25,7 @@ std::string planner_names() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Plans gradient communication for recorded jobs."};
+  CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
   app.name("gradtune");
   app.require_subcommand(1);
 
@@ -61,6 +62,14 @@ int main(int argc, char** argv) {
     command->add_option("-o,--output", output, "File to write")->required();
   }
 
+  gradtune::tuner::ReportOptions reported;
+  CLI::App* report =
+      app.add_subcommand("report", "Say what a job's journal tells: is it tuned, what was chosen, did it help");
+  report->add_option("journal", reported.journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
+  report->add_option("--trace", reported.trace,
+                     "Trace with ready times, for a journal that ended before they were known");
+  report->add_option("-o,--output", reported.output, "HTML page to write; without it the report is printed in short");
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -77,9 +86,10 @@ int main(int argc, char** argv) {
                  options.ranks.size);
     return 2;
   }
-  const auto text = replay->parsed() ? gradtune::tuner::replay(options)
-                    : cost->parsed() ? gradtune::tuner::write_cost(journal, output)
-                                     : gradtune::tuner::write_trace(journal, output);
+  const auto text = replay->parsed()   ? gradtune::tuner::replay(options)
+                    : report->parsed() ? gradtune::tuner::report(reported)
+                    : cost->parsed()   ? gradtune::tuner::write_cost(journal, output)
+                                       : gradtune::tuner::write_trace(journal, output);
   if (!text) {
     std::fprintf(stderr, "gradtune: %s\n", text.error().message.c_str());
     return 1;

@@ -1,0 +1,29 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Journals of simulated jobs, line by line as a job writes them: for tests of reports.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tuner/tuner.h"
+
+namespace gradtune::tuner {
+
+struct SimulatedJournal {
+  std::string text;
+  Outcome outcome;  // of the tuner, at the end
+  Stage stage = Stage::observe;
+  std::string chosen;  // label
+};
+
+// The reference job at fidelity lossy under policy auto. From step `slow_from` on the link has a tenth of its speed
+// (negative: never); in step `over_at` a bucket of what is committed is over its error budget (negative: never).
+SimulatedJournal reference_journal(int64_t steps, int64_t slow_from = -1, int64_t over_at = -1);
+
+// A job of 540 tensors, whose names try to be markup, that starts from a strategy with a bucket for each tensor: some
+// compressed, some of these on host cores, the last ones due at the next forward pass. Without a budget it stays.
+SimulatedJournal many_buckets_journal(int64_t steps, int budget_steps);
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""`gradtune report` as its users call it, and its pages as parsers see them.
+
+usage: report_page_test.py PROGRAM WRITE_JOURNAL
+"""
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+PROGRAM = WRITE_JOURNAL = ""
+JOURNALS = Path(__file__).resolve().parents[1] / "golden" / "journals"
+MOST_BYTES = 1_000_000
+QUESTIONS = ["Is it tuning?", "Is it done?", "What did it choose?", "Did it help?"]
+
+
+def run(*arguments):
+    return subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, timeout=100, check=False)
+
+
+class Tags(HTMLParser):
+    """Every element that a browser may load something for, or run."""
+
+    def __init__(self):
+        super().__init__()
+        self.loads = []
+
+    def handle_starttag(self, tag, attrs):
+        names = dict(attrs)
+        loads = tag in {"script", "link", "img", "iframe", "object", "embed", "base", "form", "audio", "video", "source", "use", "image"}
+        loads = loads or any(name in {"src", "href", "srcset", "xlink:href"} or name.startswith("on") for name in names)
+        if loads or (tag == "meta" and "http-equiv" in names):
+            self.loads.append((tag, attrs))
+
+    handle_startendtag = handle_starttag
+
+
+class Page(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def page(self, journal, *arguments):
+        output = self.folder / "report.html"
+        done = run("report", journal, "-o", output, *arguments)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn(str(output), done.stdout)
+        return output.read_text(encoding="utf-8")
+
+    def simulated(self, kind):
+        journal = self.folder / f"{kind}.jsonl"
+        with journal.open("wb") as file:
+            subprocess.run([WRITE_JOURNAL, kind], stdout=file, timeout=100, check=True)
+        return journal
+
+    def check(self, text):
+        """Well-formed, small, and in need of nothing else. Returns all of its text."""
+        self.assertLess(len(text.encode()), MOST_BYTES)
+        root = ElementTree.fromstring(text)
+        self.assertEqual(root.tag, "html")
+        tags = Tags()
+        tags.feed(text)
+        self.assertEqual(tags.loads, [])
+        style = root.find("head/style").text
+        self.assertNotRegex(style, r"url\(|@import")
+        ids = [element.get("id") for element in root.iter() if element.get("id")]
+        self.assertEqual(len(ids), len(set(ids)))
+        classes = {name for element in root.iter() for name in (element.get("class") or "").split()}
+        unknown = {name for name in classes if not re.search(rf"\.{re.escape(name)}(?![\w-])", style)}
+        self.assertEqual(unknown - {"beyond", "label"}, set(), "classes without a style")
+        for svg in root.iter("svg"):
+            self.assertTrue(svg.get("aria-label") or svg.get("aria-hidden"))
+            self.assertNotRegex(ElementTree.tostring(svg, encoding="unicode"), r"nan|inf[ \"]")
+        said = "".join(root.itertext())
+        for question in QUESTIONS:
+            self.assertIn(question, said)
+        return said
+
+    def test_recorded_jobs(self):
+        for name, says in [("half_1gbit", "10.9 % less (95 % interval 8.2 to 14.3 %)"),
+                           ("lossy_200mbit", "49.3 % less (95 % interval 38.0 to 58.5 %)"),
+                           ("imported_200mbit", "64.2 % less (95 % interval 59.8 to 67.9 %)")]:
+            with self.subTest(name):
+                said = self.check(self.page(JOURNALS / f"{name}.jsonl"))
+                self.assertIn(says, said)
+                self.assertIn("The race", said)
+                self.assertIn(f"{name}.jsonl", said)
+
+    def test_names_of_the_job_are_text(self):
+        text = self.page(self.simulated("many"))
+        said = self.check(text)
+        self.assertIn("<script>alert('&", said, "as text")
+        self.assertNotIn("<script", text)
+        self.assertNotIn("onclick=\"", text)
+
+    def test_changes_and_bans(self):
+        said = self.check(self.page(self.simulated("changes")))
+        self.assertIn("topk:0.01 for these tensors", said)
+        self.assertRegex(said, r"(steps|collectives) take \d+ % longer than before")
+        self.assertIn("predicted", said)
+
+    def test_journals_that_end_early(self):
+        lines = (JOURNALS / "half_1gbit.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+        for end, says in [(1, "The job has not begun"), (2, "The job has not begun"), (3, "The job is being tuned"),
+                          (60, "The job is being tuned")]:
+            with self.subTest(end):
+                cut = self.folder / "cut.jsonl"
+                cut.write_text("".join(lines[:end]) + lines[end][:30], encoding="utf-8")
+                self.assertIn(says, self.check(self.page(cut)))
+
+    def test_without_a_page_it_is_printed(self):
+        done = run("report", JOURNALS / "half_1gbit.jsonl")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertTrue(done.stdout.startswith("10.9 % less time a step"))
+        for question in QUESTIONS:
+            self.assertIn(question, done.stdout)
+        self.assertIn("bf16 all_reduce, 8 buckets is committed, with a gain of 10.9 %", done.stdout)
+
+    def test_what_is_wrong_is_named(self):
+        broken, empty, strange = (self.folder / name for name in ["broken.jsonl", "empty.jsonl", "strange.jsonl"])
+        broken.write_text("{}\n", encoding="utf-8")
+        empty.write_text("", encoding="utf-8")
+        text = (JOURNALS / "half_1gbit.jsonl").read_text(encoding="utf-8")
+        strange.write_text(re.sub(r'"step_ms":[\d.]+', '"step_ms":null', text, count=1), encoding="utf-8")
+        trace = self.folder / "trace.json"
+        trace.write_text('{"model": "m", "tensors": [{"name": "a", "numel": 1, "ready_us": 0}]}', encoding="utf-8")
+        golden = JOURNALS / "half_1gbit.jsonl"
+        for arguments, code, said in [
+            ((broken,), 1, "broken.jsonl: line 1: the key \"schema\" is missing"),
+            ((empty,), 1, "empty.jsonl: line 1"),
+            ((strange,), 1, "strange.jsonl: line 3: step_ms: a number"),
+            ((self.folder / "none.jsonl",), 1, "none.jsonl"),
+            ((golden, "--trace", trace), 1, "trace.json: the trace is of another model"),
+            ((golden, "--trace", self.folder / "none.json"), 1, "none.json"),
+            ((golden, "-o", self.folder / "no" / "report.html"), 1, "no/report.html"),
+            ((), 2, "journal is required"),
+        ]:
+            with self.subTest(said):
+                done = run("report", *arguments)
+                self.assertEqual((done.returncode, done.stdout), (code, ""))
+                self.assertIn(said, done.stderr)
+
+
+if __name__ == "__main__":
+    WRITE_JOURNAL = sys.argv.pop(2)
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,39 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The pictures of a report, each for a given width in CSS pixels, so that their text is as large on a phone as on a
+// screen. Colours never tell alone: shape, place or a letter says the same.
+#pragma once
+
+#include <string>
+
+#include "tuner/report/report.h"
+
+namespace gradtune::tuner {
+
+// The role of a slot's strategy: what was chosen, a baseline, or another candidate. Also the name of its style.
+std::string role_of(const Report& report, int32_t slot);
+
+// "A", "B", ..., "Z", "AA", ...: names of a strategy's different options.
+std::string letter(int kind);
+
+// What the numbers in the picture of steps stand for: positions in `report.events`, at most as many as can be told
+// apart.
+std::vector<size_t> marked_events(const Report& report);
+
+// Time of each step, stages above, numbered decisions below.
+std::string steps_chart(const Report& report, double width);
+
+// Arms against the baseline, with the blocks of each and an interval.
+std::string race_chart(const Report& report, const RaceRecord& race, double width);
+
+// Each pair of blocks.
+std::string pairs_chart(const Report& report, const PairTest& test, double width);
+
+// Size, option and place in the order of all buckets.
+std::string bucket_chart(const Report& report, double width);
+
+// The operations of a step, measured and predicted.
+std::string step_chart(const Report& report, double width);
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,382 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/report/html.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <set>
+
+#include "tuner/decision_words.h"
+#include "tuner/report/charts.h"
+#include "tuner/report/markup.h"
+#include "tuner/report/page_style.h"
+#include "tuner/report/summary.h"
+#include "tuner/report/words.h"
+
+namespace gradtune::tuner {
+namespace {
+
+constexpr size_t kMostTrials = 200, kMostRaces = 4, kMostTests = 4, kMostAudits = 100, kMostEvents = 300;
+constexpr size_t kMostBuckets = 1000, kMostKinds = 40, kMostGuard = 100;
+constexpr size_t kLabelBytes = 160, kNameBytes = 60;
+
+// A name that came from the job.
+std::string name(std::string_view text, size_t most = kLabelBytes) {
+  return "<bdi>" + escape(shortened(text, most)) + "</bdi>";
+}
+
+// The same picture for a phone and for a screen; the style shows one of them.
+std::string picture(const std::function<std::string(double)>& chart) {
+  const std::string narrow = chart(340), wide = chart(940);
+  if (narrow.empty()) return "";
+  return fmt::format("<div class=\"narrow\">{}</div><div class=\"wide\">{}</div>\n", narrow, wide);
+}
+
+std::string section(std::string_view id, std::string_view title, std::string_view what, std::string_view content) {
+  return fmt::format("<section id=\"{}\"><h2>{}</h2><p class=\"what\">{}</p>\n{}</section>\n", id, title, what,
+                     content);
+}
+
+std::string note(std::string_view text) { return fmt::format("<p class=\"note\">{}</p>\n", text); }
+
+// The last ones of a list, and a note that says how many are left out.
+template <typename Value>
+std::vector<Value> last_of(const std::vector<Value>& all, size_t most, std::string_view what, std::string& text) {
+  if (all.size() <= most) return all;
+  text += note(fmt::format("{} earlier {} are left out here.", count(static_cast<int64_t>(all.size() - most)), what));
+  return {all.end() - static_cast<std::ptrdiff_t>(most), all.end()};
+}
+
+std::string swatch(std::string_view shape, std::string_view text) {
+  return fmt::format("<li><svg viewBox=\"0 0 14 14\" aria-hidden=\"true\">{}</svg>{}</li>", shape, text);
+}
+std::string square(std::string_view style, std::string_view text) {
+  return swatch(fmt::format("<rect x=\"1\" y=\"1\" width=\"12\" height=\"12\" class=\"{}\"/>", style), text);
+}
+std::string dot(std::string_view style, std::string_view text) {
+  return swatch(fmt::format("<circle cx=\"7\" cy=\"7\" r=\"5\" class=\"{}\"/>", style), text);
+}
+std::string legend(std::string_view items) { return fmt::format("<ul class=\"legend\">{}</ul>\n", items); }
+
+std::string answers_part(const Report& report) {
+  std::string text = "<dl class=\"answers\">";
+  for (const auto& [question, answer] : answers(report)) {
+    text += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", escape(question), name(answer, 600));
+  }
+  return text + "</dl>\n";
+}
+
+std::string steps_part(const Report& report) {
+  if (report.steps.empty()) return note("The journal has no step that took time.");
+  std::string text = picture([&](double width) { return steps_chart(report, width); });
+  std::set<std::string> roles;
+  std::set<int32_t> slots;
+  for (const ReportStep& step : report.steps) slots.insert(step.slot);
+  for (const int32_t slot : slots) roles.insert(role_of(report, slot));
+  std::string items;
+  if (roles.contains("baseline")) items += dot("fill baseline", "baseline");
+  if (roles.contains("candidate")) items += dot("fill candidate", "other candidates");
+  if (roles.contains("chosen")) items += dot("fill chosen", "what was chosen");
+  text += legend(items);
+  text += note(
+      "A dot is a step: the time between the same point of two steps, on the slowest rank. Pale dots are steps with an "
+      "evaluation, a checkpoint or a preparation in them, which count for nothing. Dots at the upper edge took longer "
+      "than the axis shows. Dashed lines are the figures of the decision. The band above names what the tuner did.");
+  const std::vector<size_t> marked = marked_events(report);
+  if (marked.empty()) return text;
+  std::vector<Cells> rows;
+  for (size_t number = 0; number < marked.size(); ++number) {
+    const Decision& event = report.events[marked[number]];
+    rows.push_back({std::to_string(number + 1), count(event.step), name(in_words(event), 400)});
+  }
+  return text + table({"#no.", "#step", "decision"}, rows);
+}
+
+std::string trials_part(const Report& report) {
+  std::string text;
+  std::vector<Trial> trials = last_of(report.trials, kMostTrials, "candidates", text);
+  if (trials.empty()) return note("No candidate was measured.");
+  double most = 0;
+  for (const Trial& trial : trials) most = std::max(most, trial.measured_ms.value_or(0));
+  std::ranges::stable_sort(trials, {}, [](const Trial& trial) { return trial.measured_ms.value_or(INFINITY); });
+  const bool has_predicted = std::ranges::any_of(trials, [](const Trial& t) { return t.predicted_ms.has_value(); });
+  std::vector<Cells> rows;
+  for (const Trial& trial : trials) {
+    const bool is_chosen = report.outcome.committed && trial.label == report.chosen.label;
+    const double share = trial.measured_ms ? 100 * *trial.measured_ms / most : 0;
+    const std::string gauge = fmt::format("<div class=\"gauge{}\" style=\"width:{:.0f}%\"></div>",
+                                          is_chosen ? " chosen" : "", std::clamp(share, 0.0, 100.0));
+    rows.push_back({name(trial.label) + gauge, trial.measured_ms ? number(*trial.measured_ms) : "-"});
+    if (has_predicted) rows.back().push_back(trial.predicted_ms ? number(*trial.predicted_ms) : "-");
+    rows.back().push_back(count(trial.step));
+  }
+  if (!has_predicted) return text + table({"candidate", "#ms a step", "#at step"}, rows);
+  return text + table({"candidate", "#ms a step", "#predicted", "#at step"}, rows);
+}
+
+std::string races_part(const Report& report) {
+  std::string text;
+  const auto races = last_of(report.races, kMostRaces, "races", text);
+  for (const RaceRecord& race : races) {
+    text += fmt::format("<h3>Race, steps {} to {}</h3>\n", count(race.begin), count(race.end - 1));
+    text += picture([&](double width) { return race_chart(report, race, width); });
+  }
+  if (races.empty()) return text;
+  text += legend(dot("block candidate", "a block of steps") +
+                 swatch("<path d=\"M7 1l6 6l-6 6l-6 -6z\" class=\"fill candidate\"/>", "mean of its blocks") +
+                 square("fill baseline", "baseline"));
+  return text + note(
+                    "Lines are 95 % intervals (Student's t, with the spread of all arms). After each round the worse "
+                    "half is out. Winners of races look better than they are, so nothing here is the gain that is "
+                    "claimed.");
+}
+
+std::string verdict_of(PairTest::Verdict verdict) {
+  switch (verdict) {
+    case PairTest::Verdict::open: return "not finished";
+    case PairTest::Verdict::committed: return "confirmed, and committed";
+    case PairTest::Verdict::not_confirmed: return "not confirmed";
+    case PairTest::Verdict::dropped: return "dropped";
+    case PairTest::Verdict::kept: return "kept";
+  }
+  return "";
+}
+
+std::string interval_of(const PairTest& test) {
+  if (!test.gain_low && !test.gain_high) return "-";
+  const auto end = [](const std::optional<double>& gain) {
+    return gain ? fmt::format("{:.1f}", 100 * *gain) : "unknown";
+  };
+  return fmt::format("{} to {} %", end(test.gain_low), end(test.gain_high));
+}
+
+std::string tests_part(const Report& report) {
+  std::string text;
+  std::vector<PairTest> confirmations, audits;
+  for (const PairTest& test : report.tests) {
+    (test.kind == PairTest::Kind::audit ? audits : confirmations).push_back(test);
+  }
+  if (confirmations.empty()) text += note("No winner came as far as a confirmation.");
+  for (const PairTest& test : last_of(confirmations, kMostTests, "confirmations", text)) {
+    text += fmt::format("<h3>{}</h3>\n<p>Steps {} to {}, {}: {}.", name(test.label), count(test.begin), count(test.end),
+                        plural(test.wanted, "pair"), verdict_of(test.verdict));
+    if (test.gain) text += fmt::format(" Gain {}, 95 % interval {}.", percent(*test.gain), interval_of(test));
+    text += "</p>\n";
+    if (test.pairs_ms.empty()) continue;
+    text += picture([&](double width) { return pairs_chart(report, test, width); });
+    text += legend(dot("fill chosen", "the candidate") + square("fill baseline", "baseline"));
+  }
+  if (audits.empty()) return text;
+  text += "<h3>Compared again later</h3>\n";
+  std::vector<Cells> rows;
+  for (const PairTest& test : last_of(audits, kMostAudits, "comparisons", text)) {
+    rows.push_back(
+        {count(test.end), name(test.label), test.gain ? percent(*test.gain) : "-", verdict_of(test.verdict)});
+  }
+  return text + table({"#step", "strategy", "#gain", "result"}, rows);
+}
+
+std::string buckets_part(const Report& report) {
+  if (report.buckets.empty()) return note("No buckets are known.");
+  std::string text = picture([&](double width) { return bucket_chart(report, width); });
+  std::vector<Cells> kinds, rows;
+  std::set<int> seen;
+  for (const BucketRow& bucket : report.buckets) {
+    if (seen.size() == kMostKinds || !seen.insert(bucket.kind).second) continue;
+    int64_t of_kind = 0, bytes = 0;
+    for (const BucketRow& other : report.buckets) {
+      if (other.kind != bucket.kind) continue;
+      ++of_kind;
+      bytes += other.bytes;
+    }
+    const std::string mark = fmt::format(
+        "<svg viewBox=\"0 0 14 14\" aria-hidden=\"true\" class=\"swatch\"><rect "
+        "width=\"14\" height=\"14\" class=\"fill kind{}\"/></svg>",
+        bucket.kind % 7);
+    kinds.push_back(
+        {mark + letter(bucket.kind), "<code>" + name(bucket.option, 300) + "</code>", count(of_kind), in_bytes(bytes)});
+  }
+  text += table({"option", "program: codecs, then steps", "#buckets", "#size"}, kinds);
+  for (size_t b = 0; b < std::min(report.buckets.size(), kMostBuckets); ++b) {
+    const BucketRow& bucket = report.buckets[b];
+    std::string tensors = name(bucket.first, kNameBytes);
+    if (bucket.slices > 1) tensors += " to " + name(bucket.last, kNameBytes);
+    std::string places;
+    for (size_t p = 0; p < std::min<size_t>(bucket.places.size(), 4); ++p) {
+      places += (p == 0 ? "" : ", ") + std::to_string(bucket.places[p]);
+    }
+    rows.push_back({std::to_string(b), tensors, in_bytes(bucket.bytes), letter(bucket.kind),
+                    bucket.uses_host ? "host" : "device", places,
+                    bucket.due == core::Due::forward ? "forward" : "backward", number(bucket.ready_us * 1e-3)});
+  }
+  std::string left_out;
+  if (report.buckets.size() > kMostBuckets) {
+    left_out = note(fmt::format("{} further buckets are left out; the strategy file has all.",
+                                count(static_cast<int64_t>(report.buckets.size() - kMostBuckets))));
+  }
+  return text +
+         fmt::format("<details><summary>All {} with their tensors</summary>{}{}</details>\n",
+                     plural(static_cast<int64_t>(report.buckets.size()), "bucket"),
+                     table({"#no.", "tensors", "#size", "option", "codec on", "#order", "due at", "#ready ms"}, rows),
+                     left_out);
+}
+
+std::string picture_part(const Report& report) {
+  const StepPicture& step = report.picture;
+  std::string text = picture([&](double width) { return step_chart(report, width); });
+  for (const std::string& what : step.lacks) text += note(escape(what));
+  if (step.measured.empty() && step.predicted.empty()) return text;
+  std::set<std::string> kinds;
+  for (const auto* bars : {&step.measured, &step.predicted}) {
+    for (const Bar& bar : *bars)
+      kinds.insert(bar.bucket < 0 ? bar.what : bar.row == Row::network ? "collective" : bar.what);
+  }
+  std::string items;
+  const auto add = [&](const std::string& kind, std::string_view style, std::string_view words) {
+    if (kinds.contains(kind)) items += square(style, words);
+  };
+  add("backward", "op-compute", "backward and forward");
+  add("update", "op-update", "update");
+  add("encode", "op-encode", "encode");
+  add("collective", "op-collective", "collective");
+  add("decode", "op-decode", "decode");
+  add("scale", "op-pass", "scale or copy");
+  text += legend(items);
+  const auto end_of = [](const std::vector<Bar>& bars) {
+    double end_us = 0;
+    for (const Bar& bar : bars) {
+      if (bar.bucket >= 0) end_us = std::max(end_us, bar.end_us);
+    }
+    return in_ms(end_us * 1e-3);
+  };
+  if (!step.measured.empty() && !step.predicted.empty()) {
+    text += note(fmt::format("The last operation ends after {}; the model expects {}.", end_of(step.measured),
+                             end_of(step.predicted)));
+  }
+  return text + note(
+                    "Numbers are buckets. The model is fitted to what operations took in the job's own steps, so this "
+                    "shows how well it explains them. Journals do not tell when backward ran: the measured step is "
+                    "placed so that its first operation begins with the predicted one.");
+}
+
+std::string events_part(const Report& report) {
+  if (report.events.empty()) return note("Nothing was decided.");
+  std::string text;
+  std::vector<Cells> rows;
+  for (const Decision& event : last_of(report.events, kMostEvents, "decisions", text)) {
+    rows.push_back({count(event.step), std::string(to_string(event.stage)), name(in_words(event), 400)});
+  }
+  return text + table({"#step", "stage", "what"}, rows);
+}
+
+bool is_change(Decision::What what) {
+  using What = Decision::What;
+  switch (what) {
+    case What::drift:
+    case What::link:
+    case What::straggler:
+    case What::audit:
+    case What::drop_committed:
+    case What::look_again:
+    case What::relation_changed:
+    case What::ranking_holds:
+    case What::ranking_changed:
+    case What::repair: return true;
+    default: return false;
+  }
+}
+
+std::string changes_part(const Report& report) {
+  Report changes;
+  std::ranges::copy_if(report.events, std::back_inserter(changes.events),
+                       [](const Decision& event) { return is_change(event.what); });
+  if (changes.events.empty()) return note("Nothing moved, or nothing was watched yet.");
+  return events_part(changes);
+}
+
+std::string guard_part(const Report& report) {
+  const auto lossy = std::ranges::count_if(report.buckets, &BucketRow::is_lossy);
+  std::string text;
+  if (report.guard.empty()) {
+    text += fmt::format("<p>{} of what was chosen {} more than 16 bits do. No bucket was over its budget.</p>\n",
+                        plural(lossy, "bucket"), lossy == 1 ? "loses" : "lose");
+  } else {
+    std::vector<Cells> rows;
+    for (const GuardCase& guard : last_of(report.guard, kMostGuard, "cases", text)) {
+      std::string codecs;
+      for (const std::string& codec : guard.codecs) codecs += (codecs.empty() ? "" : ", ") + codec;
+      const bool is_error = guard.excess.kind == core::Excess::Kind::error;
+      const std::string banned =
+          codecs.empty() ? "this strategy" : fmt::format("this strategy; {} for these tensors", name(codecs));
+      rows.push_back({count(guard.step), name(guard.label), std::to_string(guard.excess.bucket),
+                      name(guard.tensors, 2 * kNameBytes),
+                      fmt::format("{} {}, allowed {}", is_error ? "error" : "residual", number(guard.excess.value),
+                                  number(guard.excess.allowed)),
+                      banned});
+    }
+    text +=
+        table({"#step", "strategy", "#bucket", "tensors", "what was found", "banned for the rest of the job"}, rows);
+  }
+  return text + note(
+                    "Error: what compressing a bucket loses in one step, relative to what is compressed. Residual: "
+                    "what was lost and is still owed, relative to the gradient. Journals hold both only where they "
+                    "were beyond what is allowed, of the worst rank, so errors that were well are not shown.");
+}
+
+std::string configuration_part(const Report& report) {
+  std::vector<Cells> rows;
+  for (const auto& [what, value] : configuration(report)) rows.push_back({escape(what), name(value, 600)});
+  return table({"setting", "value"}, rows);
+}
+
+}  // namespace
+
+std::string to_html(const Report& report, std::string_view source) {
+  const std::string title = escape(headline(report));
+  std::string body = fmt::format("<header><h1>{}</h1><p class=\"what\">{}; {}</p></header>\n", title,
+                                 escape(job_line(report)), name(source));
+  body += answers_part(report);
+  body += section("steps", "Step times", "How long each training step took, and what the tuner was doing.",
+                  steps_part(report));
+  body +=
+      section("trials", "What was measured",
+              "Candidates that the search ran for a few training steps each, the fastest first.", trials_part(report));
+  if (!report.races.empty()) {
+    body += section("race", "The race",
+                    "The best candidates and the baseline took turns, in blocks of a few steps each, so that whatever "
+                    "slows the machines down for a while hits all of them.",
+                    races_part(report));
+  }
+  body += section("proof", "The proof",
+                  "After the search the winner runs against the baseline again, in pairs of blocks in random order. "
+                  "Only this decides, and only this gain is claimed. The baseline is what a job has without gradtune.",
+                  tests_part(report));
+  body += section("buckets", "Buckets",
+                  "How gradients travel: tensors are merged and split into buckets, and each bucket has a program that "
+                  "takes it from the gradient of this rank to the average of all ranks.",
+                  buckets_part(report));
+  body += section("step", "One step",
+                  "When operations ran in a step under what was chosen, and what the model makes of it.",
+                  picture_part(report));
+  body += section("changes", "What changed", "What was noticed while the decision stood, and what followed.",
+                  changes_part(report));
+  body += section("guard", "Error guard", "Whether compression lost more than it did when the strategy was chosen.",
+                  guard_part(report));
+  body += section("job", "The job", "What gradtune was told.", configuration_part(report));
+  if (!report.lacks.empty()) {
+    std::string text;
+    for (const std::string& what : report.lacks) text += "<p>" + name(what, 600) + "</p>\n";
+    body += section("lacks", "What this page lacks", "What the journal does not hold.", text);
+  }
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/><title>gradtune: {}</title>"
+      "<style>{}</style></head>\n<body>\n{}</body></html>\n",
+      title, page_style(), body);
+}
+
+}  // namespace gradtune::tuner

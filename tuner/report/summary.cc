@@ -1,0 +1,254 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tuner/report/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "tuner/decision_words.h"
+#include "tuner/report/words.h"
+
+namespace gradtune::tuner {
+namespace {
+
+using State = Report::State;
+
+std::string interval(double low, double high) {
+  if (!std::isfinite(low) && !std::isfinite(high)) return "no interval: too few pairs";
+  const auto end = [](double gain) { return std::isfinite(gain) ? fmt::format("{:.1f}", 100 * gain) : "unknown"; };
+  return fmt::format("95 % interval {} to {} %", end(low), end(high));
+}
+
+std::string gain_of(const Outcome& outcome) {
+  const std::string gain = fmt::format("{} ({})", percent(outcome.gain), interval(outcome.gain_low, outcome.gain_high));
+  if (!(outcome.committed_ms > 0) || !(outcome.baseline_ms > 0)) return gain + " less time a step";
+  return fmt::format("{} instead of {} a step, {} less ({})", in_ms(outcome.committed_ms), in_ms(outcome.baseline_ms),
+                     percent(outcome.gain), interval(outcome.gain_low, outcome.gain_high));
+}
+
+int64_t last_step(const Report& report) { return report.stages.empty() ? 0 : report.stages.back().end - 1; }
+
+// Since the tuning that goes on, or went on last, began.
+int64_t tuning_steps(const Report& report) {
+  int64_t steps = 0;
+  for (const StageRun& run : report.stages) {
+    if (run.stage == Stage::watch) {
+      steps = 0;
+    } else {
+      steps += run.end - run.begin;
+    }
+  }
+  return steps;
+}
+
+std::string is_it_tuning(const Report& report) {
+  switch (report.state) {
+    case State::not_begun: return "Not yet: the journal has no step.";
+    case State::pinned: return "No. Its tuning budget is 0, so what was in force first stays.";
+    case State::tuning: {
+      std::string text = fmt::format("Yes, {}at step {} it was {}", report.decided ? "again: " : "",
+                                     count(last_step(report)), doing(report.stage));
+      if (report.progress && report.stage != Stage::partition) {
+        text += fmt::format(" ({:.0f} % of this stage)", 100 * std::clamp(*report.progress, 0.0, 1.0));
+      }
+      return text + ". Every step of it is an ordinary training step.";
+    }
+    case State::committed:
+    case State::baseline:
+      if (report.stage == Stage::audit)
+        return "No. When the journal ended it was comparing its choice with the baseline again.";
+      return fmt::format("No. It watches step times and the link{}.",
+                         report.job.tuning.retune ? ", and tunes again when they change" : "; it does not tune again");
+  }
+  return "";
+}
+
+std::string is_it_done(const Report& report) {
+  const Outcome& outcome = report.outcome;
+  switch (report.state) {
+    case State::not_begun: return "No.";
+    case State::pinned: return "There is nothing to be done.";
+    case State::tuning:
+      return fmt::format("Not yet: {} so far, of at most {}. The journal ends here; a job that still runs goes on.",
+                         plural(tuning_steps(report), "step"), count(report.job.tuning.budget_steps));
+    case State::committed:
+    case State::baseline: {
+      std::string text = "Yes";
+      if (report.decided) text += fmt::format(", since step {}", count(*report.decided));
+      text += ".";
+      if (outcome.steps > 0) {
+        text += fmt::format(" Tuning took {} and cost {} more than the baseline would have taken in them.",
+                            plural(outcome.steps, "step"), in_seconds(outcome.cost_ms));
+      }
+      return text;
+    }
+  }
+  return "";
+}
+
+std::string sizes_of(const Report& report) {
+  if (report.buckets.empty()) return "";
+  const auto [least, most] = std::ranges::minmax_element(report.buckets, {}, &BucketRow::bytes);
+  if (report.buckets.size() == 1) return fmt::format("1 bucket of {}", in_bytes(least->bytes));
+  return fmt::format("{} of {} to {}", plural(static_cast<int64_t>(report.buckets.size()), "bucket"),
+                     in_bytes(least->bytes), in_bytes(most->bytes));
+}
+
+std::string what_did_it_choose(const Report& report) {
+  const std::string buckets = sizes_of(report);
+  const std::string tail = buckets.empty() ? "." : fmt::format(": {}.", buckets);
+  switch (report.state) {
+    case State::not_begun: return "Nothing yet.";
+    case State::pinned: return fmt::format("\"{}\", which it was given{}", report.chosen.label, tail);
+    case State::tuning:
+      if (report.outcome.committed) {
+        return fmt::format("Before it tunes again it had chosen \"{}\"{}", report.chosen.label, tail);
+      }
+      return "Nothing is confirmed yet.";
+    case State::committed: return fmt::format("\"{}\"{}", report.chosen.label, tail);
+    case State::baseline:
+      return fmt::format("The baseline stays{}{}", report.why_baseline.empty() ? "" : ": " + report.why_baseline,
+                         report.why_baseline.empty() ? tail : ".");
+  }
+  return "";
+}
+
+std::string did_it_help(const Report& report) {
+  const Outcome& outcome = report.outcome;
+  switch (report.state) {
+    case State::not_begun: return "Not known yet.";
+    case State::pinned: return "Not known: without a tuning budget nothing is compared.";
+    case State::tuning:
+      if (outcome.committed) return fmt::format("What was chosen before took {}.", gain_of(outcome));
+      if (!(outcome.baseline_ms > 0)) return "Not known yet.";
+      return fmt::format("Not known yet. The baseline takes {} a step.", in_ms(outcome.baseline_ms));
+    case State::committed:
+      return fmt::format("Yes: {}, measured on {} of blocks of training steps after the search had ended.",
+                         gain_of(outcome), plural(outcome.pairs, "fresh pair"));
+    case State::baseline:
+      if (!(outcome.baseline_ms > 0)) return "No gain was confirmed.";
+      return fmt::format("No gain was confirmed. The baseline takes {} a step.", in_ms(outcome.baseline_ms));
+  }
+  return "";
+}
+
+std::string bullet(const Decision& event) {
+  return fmt::format("  step {:>6}  {}\n", event.step, shortened(in_words(event), 200));
+}
+
+}  // namespace
+
+std::string headline(const Report& report) {
+  switch (report.state) {
+    case State::not_begun: return "The job has not begun.";
+    case State::pinned: return fmt::format("Pinned: {}", report.chosen.label);
+    case State::tuning: return "The job is being tuned.";
+    case State::baseline: return "The baseline stays: nothing was proven to be faster.";
+    case State::committed: {
+      const std::string less = percent(report.outcome.gain) + " less time a step";
+      if (!(report.outcome.committed_ms > 0) || !(report.outcome.baseline_ms > 0)) return less;
+      return fmt::format("{}: {} instead of {}", less, in_ms(report.outcome.committed_ms),
+                         in_ms(report.outcome.baseline_ms));
+    }
+  }
+  return "";
+}
+
+std::vector<Answer> answers(const Report& report) {
+  return {{"Is it tuning?", is_it_tuning(report)},
+          {"Is it done?", is_it_done(report)},
+          {"What did it choose?", what_did_it_choose(report)},
+          {"Did it help?", did_it_help(report)}};
+}
+
+std::string job_line(const Report& report) {
+  const Job& job = report.job;
+  std::string text = plural(job.ranks.size, "rank");
+  if (job.ranks.has_levels()) text += fmt::format(", {} on each node", job.ranks.local_size);
+  text += fmt::format(", {}, {} parameters, {} of gradients",
+                      plural(static_cast<int64_t>(job.table.tensors.size()), "tensor"), count(job.table.numel()),
+                      in_bytes(job.table.bytes()));
+  if (!report.steps.empty()) text += fmt::format(", {}", plural(static_cast<int64_t>(report.steps.size()), "step"));
+  return text;
+}
+
+std::vector<std::pair<std::string, std::string>> configuration(const Report& report) {
+  const Job& job = report.job;
+  std::string codecs;
+  for (const core::CompressorSpec& codec : job.codecs) codecs += (codecs.empty() ? "" : ", ") + core::to_string(codec);
+  const auto meaning = [&] {
+    switch (job.fidelity) {
+      case core::Fidelity::exact: return "fp32 sums, nothing is lost";
+      case core::Fidelity::half: return "16 bits on the wire, nothing else is lost";
+      case core::Fidelity::lossy: return "compressors that lose, with error feedback, are allowed";
+    }
+    return "";
+  };
+  std::vector<std::pair<std::string, std::string>> rows = {
+      {"ranks", job.ranks.has_levels() ? fmt::format("{}, {} on each node", job.ranks.size, job.ranks.local_size)
+                                       : std::to_string(job.ranks.size)},
+      {"network", report.network.empty() ? "not told" : report.network},
+      {"model", fmt::format("{} tensors, {} parameters, {} of gradients, fingerprint {:016x}",
+                            count(static_cast<int64_t>(job.table.tensors.size())), count(job.table.numel()),
+                            in_bytes(job.table.bytes()), job.table.fingerprint())},
+      {"fidelity", fmt::format("{}: {}", core::to_string(job.fidelity), meaning())},
+      {"compressors that may be used", codecs.empty() ? "none" : codecs},
+      {"policy", job.policy},
+      {"started from", job.imported ? job.imported->label : "no strategy file"},
+      {"tuning budget", job.tuning.budget_steps == 0
+                            ? std::string("0 steps: nothing is tuned")
+                            : fmt::format("{} and {} of the time", plural(job.tuning.budget_steps, "step"),
+                                          percent(job.tuning.budget_share))},
+      {"lossy strategies", fmt::format("from step {} on", count(job.tuning.lossy_after))},
+      {"tunes again after a change", job.tuning.retune ? "yes" : "no"},
+      {"seed", std::to_string(job.tuning.seed)},
+      {"host threads for compressors", std::to_string(job.host_threads)},
+      {"memory budget", job.memory_bytes == INT64_MAX ? "none" : in_bytes(job.memory_bytes)},
+      {"collectives at once", std::to_string(job.machine.collectives_at_once)},
+      {"cores of a rank", job.machine.cores.of_rank > 0
+                              ? fmt::format("{}, of which {} compute", number(job.machine.cores.of_rank),
+                                            number(job.machine.cores.computing))
+                              : std::string("not known")}};
+  for (const auto& [name, link] :
+       {std::pair("all ranks", job.machine.idle_links.flat), std::pair("nodes", job.machine.idle_links.inter),
+        std::pair("ranks of a node", job.machine.idle_links.intra)}) {
+    if (!(link.message_us > 0)) continue;
+    rows.emplace_back(fmt::format("idle link between {}", name),
+                      fmt::format("a message takes {}{}", in_ms(link.message_us * 1e-3),
+                                  link.byte_us > 0 ? fmt::format(", {} MB/s", number(1 / link.byte_us)) : ""));
+  }
+  return rows;
+}
+
+std::string summary(const Report& report) {
+  std::string text = headline(report) + "\n" + job_line(report) + "\n\n";
+  for (const auto& [question, answer] : answers(report)) text += fmt::format("{:<20} {}\n", question, answer);
+  if (!report.trials.empty()) {
+    text += "\nMeasured candidates, ms a step\n";
+    std::vector<Trial> trials = report.trials;
+    std::ranges::stable_sort(trials, {}, [](const Trial& trial) { return trial.measured_ms.value_or(INFINITY); });
+    constexpr size_t kMost = 12;
+    for (size_t t = 0; t < std::min(trials.size(), kMost); ++t) {
+      const Trial& trial = trials[t];
+      const std::string predicted =
+          trial.predicted_ms ? fmt::format(", predicted {}", number(*trial.predicted_ms)) : std::string();
+      text += fmt::format("  {:>10}  {}{}\n", trial.measured_ms ? number(*trial.measured_ms) : "-",
+                          shortened(trial.label, 120), predicted);
+    }
+    if (trials.size() > kMost) text += fmt::format("  and {} slower ones\n", trials.size() - kMost);
+  }
+  if (!report.events.empty()) {
+    text += "\nDecisions\n";
+    constexpr size_t kMost = 20;
+    const size_t left_out = report.events.size() > kMost ? report.events.size() - kMost : 0;
+    if (left_out > 0) text += fmt::format("  ({} earlier ones are left out)\n", left_out);
+    for (size_t e = left_out; e < report.events.size(); ++e) text += bullet(report.events[e]);
+  }
+  for (const std::string& what : report.lacks) text += "\n" + what + "\n";
+  return text;
+}
+
+}  // namespace gradtune::tuner

@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A report in words: the headline, the answers to what people ask first, and a text for a terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tuner/report/report.h"
+
+namespace gradtune::tuner {
+
+struct Answer {
+  std::string question, answer;  // a sentence or a few
+};
+
+// One sentence: what became faster, by how much.
+std::string headline(const Report& report);
+
+// Is it tuning? Is it done? What did it choose? Did it help?
+std::vector<Answer> answers(const Report& report);
+
+// The job in few words: "2 ranks, 10 tensors, 8,551,818 parameters".
+std::string job_line(const Report& report);
+
+// What the configuration says, as names and values.
+std::vector<std::pair<std::string, std::string>> configuration(const Report& report);
+
+// For a terminal.
+std::string summary(const Report& report);
+
+}  // namespace gradtune::tuner
