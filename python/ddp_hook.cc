@@ -24,7 +24,11 @@ std::shared_ptr<DdpBridge> DdpBridge::build(c10d::Reducer& reducer, const c10::i
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> DdpBridge::run(c10d::GradBucket& bucket) {
-  if (session_ == nullptr) return plain_.runHook(bucket);
+  if (session_ == nullptr) {
+    std::vector<torch::Tensor> buffer{bucket.getBuffer()};
+    buffer.front() /= group_->getSize();
+    return group_->allreduce(buffer)->getFuture();
+  }
   Waiting waiting{.buffer = bucket.getBuffer(),
                   .parameters = bucket.getParameters(),
                   .gradients = bucket.getGradients(),

@@ -6,7 +6,6 @@
 // their parameters, as DDP makes its buckets anew after the first step.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <memory>
@@ -25,7 +24,7 @@ class DdpBridge {
                                           Session& session);
 
   explicit DdpBridge(const c10::intrusive_ptr<c10d::ProcessGroup>& group, Session& session)
-      : plain_(group), session_(&session) {}
+      : group_(group), session_(&session) {}
 
   void end() { session_ = nullptr; }
 
@@ -39,7 +38,7 @@ class DdpBridge {
   };
   void finish();
 
-  c10d::AllReduceCommHook plain_;
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_;
   Session* session_;              // null once it ended
   std::vector<Waiting> waiting_;  // of the pass under way
 };
