@@ -25,6 +25,10 @@
 // quarter of what memory takes (bench compress_host, rows "draws").
 //
 // Accuracy: tests/bench/results/README.md.
+#include "engine/compress/block_codes.h"
+
+#include <utility>
+
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
 #include "engine/compress/shared.h"
@@ -32,13 +36,7 @@
 namespace gradtune::compress {
 namespace {
 
-// A compressor of this family; the spec's parameter takes the place of what is zero here.
-struct Member {
-  uint32_t id;
-  CodeFormat format;
-  int64_t block;
-};
-
+using Member = BlockCode;
 using Codes = CodeFormat::Codes;
 constexpr Member kInt8{compressor_id("int8"), {.codes = Codes::nearest}, 0};
 constexpr Member of_few_bits(uint32_t id, int bits) {
@@ -61,10 +59,12 @@ Member with_parameter(Member member, const core::CompressorSpec& spec) {
   return member;
 }
 
-BlockLayout layout_of(const Member& member, int64_t n) {
-  return block_layout(member.block, n, /*scales_per_block=*/1, code_bytes(n, member.format.bits),
-                      unit_bytes(member.format.unit));
-}
+BlockLayout layout_of(const Member& member, int64_t n) { return block_code_layout(member, n); }
+
+constexpr std::pair<std::string_view, const Member*> kMembers[] = {
+    {"int8", &kInt8},       {"int6", &kInt6},       {"int5", &kInt5},         {"int4", &kInt4},
+    {"int3", &kInt3},       {"int2", &kInt2},       {"int8s", &kInt8s},       {"fp8e4m3", &kFp8E4M3},
+    {"fp8e5m2", &kFp8E5M2}, {"natural", &kNatural}, {"terngrad", &kTernGrad}, {"qsgd", &kQsgd}};
 
 class BlockCodes final : public HostCompressor {
  public:
@@ -162,6 +162,19 @@ CompressorRow row(std::string_view name, std::string_view summary, bool error_fe
 }
 
 }  // namespace
+
+BlockCode block_code_of(const core::CompressorSpec& spec) {
+  for (const auto& [name, member] : kMembers) {
+    if (name == spec.name) return with_parameter(*member, spec);
+  }
+  core::check(false, "it is one of the compressors that send codes of blocks");
+  return kInt8;
+}
+
+BlockLayout block_code_layout(const BlockCode& code, int64_t n) {
+  return block_layout(code.block, n, /*scales_per_block=*/1, code_bytes(n, code.format.bits),
+                      unit_bytes(code.format.unit));
+}
 
 CompressorRow int8() {
   return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), core::Listed::always);

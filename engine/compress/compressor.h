@@ -137,6 +137,15 @@ class Compressor {
   // decode the same payloads have the same sums.
   virtual void decode(const Decode& job, Queue& queue) const = 0;
 
+  // The same for several calls, whose memory has nothing in common, of buckets that are ready at the same time. A
+  // device takes small ones together: a launch costs as much as the work on some 10^5 elements.
+  virtual void encode_all(std::span<const Encode> jobs, Queue& queue) const {
+    for (const Encode& job : jobs) encode(job, queue);
+  }
+  virtual void decode_all(std::span<const Decode> jobs, Queue& queue) const {
+    for (const Decode& job : jobs) decode(job, queue);
+  }
+
   // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field:
   // "payload 2 of 4: count is 0x9, not 0x5". On the host, with all memory of the job there; its round and state memory
   // is garbage afterwards.

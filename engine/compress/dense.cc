@@ -28,14 +28,6 @@ constexpr Limits limits_of(core::DType wire) {
   return {};
 }
 
-// Whether so many numbers, of which that has the largest magnitude, add up to a finite one. Each of them, and each sum,
-// may be rounded up. Of a number that is not finite: no.
-bool sum_is_finite(core::DType wire, float largest, int summed) {
-  const auto& [overflow, roundoff] = limits_of(wire);
-  if (summed == 1) return largest < overflow;
-  return double{largest} * summed * std::pow(1 + roundoff, summed) < overflow;
-}
-
 class Dense final : public HostCompressor {
  public:
   Dense(core::CompressorSpec spec, const core::CompressorTraits& traits, core::DType wire)
@@ -52,7 +44,7 @@ class Dense final : public HostCompressor {
       largest.add(encode_dense(wire_, run_of(job, begin, end), job.payload.data() + begin * width,
                                /*stream=*/n * width >= kStreamBytes));
     });
-    return sum_is_finite(wire_, std::bit_cast<float>(largest.get()), job.summed);
+    return largest.get() <= largest_that_sums(wire_, job.summed);
   }
 
   Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
@@ -98,6 +90,18 @@ CompressorRow row(std::string_view name, std::string_view summary, core::Fidelit
 }
 
 }  // namespace
+
+uint32_t largest_that_sums(core::DType wire, int summed) {
+  const auto& [overflow, roundoff] = limits_of(wire);
+  const double growth = summed == 1 ? 1 : summed * std::pow(1 + roundoff, summed);
+  const auto is_small = [&](uint32_t bits) {
+    return bits < kInfinityBits && double{std::bit_cast<float>(bits)} * growth < overflow;
+  };
+  auto bits = std::min(std::bit_cast<uint32_t>(static_cast<float>(overflow / growth)), kInfinityBits);
+  while (!is_small(bits)) --bits;
+  while (is_small(bits + 1)) ++bits;
+  return bits;
+}
 
 CompressorRow none() {
   return row<core::DType::f32>("none", "fp32 as it is", core::Fidelity::exact, core::Listed::always);

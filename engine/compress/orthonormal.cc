@@ -11,16 +11,14 @@
 namespace gradtune::compress {
 namespace {
 
-constexpr double kLeast = 1e-6;
-
-// Pieces of a column, as many as partial sums have room.
-constexpr int64_t kMostPieces = 64;
+constexpr double kLeast = kLeastLeft;
+constexpr int64_t kMostPieces = kMostColumnPieces;
 
 }  // namespace
 
 void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue) {
   const auto n = static_cast<int64_t>(rows);
-  const int64_t step = std::max(kBlockElements, round_up((n + kMostPieces - 1) / kMostPieces, 16));
+  const int64_t step = column_piece(n);
   const int64_t pieces = (n + step - 1) / step;
   // column = factor * column - taken * from, and what its product with `next` is.
   const auto pass = [&](float* column, double factor, double taken, const float* from, const float* next) {

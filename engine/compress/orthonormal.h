@@ -7,8 +7,18 @@
 #include <cstddef>
 
 #include "engine/compress/queue.h"
+#include "engine/compress/shared.h"
 
 namespace gradtune::compress {
+
+// A column of which no larger share is left was a combination of those before it.
+inline constexpr double kLeastLeft = 1e-6;
+
+// Columns are cut into pieces of so many elements, whose sums are added up in order: as many as there is room for.
+inline constexpr int64_t kMostColumnPieces = 64;
+constexpr int64_t column_piece(int64_t rows) {
+  return std::max(kBlockElements, round_up((rows + kMostColumnPieces - 1) / kMostColumnPieces, 16));
+}
 
 // Makes the columns, each contiguous and one behind the other, an orthonormal basis of what they span: Gram-Schmidt,
 // where each column is freed of those before it twice, as once is not enough for columns that are nearly alike; sums

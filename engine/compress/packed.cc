@@ -20,34 +20,21 @@
 #include <vector>
 
 #include "engine/compress/packed_kernels.h"
+#include "engine/compress/packed_layout.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
 namespace {
 
-constexpr int64_t kRun = kBlockElements;  // elements; whole groups
-constexpr int64_t kUnit = 8;              // bytes
-constexpr int64_t kUsedUnit = 16;
+using Layout = PackedLayout;
+constexpr int64_t kRun = kPackedRun, kUnit = kPackedUnit, kUsedUnit = kPackedUsedUnit;
 
 // Of a thread: 512 KiB, which fits most L2 caches.
 constexpr int64_t kCachedElements = 16 * kBlockElements;
 
 constexpr int64_t count_of(int64_t n, int64_t step) { return (n + step - 1) / step; }
 
-// Where the sections begin, in bytes.
-struct Layout {
-  int64_t runs, groups, headers_at, groups_at, bytes;
-};
-
-Layout layout_of(PackedType type, int64_t n) {
-  Layout layout{};
-  layout.runs = count_of(n, kRun);
-  layout.groups = count_of(n, kGroupElements);
-  layout.headers_at = static_cast<int64_t>(sizeof(PayloadHeader)) + section_bytes(layout.runs * 4);
-  layout.groups_at = layout.headers_at + section_bytes(layout.groups * static_cast<int64_t>(sizeof(GroupHeader)));
-  layout.bytes = section_bytes(layout.groups_at + layout.groups * group_bytes(type, 8));
-  return layout;
-}
+Layout layout_of(PackedType type, int64_t n) { return packed_layout(type, n); }
 
 template <class Bytes>
 auto* ends_of(Bytes payload) {
@@ -72,9 +59,7 @@ int64_t used_bytes(std::span<const std::byte> payload) {
 class Packed final : public HostCompressor {
  public:
   Packed(core::CompressorSpec spec, const core::CompressorTraits& traits, PackedType type)
-      : HostCompressor(std::move(spec), traits),
-        type_(type),
-        id_(type == PackedType::f32 ? compressor_id("pk32") : compressor_id("pk16")) {}
+      : HostCompressor(std::move(spec), traits), type_(type), id_(packed_id(type)) {}
 
   int64_t scratch_bytes(const core::Extent& /*extent*/) const override { return 0; }
 

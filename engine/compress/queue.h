@@ -65,6 +65,21 @@ inline HostQueue& host(Queue& queue) {
   return static_cast<HostQueue&>(queue);
 }
 
+// A stream of a device: what is asked for is done in order, later, and no call here waits for it.
+class DeviceQueue : public Queue {
+ public:
+  core::Space space() const final { return core::Space::cuda; }
+
+  // What kernels are launched on: a cudaStream_t.
+  virtual void* stream() const = 0;
+};
+
+// That queue, which has to be one of a device.
+inline DeviceQueue& device(Queue& queue) {
+  core::check(queue.space() == core::Space::cuda, "work of a device goes to its queue");
+  return static_cast<DeviceQueue&>(queue);
+}
+
 // The calling thread alone.
 std::unique_ptr<HostQueue> make_serial_queue();
 

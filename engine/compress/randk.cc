@@ -18,6 +18,7 @@
 #include "engine/compress/add_by_pieces.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/shared_random_kernels.h"
+#include "engine/compress/strata.h"
 #include "engine/compress/topk_kernels.h"
 #include "engine/compress/write_floats.h"
 
@@ -28,12 +29,15 @@ namespace {
 class Strata {
  public:
   Strata(const Work& work, int64_t n, int64_t k, int64_t at_once)
-      : work_(work), n_(n), size_(n / k), larger_(n % k), at_once_(at_once) {
+      : work_(work),
+        n_(n),
+        limits_(strata_of(work, n, k)),
+        size_(limits_.size),
+        larger_(limits_.larger),
+        at_once_(at_once) {
     core::check(at_once % kWords == 0 && at_once <= kMostAtOnce,
                 "strata are drawn in fours, and there is room for them");
-    const auto words = shared_random(work.random, work.first_element);
-    const uint64_t draw = uint64_t{words[1]} << 32 | words[2];
-    begin_ = static_cast<int64_t>(draw % static_cast<uint64_t>(n));
+    begin_ = limits_.begin;
   }
 
   static constexpr int64_t kWords = kSharedWords;  // strata that one element's random bits are for
@@ -55,11 +59,8 @@ class Strata {
   }
 
  private:
-  int64_t begin_of(int64_t stratum) const { return stratum * size_ + std::min(stratum, larger_); }
-  int64_t stratum_of(int64_t position) const {
-    const int64_t of_larger = larger_ * (size_ + 1);
-    return position < of_larger ? position / (size_ + 1) : larger_ + (position - of_larger) / size_;
-  }
+  int64_t begin_of(int64_t stratum) const { return limits_.begin_of(stratum); }
+  int64_t stratum_of(int64_t position) const { return limits_.stratum_of(position); }
 
   // Where strata begin at the element `origin`; elements are counted from `zero`.
   template <class Visit>
@@ -107,8 +108,10 @@ class Strata {
   }
 
   const Work& work_;
-  int64_t n_, size_, larger_;  // the first so many strata have one element more
-  int64_t at_once_;            // strata that are drawn at once
+  int64_t n_;
+  StrataLimits limits_;
+  int64_t size_, larger_;
+  int64_t at_once_;  // strata that are drawn at once
   int64_t begin_ = 0;
 };
 
@@ -212,6 +215,12 @@ class RandK final : public HostCompressor {
 constexpr double kDensities[] = {0.3, 0.1, 0.05};
 
 }  // namespace
+
+StrataLimits strata_of(const Work& work, int64_t n, int64_t k) {
+  const auto words = shared_random(work.random, work.first_element);
+  const uint64_t draw = uint64_t{words[1]} << 32 | words[2];
+  return {n, n / k, n % k, static_cast<int64_t>(draw % static_cast<uint64_t>(n))};
+}
 
 CompressorRow randk() {
   return {.traits = {.name = "randk",

@@ -59,9 +59,6 @@ Rejected check_frames(std::span<const std::span<const std::byte>> payloads, int6
   return {};
 }
 
-namespace {
-
-// What breaks it is a programmer's error.
 void check_encode(const Compressor& compressor, const Encode& job) {
   const auto n = static_cast<int64_t>(job.gradient.size());
   const core::Extent extent{n, job.work.matrices};
@@ -83,8 +80,6 @@ void check_encode(const Compressor& compressor, const Encode& job) {
   core::check(reinterpret_cast<uintptr_t>(job.payload.data()) % 16 == 0, "payloads are 16-byte aligned");
   core::check(reinterpret_cast<uintptr_t>(job.scratch.data()) % 16 == 0, "scratch is 16-byte aligned");
 }
-
-}  // namespace
 
 void HostCompressor::encode(const Encode& job, Queue& queue) const {
   check_encode(*this, job);

@@ -68,7 +68,10 @@ Rejected check_sizes(std::span<const std::span<const std::byte>> payloads, int64
 Rejected check_frames(std::span<const std::span<const std::byte>> payloads, int64_t bytes, uint32_t compressor,
                       int64_t n, const Counts& counts);
 
-// --- The compressors of this folder, which work on the host.
+// What breaks it is a programmer's error.
+void check_encode(const Compressor& compressor, const Encode& job);
+
+// --- The compressors of this folder, which work on the host; those that work on a device are in cuda/.
 
 class HostCompressor : public Compressor {
  public:

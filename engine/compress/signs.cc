@@ -21,6 +21,10 @@
 // payloads.
 //
 // Accuracy: tests/bench/results/README.md.
+#include "engine/compress/signs.h"
+
+#include <utility>
+
 #include "engine/compress/blocks.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/signs_kernels.h"
@@ -28,17 +32,14 @@
 namespace gradtune::compress {
 namespace {
 
-// A compressor of this family; where the block is 0 it is the spec's parameter.
-struct Member {
-  uint32_t id;
-  SignScales scales;
-  int64_t block;
-  bool has_momentum = false;  // then that is the spec's parameter
-};
+using Member = SignCode;
 constexpr Member kEfSignSgd{compressor_id("efsg"), SignScales::mean, 0};
 constexpr Member kOneBit{compressor_id("1bit"), SignScales::means, 0};
 constexpr Member kSignSgd{compressor_id("sign"), SignScales::vote, kBlockElements};
 constexpr Member kSigNum{compressor_id("snum"), SignScales::vote, kBlockElements, true};
+
+constexpr std::pair<std::string_view, const Member*> kMembers[] = {
+    {"efsignsgd", &kEfSignSgd}, {"onebit", &kOneBit}, {"signsgd", &kSignSgd}, {"signum", &kSigNum}};
 
 BlockLayout layout_of(const Member& member, const core::CompressorSpec& spec, int64_t n) {
   const int64_t block = member.block == 0 ? static_cast<int64_t>(spec.parameter) : member.block;
@@ -134,6 +135,16 @@ CompressorRow row(std::string_view name, std::string_view summary, bool error_fe
 }
 
 }  // namespace
+
+SignCode sign_code_of(const core::CompressorSpec& spec) {
+  for (const auto& [name, member] : kMembers) {
+    if (name == spec.name) return *member;
+  }
+  core::check(false, "it is one of the compressors that send signs");
+  return kSignSgd;
+}
+
+BlockLayout sign_layout(const core::CompressorSpec& spec, int64_t n) { return layout_of(sign_code_of(spec), spec, n); }
 
 CompressorRow efsignsgd() {
   return row<kEfSignSgd>("efsignsgd", "signs, and the mean magnitude of each block of elements", true, 64);

@@ -34,29 +34,26 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "engine/compress/add_by_pieces.h"
 #include "engine/compress/shared.h"
+#include "engine/compress/topk_layout.h"
 #include "engine/compress/topk_select.h"
 #include "engine/core/float16.h"
 
 namespace gradtune::compress {
 namespace {
 
-// A compressor of this family.
-struct Member {
-  uint32_t id;
-  bool carries_bound, has_momentum;
-};
+using Member = TopkMember;
+using Layout = TopkLayout;
 constexpr Member kTopK{compressor_id("topk"), false, false};
 constexpr Member kThreshK{compressor_id("thrk"), true, false};
 constexpr Member kDgc{compressor_id("dgc "), true, true};
 
-constexpr float kMomentum = 0.9F;
-
-// State: the bound of the next step, how many steps there were, and from there on the momentum of each element.
-constexpr int64_t kMomentumAt = 16;
-constexpr uint32_t kMostSteps = 200;  // more change nothing
+constexpr float kMomentum = kTopkMomentum;
+constexpr int64_t kMomentumAt = kTopkMomentumAt;
+constexpr uint32_t kMostSteps = kTopkMostSteps;
 
 // What the momentum so far weighs, after so many steps, in a mean in which each gradient weighs kMomentum of the next:
 // kMomentum, at last. A table, since each is made from the one before.
@@ -70,17 +67,8 @@ constexpr std::array<float, kMostSteps + 1> kDecayAfter = [] {
   return decay;
 }();
 
-struct Layout {
-  int64_t k, blocks, starts_at, positions_at, values_at, bytes;
-
-  Layout(const core::CompressorSpec& spec, int64_t n)
-      : k(share_of(spec.parameter, n)),
-        blocks((n + kBlockElements - 1) / kBlockElements),
-        starts_at(sizeof(PayloadHeader)),
-        positions_at(starts_at + section_bytes(blocks * 4)),
-        values_at(positions_at + section_bytes(k * 2)),
-        bytes(values_at + section_bytes(k * 2)) {}
-};
+constexpr std::pair<std::string_view, const Member*> kMembers[] = {
+    {"topk", &kTopK}, {"threshk", &kThreshK}, {"dgc", &kDgc}};
 
 class TopK final : public HostCompressor {
  public:
@@ -248,6 +236,14 @@ CompressorRow row(std::string_view name, std::string_view summary) {
 }
 
 }  // namespace
+
+TopkMember topk_member_of(const core::CompressorSpec& spec) {
+  for (const auto& [name, member] : kMembers) {
+    if (name == spec.name) return *member;
+  }
+  core::check(false, "it is one of the compressors that send the largest elements");
+  return kTopK;
+}
 
 CompressorRow topk() { return row<kTopK>("topk", "the largest elements, this share of all"); }
 

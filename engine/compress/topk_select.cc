@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 
+#include "engine/compress/topk_layout.h"
 #include "engine/core/float16.h"
 #include "engine/core/rng.h"
 
@@ -79,19 +80,8 @@ bool TopkSelection::run(const Sent& sent) {
   return true;
 }
 
-// Bits of floats are nearly logarithms, so that is what distances are told in; a unit in the exponent is a factor of 2.
 uint32_t TopkSelection::next_bound() const {
-  constexpr int64_t kUnit = 1 << 23;
-  const int64_t found = found_, bound = bound_, threshold = threshold_, wanted = k_ - k_ / 16;
-  if (threshold <= 1) return 0;  // fewer than k are not zero
-  int64_t above = 0;             // how far the next bound is above the threshold
-  if (found == count_) {
-    above = (found - wanted) * (kUnit / 8) / k_;
-  } else if (found > k_ && threshold > bound) {
-    const int64_t span = threshold - bound;
-    above = std::min(span * (k_ - wanted) / (found - k_), kUnit / 8);
-  }
-  return static_cast<uint32_t>(std::clamp<int64_t>(threshold + above, 1, kInfinityBits));
+  return next_topk_bound({.found = found_, .bound = bound_, .threshold = threshold_, .count = count_, .k = k_});
 }
 
 float TopkSelection::momentum_of(int64_t element) const {

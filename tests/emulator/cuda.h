@@ -16,7 +16,6 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define GRADTUNE_SHARED(type, name) type& name = gradtune::emulator::shared<type, decltype([] {})>()
@@ -191,10 +190,22 @@ inline uint32_t __float_as_uint(float value) {
   return gradtune::emulator::from_bits<uint32_t>(gradtune::emulator::to_bits(value));
 }
 inline float __uint_as_float(uint32_t bits) { return gradtune::emulator::from_bits<float>(bits); }
+struct __half {
+  _Float16 value;
+};
+inline __half __float2half_rn(float value) { return {static_cast<_Float16>(value)}; }
+inline float __half2float(__half half) { return static_cast<float>(half.value); }
+inline unsigned short __half_as_ushort(__half half) {
+  return gradtune::emulator::from_bits<uint16_t>(gradtune::emulator::to_bits(half));
+}
+inline __half __ushort_as_half(unsigned short bits) { return gradtune::emulator::from_bits<__half>(bits); }
 inline int __popc(uint32_t value) { return __builtin_popcount(value); }
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<uint32_t>(value)); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(static_cast<__uint128_t>(a) * b >> 64);
+}
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t selector) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
   uint32_t result = 0;

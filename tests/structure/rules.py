@@ -162,7 +162,7 @@ def registered_sources(tree):
         if not path.endswith((".cc", ".cu")) or within(path, ["tests/install"]):
             continue
         folder, _, name = path.rpartition("/")
-        lists = [text for file, text in tree.files.items() if file.endswith("CMakeLists.txt") and within(path, [file.rpartition("/")[0]])]
+        lists = [text for file, text in tree.files.items() if file.endswith(("CMakeLists.txt", ".cmake")) and within(path, [file.rpartition("/")[0]])]
         if not any(re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) for text in lists):
             violations.append(f"{path}: in no CMakeLists.txt of {folder}/ or above")
     return violations

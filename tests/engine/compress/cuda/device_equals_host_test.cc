@@ -1,0 +1,319 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Every compressor on a device, here on the emulator, does what the one of the host does, byte for byte: payloads,
+// residuals, state, verdicts and sums, in every schedule of threads. So it has all that the conformance suite asks of
+// the host's. With DEVICE_TEST=long in the environment it does so for more parameters and sizes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "engine/compress/cuda/table.h"
+#include "tests/emulator/emulated_queue.h"
+#include "tests/emulator/emulator.h"
+#include "tests/suites/compressor_harness.h"
+
+namespace gradtune::suites {
+namespace {
+
+using emulator::Schedule;
+
+bool is_long() {
+  const char* const wanted = std::getenv("DEVICE_TEST");
+  return wanted != nullptr && std::string_view(wanted) == "long";
+}
+
+std::vector<size_t> sizes() {
+  if (!is_long()) return {0, 3, 65, 1027, 8200};
+  return {0, 1, 2, 3, 15, 17, 63, 64, 65, 127, 128, 513, 1001, 1027, 2049, 8191, 8200, 16384, 40000, 300001};
+}
+
+// Those that have no kernels.
+constexpr std::string_view kHostOnly[] = {"int8packed", "int4packed", "int3packed", "int2packed"};
+
+// The default and both ends of the range; in the long test and of int8 what policies choose from as well, and what no
+// kernel is made for.
+std::vector<core::CompressorSpec> specs() {
+  std::vector<core::CompressorSpec> all;
+  for (const compress::CompressorRow& row : compress::compressor_table()) {
+    if (std::ranges::count(kHostOnly, row.traits.name) > 0) continue;
+    std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min, row.traits.parameter_max};
+    if (is_long() || row.traits.name == "int8") {
+      parameters.insert(parameters.end(), row.traits.parameter_search.begin(), row.traits.parameter_search.end());
+      if (row.traits.parameter_name == "block") parameters.push_back(row.traits.parameter_min * 3);
+    }
+    if (row.traits.name == "qsgd") parameters.insert(parameters.end(), {2, 7});
+    std::ranges::sort(parameters);
+    parameters.erase(std::unique(parameters.begin(), parameters.end()), parameters.end());
+    for (double parameter : parameters) all.push_back({std::string(row.traits.name), parameter});
+  }
+  return all;
+}
+
+class DeviceEqualsHost : public testing::TestWithParam<core::CompressorSpec> {
+ protected:
+  void TearDown() override { emulator::set_schedule(Schedule::forward); }
+
+  const std::unique_ptr<compress::Compressor> host_ = std::move(compress::make_compressor(GetParam())).value();
+  const std::unique_ptr<compress::Compressor> device_ =
+      emulator::on_emulator(std::move(compress::cuda::make_device_compressor(GetParam())).value());
+
+  static EncodeCase usual_case(size_t n, Data kind = Data::layered) {
+    return {.gradient = make_data(kind, n, 11),
+            .residual = make_data(kind, n, 12),
+            .scale = 1.0F / 3,
+            .error_scale = 3,
+            .random = {.seed = 0x123456789abcdef0, .step = 7, .rank = 2, .use = 1},
+            .first_element = 1234567891012};
+  }
+
+  static Payload used_of(const compress::Compressor& compressor, const Payload& payload) {
+    const auto used = compressor.traits().used_bytes;
+    if (used == nullptr) return payload;
+    return {payload.begin(), payload.begin() + used(std::as_bytes(std::span(payload)))};
+  }
+
+  // Encodes on both, and returns what the host made. What is not finite is garbage besides.
+  Encoded encode_on_both(const EncodeCase& job) const {
+    Encoded host = encode(*host_, job);
+    const Encoded device = encode(*device_, job);
+    EXPECT_EQ(device.finite, host.finite);
+    if (!host.finite) {
+      EXPECT_TRUE(decode(*host_, decoding_of(job, {device.payload})).ok());
+      return host;
+    }
+    EXPECT_EQ(used_of(*device_, device.payload), used_of(*host_, host.payload));
+    EXPECT_TRUE(same_bytes(device.residual_next, host.residual_next));
+    EXPECT_EQ(device.state_next, host.state_next);
+    return host;
+  }
+
+  void decode_on_both(const DecodeCase& job) const {
+    const auto host = decode(*host_, job), device = decode(*device_, job);
+    ASSERT_EQ(device.ok(), host.ok());
+    if (host.ok()) {
+      EXPECT_TRUE(same_bytes(device.value(), host.value()));
+    } else {
+      EXPECT_EQ(device.error().message, host.error().message);
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Table, DeviceEqualsHost, testing::ValuesIn(specs()), [](const auto& spec) {
+  std::string name = core::to_string(spec.param);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
+  return name;
+});
+
+TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
+  for (size_t n : sizes()) {
+    for (Data kind : {Data::layered, Data::ties, Data::sparse, Data::zero}) {
+      if (kind != Data::layered && n != 1027 && n != 8200) continue;
+      for (Schedule schedule : {Schedule::forward, Schedule::reverse, Schedule::shuffled}) {
+        if (schedule != Schedule::forward && n != 1027 && n != 8200) continue;
+        SCOPED_TRACE(testing::Message() << n << " elements, data " << static_cast<int>(kind) << ", schedule "
+                                        << static_cast<int>(schedule));
+        emulator::set_schedule(schedule, n);
+        EncodeCase job = usual_case(n, kind);
+        job.misaligned = schedule == Schedule::forward ? n % 3 * 4 : 1;  // mostly to 16 bytes
+        const Encoded encoded = encode_on_both(job);
+        decode_on_both(decoding_of(job, {encoded.payload}));
+      }
+    }
+  }
+}
+
+TEST_P(DeviceEqualsHost, without_residuals_and_where_errors_are_added) {
+  for (size_t n : {size_t{70}, size_t{1200}, size_t{9000}}) {
+    SCOPED_TRACE(n);
+    EncodeCase job = usual_case(n);
+    job.misaligned = 0;
+    job.residual.clear();
+    (void)encode_on_both(job);
+    job.keep_error = false;
+    (void)encode_on_both(job);
+    job = {.gradient = make_data(Data::layered, n, 5),
+           .add_to = make_data(Data::normal, n, 6),
+           .scale = 1,
+           .error_scale = 3,
+           .first_element = 77};
+    for (size_t misaligned : {0, 3}) {
+      job.misaligned = misaligned;
+      (void)encode_on_both(job);
+    }
+  }
+}
+
+TEST_P(DeviceEqualsHost, sums_of_many_payloads) {
+  const size_t n = 1300;
+  std::vector<Payload> payloads;
+  for (uint64_t seed = 1; seed <= 67; ++seed) {
+    EncodeCase job = usual_case(n);
+    job.gradient = make_data(Data::layered, n, seed);
+    payloads.push_back(encode(*host_, job).payload);
+  }
+  for (size_t count : {1, 2, 3, 6, 8, 64, 67}) {
+    for (bool accumulate : {false, true}) {
+      SCOPED_TRACE(testing::Message() << count << " payloads, accumulate " << accumulate);
+      DecodeCase job = decoding_of(usual_case(n), {payloads.begin(), payloads.begin() + static_cast<ptrdiff_t>(count)});
+      if (accumulate) job.add_to = make_data(Data::normal, n, 20);
+      job.misaligned = count % 2 == 0 ? 0 : 3;
+      decode_on_both(job);
+    }
+  }
+}
+
+TEST_P(DeviceEqualsHost, states_of_many_steps) {
+  const size_t n = 3000;
+  const auto bytes = static_cast<size_t>(host_->state_bytes({static_cast<int64_t>(n), matrices_among(*host_, n)}));
+  if (bytes == 0) return;
+  EncodeCase job = usual_case(n);
+  job.state.assign(bytes, 0);
+  for (uint64_t step = 0; step < (is_long() ? 12 : 4); ++step) {
+    SCOPED_TRACE(testing::Message() << "step " << step);
+    // Steps that are like the one before, and others.
+    job.gradient = make_data(Data::layered, n, 100 + step);
+    if (step % 5 == 4) {
+      for (float& value : job.gradient) value *= 0.01F;
+    }
+    job.misaligned = step % 2 * 4;
+    const Encoded encoded = encode_on_both(job);
+    job.residual = encoded.residual_next;
+    job.state = encoded.state_next;
+  }
+}
+
+TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
+  const float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (size_t n : {size_t{1}, size_t{100}, size_t{9000}}) {
+    for (size_t position : {size_t{0}, n / 2, n - 1}) {
+      for (float value : {nan, -infinity}) {
+        SCOPED_TRACE(testing::Message() << value << " at " << position << " of " << n);
+        EncodeCase job = usual_case(n);
+        job.misaligned = 0;
+        job.gradient[position] = value;
+        (void)encode_on_both(job);
+      }
+    }
+  }
+  for (float value : {3e38F, 65520.0F, 65519.0F, 0x1.fep127F, 1.7e38F, 1e36F}) {
+    for (float scale : {1.0F, 2.0F, 0.5F}) {
+      for (int summed : {1, 3}) {
+        EncodeCase job = usual_case(200);
+        job.gradient[100] = value;
+        job.scale = scale;
+        job.error_scale = 1 / scale;
+        job.summed = summed;
+        SCOPED_TRACE(testing::Message() << value << " times " << scale << ", summed " << summed);
+        (void)encode_on_both(job);
+      }
+    }
+  }
+}
+
+TEST_P(DeviceEqualsHost, numbers_at_the_ends_of_what_there_is) {
+  EncodeCase job = usual_case(1100);
+  for (size_t i = 0; i < job.gradient.size(); ++i) {
+    const float extremes[] = {-0.0F, 0x1p-149F, -0x1p-149F, 0x1p-127F, 0x1p-126F, 1.0F, -1.0F, 0x1p-30F};
+    job.gradient[i] = extremes[(i * 7 + i / 64) % std::size(extremes)] * (i < 512 ? 1.0F : 0x1p-60F);
+    job.residual[i] = i % 3 == 0 ? -0.0F : 0.0F;
+  }
+  for (float scale : {1.0F, 1.0F / 3}) {
+    job.scale = scale;
+    job.error_scale = 1 / scale;
+    const Encoded encoded = encode_on_both(job);
+    decode_on_both(decoding_of(job, {encoded.payload, encoded.payload}));
+  }
+}
+
+// The one that is bad is found, by the same name.
+TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
+  for (size_t n : {size_t{1}, size_t{37}, size_t{300}}) {
+    if (n == 300 && !is_long()) continue;
+    const EncodeCase job = usual_case(n);
+    const Payload payload = encode(*host_, job).payload;
+    const size_t step = payload.size() * 8 / (is_long() ? 150 : 40) + 1;
+    for (size_t bit = 0; bit < payload.size() * 8; bit += bit < 256 ? 1 : step) {
+      SCOPED_TRACE(testing::Message() << n << " elements, bit " << bit);
+      Payload flipped = payload;
+      flipped[bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
+      decode_on_both(decoding_of(job, {payload, payload, flipped}));
+    }
+    Payload noise = payload;
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const std::vector<float> numbers = make_data(Data::layered, noise.size() / sizeof(float), seed);
+      const size_t header = host_->traits().summable ? 0 : 16;
+      if (noise.size() > header) std::memcpy(noise.data() + header, numbers.data(), noise.size() / 4 * 4 - header);
+      SCOPED_TRACE(testing::Message() << n << " elements, noise " << seed);
+      decode_on_both(decoding_of(job, {payload, noise}));
+    }
+    Payload shorter = payload;
+    shorter.resize(payload.size() - 1);
+    decode_on_both(decoding_of(job, {payload, shorter}));
+  }
+}
+
+// Small buckets in one launch, as one by one.
+TEST_P(DeviceEqualsHost, several_buckets_at_once) {
+  constexpr size_t kBuckets = 30;
+  const auto device = std::move(compress::cuda::make_device_compressor(GetParam())).value();
+  if (device->traits().rounds > 1) return;
+  emulator::EmulatedQueue queue;
+  std::vector<std::vector<float>> gradients, next(kBuckets), out(kBuckets);
+  std::vector<std::unique_ptr<Guarded<std::byte>>> payloads, scratch;
+  std::vector<compress::Verdict> verdicts(2 * kBuckets);
+  std::vector<compress::Encode> encodes;
+  for (size_t b = 0; b < kBuckets; ++b) {
+    const size_t n = 10 + 97 * b % 900;
+    gradients.push_back(make_data(Data::layered, n, b));
+    next[b].resize(n);
+    out[b].resize(n);
+    const auto elements = static_cast<int64_t>(n);
+    payloads.push_back(std::make_unique<Guarded<std::byte>>(static_cast<size_t>(device->payload_bytes(elements))));
+    scratch.push_back(std::make_unique<Guarded<std::byte>>(static_cast<size_t>(device->scratch_bytes(elements))));
+    encodes.push_back({.gradient = gradients[b],
+                       .residual_next = next[b].data(),
+                       .payload = payloads[b]->span(),
+                       .scratch = scratch[b]->span(),
+                       .verdict = &verdicts[b]});
+  }
+  device->encode_all(encodes, queue);
+  std::vector<std::span<const std::byte>> spans;
+  for (auto& payload : payloads) spans.emplace_back(payload->span());
+  std::vector<compress::Decode> decodes;
+  for (size_t b = 0; b < kBuckets; ++b) {
+    decodes.push_back({.payloads = {&spans[b], 1}, .out = out[b], .verdict = &verdicts[kBuckets + b]});
+  }
+  const std::span<const std::byte> shorter = spans[7].first(spans[7].size() - 1);
+  decodes[7].payloads = {&shorter, 1};
+  device->decode_all(decodes, queue);
+  for (size_t b = 0; b < kBuckets; ++b) {
+    const Encoded alone = encode(*host_, {.gradient = gradients[b]});
+    const std::vector<std::byte> bytes = payloads[b]->values();
+    Payload payload(bytes.size());
+    if (!bytes.empty()) std::memcpy(payload.data(), bytes.data(), bytes.size());
+    EXPECT_EQ(used_of(*host_, payload), used_of(*host_, alone.payload)) << b;
+    EXPECT_TRUE(same_bytes(next[b], alone.residual_next)) << b;
+    EXPECT_TRUE(payloads[b]->intact() && scratch[b]->intact());
+    EXPECT_EQ(verdicts[kBuckets + b].rejected, b == 7 ? 1U : 0U);
+    const DecodeCase decoding{.payloads = {payload}, .n = out[b].size()};
+    EXPECT_TRUE(b == 7 || same_bytes(out[b], decode(*host_, decoding).value()));
+  }
+}
+
+// Every row of the compressor table has one there, but for those.
+TEST(DeviceTable, has_every_compressor) {
+  std::vector<std::string_view> host, device;
+  for (const auto& row : compress::compressor_table()) host.push_back(row.traits.name);
+  for (const auto& row : compress::cuda::device_table()) device.push_back(row.name);
+  device.insert(device.end(), std::begin(kHostOnly), std::end(kHostOnly));
+  EXPECT_THAT(device, testing::UnorderedElementsAreArray(host));
+}
+
+}  // namespace
+}  // namespace gradtune::suites
