@@ -35,7 +35,7 @@ code { font: .86em/1.4 ui-monospace, "SFMono-Regular", Menlo, Consolas, monospac
 .scroll { overflow-x: auto; max-height: 32em; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .4em 0; }
 th, td { text-align: left; vertical-align: top; padding: 3px 8px 3px 0; border-bottom: 1px solid var(--rule); }
-th { font-weight: 600; color: var(--muted); }
+th { font-weight: 600; color: var(--muted); overflow-wrap: normal; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; overflow-wrap: normal; }
 .gauge { height: 4px; margin-top: 3px; border-radius: 2px; background: var(--candidate); }
 .gauge.chosen { background: var(--chosen); } .gauge.baseline { background: var(--baseline); }

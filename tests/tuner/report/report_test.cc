@@ -12,6 +12,7 @@
 #include <set>
 
 #include "engine/core/median.h"
+#include "engine/core/rng.h"
 #include "tests/tuner/report/simulated_journal.h"
 #include "tuner/files/file_io.h"
 #include "tuner/report/html.h"
@@ -255,6 +256,40 @@ TEST(Report, OfAJournalThatWasCutOffAnywhereIsAReport) {
     EXPECT_TRUE(states.contains(State::tuning));
     EXPECT_TRUE(states.contains(State::committed));
   }
+}
+
+// Lines that are lost, doubled, in another order, or of another stage: what a file system or an editor may make of it.
+TEST(Report, OfAJournalThatWasDamagedIsAReportOrAnError) {
+  const core::Rng rng(1);
+  int reports = 0;
+  constexpr int kJournals = 60;
+  for (int j = 0; j < kJournals; ++j) {
+    core::Rng random = rng.fork(std::to_string(j));
+    std::vector<std::string> lines;
+    const std::string text = golden(j % 2 == 0 ? "lossy_200mbit" : "imported_200mbit");
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      lines.push_back(text.substr(begin, end + 1 - begin));
+    }
+    for (int change = 0; change < 3; ++change) {
+      const size_t at = 2 + random.below(lines.size() - 2), other = 2 + random.below(lines.size() - 2);
+      const uint64_t kind = random.below(4);
+      if (kind == 0) lines.erase(lines.begin() + static_cast<std::ptrdiff_t>(at));
+      if (kind == 1) lines.insert(lines.begin() + static_cast<std::ptrdiff_t>(at), lines[other]);
+      if (kind == 2) std::swap(lines[at], lines[other]);
+      if (const size_t stage = lines[at].find(R"("stage":"watch")"); kind == 3 && stage != std::string::npos) {
+        lines[at].replace(stage, 15, R"("stage":"confirm")");
+      }
+    }
+    std::string damaged;
+    for (const std::string& line : lines) damaged += line;
+    const auto journal = parse_journal(damaged);
+    if (!journal) continue;
+    const Report report = make_report(journal.value()).value();
+    EXPECT_LT(to_html(report, "damaged").size(), kMostPageBytes);
+    EXPECT_THAT(summary(report), HasSubstr("Is it tuning?"));
+    ++reports;
+  }
+  EXPECT_GT(reports, kJournals / 3);
 }
 
 TEST(Report, TakesReadyTimesFromATraceOfTheSameModel) {
