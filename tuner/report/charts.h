@@ -17,8 +17,8 @@ std::string role_of(const Report& report, int32_t slot);
 // "A", "B", ..., "Z", "AA", ...: names of a strategy's different options.
 std::string letter(int kind);
 
-// What the numbers in the picture of steps stand for: positions in `report.events`, at most as many as can be told
-// apart.
+// What the numbers in the picture of steps stand for, from 1: positions in `report.events`, the last ones if there are
+// many.
 std::vector<size_t> marked_events(const Report& report);
 
 // Time of each step, stages above, numbered decisions below.

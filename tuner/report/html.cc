@@ -8,6 +8,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <optional>
 #include <set>
 
 #include "tuner/decision_words.h"
@@ -70,9 +71,33 @@ std::string answers_part(const Report& report) {
   return text + "</dl>\n";
 }
 
+// Until a little after the first decision, where that is a small part of the steps that it would hide in.
+std::optional<Report> first_tuning(const Report& report) {
+  const auto watch = std::ranges::find(report.stages, Stage::watch, &StageRun::stage);
+  if (watch == report.stages.end() || report.steps.empty()) return {};
+  const int64_t end = watch->begin + std::max<int64_t>(20, watch->begin / 5);
+  constexpr int64_t kMuchLonger = 3;
+  if (report.steps.back().step < kMuchLonger * end) return {};
+  Report first = report;
+  std::erase_if(first.steps, [&](const ReportStep& step) { return step.step >= end; });
+  std::erase_if(first.events, [&](const Decision& event) { return event.step >= end; });
+  std::erase_if(first.stages, [&](const StageRun& run) { return run.begin >= end; });
+  if (first.steps.empty()) return {};
+  if (!report.decided || *report.decided >= end) first.outcome = {};  // its figures are of a later tuning
+  for (StageRun& run : first.stages) run.end = std::min(run.end, end);
+  return first;
+}
+
 std::string steps_part(const Report& report) {
   if (report.steps.empty()) return note("The journal has no step that took time.");
-  std::string text = picture([&](double width) { return steps_chart(report, width); });
+  std::string text;
+  if (const auto first = first_tuning(report)) {
+    text += fmt::format("<h3>Until the first decision, steps {} to {}</h3>\n", count(first->steps.front().step),
+                        count(first->steps.back().step));
+    text += picture([&](double width) { return steps_chart(*first, width); });
+    text += "<h3>All steps</h3>\n";
+  }
+  text += picture([&](double width) { return steps_chart(report, width); });
   std::set<std::string> roles;
   std::set<int32_t> slots;
   for (const ReportStep& step : report.steps) slots.insert(step.slot);
@@ -89,8 +114,8 @@ std::string steps_part(const Report& report) {
   const std::vector<size_t> marked = marked_events(report);
   if (marked.empty()) return text;
   std::vector<Cells> rows;
-  for (size_t number = 0; number < marked.size(); ++number) {
-    const Decision& event = report.events[marked[number]];
+  for (const size_t number : marked) {
+    const Decision& event = report.events[number];
     rows.push_back({std::to_string(number + 1), count(event.step), name(in_words(event), 400)});
   }
   return text + table({"#no.", "#step", "decision"}, rows);

@@ -101,16 +101,15 @@ void draw_events(Svg& svg, const Report& report, const Scale& x, double top, dou
   constexpr int kRows = 3;
   constexpr double kRowHeight = 13, kApart = 15;
   std::vector<double> ends(kRows, -1e9);
-  const std::vector<size_t> marked = marked_events(report);
-  for (size_t number = 0; number < marked.size(); ++number) {
-    const double at = x(static_cast<double>(report.events[marked[number]].step));
+  for (const size_t event : marked_events(report)) {
+    const double at = x(static_cast<double>(report.events[event].step));
     svg.line(at, top, at, bottom, "event");
     for (size_t row = 0; row < kRows; ++row) {
       if (at - ends[row] < kApart) continue;
       ends[row] = at;
       const double y = bottom + 8 + kRowHeight * static_cast<double>(row);
       svg.circle(at, y, 6.5, "mark");
-      svg.text(at, y + 3, Anchor::middle, "mark-text", std::to_string(number + 1));
+      svg.text(at, y + 3, Anchor::middle, "mark-text", std::to_string(event + 1));
       break;
     }
   }
@@ -131,7 +130,7 @@ std::string letter(int kind) {
 }
 
 std::vector<size_t> marked_events(const Report& report) {
-  constexpr size_t kMost = 40;
+  constexpr size_t kMost = 100;
   std::vector<size_t> marked;
   for (size_t e = 0; e < report.events.size(); ++e) {
     if (report.events[e].step >= 0) marked.push_back(e);

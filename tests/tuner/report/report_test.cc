@@ -348,6 +348,8 @@ TEST(Report, TellsOfChangesAndBans) {
   EXPECT_GT(report.tests.size(), 1U);
   const std::string page = to_html(report, "changes");
   EXPECT_THAT(page, HasSubstr("topk:0.01</bdi> for these tensors"));
+  EXPECT_THAT(page, HasSubstr("Until the first decision")) << "which is a small part of all steps";
+  EXPECT_THAT(to_html(report_of(golden("half_1gbit")), "short"), testing::Not(HasSubstr("Until the first decision")));
 }
 
 TEST(Report, OfManyBucketsIsASmallPageWithoutMarkupFromTheJob) {
