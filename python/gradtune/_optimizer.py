@@ -188,7 +188,8 @@ class Optimizer(torch.optim.Optimizer):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return copyreg.__newobj__, (plain_class(type(self)),), self.__getstate__()  # type: ignore[attr-defined]
+        # As a plain object is pickled by protocols 0 and 1: those from 2 on insist on the object's own class.
+        return copyreg._reconstructor, (plain_class(type(self)), object, None), self.__getstate__()  # type: ignore[attr-defined]
 
 
 _PLAIN = "_gradtune_plain"
