@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// This file is long because it holds the meaning of every kind of step, which share what is known of the data at hand.
 #include "engine/exec/bucket_compiler.h"
 
 #include <algorithm>
@@ -22,11 +24,12 @@ bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 }  // namespace
 
 BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
-                               const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat,
+                               const std::vector<Codec>& codecs, const core::Seat& seat, const Platform& platform,
                                const Offsets& begins, const SharedMemory& shared)
     : option_(bucket.option),
       codecs_(codecs),
       seat_(seat),
+      platform_(platform),
       bucket_(number),
       matrices_(core::matrices_of(bucket, table)),
       next_(begins),
@@ -55,7 +58,16 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   if (encoded_ || !is_replicated(0) || !is_replicated(1)) {
     return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
   }
-  if (program.staging >= 0) add({.kind = Kind::store, .place = option_.steps.back().place});
+  if (program.staged == 0) {
+    bring_dense(program.space);
+    return {};
+  }
+  const core::Place place = option_.steps.back().place;
+  const core::Space space = space_of(place);
+  bring_dense(space);
+  numbers_in(space);
+  add({.kind = Kind::store, .place = place, .space = space});
+  if (space != program.space) copy(numbers_in(space), numbers_in(program.space), numbers_bytes());
   return {};
 }
 
@@ -85,22 +97,31 @@ core::Status BucketCompiler::find_dimensions() {
 void BucketCompiler::begin() {
   const Step& first = option_.steps.front();
   const core::Place place = is_encode(first) ? first.place : core::Place::device;
+  const core::Space space = program_->begins_in = space_of(place);
+  at_ = program_->space;
   bool feeds_back_first = false, encodes = false;
   for (const Step& step : option_.steps) {
     if (!is_encode(step)) continue;
-    const bool feeds_back = codecs_[step.codec]->traits().error_feedback;
+    const bool feeds_back = codecs_[step.codec][core::Space::host]->traits().error_feedback;
     feeds_back_first = encodes ? feeds_back_first : feeds_back;
     program_->keeps_residual = program_->keeps_residual || feeds_back;
     encodes = true;
   }
   const bool needs_fp32 = program_->dtype != DType::f32 && (encodes || option_.steps.size() > 1);
   if (needs_fp32 || (needs_equal_shards() && padded_ != program_->numel)) {
-    program_->staging = allocate(padded_ * 4);
     program_->staged = padded_;
-    add({.kind = Kind::load, .place = place});
+    if (space != at_) copy(numbers_in(at_), numbers_in(space), numbers_bytes());
+    numbers_in(space);
+    dense_in(space);
+    add({.kind = Kind::load, .place = place, .space = space});
+    at_ = space;
+  } else {
+    dense_in(at_);
+    bring_dense(space);
   }
+  program_->first_work = static_cast<int32_t>(program_->ops.size());
   if (!is_encode(first) || (program_->keeps_residual && !feeds_back_first)) {
-    add({.kind = Kind::scale, .place = place, .residual = program_->keeps_residual});
+    add({.kind = Kind::scale, .place = place, .space = space, .residual = program_->keeps_residual});
     is_share_ = true;
   }
 }
@@ -123,37 +144,61 @@ core::Status BucketCompiler::compile_step(const Step& step) {
 
 core::Status BucketCompiler::encode(const Step& step) {
   if (encoded_) return refuse("encode needs a gradient, but has payloads");
-  if (step.round != round_ || (round_ > 0 && codecs_[step.codec] != codec_)) return refuse_round();
+  const core::Space space = space_of(step.place);
+  const bool is_other_codec = round_ > 0 && codecs_[step.codec][core::Space::host] != codec_;
+  if (step.round != round_ || is_other_codec) return refuse_round();
+  if (round_ > 0 && space != rounds_in_) return refuse_place();
+  bring_dense(space);
   if (core::Status status = round_ == 0 ? begin_encoding(step) : core::Status(); !status) return status;
   Op op = encoding_;
   op.place = step.place;
+  op.space = space;
   op.step = step_;
   op.round = round_;
   const auto place = static_cast<size_t>(step.place);
-  op.scratch = shared_.scratch[place];
-  shared_bytes_.scratch[place] = std::max(shared_bytes_.scratch[place], aligned(op.scratch_bytes));
+  op.scratch = shared_.scratch[place][space];
+  int64_t& scratch_bytes = shared_bytes_.scratch[place][space];
+  scratch_bytes = std::max(scratch_bytes, aligned(op.scratch_bytes));
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
   const bool has_next = static_cast<size_t>(step_) + 1 < option_.steps.size();
   const Step next = has_next ? option_.steps[static_cast<size_t>(step_) + 1] : step;
   if (next.kind != Step::Kind::all_reduce) part_bytes_ = core::aligned_payload(part_bytes_);
-  buffer_ = allocate(part_bytes_ * static_cast<int64_t>(parts_.size()));
+  payloads_in_ = space;
+  has_buffer_ = {};
+  has_buffer_[space] = true;
+  buffer_[space] = allocate(space, part_bytes_ * static_cast<int64_t>(parts_.size()));
+  brought_by_ = -1;
   encoded_ = is_share_ = true;
   exchanged_ = false;
   summed_ = sums_ahead();
   op.payloads = payloads();
   op.summed = summed_;
-  if (is_active()) add(std::move(op));
+  // The next residual is where the bucket began: what another space adds to it is added to a copy.
+  const bool is_away = op.banks && space != program_->begins_in;
+  const Range banked = range_of(own_part());
+  const Address there = {Address::Region::next_residual, banked.begin * 4};
+  Address here;
+  if (codec_->traits().error_feedback && space != program_->begins_in) {
+    op.bank = in_pool(space, allocate(space, program_->numel * 4));
+    here = {op.bank.region, op.bank.offset + banked.begin * 4};
+  }
+  if (!is_active()) return {};
+  if (is_away) copy(there, here, banked.length * 4);
+  add(std::move(op));
+  if (is_away) copy(here, there, banked.length * 4);
   return {};
 }
 
 core::Status BucketCompiler::begin_encoding(const Step& step) {
   if (is_replicated(0) && is_replicated(1)) return refuse("encode after the whole bucket was reduced has no use");
-  codec_ = codecs_[step.codec];
+  codec_ = codecs_[step.codec][core::Space::host];
+  rounds_in_ = space_of(step.place);
+  const compress::Compressor& codec = *codecs_[step.codec][rounds_in_];
   const bool feeds_back = codec_->traits().error_feedback;
   Op op{.kind = Kind::encode,
-        .codec = codec_,
+        .codec = &codec,
         .residual = feeds_back && !is_share_,
         .share = is_share_,
         .banks = feeds_back};
@@ -187,11 +232,11 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   }
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   const core::Extent extent{longest.length, matrices};
-  op.scratch_bytes = codec_->scratch_bytes(extent);
-  op.round_memory = allocate(codec_->round_bytes(extent));
+  op.scratch_bytes = codec.scratch_bytes(extent);
+  op.round_memory = allocate(rounds_in_, codec_->round_bytes(extent));
   // What a codec keeps is of what it encodes first: the sum that it encodes again is another thing.
   state_bytes_ = has_encoded_[step.codec] ? 0 : aligned(codec_->state_bytes(extent));
-  state_begin_ = state_bytes_ > 0 ? allocate_state(state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
+  state_begin_ = state_bytes_ > 0 ? allocate_state(rounds_in_, state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
   has_encoded_[step.codec] = true;
   encoding_ = std::move(op);
   return {};
@@ -199,13 +244,20 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
 
 core::Status BucketCompiler::decode(const Step& step) {
   if (!encoded_) return refuse("decode needs payloads, but has a gradient");
-  if (codecs_[step.codec] != codec_) return refuse("decode names another codec than the encode before it");
+  if (codecs_[step.codec][core::Space::host] != codec_) {
+    return refuse("decode names another codec than the encode before it");
+  }
   if (step.round != round_) return refuse_round();
   if (!exchanged_) return refuse("decode before any exchange only loses precision");
+  const core::Space space = space_of(step.place);
+  if (codec_->traits().rounds > 1 && space != rounds_in_) return refuse_place();
+  bring_payloads(space);
+  dense_in(space);
   Op op{.kind = Kind::decode,
         .place = step.place,
+        .space = space,
         .step = step_,
-        .codec = codec_,
+        .codec = codecs_[step.codec][space],
         .payloads = payloads(),
         .random = encoding_.random,
         .round = round_,
@@ -215,6 +267,7 @@ core::Status BucketCompiler::decode(const Step& step) {
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
   if (is_active()) add(std::move(op));
   const bool is_last = round_ + 1 == codec_->traits().rounds;
+  if (is_last) at_ = space;
   for (size_t d = 0; d < 2; ++d) {
     Dimension& dimension = dimensions_[d];
     if (round_ == 0) summed_by_rounds_[d] = dimension.pending;
@@ -247,7 +300,8 @@ core::Status BucketCompiler::reduce(const Step& step) {
     op.wire = summing.type;
     op.reduction = summing.reduction;
     op.count = part_bytes_ / comm::bytes_per_element(op.wire);
-    op.input = op.output = buffer_;
+    bring_payloads(op.space);
+    op.input = op.output = in_pool(op.space, buffer_[op.space]);
     exchanged_ = dimension.pending = true;
     if (is_active()) add(std::move(op));
     return {};
@@ -256,7 +310,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
     if (d == 0 && dimensions_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
     on_gradient(op, padded_range_of(own_part()));
     op.count /= dimension.size;
-    op.output = op.input + dimension.index * op.count * comm::bytes_per_element(op.wire);
+    op.output.offset += dimension.index * op.count * comm::bytes_per_element(op.wire);
     dimension.split = true;
   } else {
     on_gradient(op, range_of(own_part()));
@@ -283,6 +337,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   if (d == 0 && brings_shards && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
   if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
   Op op = collective(step);
+  bring_payloads(op.space);
   if (codec_->traits().used_bytes != nullptr) {
     op.codec = codec_;
     op.payload_bytes = part_bytes_;
@@ -290,10 +345,10 @@ core::Status BucketCompiler::exchange(const Step& step) {
   const auto bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
   const std::vector<Part> own = std::move(parts_);
   parts_.clear();
-  op.input = buffer_;
+  op.input = in_pool(op.space, buffer_[op.space]);
   if (step.kind == Step::Kind::all_to_all) {
     op.count = bytes / dimension.size;
-    op.output = bring(bytes);
+    buffer_[op.space] = bring(op.space, bytes);
     for (int r = 0; r < dimension.size; ++r) {
       std::copy_if(own.begin(), own.end(), std::back_inserter(parts_),
                    [&](const Part& part) { return part[d] == dimension.index; });
@@ -301,7 +356,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
     dimension.split = dimension.pending = true;
   } else {
     op.count = bytes;
-    op.output = bring(bytes * dimension.size);
+    buffer_[op.space] = bring(op.space, bytes * dimension.size);
     for (int r = 0; r < dimension.size; ++r) {
       for (Part part : own) {
         if (brings_shards) part[d] = r;
@@ -314,7 +369,9 @@ core::Status BucketCompiler::exchange(const Step& step) {
       dimension.pending = true;
     }
   }
-  buffer_ = op.output;
+  op.output = in_pool(op.space, buffer_[op.space]);
+  has_buffer_ = {};
+  has_buffer_[op.space] = true;
   exchanged_ = true;
   if (is_active()) add(std::move(op));
   dimension.rooted = step.kind == Step::Kind::gather;
@@ -327,14 +384,16 @@ void BucketCompiler::sort_by_receiver(size_t d) {
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return parts_[a][d] < parts_[b][d]; });
   if (std::is_sorted(order.begin(), order.end())) return;
-  Op pack{.kind = Kind::pack};
+  const core::Space space = payloads_in_;
+  Op pack{.kind = Kind::pack, .place = place_in(space), .space = space};
   std::vector<Part> sorted;
   for (const size_t p : order) {
     sorted.push_back(parts_[p]);
-    pack.payloads.push_back({buffer_ + static_cast<int64_t>(p) * part_bytes_, part_bytes_, {}});
+    pack.payloads.push_back({buffer_[space] + static_cast<int64_t>(p) * part_bytes_, part_bytes_, {}});
   }
   parts_ = std::move(sorted);
-  buffer_ = pack.output = allocate(part_bytes_ * static_cast<int64_t>(parts_.size()));
+  buffer_[space] = allocate(space, part_bytes_ * static_cast<int64_t>(parts_.size()));
+  pack.output = in_pool(space, buffer_[space]);
   if (is_active()) add(std::move(pack));
 }
 
@@ -345,7 +404,7 @@ core::Status BucketCompiler::all_gather_gradient(const Step& step) {
   if (d == 0 && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
   Op op = collective(step);
   on_gradient(op, padded_range_of(own_part()));
-  op.output = op.input - dimension.index * op.count * comm::bytes_per_element(op.wire);
+  op.output.offset -= dimension.index * op.count * comm::bytes_per_element(op.wire);
   if (is_active()) add(std::move(op));
   dimension.split = false;
   return {};
@@ -358,7 +417,8 @@ core::Status BucketCompiler::broadcast(const Step& step) {
   Op op = collective(step);
   if (encoded_) {
     op.count = part_bytes_ * static_cast<int64_t>(parts_.size());
-    op.input = op.output = buffer_;
+    bring_payloads(op.space);
+    op.input = op.output = in_pool(op.space, buffer_[op.space]);
     exchanged_ = true;
   } else {
     on_gradient(op, range_of(own_part()));
@@ -443,7 +503,7 @@ std::vector<Payload> BucketCompiler::payloads() const {
     const auto number = static_cast<int64_t>(all.size());
     std::vector<core::Matrix> matrices = matrices_in(range);
     const int64_t bytes = codec_->payload_bytes({range.length, matrices}, round_);
-    all.push_back({buffer_ + number * part_bytes_, bytes, range, std::move(matrices),
+    all.push_back({buffer_[payloads_in_] + number * part_bytes_, bytes, range, std::move(matrices),
                    has_state ? state_begin_ + number * state_bytes_ : -1});
   }
   return all;
@@ -464,6 +524,10 @@ std::vector<core::Matrix> BucketCompiler::matrices_in(const Range& range) const 
   return core::matrices_within(matrices_, range.begin, range.length);
 }
 
+core::Error BucketCompiler::refuse_place() const {
+  return refuse("all rounds of " + std::string(codec_->traits().name) + " work in one space");
+}
+
 core::Error BucketCompiler::refuse_round() const {
   if (codec_ == nullptr) return refuse("a codec's rounds begin with 0");
   return refuse("round " + std::to_string(round_) + " of " + std::string(codec_->traits().name) +
@@ -474,6 +538,7 @@ core::Error BucketCompiler::refuse_round() const {
 
 Op BucketCompiler::collective(const Step& step) const {
   return {.kind = Kind::collective,
+          .space = space_of(step.level),
           .step = step_,
           .collective = step.kind,
           .level = step.level,
@@ -482,30 +547,89 @@ Op BucketCompiler::collective(const Step& step) const {
 
 // In place on a range of the gradient, or of its staging.
 void BucketCompiler::on_gradient(Op& op, const Range& range) {
-  const bool staged = program_->staging >= 0;
+  bring_dense(op.space);
+  const bool staged = program_->staged > 0;
   op.wire = staged ? comm::WireType::f32 : core::wire_type_of(program_->dtype);
   op.count = range.length;
-  op.input = op.output = (staged ? program_->staging : 0) + range.begin * comm::bytes_per_element(op.wire);
-  op.on_gradient = !staged;
+  op.input = dense_in(op.space);
+  op.input.offset += range.begin * comm::bytes_per_element(op.wire);
+  op.output = op.input;
+}
+
+int64_t BucketCompiler::numbers_bytes() const { return program_->numel * core::bytes_per_element(program_->dtype); }
+
+Address BucketCompiler::numbers_in(core::Space space) {
+  Address& numbers = program_->numbers[space];
+  if (!has_numbers_[space]) {
+    numbers = space == program_->space ? Address{Address::Region::gradient}
+                                       : in_pool(space, allocate(space, numbers_bytes()));
+  }
+  has_numbers_[space] = true;
+  return numbers;
+}
+
+Address BucketCompiler::dense_in(core::Space space) {
+  if (program_->staged == 0) return program_->dense[space] = numbers_in(space);
+  if (!has_dense_[space]) program_->dense[space] = in_pool(space, allocate(space, program_->staged * 4));
+  has_dense_[space] = true;
+  return program_->dense[space];
+}
+
+// As much of the gradient at hand as this rank has.
+void BucketCompiler::bring_dense(core::Space space) {
+  Address to = dense_in(space);
+  if (at_ == space) return;
+  Address from = dense_in(at_);
+  at_ = space;
+  const bool is_staged = program_->staged > 0;
+  const Range range = is_staged ? padded_range_of(own_part()) : range_of(own_part());
+  const int64_t width = is_staged ? 4 : core::bytes_per_element(program_->dtype);
+  from.offset += range.begin * width;
+  to.offset += range.begin * width;
+  if (is_active()) copy(from, to, range.length * width);
+}
+
+void BucketCompiler::bring_payloads(core::Space space) {
+  if (payloads_in_ == space) return;
+  const int64_t bytes = part_bytes_ * static_cast<int64_t>(parts_.size());
+  const Address from = in_pool(payloads_in_, buffer_[payloads_in_]);
+  payloads_in_ = space;
+  if (!has_buffer_[space] && brought_by_ >= 0) {
+    const auto by = static_cast<size_t>(brought_by_);
+    shared_bytes_.brought[by][space] = aligned(bytes);
+    buffer_[space] = shared_.brought[by][space];
+  } else if (!has_buffer_[space]) {
+    buffer_[space] = allocate(space, bytes);
+  }
+  has_buffer_[space] = true;
+  if (is_active()) copy(from, in_pool(space, buffer_[space]), bytes);
+}
+
+void BucketCompiler::copy(const Address& from, const Address& to, int64_t bytes) {
+  add({.kind = Kind::copy, .space = core::Space::cuda, .count = bytes, .input = from, .output = to});
 }
 
 // What is decoded next is shared; what another collective takes on is not.
-int64_t BucketCompiler::bring(int64_t bytes) {
+int64_t BucketCompiler::bring(core::Space space, int64_t bytes) {
   const auto step = static_cast<size_t>(step_);
-  if (step + 1 == option_.steps.size() || core::is_collective(option_.steps[step + 1].kind)) return allocate(bytes);
-  shared_bytes_.brought[step] = aligned(bytes);
-  return shared_.brought[step];
+  brought_by_ = -1;
+  if (step + 1 == option_.steps.size() || core::is_collective(option_.steps[step + 1].kind)) {
+    return allocate(space, bytes);
+  }
+  brought_by_ = step_;
+  shared_bytes_.brought[step][space] = aligned(bytes);
+  return shared_.brought[step][space];
 }
 
-int64_t BucketCompiler::allocate(int64_t bytes) {
-  const int64_t begin = next_.pool;
-  next_.pool += aligned(bytes);
+int64_t BucketCompiler::allocate(core::Space space, int64_t bytes) {
+  const int64_t begin = next_.pool[space];
+  next_.pool[space] += aligned(bytes);
   return begin;
 }
 
-int64_t BucketCompiler::allocate_state(int64_t bytes) {
-  const int64_t begin = next_.state;
-  next_.state += aligned(bytes);
+int64_t BucketCompiler::allocate_state(core::Space space, int64_t bytes) {
+  const int64_t begin = next_.state[space];
+  next_.state[space] += aligned(bytes);
   return begin;
 }
 

@@ -6,6 +6,9 @@
 // Ranks are seen in up to two dimensions: all of them, or those of a node and the nodes. What a rank holds is described
 // for each dimension: summed over it or not, cut into shards or not, at one root only or not. Every rank compiles the
 // same program to the same buffers; what differs is which shard is its own and in which operations it takes part.
+//
+// What is at hand (a gradient, or payloads) lies in one space at a time. Where the next step works in another one, a
+// copy comes first.
 #pragma once
 
 #include <array>
@@ -16,25 +19,29 @@
 
 namespace gradtune::exec {
 
-// Where a bucket's buffers lie that it shares with others, in the pool.
+// Where a bucket's buffers lie that it shares with others, in the pools.
 struct SharedMemory {
-  std::array<int64_t, 2> scratch{};  // of codecs, by place
-  std::vector<int64_t> brought;      // by position in the program: what the collective there brings, if that is shared
+  std::array<core::PerSpace<int64_t>, 2> scratch{};  // of codecs, by place
+  // By position in the program: what the collective there brings, if that is shared, and a copy of it.
+  std::vector<core::PerSpace<int64_t>> brought;
 };
+
+// A codec as it works in each space; null where programs do not need it. The host's is always there.
+using Codec = core::PerSpace<const compress::Compressor*>;
 
 class BucketCompiler {
  public:
   // Offsets in the memory of payloads and staging, and in that of codecs' state.
   struct Offsets {
-    int64_t pool = 0, state = 0;
+    core::PerSpace<int64_t> pool = {}, state = {};
   };
 
   // `codecs`: those of the option. The bucket's own memory begins there; roots are drawn from its number.
   BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
-                 const std::vector<const compress::Compressor*>& codecs, const core::Seat& seat, const Offsets& begins,
-                 const SharedMemory& shared);
+                 const std::vector<Codec>& codecs, const core::Seat& seat, const Platform& platform,
+                 const Offsets& begins, const SharedMemory& shared);
 
-  // Fills in staging, residual and operations of a program that has dtype and numel.
+  // Fills in staging, residual and operations of a program that has dtype, space and numel.
   core::Status compile(BucketProgram& program);
 
   const Offsets& ends() const { return next_; }
@@ -80,18 +87,36 @@ class BucketCompiler {
   Range longest_part() const;
   std::vector<core::Matrix> matrices_in(const Range& range) const;
   core::Error refuse_round() const;
+  core::Error refuse_place() const;
+
+  core::Space space_of(core::Place place) const {
+    return place == core::Place::host ? core::Space::host : program_->space;
+  }
+  core::Space space_of(core::Level level) const {
+    return platform_.collectives_in ? platform_.collectives_in(level) : core::Space::host;
+  }
+  core::Place place_in(core::Space space) const {
+    return space == program_->space ? core::Place::device : core::Place::host;
+  }
+  Address dense_in(core::Space space);    // allocated by its first use
+  Address numbers_in(core::Space space);  // the same
+  void bring_dense(core::Space space);
+  void bring_payloads(core::Space space);
+  void copy(const Address& from, const Address& to, int64_t bytes);
 
   Op collective(const core::Step& step) const;
   void on_gradient(Op& op, const Range& range);
+  int64_t numbers_bytes() const;
   void add(Op op) { program_->ops.push_back(std::move(op)); }
-  int64_t allocate(int64_t bytes);
-  int64_t bring(int64_t bytes);
-  int64_t allocate_state(int64_t bytes);
+  int64_t allocate(core::Space space, int64_t bytes);
+  int64_t bring(core::Space space, int64_t bytes);
+  int64_t allocate_state(core::Space space, int64_t bytes);
   core::Error refuse(const std::string& why) const;
 
   const core::Option& option_;
-  const std::vector<const compress::Compressor*>& codecs_;
+  const std::vector<Codec>& codecs_;
   const core::Seat& seat_;
+  const Platform& platform_;
   const int bucket_;
   const std::vector<core::Matrix> matrices_;
   Offsets next_;
@@ -103,6 +128,8 @@ class BucketCompiler {
   std::array<Dimension, 2> dimensions_;
   int64_t padded_ = 0;     // elements of the bucket, rounded up to a whole number of shards
   bool is_share_ = false;  // of the average: scaled, and the residual is in it
+  core::Space at_{};       // where the gradient that is at hand lies
+  core::PerSpace<bool> has_dense_{}, has_numbers_{};
   uint32_t encodes_ = 0;
   std::vector<bool> has_encoded_;  // per codec
 
@@ -110,14 +137,20 @@ class BucketCompiler {
   int round_ = 0;
   Op encoding_ = {};                        // encode, without what is of one round
   std::array<bool, 2> summed_by_rounds_{};  // the dimensions, as of the first round
+  core::Space rounds_in_{};                 // all of them
   int64_t state_begin_ = -1, state_bytes_ = 0;
 
-  // Payloads, while encoded: equally large, one after the other.
+  // Payloads, while encoded: equally large, one after the other, in one space. Where a collective added up a copy of
+  // them there is room in the other one too.
   bool encoded_ = false, exchanged_ = false;
-  int summed_ = 1;  // how many payloads each of these is made of at its decode
-  const compress::Compressor* codec_ = nullptr;
+  int summed_ = 1;                               // how many payloads each of these is made of at its decode
+  const compress::Compressor* codec_ = nullptr;  // the host's, for what is the same in all spaces
   std::vector<Part> parts_;
-  int64_t buffer_ = 0, part_bytes_ = 0;
+  core::Space payloads_in_{};
+  core::PerSpace<int64_t> buffer_{};
+  core::PerSpace<bool> has_buffer_{};
+  int32_t brought_by_ = -1;  // the collective whose payloads share memory with those of others; -1: they do not
+  int64_t part_bytes_ = 0;
 };
 
 }  // namespace gradtune::exec

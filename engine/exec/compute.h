@@ -12,21 +12,37 @@
 
 namespace gradtune::exec {
 
+class Device;
+
 struct BucketMemory {
-  std::byte* pool;
+  core::PerSpace<std::byte*> pools;
   std::byte* gradient;    // first element of the bucket in its arena
-  const float* residual;  // null where none is kept
+  const float* residual;  // null where none is kept; where the bucket begins
   float* residual_next;
-  const std::byte* state;  // of all codecs
-  std::byte* state_next;
-  int size;       // ranks
-  uint64_t seed;  // of random compressors
+  core::PerSpace<const std::byte*> state;  // of all codecs
+  core::PerSpace<std::byte*> state_next;
+  Device* device;  // null where all is the host's
+  int size;        // ranks
+  uint64_t seed;   // of random compressors
   uint32_t step;
+
+  std::byte* at(const Address& address) const;
 };
 
-// What operations work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging wherever one needs
-// it.
-float* dense(const BucketProgram& bucket, const BucketMemory& memory);
+// What operations of that space work on: the gradient, or its fp32 staging; of a 16-bit gradient there is staging
+// wherever one needs it.
+float* dense(const BucketProgram& bucket, const BucketMemory& memory, core::Space space);
+
+// Numbers of 16 bits made a share of the average, in their place: as the codec of that type reads and writes them.
+struct NumbersScaling {
+  std::byte* numbers = nullptr;
+  core::DType dtype = core::DType::bf16;
+  int64_t n = 0;
+  float factor = 1;
+  int summed = 1;                        // as in compress::Encode
+  compress::Verdict* verdict = nullptr;  // never null; a result that is not finite, or may become one, is told there
+};
+void scale(const NumbersScaling& job, const compress::Compressor& codec, compress::HostQueue& queue);
 
 // What is found goes to the verdict, which is of this operation alone. An error where a payload was rejected and the
 // work is done already; of a queue that works on, the verdict tells later.

@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
+//
+// This file is long because three threads take part in a step, and what they share is only safe to change together.
 #include "engine/exec/executor.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
-
-#include "engine/compress/calls.h"
 
 namespace gradtune::exec {
 namespace {
@@ -13,16 +15,37 @@ namespace {
 // More than a step can have: one event per operation and bucket, its begin and its end.
 size_t most_events(const Program& program) {
   size_t events = 8;
-  for (const BucketProgram& bucket : program.buckets) events += bucket.ops.size() + 2;
+  for (const BucketProgram& bucket : program.buckets) {
+    const bool ends_are_told = bucket.space != core::Space::host;
+    events += bucket.ops.size() * (ends_are_told ? 2 : 1) + 2;
+  }
   return events;
 }
 
 bool uses_host(const Program& program) {
   return std::any_of(program.buckets.begin(), program.buckets.end(), [](const BucketProgram& bucket) {
     return std::any_of(bucket.ops.begin(), bucket.ops.end(),
-                       [](const Op& op) { return op.place == core::Place::host; });
+                       [](const Op& op) { return op.place == core::Place::host && op.kind != Op::Kind::pack; });
   });
 }
+
+core::Space space_of(const Address& address, const BucketProgram& bucket) {
+  switch (address.region) {
+    case Address::Region::host_pool: return core::Space::host;
+    case Address::Region::cuda_pool: return core::Space::cuda;
+    case Address::Region::gradient: return bucket.space;
+    case Address::Region::next_residual: return bucket.begins_in;
+  }
+  return core::Space::host;
+}
+
+Device::Stream stream_of(const Op& op, const BucketProgram& bucket) {
+  if (op.kind != Op::Kind::copy) return Device::Stream::codec;
+  const bool to_host = space_of(op.output, bucket) == core::Space::host;
+  return to_host ? Device::Stream::to_host : Device::Stream::to_device;
+}
+
+constexpr Device::Stream kStreams[] = {Device::Stream::codec, Device::Stream::to_host, Device::Stream::to_device};
 
 }  // namespace
 
@@ -33,11 +56,19 @@ Executor::Executor(const comm::Groups& groups, const core::Clock& clock, const E
       options_(options),
       control_word_(std::move(control_word)),
       workspace_(groups.seat, options.seed,
-                 [this](core::Level level, const comm::Collective& collective) {
-                   return groups_.at(level).scratch_bytes(collective);
-                 }),
+                 {.scratch =
+                      [this](core::Level level, const comm::Collective& collective) {
+                        return groups_.at(level).scratch_bytes(collective);
+                      },
+                  .collectives_in = [this](core::Level level) { return groups_.at(level).space(); },
+                  .device = options.device},
+                 options.timeout_ms),
       device_queue_(compress::make_serial_queue()) {
-  if (options.host_threads > 0) host_queue_ = compress::make_arena_queue(options.host_threads);
+  if (options.host_threads > 0) {
+    host_queue_ = compress::make_arena_queue(options.host_threads);
+  } else if (options.device != nullptr) {  // what arrived is put in order there
+    host_queue_ = compress::make_serial_queue();
+  }
   start_threads(64);
 }
 
@@ -48,6 +79,14 @@ void Executor::stop() {
   if (done_ != Done::all) groups_.abort();
   fail({core::Error::Code::lost, "the executor was stopped"});
   end_threads();
+  if (options_.device == nullptr) return;
+  // Work of the device goes on with memory that goes next.
+  for (const Device::Stream stream : kStreams) {
+    const core::Fence end = options_.device->queue(stream).mark();
+    if (!end.wait(options_.most_end_ms) && !end.passed()) {
+      core::end_process("work on the device", options_.most_end_ms);
+    }
+  }
 }
 
 void Executor::start_threads(size_t most_events) {
@@ -119,10 +158,16 @@ core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy
   auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
   const Program& program = *compiled.value();
-  if (host_queue_ == nullptr && uses_host(program)) {
+  if (options_.host_threads == 0 && uses_host(program)) {
     return core::Error{core::Error::Code::invalid, "placement host needs at least one host thread, there are none"};
   }
-  if (core::Status status = self_test(program); !status) return status;
+  for (const auto& codec : program.codecs) {
+    if (core::Status status = self_test(*codec, nullptr, *device_queue_); !status) return status;
+  }
+  for (const auto& codec : program.device_codecs) {
+    Device& device = *options_.device;
+    if (core::Status status = self_test(*codec, &device.memory(), device.current()); !status) return status;
+  }
   const size_t events = most_events(program);
   if (core::Status status = workspace_.add(slot, std::move(compiled.value()), options_.memory_budget_bytes); !status)
     return status;
@@ -151,39 +196,54 @@ void Executor::commit(int32_t slot) {
 void Executor::begin_program() {
   const Program& program = *workspace_.program();
   op_times_.assign(static_cast<size_t>(program.ops), {});
+  op_fences_.assign(static_cast<size_t>(program.ops), {});
+  ready_.assign(program.buckets.size(), {});
   fences_.assign(program.buckets.size(), {});
   late_done_ = std::vector<std::atomic<bool>>(program.buckets.size());
 }
 
-core::Status Executor::self_test(const Program& program) const {
+core::Status Executor::self_test(const compress::Compressor& codec, Allocator* allocator,
+                                 compress::Queue& queue) const {
   constexpr int64_t kElements = 1000;
-  std::vector<float> input(kElements), output(kElements);
-  for (int64_t i = 0; i < kElements; ++i) input[static_cast<size_t>(i)] = static_cast<float>(i % 17 - 8) * 0.125F;
+  std::array<float, kElements> numbers;
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(static_cast<int>(i % 17) - 8) * 0.125F;
+  const auto memory = [allocator](int64_t bytes) { return AlignedBytes::zeros(bytes, allocator); };
+  const auto bytes_of = [](const AlignedBytes& bytes) {
+    return std::span(bytes.data(), static_cast<size_t>(bytes.bytes()));
+  };
+  const auto floats_of = [](const AlignedBytes& bytes) {
+    return std::span(reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(kElements));
+  };
   const core::Matrix matrix{0, 40, 20};
   const core::Extent extent{kElements, {&matrix, 1}};
-  for (const auto& codec : program.codecs) {
-    const AlignedBytes scratch(codec->scratch_bytes(extent)), between(codec->round_bytes(extent));
-    bool finite = true;
-    core::Status decoded;
-    for (int round = 0; round < codec->traits().rounds && decoded; ++round) {
-      const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
-      const AlignedBytes payload(codec->payload_bytes(extent, round));
-      const std::span<std::byte> bytes{payload.data(), static_cast<size_t>(payload.bytes())};
-      const compress::Encode job{.gradient = input,
-                                 .work = work,
-                                 .payload = bytes,
-                                 .scratch = {scratch.data(), static_cast<size_t>(scratch.bytes())}};
-      finite = compress::encode_now(*codec, job, *device_queue_) && finite;
-      const std::span<const std::byte> payloads[] = {bytes};
-      decoded = compress::decode_now(*codec, {.payloads = payloads, .out = output, .work = work}, *device_queue_);
-    }
-    if (!finite || !decoded) {
-      return core::Error{core::Error::Code::corrupt,
-                         "compressor " + core::to_string(codec->spec()) + " failed its self-test: " +
-                             (finite ? decoded.error().message : "finite input was called non-finite")};
-    }
+  const AlignedBytes in = memory(kElements * 4), out = memory(kElements * 4), found = memory(sizeof(compress::Verdict));
+  const AlignedBytes from =
+      AlignedBytes::zeros(kElements * 4, allocator == nullptr ? nullptr : &options_.device->pinned());
+  std::memcpy(from.data(), numbers.data(), sizeof numbers);
+  queue.copy(in.data(), from.data(), from.bytes());
+  auto* const verdict = reinterpret_cast<compress::Verdict*>(found.data());
+  const AlignedBytes scratch = memory(codec.scratch_bytes(extent)), between = memory(codec.round_bytes(extent));
+  std::vector<AlignedBytes> payloads;
+  for (int round = 0; round < codec.traits().rounds; ++round) {
+    const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
+    const AlignedBytes& payload = payloads.emplace_back(memory(codec.payload_bytes(extent, round)));
+    codec.encode({.gradient = floats_of(in),
+                  .work = work,
+                  .payload = bytes_of(payload),
+                  .scratch = bytes_of(scratch),
+                  .verdict = verdict},
+                 queue);
+    const std::span<const std::byte> spans[] = {bytes_of(payload)};
+    codec.decode({.payloads = spans, .out = floats_of(out), .work = work, .verdict = verdict}, queue);
   }
-  return {};
+  queue.copy(from.data(), found.data(), found.bytes());
+  if (core::Status ended = queue.mark().wait(options_.timeout_ms); !ended) return ended;
+  compress::Verdict seen;
+  std::memcpy(&seen, from.data(), sizeof seen);
+  if (seen.nonfinite == 0 && seen.rejected == 0) return {};
+  return core::Error{core::Error::Code::corrupt,
+                     "compressor " + core::to_string(codec.spec()) + " failed its self-test: " +
+                         (seen.nonfinite == 0 ? "its own payload was rejected" : "finite input was called non-finite")};
 }
 
 bool Executor::keeps_residual(int32_t tensor) const {
@@ -202,8 +262,13 @@ bool Executor::drained(int32_t tensor) const {
 
 core::Status Executor::begin_step() {
   if (core::Status drained = drain(); !drained) return drained;
+  if (core::Status there = workspace_.bring(); !there) {
+    fail(there.error());
+    return failure();
+  }
   workspace_.begin();
   times_ = {};
+  ++step_;
   phase_ = Phase::running;
   done_ = Done::nothing;
   for (std::atomic<bool>& late : late_done_) late = false;
@@ -215,9 +280,16 @@ void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
   for (const Piece& piece : workspace_.pieces(tensor)) {
     if (failed_) return;
     const int64_t start_ns = values != nullptr ? clock_.now_ns() : 0;
-    const bool complete = workspace_.arrived(piece, values, *device_queue_);
+    const bool away = is_away(piece.bucket);
+    compress::Queue& queue = away ? options_.device->current() : *device_queue_;
+    const bool complete = workspace_.arrived(piece, values, queue);
     if (values != nullptr) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
     if (!complete) continue;
+    if (away) {
+      ready_[static_cast<size_t>(piece.bucket)] = queue.mark();
+      post({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = 0});
+      continue;
+    }
     const int32_t leading = leading_device_ops(workspace_.bucket(piece.bucket));
     for (int32_t op = 0; op < leading; ++op) {
       if (!run_on_device(piece.bucket, op)) return;
@@ -239,7 +311,9 @@ core::Status Executor::wait_until(const Condition& holds) {
     const bool rung = device_bell_.wait_ms(std::min(limit_ms, comm::kAlarmPeriodMs));
     idle_ms = rung || progress != progress_ ? 0 : idle_ms + comm::kAlarmPeriodMs;
     progress = progress_;
-    if (idle_ms >= limit_ms) {
+    if (idle_ms >= limit_ms && idle_ms < limit_ms + comm::kAlarmPeriodMs && options_.device != nullptr) {
+      post({.kind = Event::Kind::hang});  // the communication thread knows what it asked for
+    } else if (idle_ms >= limit_ms) {
       fail({core::Error::Code::timeout, "nothing made progress for " + std::to_string(limit_ms) + " ms"});
     } else if (!rung && options_.alarm) {
       guarded("the alarm", [&] {
@@ -256,7 +330,7 @@ core::Status Executor::wait_until(const Condition& holds) {
 core::Status Executor::await_fences() const {
   for (size_t b = 0; b < fences_.size(); ++b) {
     if (workspace_.bucket(static_cast<int32_t>(b)).due != core::Due::backward) continue;
-    if (core::Status passed = fences_[b].wait(options_.timeout_ms); !passed) return passed;
+    if (!fences_[b].wait(options_.timeout_ms)) return hang();
   }
   return {};
 }
@@ -272,6 +346,19 @@ void Executor::add_comm_ms(core::Due due) {
   }
 }
 
+// Of operations on a device; those of the host are there already.
+void Executor::read_times(core::Due due) {
+  for (const BucketProgram& bucket : workspace_.program()->buckets) {
+    if (bucket.due != due || bucket.space == core::Space::host) continue;
+    for (size_t op = 0; op < bucket.ops.size(); ++op) {
+      if (bucket.ops[op].space == core::Space::host) continue;
+      const size_t at = static_cast<size_t>(bucket.first_op) + op;
+      const auto begin = op_fences_[at].begin.time_ns(), end = op_fences_[at].end.time_ns();
+      op_times_[at] = begin && end ? OpTime{.begin_ns = *begin, .end_ns = *end} : OpTime{};
+    }
+  }
+}
+
 core::Status Executor::finish_backward() {
   if (failed_) return failure();
   core::check(phase_ == Phase::running, "a backward pass is finished once in a step");
@@ -282,6 +369,7 @@ core::Status Executor::finish_backward() {
     return failure();
   }
   phase_ = Phase::averaged;
+  read_times(core::Due::backward);
   add_comm_ms(core::Due::backward);
   return {};
 }
@@ -303,7 +391,7 @@ core::Status Executor::await(int32_t bucket) {
   core::check(phase_ == Phase::concluded, "late buckets are waited for once the step's control word was told");
   const auto index = static_cast<size_t>(bucket);
   core::Status done = wait_until([&] { return late_done_[index].load(); });
-  if (done) done = fences_[index].wait(options_.timeout_ms);
+  if (done && !fences_[index].wait(options_.timeout_ms)) done = hang();
   if (done) guarded("a late bucket", [&] { done = workspace_.conclude_late(bucket, *device_queue_); });
   if (!done) fail(done.error());
   return failed_ ? failure() : core::Status();
@@ -317,6 +405,7 @@ core::Status Executor::drain() {
   for (size_t b = 0; b < fences_.size(); ++b) {
     if (core::Status done = await(static_cast<int32_t>(b)); !done) return done;
   }
+  read_times(core::Due::forward);
   add_comm_ms(core::Due::forward);
   guarded("settling a step", [&] { workspace_.settle(); });
   phase_ = Phase::settled;
@@ -377,17 +466,59 @@ void Executor::handle(const Event& event) {
       scheduler_.start(actions_);
       break;
     case Event::Kind::bucket_ready:
-      look_at(event.bucket, 0, event.op);
+      if (!is_away(event.bucket)) look_at(event.bucket, 0, event.op);
       scheduler_.bucket_ready(event.bucket, event.op, actions_);
       break;
     case Event::Kind::op_done:
-      look_at(event.bucket, event.op, event.op + 1);
+      workspace_.take_report(event.bucket);
+      look_at(event.bucket, is_away(event.bucket) ? 0 : event.op, event.op + 1);
       scheduler_.op_done(event.bucket, event.op, actions_);
       break;
+    case Event::Kind::op_ended: scheduler_.op_ended(event.bucket, event.op, actions_); break;
     case Event::Kind::control_done: scheduler_.control_done(actions_); break;
+    case Event::Kind::hang: fail(hang()); break;
     case Event::Kind::stop: break;
   }
-  for (const Action& action : actions_) act(action);
+  for (size_t i = 0; i < actions_.size(); ++i) act(Action(actions_[i]));  // each may lead to more
+}
+
+// Asks the device for an operation and waits for nothing. What follows may be asked for at once, unless the host comes
+// next.
+void Executor::enqueue(int32_t bucket, int32_t op) {
+  Device& device = *options_.device;
+  const Op& what = workspace_.op(bucket, op);
+  compress::Queue& queue = device.queue(stream_of(what, workspace_.bucket(bucket)));
+  core::Fence& fence = fences_[static_cast<size_t>(bucket)];
+  OpFences& fences = op_fences_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)];
+  if (op == 0) queue.after(ready_[static_cast<size_t>(bucket)], options_.timeout_ms).value();
+  queue.after(fence, options_.timeout_ms).value();
+  fences.begin = queue.mark();
+  workspace_.compute(bucket, op, queue);
+  // Before the mark: once that has passed, nobody is told anything any more.
+  if (what.is_told || what.frees) device.notify(queue, *this, token_of(bucket, op));
+  fence = fences.end = queue.mark();
+  if (!what.is_told) scheduler_.op_done(bucket, op, actions_);
+}
+
+// The first operation that was asked for and has not ended, or failed.
+core::Error Executor::hang() const {
+  const std::string who = "rank " + std::to_string(groups_.seat.rank) + ", step " + std::to_string(step_) + ": ";
+  const Program& program = *workspace_.program();
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    const BucketProgram& bucket = program.buckets[b];
+    for (size_t op = 0; op < bucket.ops.size(); ++op) {
+      const core::Fence& end = op_fences_[static_cast<size_t>(bucket.first_op) + op].end;
+      const core::Status ended = end.wait(0);
+      if (ended) continue;
+      const bool is_late = !end.passed();
+      return {ended.error().code,
+              who + "operation " + std::to_string(op) + " (" + std::string(name_of(bucket.ops[op].kind)) +
+                  ") of bucket " + std::to_string(b) +
+                  (is_late ? " has not ended on the device within " + std::to_string(options_.timeout_ms) + " ms"
+                           : " failed: " + ended.error().message)};
+    }
+  }
+  return {core::Error::Code::timeout, who + "nothing made progress for " + std::to_string(options_.timeout_ms) + " ms"};
 }
 
 // These operations are done.
@@ -410,6 +541,7 @@ void Executor::act(const Action& action) {
       groups_.control.start(workspace_.control(control_word_(finite_), options_.timeout_ms), *this, kControlToken);
       break;
     case Action::Kind::run_device:
+      if (is_away(action.bucket)) return enqueue(action.bucket, action.op);
       device_ops_->push({.kind = Event::Kind::op_done, .bucket = action.bucket, .op = action.op});
       device_bell_.ring();
       break;
@@ -467,6 +599,13 @@ void Executor::complete(uint64_t token, core::Status status, core::Fence done) {
       post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
     }
   });
+}
+
+void Executor::ended(uint64_t token) {
+  const int32_t bucket = bucket_of(token), op = op_of(token);
+  const Op& what = workspace_.op(bucket, op);
+  if (what.frees) post({.kind = Event::Kind::op_ended, .bucket = bucket, .op = op});
+  if (what.is_told) post({.kind = Event::Kind::op_done, .bucket = bucket, .op = op});
 }
 
 void Executor::post(const Event& event) {

@@ -41,8 +41,9 @@ namespace gradtune::exec {
 struct ExecutorOptions {
   int host_threads = 0;                     // 0: placement `host` is refused
   int64_t timeout_ms = 300'000;             // of every collective
-  int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool
+  int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool, in each space
   uint64_t seed = 0;                        // of random compressors
+  Device* device = nullptr;                 // of gradients that are not the host's; outlives the executor
   // Asked now and then while a step waits: an error when another rank has failed. A transport only tells those that
   // wait for the dead rank itself.
   std::function<core::Status()> alarm = {};
@@ -65,7 +66,7 @@ struct OpTime {
   int64_t bytes = 0;  // of a collective: what the busiest link really carried of it (comm::link_bytes)
 };
 
-class Executor final : public StrategyRunner, private comm::CompletionSink {
+class Executor final : public StrategyRunner, private comm::CompletionSink, private EndListener {
  public:
   // Called on the communication thread once per step, when it is known whether this rank's numbers are finite: returns
   // this rank's control word. When finish_backward returns, the word reduced by maximum is there.
@@ -116,7 +117,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   Residuals& residuals() { return workspace_.residuals(); }
   // As in Workspace, between steps.
   Carried carried(bool residuals = false, bool parked = false);
-  int64_t memory_bytes() const { return workspace_.memory_bytes(); }
+  int64_t memory_bytes(core::Space space = core::Space::host) const { return workspace_.memory_bytes(space); }
   const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
   // Whether a part of that tensor travels with error feedback under the strategy in force.
   bool keeps_residual(int32_t tensor) const;
@@ -128,7 +129,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
 
  private:
   struct Event {
-    enum class Kind : uint8_t { begin, bucket_ready, op_done, control_done, stop } kind;
+    enum class Kind : uint8_t { begin, bucket_ready, op_done, op_ended, control_done, hang, stop } kind;
     int32_t bucket = -1;
     int32_t op = -1;
   };
@@ -142,6 +143,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   void begin_program();
 
   void complete(uint64_t token, core::Status status, core::Fence done) override;
+  void ended(uint64_t token) override;
   void post(const Event& event);
   void fail(core::Error error) noexcept;
   core::Status failure();
@@ -154,11 +156,14 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   void handle(const Event& event);
   void act(const Action& action);
   void run_on_host(const Event& event);
+  void enqueue(int32_t bucket, int32_t op);
+  core::Error hang() const;
 
   template <typename Condition>
   core::Status wait_until(const Condition& holds);
   core::Status await_fences() const;  // of what is due at the end of backward
   void add_comm_ms(core::Due due);
+  void read_times(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   void look_at(int32_t bucket, int32_t first_op, int32_t last_op);
   bool run_on_device(int32_t bucket, int32_t op);
@@ -166,7 +171,8 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
     return op_times_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)];
   }
   bool drain_device_ops();
-  core::Status self_test(const Program& program) const;
+  core::Status self_test(const compress::Compressor& codec, Allocator* allocator, compress::Queue& queue) const;
+  bool is_away(int32_t bucket) const { return workspace_.bucket(bucket).space != core::Space::host; }
 
   const comm::Groups groups_;
   const core::Clock& clock_;
@@ -179,11 +185,17 @@ class Executor final : public StrategyRunner, private comm::CompletionSink {
   enum class Phase : uint8_t { settled, running, averaged, concluded } phase_ = Phase::settled;
   std::unique_ptr<compress::HostQueue> device_queue_;
   StepTimes times_;
+  int64_t step_ = 0;                // that runs, counted from 1
+  std::vector<core::Fence> ready_;  // per bucket on a device: its gradients are there
 
   // Of the communication thread.
   Scheduler scheduler_;
   std::vector<Action> actions_;
   bool finite_ = true;  // this rank's numbers, as far as operations are done
+  struct OpFences {
+    core::Fence begin, end;
+  };
+  std::vector<OpFences> op_fences_;  // of operations on a device
 
   // Of the host thread, null without one.
   std::unique_ptr<compress::HostQueue> host_queue_;

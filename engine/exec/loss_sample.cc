@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
+
+#include "engine/exec/device.h"
 
 namespace gradtune::exec {
 namespace {
@@ -48,27 +49,39 @@ Range range_of(const Op& op) {
   return {begin, end - begin};
 }
 
-// The next residual holds error_scale times what was missed: in units of the ranks' sum, as p is unless it was made a
-// share of the average before.
-void sample_banked(const Op& op, const BucketMemory& memory, const float* gradient, LossSample& sample) {
-  const double unit = op.share ? memory.size : 1;
-  for_runs(range_of(op), memory.step, [&](int64_t begin, int64_t n) {
-    sample.given += unit * unit * squares(begin, n, [&](int64_t i) {
-                      return op.residual ? gradient[i] + memory.residual[i] : gradient[i];
-                    });
-    sample.missed += squares(begin, n, [&](int64_t i) { return memory.residual_next[i]; });
-  });
+void add(const RunSquares& job, const BucketMemory& memory, compress::Queue& queue) {
+  queue.space() == core::Space::host ? add_squares(job) : memory.device->add_squares(job, queue);
 }
 
-void sample_again(const Op& op, const BucketMemory& memory, const float* gradient, int64_t at,
-                  compress::HostQueue& queue, LossSample& sample) {
-  std::byte* const pool = memory.pool + at;
+// The next residual holds error_scale times what was missed: in units of the ranks' sum, as p is unless it was made a
+// share of the average before.
+void sample_banked(const Op& op, const BucketMemory& memory, const float* gradient, compress::Queue& queue,
+                   LossSample& sample) {
+  const double unit = op.share ? memory.size : 1;
+  const Range range = range_of(op);
+  add({.values = gradient,
+       .others = op.residual ? memory.residual : nullptr,
+       .range = range,
+       .step = memory.step,
+       .unit = unit * unit,
+       .to = &sample.given},
+      memory, queue);
+  add({.values = reinterpret_cast<const float*>(memory.at(op.bank)),
+       .range = range,
+       .step = memory.step,
+       .to = &sample.missed},
+      memory, queue);
+}
+
+void sample_again(const Op& op, const BucketMemory& memory, const float* gradient, int64_t at, compress::Queue& queue,
+                  LossSample& sample, compress::Verdict& verdict) {
+  std::byte* const pool = memory.pools[op.space] + at;
   auto* in = reinterpret_cast<float*>(pool);
   float* out = in + kSample;
   const Range range = range_of(op);
   int64_t n = 0;
   for_runs(range, memory.step, [&](int64_t begin, int64_t length) {
-    std::memcpy(in + n, gradient + begin, static_cast<size_t>(length) * sizeof(float));
+    queue.copy(in + n, gradient + begin, length * static_cast<int64_t>(sizeof(float)));
     n += length;
   });
   compress::Work work{.random = op.random, .first_element = range.begin};
@@ -76,7 +89,6 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
   work.random.step = memory.step;
   std::byte* const payload = pool + 2 * kSample * static_cast<int64_t>(sizeof(float));
   const int64_t payload_bytes = op.codec->payload_bytes(n);
-  compress::Verdict verdict;
   const compress::Encode encode{
       .gradient = {in, static_cast<size_t>(n)},
       .work = work,
@@ -87,9 +99,9 @@ void sample_again(const Op& op, const BucketMemory& memory, const float* gradien
   op.codec->encode(encode, queue);
   op.codec->decode({.payloads = payloads, .out = {out, static_cast<size_t>(n)}, .work = work, .verdict = &verdict},
                    queue);
-  if (verdict.nonfinite != 0 || verdict.rejected != 0) return;
-  sample.given = squares(0, n, [&](int64_t i) { return in[i]; });
-  sample.missed = squares(0, n, [&](int64_t i) { return in[i] - out[i]; });
+  // All of a range that is no longer than the sample: one run.
+  add({.values = in, .range = {0, n}, .to = &sample.given}, memory, queue);
+  add({.values = in, .others = out, .sign = -1, .range = {0, n}, .to = &sample.missed}, memory, queue);
 }
 
 }  // namespace
@@ -112,18 +124,27 @@ int64_t sample_bytes(const Op& op) {
          aligned(op.codec->scratch_bytes(kSample));
 }
 
-void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, LossSample& sample) {
-  const float* gradient = dense(bucket, memory);
-  for_runs({0, bucket.numel}, memory.step, [&](int64_t begin, int64_t n) {
-    sample.gradient += squares(begin, n, [&](int64_t i) { return gradient[i]; });
-    sample.residual += squares(begin, n, [&](int64_t i) { return memory.residual[i]; });
+void add_squares(const RunSquares& job) {
+  for_runs(job.range, job.step, [&](int64_t begin, int64_t n) {
+    *job.to += job.unit * squares(begin, n, [&](int64_t i) {
+                 return job.others == nullptr ? job.values[i] : job.values[i] + job.sign * job.others[i];
+               });
   });
 }
 
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::HostQueue& queue,
-                  LossSample& sample) {
-  op.banks ? sample_banked(op, memory, dense(bucket, memory), sample)
-           : sample_again(op, memory, dense(bucket, memory), bucket.sample, queue, sample);
+void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue,
+                     LossSample& sample) {
+  const float* gradient = dense(bucket, memory, bucket.begins_in);
+  const Range range{0, bucket.numel};
+  add({.values = gradient, .range = range, .step = memory.step, .to = &sample.gradient}, memory, queue);
+  add({.values = memory.residual, .range = range, .step = memory.step, .to = &sample.residual}, memory, queue);
+}
+
+void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                  LossSample& sample, compress::Verdict& verdict) {
+  const float* gradient = dense(bucket, memory, op.space);
+  op.banks ? sample_banked(op, memory, gradient, queue, sample)
+           : sample_again(op, memory, gradient, bucket.sample, queue, sample, verdict);
 }
 
 }  // namespace gradtune::exec

@@ -36,11 +36,26 @@ int32_t sampled_op(const BucketProgram& bucket);
 // Bytes of the pool that sampling this operation needs.
 int64_t sample_bytes(const Op& op);
 
-// Before the bucket's first operation, or after it where that only loads the gradient.
-void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, LossSample& sample);
+// Squares of values, or of their sums or differences with others, over the runs of a range; `to` grows by `unit` times
+// their sum.
+struct RunSquares {
+  const float* values = nullptr;
+  const float* others = nullptr;  // null: none
+  float sign = 1;                 // of the others
+  Range range = {};
+  uint32_t step = 0;
+  double unit = 1;
+  double* to = nullptr;
+};
+void add_squares(const RunSquares& job);
 
-// After the sampled operation.
-void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::HostQueue& queue,
-                  LossSample& sample);
+// Before the bucket's first scale or encode. Sums grow in the sample, which is where the queue works.
+void sample_residual(const BucketProgram& bucket, const BucketMemory& memory, compress::Queue& queue,
+                     LossSample& sample);
+
+// After the sampled operation. What encoding the sample itself found goes to the verdict; where that is not clean, the
+// sums mean nothing.
+void sample_error(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                  LossSample& sample, compress::Verdict& verdict);
 
 }  // namespace gradtune::exec

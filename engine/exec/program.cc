@@ -9,6 +9,8 @@
 
 #include "engine/core/arenas.h"
 #include "engine/exec/bucket_compiler.h"
+#include "engine/exec/device.h"
+#include "engine/exec/findings.h"
 #include "engine/exec/loss_sample.h"
 
 namespace gradtune::exec {
@@ -46,20 +48,41 @@ const char* plain_codec(core::DType dtype) {
   return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
 }
 
+// Of operations on a device whose end the host has to know: those before work of the host, and where verdicts are read
+// from. `judged_ops` ends there.
+void find_told(BucketProgram& bucket) {
+  const auto is_away = [&](size_t op) { return bucket.ops[op].space != core::Space::host; };
+  for (size_t i = 0; i + 1 < bucket.ops.size(); ++i) bucket.ops[i].is_told = is_away(i) && !is_away(i + 1);
+  if (bucket.judged_ops == 0) return;
+  const auto judged = static_cast<size_t>(bucket.judged_ops) - 1;
+  if (!is_away(judged)) return;
+  size_t told = judged;
+  while (told < bucket.ops.size() && !bucket.ops[told].is_told) ++told;
+  if (told == bucket.ops.size()) bucket.ops[told = judged].is_told = true;
+  bucket.judged_ops = static_cast<int32_t>(told) + 1;
+}
+
+// The operation that decodes what the collective at that position brought, or the collective itself.
+int32_t release_of(const std::vector<Op>& ops, int32_t collective) {
+  auto next = static_cast<size_t>(collective) + 1;
+  if (next < ops.size() && ops[next].kind == Op::Kind::copy) ++next;
+  return next < ops.size() && ops[next].kind == Op::Kind::decode ? static_cast<int32_t>(next) : collective;
+}
+
 // A bucket while it is compiled: first to learn what it needs, then to where its memory is.
 struct Draft {
   const core::Bucket& bucket;
-  std::vector<const compress::Compressor*> codecs = {};
+  std::vector<Codec> codecs = {};
   BucketProgram program = {};
   BucketCompiler::Offsets begins = {};
   SharedMemory shared = {};
 };
 
 core::Result<BucketCompiler> compile_bucket(Draft& draft, int number, const core::GradientTable& table,
-                                            const core::Seat& seat) {
+                                            const core::Seat& seat, const Platform& platform) {
   draft.program.ops.clear();
-  draft.program.staging = -1;
-  BucketCompiler compiler(draft.bucket, number, table, draft.codecs, seat, draft.begins, draft.shared);
+  draft.program.staged = 0;
+  BucketCompiler compiler(draft.bucket, number, table, draft.codecs, seat, platform, draft.begins, draft.shared);
   if (core::Status status = compiler.compile(draft.program); !status) return status.error();
   draft.program.sampled_op = sampled_op(draft.program);
   return compiler;
@@ -89,8 +112,8 @@ class HeldMemory {
   int64_t end() const { return end_; }
 
  private:
-  const size_t most_;
-  const int64_t begin_;
+  size_t most_ = 0;
+  int64_t begin_ = 0;
   int64_t end_;
   std::deque<Range> recent_;
 };
@@ -102,32 +125,69 @@ int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
 
 }  // namespace
 
+std::string_view name_of(Op::Kind kind) {
+  switch (kind) {
+    case Op::Kind::load: return "load";
+    case Op::Kind::scale: return "scale";
+    case Op::Kind::encode: return "encode";
+    case Op::Kind::pack: return "pack";
+    case Op::Kind::collective: return "collective";
+    case Op::Kind::decode: return "decode";
+    case Op::Kind::store: return "store";
+    case Op::Kind::copy: return "copy";
+  }
+  return "unknown";
+}
+
 core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, const core::GradientTable& table,
-                                               const core::Seat& seat, const CollectiveScratch& scratch) {
+                                               const core::Seat& seat, const Platform& platform) {
+  using core::PerSpace;
+  using core::Space;
   auto program = std::make_unique<Program>();
   program->strategy = strategy;
   program->pieces_of_tensor.resize(table.tensors.size());
   const core::ArenaLayout layout = core::lay_arenas(table);
   std::vector<int64_t> arena_end(layout.arenas.size());
-  const auto add_codec = [&](const core::CompressorSpec& spec) -> core::Result<const compress::Compressor*> {
-    auto codec = compress::make_compressor(spec);
-    if (!codec) return codec.error();
-    return program->codecs.emplace_back(std::move(codec.value())).get();
+  const auto add_codec = [&](const core::CompressorSpec& spec, bool is_away) -> core::Result<Codec> {
+    Codec codec;
+    auto host = compress::make_compressor(spec);
+    if (!host) return host.error();
+    codec[Space::host] = program->codecs.emplace_back(std::move(host.value())).get();
+    if (!is_away) return codec;
+    auto away = platform.device->make_compressor(spec);
+    if (!away) return away.error();
+    codec[Space::cuda] = program->device_codecs.emplace_back(std::move(away.value())).get();
+    return codec;
   };
   std::vector<Draft> drafts;
-  std::array<int64_t, 2> scratch_bytes{};
+  std::array<PerSpace<int64_t>, 2> scratch_bytes{};
+  bool is_any_away = false;
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     Draft& draft = drafts.emplace_back(Draft{.bucket = bucket});
-    for (const core::CompressorSpec& spec : bucket.option.codecs) {
-      const auto codec = add_codec(spec);
-      if (!codec) return codec.error();
-      draft.codecs.push_back(codec.value());
-    }
     BucketProgram& compiled = draft.program;
     compiled.arena = layout.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
     compiled.dtype = layout.arenas[static_cast<size_t>(compiled.arena)].dtype;
-    compiled.plain = add_codec({plain_codec(compiled.dtype)}).value();
+    compiled.space = layout.arenas[static_cast<size_t>(compiled.arena)].space;
+    const bool is_away = compiled.space != Space::host;
+    is_any_away = is_any_away || is_away;
+    if (is_away && platform.device == nullptr) {
+      return core::Error{core::Error::Code::invalid,
+                         "the gradients of bucket " + std::to_string(b) + " are in memory of " +
+                             std::string(core::to_string(compiled.space)) + ", and there is no such device here"};
+    }
+    for (size_t c = 0; c < bucket.option.codecs.size(); ++c) {
+      const bool works_away =
+          is_away && std::ranges::any_of(bucket.option.steps, [&](const core::Step& step) {
+            return !core::is_collective(step.kind) && step.codec == c && step.place == core::Place::device;
+          });
+      const auto codec = add_codec(bucket.option.codecs[c], works_away);
+      if (!codec) return codec.error();
+      draft.codecs.push_back(codec.value());
+    }
+    const auto plain = add_codec({plain_codec(compiled.dtype)}, is_away);
+    if (!plain) return plain.error();
+    compiled.plain = plain.value();
     compiled.numel = core::numel(bucket);
     compiled.due = bucket.due;
     int64_t& end = arena_end[static_cast<size_t>(compiled.arena)];
@@ -140,70 +200,88 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
                                                                               .length = slice.length});
       end += slice.length;
     }
-    draft.begins = {.pool = program->pool_bytes, .state = program->state_bytes};
+    draft.begins = {.pool = program->pool_bytes, .state = program->states_bytes};
     draft.shared.brought.resize(bucket.option.steps.size());
-    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat);
+    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
     if (!compiler) return compiler.error();
     program->pool_bytes = compiler.value().ends().pool;
-    program->state_bytes = compiler.value().ends().state;
+    program->states_bytes = compiler.value().ends().state;
     draft.shared.brought = compiler.value().shared_bytes().brought;
     for (size_t place = 0; place < scratch_bytes.size(); ++place) {
-      scratch_bytes[place] = std::max(scratch_bytes[place], compiler.value().shared_bytes().scratch[place]);
+      for (const Space space : core::kSpaces) {
+        int64_t& bytes = scratch_bytes[place][space];
+        bytes = std::max(bytes, compiler.value().shared_bytes().scratch[place][space]);
+      }
     }
     if (compiled.sampled_op >= 0) {
       const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
-      int64_t& bytes = scratch_bytes[static_cast<size_t>(sampled.place)];
+      int64_t& bytes = scratch_bytes[static_cast<size_t>(sampled.place)][sampled.space];
       bytes = std::max(bytes, sample_bytes(sampled));
     }
   }
-  std::array<int64_t, 2> scratch_begin{};
+  std::array<PerSpace<int64_t>, 2> scratch_begin{};
   for (size_t place = 0; place < scratch_bytes.size(); ++place) {
     scratch_begin[place] = program->pool_bytes;
-    program->pool_bytes += scratch_bytes[place];
+    for (const Space space : core::kSpaces) program->pool_bytes[space] += scratch_bytes[place][space];
   }
   // In the order of collectives, which each bucket's program has its own in. What the communicator needs lies behind
   // what it brings.
-  HeldMemory held(core::most_held(strategy), program->pool_bytes);
+  const int most_held = core::most_held(strategy);
+  PerSpace<HeldMemory> held{{HeldMemory(most_held, program->pool_bytes[Space::host]),
+                             HeldMemory(most_held, program->pool_bytes[Space::cuda])}};
   for (const core::Issue& issue : strategy.order) {
     Draft& draft = drafts[static_cast<size_t>(issue.bucket)];
     const int32_t number = op_of_step(draft.program, issue.step);
     if (number < 0) continue;
-    const auto position = static_cast<size_t>(number);
-    int64_t& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
-    const bool is_held = brought > 0;
-    brought = held.place(brought + scratch_of(draft.program.ops[position], scratch));
+    std::vector<Op>& ops = draft.program.ops;
+    const Op& op = ops[static_cast<size_t>(number)];
+    PerSpace<int64_t>& brought = draft.shared.brought[static_cast<size_t>(issue.step)];
+    const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
+    for (const Space space : core::kSpaces) {
+      const int64_t scratch = space == op.space ? scratch_of(op, platform.scratch) : 0;
+      brought[space] = held[space].place(brought[space] + scratch);
+    }
     // A rank that takes no part in what follows keeps nothing.
-    const std::vector<Op>& ops = draft.program.ops;
-    const bool is_decoded = is_held && position + 1 < ops.size() && ops[position + 1].kind != Op::Kind::collective;
-    program->order.push_back({issue.bucket, number, is_decoded ? number + 1 : number});
+    program->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
   }
-  program->pool_bytes = held.end();
+  for (const Space space : core::kSpaces) program->pool_bytes[space] = held[space].end();
   for (size_t b = 0; b < drafts.size(); ++b) {
     Draft& draft = drafts[b];
-    const std::vector<int64_t> begins = draft.shared.brought;
+    const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;
     draft.shared.scratch = scratch_begin;
-    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat);
+    const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
     core::check(compiler.ok(), "what compiles once compiles twice");
     BucketProgram& compiled = program->buckets.emplace_back(std::move(draft.program));
     for (Op& op : compiled.ops) {
       if (op.kind != Op::Kind::collective) continue;
-      op.comm_scratch_bytes = scratch_of(op, scratch);
-      op.comm_scratch =
-          begins[static_cast<size_t>(op.step)] + compiler.value().shared_bytes().brought[static_cast<size_t>(op.step)];
+      const auto step = static_cast<size_t>(op.step);
+      op.comm_scratch_bytes = scratch_of(op, platform.scratch);
+      op.comm_scratch = begins[step][op.space] + compiler.value().shared_bytes().brought[step][op.space];
     }
-    compiled.carries_nonfinite =
-        !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const compress::Compressor* codec) {
-          return codec->traits().carries_nonfinite;
-        });
+    compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
+      return codec[Space::host]->traits().carries_nonfinite;
+    });
     if (compiled.sampled_op >= 0) {
-      compiled.sample =
-          scratch_begin[static_cast<size_t>(compiled.ops[static_cast<size_t>(compiled.sampled_op)].place)];
+      const Op& sampled = compiled.ops[static_cast<size_t>(compiled.sampled_op)];
+      compiled.sample = scratch_begin[static_cast<size_t>(sampled.place)][sampled.space];
     }
     program->keeps_residual = program->keeps_residual || compiled.keeps_residual;
     compiled.first_op = program->ops;
     program->ops += static_cast<int32_t>(compiled.ops.size());
     if (core::Status status = find_judged(compiled, draft.bucket.option); !status) return status.error();
+    find_told(compiled);
   }
+  for (const Issue& issue : program->order) {
+    Op& release = program->buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.release)];
+    release.frees = release.space != Space::host;
+  }
+  if (is_any_away) {
+    for (const Space space : core::kSpaces) {
+      program->reports[space] = program->pool_bytes[space];
+      program->pool_bytes[space] += aligned(report_bytes(*program));
+    }
+  }
+  for (const int64_t bytes : program->states_bytes.values) program->state_bytes += bytes;
   return program;
 }
 

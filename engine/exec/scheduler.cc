@@ -43,6 +43,12 @@ void Scheduler::op_done(int32_t bucket, int32_t op, std::vector<Action>& actions
   advance(bucket, actions);
 }
 
+void Scheduler::op_ended(int32_t bucket, int32_t op, std::vector<Action>& actions) {
+  if (due_ + late_ == 0) return;  // nothing waits for memory, and the program may be gone
+  buckets_[static_cast<size_t>(bucket)].ended = op;
+  issue(actions);
+}
+
 // Before anything else of the bucket: ranks learn of what is not finite as early as they can.
 void Scheduler::judge(int32_t bucket, std::vector<Action>& actions) {
   State& state = buckets_[static_cast<size_t>(bucket)];
@@ -89,7 +95,9 @@ void Scheduler::advance(int32_t bucket, std::vector<Action>& actions) {
 void Scheduler::issue(std::vector<Action>& actions) {
   const std::vector<Issue>& order = program_->order;
   const auto is_free = [&](const Issue& issue) {
-    return buckets_[static_cast<size_t>(issue.bucket)].op > issue.release;
+    const State& state = buckets_[static_cast<size_t>(issue.bucket)];
+    const Op& release = program_->buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.release)];
+    return release.frees ? state.ended >= issue.release : state.op > issue.release;
   };
   while (first_held_ < next_issue_ && is_free(order[first_held_])) ++first_held_;
   const auto most_held = static_cast<size_t>(core::most_held(program_->strategy));

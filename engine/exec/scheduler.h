@@ -13,7 +13,8 @@
 //   not finite (BucketProgram::judged_ops), whatever was issued by then.
 //
 // "Done" is said of what may be followed. Work of the host has ended then. Work of a device has been asked for, and its
-// fence orders what comes after it.
+// fence orders what comes after it, unless the host has to know of its end (Op::is_told): then it has ended too. That
+// work has ended which frees memory (Op::frees) is told apart.
 #pragma once
 
 #include <cstdint>
@@ -50,6 +51,7 @@ class Scheduler {
   // bucket's last gradient runs its leading `device` operations itself (see leading_device_ops).
   void bucket_ready(int32_t bucket, int32_t op, std::vector<Action>& actions);
   void op_done(int32_t bucket, int32_t op, std::vector<Action>& actions);
+  void op_ended(int32_t bucket, int32_t op, std::vector<Action>& actions);  // of those that free memory, on a device
   void control_done(std::vector<Action>& actions);
 
   // For a step without buckets, whose control collective may start at once.
@@ -71,6 +73,7 @@ class Scheduler {
     int32_t op = 0;          // the next operation
     bool may_issue = false;  // it is a collective and waits for its turn
     bool judged = false;
+    int32_t ended = -1;  // the last operation whose end was told apart
 
     bool operator==(const State&) const = default;
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <new>
 #include <set>
 #include <utility>
@@ -22,15 +23,28 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
 
 }  // namespace
 
+Workspace::Workspace(const core::Seat& seat, uint64_t seed, Platform platform, int64_t timeout_ms)
+    : seat_(seat),
+      seed_(seed),
+      platform_(std::move(platform)),
+      timeout_ms_(timeout_ms),
+      allocators_(platform_.device == nullptr ? Allocators()
+                                              : Allocators{{&platform_.device->pinned(), &platform_.device->memory()}}),
+      residuals_(allocators_) {}
+
+compress::Queue* Workspace::device_queue() const {
+  return platform_.device == nullptr ? nullptr : &platform_.device->current();
+}
+
 // --- between steps ---------------------------------------------------------------------------------------------------
 
 void Workspace::set_gradients(const core::GradientTable& table, const Arenas& arenas) {
-  if (program_ != nullptr) residuals_.leave(*program_);
+  if (program_ != nullptr) residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   program_ = nullptr;
   is_committed_ = false;
   slots_.clear();
   if (!same_elements(table_, table)) {
-    residuals_ = {};
+    residuals_ = Residuals(allocators_);
     holders_ = {};
   }
   table_ = table;
@@ -41,7 +55,7 @@ void Workspace::set_gradients(const core::GradientTable& table, const Arenas& ar
 core::Result<std::unique_ptr<Program>> Workspace::compile(int32_t slot, const core::Strategy& strategy) const {
   core::check(program_ == nullptr || find(slot) != program_, "the strategy in force can not be replaced");
   if (core::Status status = core::validate(strategy, table_); !status) return status.error();
-  return exec::compile(strategy, table_, seat_, scratch_);
+  return exec::compile(strategy, table_, seat_, platform_);
 }
 
 core::Status Workspace::add(int32_t slot, std::unique_ptr<Program> program, int64_t memory_budget_bytes) {
@@ -50,32 +64,47 @@ core::Status Workspace::add(int32_t slot, std::unique_ptr<Program> program, int6
   return {};
 }
 
+core::PerSpace<int64_t> Workspace::needed_by(const Program& program) const {
+  core::PerSpace<int64_t> bytes =
+      residuals_.bytes_after(arenas_, {.own = program.keeps_residual, .parked = needs_parked(program)});
+  for (const core::Space space : core::kSpaces) {
+    bytes[space] += std::max(pools_[space].bytes(), program.pool_bytes[space]);
+    bytes[space] += std::max(states_[space].bytes(), 2 * program.states_bytes[space]);
+  }
+  return bytes;
+}
+
 core::Status Workspace::reserve(const Program& program, int64_t memory_budget_bytes) {
-  int64_t residual_bytes = residuals_.bytes();
-  if (program.keeps_residual && !residuals_.allocated()) {
-    for (const Arena& arena : arenas_) residual_bytes += arena.numel * 8;
-  }
-  const bool has_others = needs_parked(program);
-  if (has_others && !residuals_.has_parked()) {
-    for (const Arena& arena : arenas_) residual_bytes += arena.numel * 4;
-  }
-  const int64_t pool_bytes = std::max(pool_.bytes(), program.pool_bytes);
-  const int64_t state_bytes = std::max(states_.bytes(), 2 * program.state_bytes);
-  const int64_t bytes = pool_bytes + residual_bytes + state_bytes;
-  const std::string needs = "the strategy needs " + std::to_string(bytes) + " bytes of residual and payload memory, ";
-  if (bytes > memory_budget_bytes) {
+  const core::PerSpace<int64_t> bytes = needed_by(program);
+  const auto needs = [&](core::Space space) {
+    return "the strategy needs " + std::to_string(bytes[space]) + " bytes of residual and payload memory" +
+           (space == core::Space::host ? "" : " on " + std::string(core::to_string(space))) + ", ";
+  };
+  for (const core::Space space : core::kSpaces) {
+    if (bytes[space] <= memory_budget_bytes) continue;
     return core::Error{core::Error::Code::invalid,
-                       needs + "memory_budget allows " + std::to_string(memory_budget_bytes)};
+                       needs(space) + "memory_budget allows " + std::to_string(memory_budget_bytes)};
   }
+  core::Space space = core::Space::host;
   try {
     // Zeros: page faults belong here, not into a measured step. Nothing is kept before all is there.
-    AlignedBytes pool = AlignedBytes::zeros(pool_bytes > pool_.bytes() ? pool_bytes : 0);
-    std::optional<States> states = states_.larger(program.state_bytes);
-    residuals_.allocate(arenas_, {.own = program.keeps_residual, .parked = has_others});
-    if (pool.bytes() > 0) pool_ = std::move(pool);
-    if (states) states_ = std::move(*states);
+    core::PerSpace<AlignedBytes> pools;
+    core::PerSpace<std::optional<States>> states;
+    for (const core::Space each : core::kSpaces) {
+      space = each;
+      compress::Queue* const queue = each == core::Space::host ? nullptr : device_queue();
+      const int64_t pool_bytes = program.pool_bytes[each];
+      if (pool_bytes > pools_[each].bytes()) pools[each] = AlignedBytes::zeros(pool_bytes, allocators_[each]);
+      states[each] = states_[each].larger(program.states_bytes[each], allocators_[each], queue);
+      if (states[each] && queue != nullptr) queue->mark().wait(timeout_ms_).value();
+    }
+    residuals_.allocate(arenas_, {.own = program.keeps_residual, .parked = needs_parked(program)});
+    for (const core::Space each : core::kSpaces) {
+      if (pools[each].bytes() > 0) pools_[each] = std::move(pools[each]);
+      if (states[each]) states_[each] = std::move(*states[each]);
+    }
   } catch (const std::bad_alloc&) {
-    return core::Error{core::Error::Code::io, needs + "the system has not that much"};
+    return core::Error{core::Error::Code::io, needs(space) + "the system has not that much"};
   }
   return {};
 }
@@ -115,13 +144,18 @@ void Workspace::run(int32_t slot) {
   is_committed_ = false;
   drains_.assign(next->buckets.size(), {});
   if (next == program_) return;
-  if (program_ != nullptr) residuals_.leave(*program_);
+  if (program_ != nullptr) residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   program_ = next;
   residuals_.enter(*program_);
   take_residuals();
-  states_.clear();
+  states_[core::Space::host].clear();
+  if (states_[core::Space::cuda].bytes() > 0) {
+    states_[core::Space::cuda].clear(*device_queue());
+    device_queue()->mark().wait(timeout_ms_).value();
+  }
+  state_at_home_ = AlignedBytes();
   missing_tensors_.assign(program_->buckets.size(), 0);
-  samples_.assign(program_->buckets.size(), {});
+  findings_.assign(program_->buckets.size(), {});
   verdicts_.assign(static_cast<size_t>(program_->ops), {});
   rejections_.assign(program_->buckets.size(), std::nullopt);
   losses_.assign(program_->buckets.size(), {});
@@ -131,7 +165,7 @@ void Workspace::run(int32_t slot) {
 void Workspace::commit(int32_t slot) {
   run(slot);
   is_committed_ = true;
-  residuals_.leave(*program_);
+  residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   for (size_t b = 0; b < drains_.size(); ++b) {
     const BucketProgram& bucket = program_->buckets[b];
     drains_[b].is_due = !bucket.keeps_residual;
@@ -167,23 +201,52 @@ void Workspace::free_idle_residuals() {
   for (const auto& [slot, program] : slots_) {
     if (program.get() != program_ && program->keeps_residual) return;
   }
-  residuals_.leave(*program_);
+  residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   residuals_.free_parked();
   holders_.assign(arenas_.size(), {});
   if (program_->keeps_residual) return take_residuals();
-  residuals_ = {};
+  residuals_ = Residuals(allocators_);
   residuals_.enter(*program_);
+}
+
+// Where some of it is on a device, a copy of all.
+std::span<std::byte> Workspace::carried_state() {
+  const core::PerSpace<int64_t>& bytes = program_->states_bytes;
+  const auto here = static_cast<size_t>(bytes[core::Space::host]);
+  std::byte* const current = states_[core::Space::host].current();
+  if (bytes[core::Space::cuda] == 0) return {current, here};
+  if (state_at_home_.bytes() == 0) {
+    state_at_home_ = AlignedBytes::zeros(program_->state_bytes, allocators_[core::Space::host]);
+    if (here > 0) std::memcpy(state_at_home_.data(), current, here);
+    compress::Queue& queue = *device_queue();
+    queue.copy(state_at_home_.data() + here, states_[core::Space::cuda].current(), bytes[core::Space::cuda]);
+    queue.mark().wait(timeout_ms_).value();
+  }
+  return {state_at_home_.data(), static_cast<size_t>(state_at_home_.bytes())};
+}
+
+core::Status Workspace::bring() {
+  if (platform_.device == nullptr || program_ == nullptr) return {};
+  if (core::Status there = residuals_.bring(*program_, device_queue(), timeout_ms_); !there) return there;
+  if (state_at_home_.bytes() == 0) return {};
+  const auto here = static_cast<size_t>(program_->states_bytes[core::Space::host]);
+  if (here > 0) std::memcpy(states_[core::Space::host].current(), state_at_home_.data(), here);
+  compress::Queue& queue = *device_queue();
+  queue.copy(states_[core::Space::cuda].current(), state_at_home_.data() + here,
+             program_->states_bytes[core::Space::cuda]);
+  core::Status there = queue.mark().wait(timeout_ms_);
+  state_at_home_ = AlignedBytes();
+  return there;
 }
 
 Carried Workspace::carried(bool residuals, bool parked) {
   core::check(program_ != nullptr, "what is carried depends on the strategy in force");
   residuals_.allocate(arenas_, {.own = residuals, .parked = parked});
-  residuals_.leave(*program_);
+  residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   for (size_t b = 0; b < drains_.size() && parked && is_committed_; ++b) {
     drains_[b].is_parked_due = program_->buckets[b].keeps_residual;
   }
-  Carried carried{
-      .step = &step_, .holders = &holders_, .state = {states_.current(), static_cast<size_t>(program_->state_bytes)}};
+  Carried carried{.step = &step_, .holders = &holders_, .state = carried_state()};
   for (size_t arena = 0; arena < arenas_.size(); ++arena) {
     carried.residuals.push_back(residuals_.all(arena));
     carried.parked.push_back(residuals_.all_parked(arena));
@@ -197,9 +260,8 @@ void Workspace::begin() {
   core::check(program_ != nullptr, "a strategy must be in force before a step begins");
   for (size_t b = 0; b < missing_tensors_.size(); ++b) {
     missing_tensors_[b] = program_->buckets[b].tensors;
-    drains_[b].last = drains_[b].last_parked = {};
   }
-  std::ranges::fill(samples_, LossSample());
+  std::ranges::fill(findings_, Findings());
   std::ranges::fill(verdicts_, compress::Verdict());
   std::ranges::fill(rejections_, std::nullopt);
   std::fill(is_concluded_.begin(), is_concluded_.end(), false);
@@ -220,13 +282,19 @@ bool Workspace::arrived(const Piece& piece, const std::byte* values, compress::Q
 void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   const BucketProgram& program = this->bucket(bucket);
   const BucketMemory memory = memory_of(bucket);
-  const bool is_staged = program.staging >= 0;
-  if (op == 0 && !is_staged) begin_bucket(bucket, queue);
-  compress::Verdict& verdict = verdicts_[static_cast<size_t>(program.first_op + op)];
-  core::Status decoded = run_op(program, this->op(bucket, op), memory, queue, verdict);
-  if (op == 0 && is_staged) begin_bucket(bucket, queue);  // it was loaded
-  if (op == program.sampled_op) {
-    sample_error(program, this->op(bucket, op), memory, compress::host(queue), samples_[static_cast<size_t>(bucket)]);
+  const Op& what = this->op(bucket, op);
+  const bool is_away = what.space != core::Space::host;
+  std::byte* const away = is_away ? report(bucket, what.space) : nullptr;
+  Findings& findings = is_away ? *reinterpret_cast<Findings*>(away) : findings_[static_cast<size_t>(bucket)];
+  compress::Verdict& verdict = is_away ? reinterpret_cast<compress::Verdict*>(away + sizeof(Findings))[op]
+                                       : verdicts_[static_cast<size_t>(program.first_op + op)];
+  if (is_away && op == 0) queue.fill(away, std::byte{0}, report_bytes(program));
+  if (op == program.first_work) begin_bucket(bucket, findings, queue);
+  core::Status decoded = run_op(program, what, memory, queue, verdict);
+  if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);
+  const bool is_last = static_cast<size_t>(op) + 1 == program.ops.size();
+  if (is_away && (what.is_told || is_last)) {
+    queue.copy(report(bucket, core::Space::host), away, report_bytes(program));
   }
   std::optional<core::Error>& rejected = rejections_[static_cast<size_t>(bucket)];
   if (!decoded && !rejected) {
@@ -235,32 +303,69 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
 }
 
 // With what the rest of the bucket's operations take for its gradient.
-void Workspace::begin_bucket(int32_t bucket, compress::Queue& queue) {
+void Workspace::begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue) {
   const auto index = static_cast<size_t>(bucket);
   const BucketProgram& program = program_->buckets[index];
   const BucketMemory memory = memory_of(bucket);
-  if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, samples_[index]);
+  const auto drain_there = [&](const auto& job, Drained& result) {
+    if (queue.space() == core::Space::host) {
+      result = drain(job, compress::host(queue));
+    } else {
+      platform_.device->drain(job, result, queue);
+    }
+  };
+  if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, queue, findings.sample);
   if (drains_[index].is_parked_due) {
-    drains_[index].last_parked = drain({.gradient = dense(program, memory),
-                                        .n = program.numel,
-                                        .residual = residuals_.parked(program),
-                                        .left_before = std::exchange(residuals_.parked_share(index), 1.0F)},
-                                       compress::host(queue));
+    drain_there(ParkedDrain{.gradient = dense(program, memory, program.begins_in),
+                            .n = program.numel,
+                            .residual = residuals_.parked(program),
+                            .left_before = std::exchange(residuals_.parked_share(index), 1.0F)},
+                findings.drained_parked);
   }
   if (!drains_[index].is_due || !residuals_.allocated()) return;
-  const bool is_staged = program.staging >= 0;
-  drains_[index].last = drain({.gradient = is_staged ? memory.pool + program.staging : memory.gradient,
-                               .dtype = is_staged ? core::DType::f32 : program.dtype,
-                               .n = program.numel,
-                               .residual = residuals_.current(program, index),
-                               .residual_next = residuals_.next(program, index)},
-                              compress::host(queue));
+  drain_there(Drain{.gradient = memory.at(program.dense[program.begins_in]),
+                    .dtype = program.staged > 0 ? core::DType::f32 : program.dtype,
+                    .n = program.numel,
+                    .residual = residuals_.current(program, index),
+                    .residual_next = residuals_.next(program, index)},
+              findings.drained);
+}
+
+std::byte* Workspace::report(int32_t bucket, core::Space space) const {
+  return pools_[space].data() + program_->reports[space] +
+         report_begin(static_cast<size_t>(bucket), this->bucket(bucket).first_op);
+}
+
+void Workspace::take_report(int32_t bucket) {
+  const BucketProgram& program = this->bucket(bucket);
+  if (program.space == core::Space::host) return;
+  const std::byte* const here = report(bucket, core::Space::host);
+  const Findings& away = *reinterpret_cast<const Findings*>(here);
+  const auto* const verdicts = reinterpret_cast<const compress::Verdict*>(here + sizeof(Findings));
+  const auto is_away = [&](size_t op) { return program.ops[op].space != core::Space::host; };
+  for (size_t op = 0; op < program.ops.size(); ++op) {
+    if (is_away(op)) verdicts_[static_cast<size_t>(program.first_op) + op] = verdicts[op];
+  }
+  Findings& findings = findings_[static_cast<size_t>(bucket)];
+  if (program.begins_in != core::Space::host) {
+    findings.drained = away.drained;
+    findings.drained_parked = away.drained_parked;
+    findings.sample.gradient = away.sample.gradient;
+    findings.sample.residual = away.sample.residual;
+  }
+  if (program.sampled_op >= 0 && is_away(static_cast<size_t>(program.sampled_op))) {
+    findings.sample.given = away.sample.given;
+    findings.sample.missed = away.sample.missed;
+    findings.of_sample = away.of_sample;
+  }
 }
 
 void Workspace::keep_loss(int32_t bucket) {
-  const LossSample& sample = samples_[static_cast<size_t>(bucket)];
+  const Findings& findings = findings_[static_cast<size_t>(bucket)];
+  const LossSample& sample = findings.sample;
+  const bool is_clean = findings.of_sample.nonfinite == 0 && findings.of_sample.rejected == 0;
   core::BucketLoss loss;
-  if (sample.given > 0) loss.error = std::sqrt(sample.missed / sample.given);
+  if (is_clean && sample.given > 0) loss.error = std::sqrt(sample.missed / sample.given);
   if (sample.gradient > 0) loss.residual = std::sqrt(sample.residual / sample.gradient);
   losses_[static_cast<size_t>(bucket)] = loss;
 }
@@ -268,32 +373,45 @@ void Workspace::keep_loss(int32_t bucket) {
 comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeout_ms) const {
   const Op& what = this->op(bucket, op);
   const BucketMemory memory = memory_of(bucket);
-  std::byte* base = what.on_gradient ? memory.gradient : memory.pool;
   return {.kind = what.collective,
           .reduction = what.reduction,
           .type = what.wire,
-          .in = base + what.input,
-          .out = base + what.output,
+          .in = memory.at(what.input),
+          .out = memory.at(what.output),
           .count = what.count,
           .payload_bytes = what.payload_bytes,
           .used_bytes = what.payload_bytes > 0 ? what.codec->traits().used_bytes : nullptr,
           .root = what.root,
           .timeout_ms = timeout_ms,
-          .scratch = what.comm_scratch_bytes > 0 ? memory.pool + what.comm_scratch : nullptr};
+          .scratch = what.comm_scratch_bytes > 0 ? memory.pools[what.space] + what.comm_scratch : nullptr};
 }
 
 bool Workspace::is_finite(int32_t bucket) const {
   const BucketProgram& program = this->bucket(bucket);
-  const auto first = verdicts_.begin() + program.first_op;
-  return std::all_of(first, first + static_cast<std::ptrdiff_t>(program.ops.size()),
-                     [](const compress::Verdict& verdict) { return verdict.nonfinite == 0; });
+  for (size_t op = 0; op < program.ops.size(); ++op) {
+    if (verdict(bucket, static_cast<int32_t>(op)).nonfinite != 0) return false;
+  }
+  return true;
 }
 
 // What was found of the bucket's payloads, unless values that are not finite excuse it.
 core::Status Workspace::rejection(int32_t bucket, bool finite) const {
   const std::optional<core::Error>& rejected = rejections_[static_cast<size_t>(bucket)];
   const bool is_excused = !finite && !this->bucket(bucket).carries_nonfinite;
-  if (rejected && !is_excused) return *rejected;
+  if (is_excused) return {};
+  if (rejected) return *rejected;
+  const BucketProgram& program = this->bucket(bucket);
+  for (size_t op = 0; op < program.ops.size() && program.space != core::Space::host; ++op) {
+    // What was decoded may be gone, so that the payload itself can not be asked what is wrong with it.
+    const uint32_t position = verdict(bucket, static_cast<int32_t>(op)).rejected;
+    const Op& what = program.ops[op];
+    if (position == 0 || what.codec == nullptr) continue;
+    return core::Error{core::Error::Code::corrupt, "bucket " + std::to_string(bucket) + ": payload " +
+                                                       std::to_string(position - 1) + " of " +
+                                                       core::to_string(what.codec->spec()) +
+                                                       " can not be decoded: its header, counts, indices or scales are "
+                                                       "not those of a payload of this length"};
+  }
   return {};
 }
 
@@ -302,6 +420,7 @@ core::Result<bool> Workspace::conclude(bool finite, compress::Queue& queue) {
   counts_ = finite;
   for (int32_t b = 0; b < buckets; ++b) {
     if (bucket(b).due != core::Due::backward) continue;
+    take_report(b);
     if (core::Status decoded = rejection(b, finite); !decoded) return decoded.error();
     counts_ = counts_ && is_finite(b);
     keep_loss(b);
@@ -316,6 +435,7 @@ core::Status Workspace::conclude_late(int32_t bucket, compress::Queue& queue) {
   const auto index = static_cast<size_t>(bucket);
   if (is_concluded_[index]) return {};
   is_concluded_[index] = true;
+  take_report(bucket);
   if (core::Status decoded = rejection(bucket, counts_); !decoded) return decoded;
   if (!counts_) {
     poison(bucket, queue);
@@ -332,7 +452,7 @@ void Workspace::settle() {
   }
   if (!counts_) return;
   settle_residuals();
-  states_.swap();
+  for (States& states : states_.values) states.swap();
   ++step_;
 }
 
@@ -340,11 +460,14 @@ void Workspace::poison(int32_t index, compress::Queue& queue) {
   const bool was_drained = !control_.empty() && control_.back() != 0;
   const BucketProgram& program = bucket(index);
   std::byte* const gradient = memory_of(index).gradient;
-  if (program.carries_nonfinite && !was_drained) {
-    core::check(queue.space() == core::Space::host, "gradients are in memory of the host");
-    make_nans_alike(gradient, program.dtype, program.numel);
+  const bool is_away = program.space != core::Space::host;
+  if (!program.carries_nonfinite || was_drained) {
+    (is_away ? *device_queue() : queue)
+        .fill(gradient, kNanByte, program.numel * core::bytes_per_element(program.dtype));
+  } else if (is_away) {
+    platform_.device->make_nans_alike(gradient, program.dtype, program.numel, *device_queue());
   } else {
-    queue.fill(gradient, kNanByte, program.numel * core::bytes_per_element(program.dtype));
+    make_nans_alike(gradient, program.dtype, program.numel);
   }
 }
 
@@ -352,9 +475,11 @@ void Workspace::settle_residuals() {
   bool is_drained = false;
   for (size_t b = 0; b < drains_.size(); ++b) {
     BucketDrain& drain = drains_[b];
-    if (program_->buckets[b].keeps_residual || drain.last.added) residuals_.swap(b);
-    if (drain.last_parked.added) residuals_.parked_share(b) = 1 - drain.last_parked.share;
-    const bool ends = drain.is_due && !drain.last.left, parked_ends = drain.is_parked_due && !drain.last_parked.left;
+    const Findings& findings = findings_[b];
+    const Drained &last = findings.drained, &last_parked = findings.drained_parked;
+    if (program_->buckets[b].keeps_residual || last.added) residuals_.swap(b);
+    if (last_parked.added) residuals_.parked_share(b) = 1 - last_parked.share;
+    const bool ends = drain.is_due && !last.left, parked_ends = drain.is_parked_due && !last_parked.left;
     drain.is_due = drain.is_due && !ends;
     drain.is_parked_due = drain.is_parked_due && !parked_ends;
     is_drained = is_drained || ends || parked_ends;
@@ -366,12 +491,14 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
   const auto index = static_cast<size_t>(bucket);
   const BucketProgram& program = program_->buckets[index];
   const Arena& arena = arenas_[static_cast<size_t>(program.arena)];
-  return {.pool = pool_.data(),
+  const States &here = states_[core::Space::host], &there = states_[core::Space::cuda];
+  return {.pools = {{pools_[core::Space::host].data(), pools_[core::Space::cuda].data()}},
           .gradient = arena.data + program.arena_begin * core::bytes_per_element(program.dtype),
           .residual = program.keeps_residual ? residuals_.current(program, index) : nullptr,
           .residual_next = program.keeps_residual ? residuals_.next(program, index) : nullptr,
-          .state = states_.current(),
-          .state_next = states_.next(),
+          .state = {{here.current(), there.current()}},
+          .state_next = {{here.next(), there.next()}},
+          .device = platform_.device,
           .size = seat_.size,
           .seed = seed_,
           .step = step_};
@@ -382,8 +509,8 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
 comm::Collective Workspace::control(std::span<double> word, int64_t timeout_ms) {
   word_ = word;
   control_.assign(word.begin(), word.end());
-  const bool was_drained =
-      std::any_of(drains_.begin(), drains_.end(), [](const BucketDrain& drain) { return drain.last.added; });
+  bool was_drained = false;
+  for (size_t b = 0; b < drains_.size(); ++b) was_drained = was_drained || drained(static_cast<int32_t>(b));
   control_.push_back(was_drained ? 1 : 0);
   return {.kind = comm::Collective::Kind::all_reduce,
           .reduction = comm::Collective::Reduction::max,

@@ -18,8 +18,8 @@
 #include "engine/comm/communicator.h"
 #include "engine/core/measurement.h"
 #include "engine/exec/compute.h"
-#include "engine/exec/draining.h"
-#include "engine/exec/loss_sample.h"
+#include "engine/exec/device.h"
+#include "engine/exec/findings.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
 #include "engine/exec/residual_owners.h"
@@ -38,9 +38,8 @@ struct Carried {
 
 class Workspace {
  public:
-  // The seed is that of random compressors.
-  Workspace(const core::Seat& seat, uint64_t seed, CollectiveScratch scratch = {})
-      : seat_(seat), seed_(seed), scratch_(std::move(scratch)) {}
+  // The seed is that of random compressors. The limit is that of copies between steps.
+  Workspace(const core::Seat& seat, uint64_t seed, Platform platform = {}, int64_t timeout_ms = 300'000);
 
   // The gradients to work on, in the table's order. Drops all slots. Residuals are kept for a table that only changed
   // times.
@@ -70,6 +69,9 @@ class Workspace {
   // bucket that is due at the next forward pass, settle.
   void begin();
 
+  // Before a step begins, where programs work on a device: takes residuals and state to it.
+  core::Status bring();
+
   // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null
   // and it is in its place. Returns whether its bucket is complete.
   bool arrived(const Piece& piece, const std::byte* values, compress::Queue& queue);
@@ -88,11 +90,13 @@ class Workspace {
   const compress::Verdict& verdict(int32_t bucket, int32_t op) const {
     return verdicts_[static_cast<size_t>(this->bucket(bucket).first_op + op)];
   }
+  // Of a bucket on a device, once the host was told of an operation's end: what was found up to there.
+  void take_report(int32_t bucket);
   // What that bucket's compression lost on this rank, in the step that was concluded last; of a bucket that is due at
   // the next forward pass in the one that was settled last.
   core::BucketLoss loss(int32_t bucket) const { return losses_[static_cast<size_t>(bucket)]; }
   // Whether residuals were added to the gradients of that bucket in the step, on this rank.
-  bool drained(int32_t bucket) const { return drains_[static_cast<size_t>(bucket)].last.added; }
+  bool drained(int32_t bucket) const { return findings_[static_cast<size_t>(bucket)].drained.added; }
 
   // With whether all ranks were `finite` by the control word, once that and all buckets that are due at the end of
   // backward are done. Returns whether the step counts. Averages may still be too large for the gradients' type, which
@@ -118,13 +122,19 @@ class Workspace {
 
   Residuals& residuals() { return residuals_; }
   const Residuals& residuals() const { return residuals_; }
-  int64_t memory_bytes() const { return pool_.bytes() + residuals_.bytes() + states_.bytes(); }
+  int64_t memory_bytes(core::Space space = core::Space::host) const {
+    return pools_[space].bytes() + residuals_.bytes()[space] + states_[space].bytes();
+  }
 
  private:
   const Program* find(int32_t slot) const;
   core::Status reserve(const Program& program, int64_t memory_budget_bytes);
+  core::PerSpace<int64_t> needed_by(const Program& program) const;
+  compress::Queue* device_queue() const;
   BucketMemory memory_of(int32_t bucket) const;
-  void begin_bucket(int32_t bucket, compress::Queue& queue);
+  std::byte* report(int32_t bucket, core::Space space) const;  // findings, and verdicts behind them
+  std::span<std::byte> carried_state();
+  void begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue);
   bool is_finite(int32_t bucket) const;
   core::Status rejection(int32_t bucket, bool finite) const;
   void poison(int32_t bucket, compress::Queue& queue);
@@ -136,19 +146,21 @@ class Workspace {
 
   const core::Seat seat_;
   const uint64_t seed_;
-  const CollectiveScratch scratch_;
+  const Platform platform_;
+  const int64_t timeout_ms_;
   core::GradientTable table_;
   Arenas arenas_{};
   std::map<int32_t, std::unique_ptr<Program>> slots_;
   const Program* program_ = nullptr;
-  AlignedBytes pool_;
+  const Allocators allocators_;
+  core::PerSpace<AlignedBytes> pools_;
   Residuals residuals_;
   ResidualOwners holders_;
-  States states_;
+  core::PerSpace<States> states_;
+  AlignedBytes state_at_home_;  // of all spaces; as long as it is not empty, it is what holds
 
   struct BucketDrain {
     bool is_due = false, is_parked_due = false;
-    Drained last = {}, last_parked = {};  // of the step
   };
   std::vector<BucketDrain> drains_;  // per bucket of the strategy in force
   bool is_committed_ = false;
@@ -157,7 +169,7 @@ class Workspace {
 
   // Of the step.
   std::vector<int32_t> missing_tensors_;                // per bucket
-  std::vector<LossSample> samples_;                     // per bucket
+  std::vector<Findings> findings_;                      // per bucket
   std::vector<compress::Verdict> verdicts_;             // per operation
   std::vector<std::optional<core::Error>> rejections_;  // per bucket: a payload that could not be decoded
   std::vector<core::BucketLoss> losses_;                // per bucket

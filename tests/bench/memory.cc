@@ -43,11 +43,13 @@ int64_t allocated_bytes(const core::GradientTable& table, const std::string& opt
   const core::Strategy strategy =
       core::uniform(core::cut(table, bucket, bucket, /*split=*/true),
                     core::parse_option(option, compress::known_traits()).value(), kInFlight);
-  const auto compiled = exec::compile(strategy, table, {.rank = 0, .size = ranks},
-                                      [&](core::Level, const auto& what) { return scratch_bytes(what, ranks); });
+  const auto compiled =
+      exec::compile(strategy, table, {.rank = 0, .size = ranks},
+                    {.scratch = [&](core::Level, const auto& what) { return scratch_bytes(what, ranks); }});
   const exec::Program& program = *compiled.value();
   const int64_t residuals = program.keeps_residual ? table.numel() * 8 : 0;  // twice, to undo a step
-  return table.bytes() + program.pool_bytes + 2 * program.state_bytes + residuals;
+  constexpr auto kHost = core::Space::host;
+  return table.bytes() + program.pool_bytes[kHost] + 2 * program.state_bytes + residuals;
 }
 
 core::GradientTable table_of(const std::string& file) {

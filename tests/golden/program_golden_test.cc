@@ -37,11 +37,11 @@ void add(Hasher& hasher, const Op& op) {
                                op.count,
                                op.payload_bytes,
                                static_cast<int64_t>(op.root),
-                               op.input,
-                               op.output,
+                               op.input.offset,
+                               op.output.offset,
                                op.comm_scratch,
                                op.comm_scratch_bytes,
-                               static_cast<int64_t>(op.on_gradient)}) {
+                               static_cast<int64_t>(op.input.region == Address::Region::gradient)}) {
     hasher.add(static_cast<uint64_t>(number));
   }
   hasher.add(op.codec == nullptr ? "" : core::to_string(op.codec->spec()));
@@ -55,14 +55,15 @@ void add(Hasher& hasher, const Op& op) {
 
 void add(Hasher& hasher, const Program& program) {
   for (const BucketProgram& bucket : program.buckets) {
+    const int64_t staging = bucket.staged > 0 ? bucket.dense[core::Space::host].offset : -1;
     for (const int64_t number :
-         {bucket.arena_begin, bucket.numel, bucket.staging, bucket.staged, int64_t{bucket.judged_ops}, bucket.sample}) {
+         {bucket.arena_begin, bucket.numel, staging, bucket.staged, int64_t{bucket.judged_ops}, bucket.sample}) {
       hasher.add(static_cast<uint64_t>(number));
     }
     for (const Op& op : bucket.ops) add(hasher, op);
   }
   for (const Issue& issue : program.order) hasher.add(static_cast<uint64_t>(issue.release));
-  hasher.add(static_cast<uint64_t>(program.pool_bytes));
+  hasher.add(static_cast<uint64_t>(program.pool_bytes[core::Space::host]));
   hasher.add(static_cast<uint64_t>(program.state_bytes));
 }
 
@@ -87,7 +88,7 @@ TEST(ProgramGolden, WhatRunsOnTheHostIsAsItWas) {
         const std::string option = to_string(policies::with_codecs(steps, codec, codec));
         const core::Strategy strategy = make_strategy(table, option, 440, 2);
         for (const int rank : {0, 3}) {
-          const auto program = compile(strategy, table, core::seat(rank, 4, 2), scratch);
+          const auto program = compile(strategy, table, core::seat(rank, 4, 2), {.scratch = scratch});
           ASSERT_TRUE(program.ok()) << program.error().message;
           add(hasher, *program.value());
         }

@@ -39,24 +39,34 @@ std::vector<RankGroups> make_groups(int size, int local_size, const comm::Thread
   return ranks;
 }
 
-Rank::Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options)
-    : ready_order(table.tensors.size()), gradients_(table), groups_(std::move(groups)) {
-  executor_ = std::make_unique<Executor>(groups_.view(), clock_, options, [this](bool finite) {
+Rank::Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options,
+           std::unique_ptr<HostDevice> device)
+    : ready_order(table.tensors.size()),
+      device_(std::move(device)),
+      gradients_(device_ ? on_device(table) : table, device_.get()),
+      groups_(std::move(groups)) {
+  ExecutorOptions own = options;
+  own.device = device_.get();
+  executor_ = std::make_unique<Executor>(groups_.view(), clock_, own, [this](bool finite) {
     const auto hash = static_cast<double>(core::hash(executor_->strategy()) >> 11);  // exact in a double
     word_ = {finite ? 0.0 : 1.0, hash, -hash};
     return std::span<double>(word_);
   });
-  executor_->set_gradients(table, gradients_.arenas());
+  executor_->set_gradients(gradients_.table(), gradients_.arenas());
   std::iota(ready_order.begin(), ready_order.end(), 0);
 }
 
 void Rank::close() {
+  if (device_) device_->close();
   executor_->stop();
   groups_ = {};
 }
 
 Values Rank::residual() {
-  const auto program = compile(executor_->strategy(), gradients_.table(), groups_.seat);
+  if (device_) executor_->carried();  // brings them home
+  core::GradientTable table = gradients_.table();
+  for (core::TensorInfo& tensor : table.tensors) tensor.space = core::Space::host;
+  const auto program = compile(executor_->strategy(), table, groups_.seat);
   return gradients_.read(*program.value(), executor_->residuals());
 }
 
@@ -82,8 +92,17 @@ Fleet::Fleet(int size, const core::GradientTable& table, const ExecutorOptions& 
              const comm::ThreadGroupOptions& data, const comm::ThreadGroupOptions& control)
     : Fleet(make_groups(size, 0, data, control), table, options) {}
 
-Fleet::Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options) {
-  for (RankGroups& own : groups) ranks_.push_back(std::make_unique<Rank>(table, std::move(own), options));
+Fleet::Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options,
+             const std::optional<HostDeviceOptions>& device) {
+  for (RankGroups& own : groups) {
+    std::unique_ptr<HostDevice> of_rank;
+    if (device) {
+      HostDeviceOptions seeded = *device;
+      seeded.seed += 100 * ranks_.size();
+      of_rank = std::make_unique<HostDevice>(std::move(seeded));
+    }
+    ranks_.push_back(std::make_unique<Rank>(table, std::move(own), options, std::move(of_rank)));
+  }
 }
 
 void Fleet::put_in_force(const core::Strategy& strategy, bool is_committed) {

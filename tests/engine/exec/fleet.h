@@ -8,12 +8,14 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/comm/thread_group.h"
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
 #include "tests/engine/exec/gradient_arenas.h"
+#include "tests/engine/exec/host_device.h"
 
 namespace gradtune::exec {
 
@@ -41,7 +43,8 @@ std::vector<RankGroups> make_groups(int size, int local_size = 0, const comm::Th
 
 class Rank {
  public:
-  Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options);
+  Rank(const core::GradientTable& table, RankGroups groups, const ExecutorOptions& options,
+       std::unique_ptr<HostDevice> device = nullptr);
   ~Rank() { close(); }
 
   // Ends this rank: its communicators are gone, and everything else answers with an error.
@@ -59,11 +62,13 @@ class Rank {
   Values residual();
   bool finite() const { return word_[0] == 0; }  // as the control word says; the last step's average may not be
   Executor& executor() { return *executor_; }
+  HostDevice* device() { return device_.get(); }
   const Arenas& arenas() const { return gradients_.arenas(); }
 
   std::vector<int32_t> ready_order;  // of tensors; the table's at first
 
  private:
+  std::unique_ptr<HostDevice> device_;
   GradientArenas gradients_;
   const core::SteadyClock clock_;
   std::array<double, 3> word_{};  // not finite; hash of the strategy in force and its negation
@@ -76,7 +81,9 @@ class Fleet {
  public:
   Fleet(int size, const core::GradientTable& table, const ExecutorOptions& options = {},
         const comm::ThreadGroupOptions& data = {}, const comm::ThreadGroupOptions& control = {});
-  Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options);
+  // With a device on each rank where there are options for it; the gradients are there then.
+  Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options,
+        const std::optional<HostDeviceOptions>& device = std::nullopt);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& rank(int r) { return *ranks_[static_cast<size_t>(r)]; }

@@ -7,6 +7,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/float16.h"
+#include "engine/exec/device.h"
 
 namespace gradtune::exec {
 
@@ -112,10 +113,19 @@ core::Strategy random_strategy(const core::GradientTable& table, const std::vect
   return strategy;
 }
 
-GradientArenas::GradientArenas(const core::GradientTable& table) : table_(table), layout_(core::lay_arenas(table)) {
+core::GradientTable on_device(core::GradientTable table) {
+  for (core::TensorInfo& tensor : table.tensors) tensor.space = core::Space::cuda;
+  return table;
+}
+
+GradientArenas::GradientArenas(const core::GradientTable& table, Device* device)
+    : table_(table), layout_(core::lay_arenas(table)), device_(device) {
   for (const core::ArenaInfo& arena : layout_.arenas) {
-    memory_.emplace_back(arena.numel * core::bytes_per_element(arena.dtype));
-    arenas_.push_back({memory_.back().data(), arena.numel});
+    const int64_t bytes = arena.numel * core::bytes_per_element(arena.dtype);
+    const bool is_away = arena.space != core::Space::host;
+    memory_.push_back(is_away ? AlignedBytes::zeros(bytes, &device_->memory()) : AlignedBytes(bytes));
+    pinned_.push_back(is_away ? AlignedBytes::zeros(bytes, &device_->pinned()) : AlignedBytes());
+    arenas_.push_back({memory_.back().data(), arena.numel, arena.space});
   }
 }
 
@@ -129,19 +139,33 @@ void GradientArenas::visit(Visit visit) const {
 }
 
 void GradientArenas::write(const Values& gradient) {
+  if (device_ != nullptr) device_->current().mark().wait(10'000).value();  // it may still read what is pinned
   visit([&](size_t flat, size_t arena, int64_t at) {
     const DType dtype = layout_.arenas[arena].dtype;
     const auto width = static_cast<size_t>(core::bytes_per_element(dtype));
-    std::memcpy(arenas_[arena].data + static_cast<size_t>(at) * width, bytes_of(dtype, gradient[flat]).data(), width);
+    std::memcpy(here(arena) + static_cast<size_t>(at) * width, bytes_of(dtype, gradient[flat]).data(), width);
   });
+  for (size_t arena = 0; arena < memory_.size(); ++arena) {
+    if (here(arena) == arenas_[arena].data) continue;
+    device_->current().copy(arenas_[arena].data, pinned_[arena].data(), memory_[arena].bytes());
+  }
+}
+
+std::byte* GradientArenas::here(size_t arena) const {
+  return layout_.arenas[arena].space == core::Space::host ? arenas_[arena].data : pinned_[arena].data();
 }
 
 Values GradientArenas::read() const {
+  for (size_t arena = 0; arena < memory_.size(); ++arena) {
+    if (here(arena) == arenas_[arena].data) continue;
+    device_->current().copy(pinned_[arena].data(), arenas_[arena].data, memory_[arena].bytes());
+    device_->current().mark().wait(60'000).value();
+  }
   Values values;
   values.reserve(static_cast<size_t>(table_.numel()));
   visit([&](size_t, size_t arena, int64_t at) {
     const DType dtype = layout_.arenas[arena].dtype;
-    values.push_back(value_of(dtype, arenas_[arena].data + at * core::bytes_per_element(dtype)));
+    values.push_back(value_of(dtype, here(arena) + at * core::bytes_per_element(dtype)));
   });
   return values;
 }

@@ -18,6 +18,8 @@
 
 namespace gradtune::exec {
 
+class Device;
+
 using Values = std::vector<float>;
 
 // Of residuals: those that the strategy in force feeds back, those that are parked, or the sum.
@@ -25,6 +27,9 @@ enum class Which : uint8_t { all, current, parked };
 
 // Tensors are matrices, as nearly square as their sizes allow; vectors where those are prime.
 core::GradientTable make_table(const std::vector<std::pair<int64_t, core::DType>>& tensors);
+
+// The same with all gradients on a device.
+core::GradientTable on_device(core::GradientTable table);
 
 // Of three dtypes in turn, and of sizes that no block, shard or alignment divides.
 core::GradientTable mixed_table();
@@ -44,24 +49,29 @@ core::Strategy random_strategy(const core::GradientTable& table, const std::vect
 
 class GradientArenas {
  public:
-  explicit GradientArenas(const core::GradientTable& table);
+  // In memory of that device, where the table says so.
+  explicit GradientArenas(const core::GradientTable& table, Device* device = nullptr);
 
   const core::GradientTable& table() const { return table_; }
   const Arenas& arenas() const { return arenas_; }
 
+  // By the device's queue of the calling thread, where they are on a device: behind what it does, reading waits.
   void write(const Values& gradient);
   Values read() const;
 
-  // The residuals of that program's strategy, which is in force.
+  // The residuals of that program's strategy, which is in force and compiled for memory of the host.
   Values read(const Program& program, const Residuals& residuals, Which which = Which::all) const;
 
  private:
+  std::byte* here(size_t arena) const;  // where the host has its values
   template <typename Visit>
   void visit(Visit visit) const;  // (position in the flat vector, arena, position there)
 
   const core::GradientTable table_;
   const core::ArenaLayout layout_;
+  Device* const device_;
   std::vector<AlignedBytes> memory_;
+  std::vector<AlignedBytes> pinned_;  // as long as those on a device
   Arenas arenas_;
 };
 

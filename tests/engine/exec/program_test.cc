@@ -26,6 +26,7 @@ std::string print(const BucketProgram& bucket) {
       case Op::Kind::scale: text += "scale" + place; break;
       case Op::Kind::load: text += "load" + place; break;
       case Op::Kind::store: text += "store" + place; break;
+      case Op::Kind::copy: text += op.output.region == Address::Region::host_pool ? "to-host" : "to-device"; break;
       case Op::Kind::pack: text += "packx" + std::to_string(op.payloads.size()); break;
       case Op::Kind::encode:
         text += (op.share ? "encode-again" : "encode") + place + "x" + std::to_string(op.payloads.size());
@@ -256,7 +257,8 @@ std::vector<Piece> pieces(const Program& program) {
   std::vector<Piece> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const BucketProgram& bucket = program.buckets[b];
-    if (bucket.staging >= 0) all.push_back({bucket.staging, bucket.staging + bucket.staged * 4, b, 0});
+    const int64_t staging = bucket.dense[core::Space::host].offset;
+    if (bucket.staged > 0) all.push_back({staging, staging + bucket.staged * 4, b, 0});
     for (size_t o = 0; o < bucket.ops.size(); ++o) {
       const Op& op = bucket.ops[o];
       if (op.kind != Op::Kind::encode) continue;
@@ -279,7 +281,7 @@ Piece held(const Program& program, size_t position, int size) {
   Piece piece{0, 0, static_cast<size_t>(issue.bucket), static_cast<size_t>(issue.op)};
   if (issue.release > issue.op) {
     const bool is_exchange = op.collective == comm::Collective::Kind::all_to_all;
-    piece = {op.output, op.output + op.count * size, piece.bucket, piece.op};
+    piece = {op.output.offset, op.output.offset + op.count * size, piece.bucket, piece.op};
     EXPECT_TRUE(is_exchange || op.collective == comm::Collective::Kind::all_gather);
   }
   if (op.comm_scratch_bytes == 0) return piece;
@@ -309,7 +311,7 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
       const std::vector<Piece> all = pieces(*program.value());
       for (size_t i = 0; i < all.size(); ++i) {
         EXPECT_EQ(all[i].begin % 16, 0) << option;
-        EXPECT_LE(all[i].end, program.value()->pool_bytes) << option;
+        EXPECT_LE(all[i].end, program.value()->pool_bytes[core::Space::host]) << option;
         EXPECT_TRUE(i == 0 || all[i - 1].end <= all[i].begin) << option;
       }
       for (const BucketProgram& bucket : program.value()->buckets) {
@@ -330,7 +332,7 @@ TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
   for (const std::string& option : options) {
     for (const int in_flight : {1, 3}) {
       const auto compiled = compile(make_strategy(table, option, 1'000, in_flight), table, {.size = GetParam()},
-                                    scratch_of_reduce_scatter);
+                                    {.scratch = scratch_of_reduce_scatter});
       const Program& program = *compiled.value();
       std::vector<Piece> own = pieces(program);
       Piece scratch[2] = {{INT64_MAX, 0, 0, 0}, {INT64_MAX, 0, 0, 0}};
@@ -346,7 +348,7 @@ TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
       EXPECT_FALSE(overlap(scratch[0], scratch[1]));
       for (size_t i = 0; i < program.order.size(); ++i) {
         const Piece mine = held(program, i, GetParam());
-        EXPECT_LE(mine.end, program.pool_bytes);
+        EXPECT_LE(mine.end, program.pool_bytes[core::Space::host]);
         for (const Piece& other : own) EXPECT_FALSE(overlap(mine, other)) << option;
         const size_t last = std::min(program.order.size(), i + static_cast<size_t>(core::most_held(program.strategy)));
         for (size_t j = i + 1; j < last; ++j) EXPECT_FALSE(overlap(mine, held(program, j, GetParam()))) << option;
@@ -366,7 +368,7 @@ TEST(Compile, TheMemoryOfManyBucketsIsNotThatOfAllRanksPayloads) {
   const Program& program = *compiled.value();
   ASSERT_EQ(program.buckets.size(), size_t{kBuckets});
   const int64_t payload = aligned(core::aligned_payload(kPayload));
-  EXPECT_EQ(program.pool_bytes,
+  EXPECT_EQ(program.pool_bytes[core::Space::host],
             kBuckets * payload + core::most_held(program.strategy) * aligned(kRanks * core::aligned_payload(kPayload)));
 }
 
@@ -377,11 +379,11 @@ TEST_P(Layout, WhatAGatherBringsIsWhatIsDecoded) {
       const std::vector<Op>& ops = program->buckets[0].ops;
       for (size_t o = 0; o + 1 < ops.size(); ++o) {
         if (ops[o].kind != Op::Kind::collective || ops[o].collective != comm::Collective::Kind::all_gather) continue;
-        EXPECT_EQ(ops[o - 1].payloads[0].offset, ops[o].input) << option;
+        EXPECT_EQ(ops[o - 1].payloads[0].offset, ops[o].input.offset) << option;
         ASSERT_EQ(ops[o + 1].payloads.size(), static_cast<size_t>(GetParam()));
         for (int r = 0; r < GetParam(); ++r) {
           const Payload& payload = ops[o + 1].payloads[static_cast<size_t>(r)];
-          EXPECT_EQ(payload.offset, ops[o].output + r * ops[o].count) << option;
+          EXPECT_EQ(payload.offset, ops[o].output.offset + r * ops[o].count) << option;
           EXPECT_LE(payload.bytes, ops[o].count) << option;
         }
       }

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What operations find in a step, apart from results: verdicts of compressors, the sample of what compression lost,
+// what was drained. Operations of the host write it where it is read. Those of a device write into the pool of their
+// space, a report for each bucket; a copy of it goes to the pool of the host before anybody is told that the work has
+// ended.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/exec/draining.h"
+#include "engine/exec/loss_sample.h"
+#include "engine/exec/program.h"
+
+namespace gradtune::exec {
+
+// Of a bucket; all zeros: nothing was looked at.
+struct Findings {
+  LossSample sample = {};
+  compress::Verdict of_sample = {};  // of encoding and decoding the sample itself
+  Drained drained = {}, drained_parked = {};
+};
+
+// A bucket's report is its findings, and behind them a verdict for each of its operations.
+constexpr int64_t report_bytes(const BucketProgram& bucket) {
+  return static_cast<int64_t>(sizeof(Findings) + bucket.ops.size() * sizeof(compress::Verdict));
+}
+constexpr int64_t report_begin(size_t bucket, int64_t first_op) {
+  return static_cast<int64_t>(bucket * sizeof(Findings)) + first_op * static_cast<int64_t>(sizeof(compress::Verdict));
+}
+constexpr int64_t report_bytes(const Program& program) { return report_begin(program.buckets.size(), program.ops); }
+
+static_assert(sizeof(Findings) % alignof(compress::Verdict) == 0 && alignof(Findings) <= 16);
+
+}  // namespace gradtune::exec

@@ -1,0 +1,123 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A device without one: queues are threads, and its memory is mapped twice. What is handed out can not be touched by
+// anybody; queues reach it by the other mapping. So whatever an executor does with memory of a device other than by
+// asking a queue ends in a segmentation fault, and a copy to or from memory of the host that is not pinned is an error.
+// Compressors and kernels are the host's, run by the thread of the queue.
+//
+// For tests of all that is about order: work can be delayed at random or stopped, and waits can be left out.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/rng.h"
+#include "engine/exec/device.h"
+
+namespace gradtune::exec {
+
+struct HostDeviceOptions {
+  // Before each piece of work on that queue ("codec", "to_host", "to_device", "current"): so long.
+  std::function<int64_t(const std::string& queue, core::Rng& rng)> delay_us = {};
+  uint64_t seed = 0;
+  // Faults to inject: a wait that is left out, a listener that is told at once, and work that never ends until the
+  // device is closed.
+  std::function<bool(const std::string& from, const std::string& to)> skips_wait = {};
+  std::function<bool(const std::string& queue)> tells_early = {};
+  std::function<bool(const std::string& queue)> hangs = {};
+};
+
+class HostDevice;
+
+class ThreadQueue final : public compress::Queue, private core::Fence::Source {
+ public:
+  ThreadQueue(HostDevice& device, std::string name, uint64_t seed);
+  ~ThreadQueue() override;
+
+  core::Space space() const override { return core::Space::cuda; }
+  core::Status after(const core::Fence& fence, int64_t timeout_ms) override;
+  core::Fence mark() override;
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void fill(void* to, std::byte value, int64_t bytes) override;
+
+  void ask(std::function<void()> work);
+  const std::string& name() const { return name_; }
+  void close();  // what hangs ends
+
+ private:
+  bool passed(uint64_t point) const override { return done_.load() >= point; }
+  core::Status wait(uint64_t point, int64_t timeout_ms) const override;
+  std::optional<int64_t> time_ns(uint64_t point) const override;
+  void work();
+
+  HostDevice& device_;
+  const std::string name_;
+  core::Rng rng_;
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::map<uint64_t, int64_t> times_;   // of marks
+  std::optional<core::Error> failure_;  // of the first work that failed; nothing after it is done
+  uint64_t asked_ = 0, failed_at_ = 0;
+  std::atomic<uint64_t> done_ = 0;
+  bool is_closed_ = false;
+  std::thread thread_;
+};
+
+class HostDevice final : public Device {
+ public:
+  explicit HostDevice(HostDeviceOptions options = {});
+  ~HostDevice() override;
+
+  Allocator& memory() override;
+  Allocator& pinned() override;
+  ThreadQueue& queue(Stream stream) override { return *queues_[static_cast<size_t>(stream)]; }
+  ThreadQueue& current() override { return *queues_[3]; }
+  void notify(compress::Queue& queue, EndListener& listener, uint64_t token) override;
+  core::Result<std::unique_ptr<compress::Compressor>> make_compressor(const core::CompressorSpec& spec) const override;
+  void scale(const compress::Scaling& job, compress::Queue& queue) override;
+  void scale(const NumbersScaling& job, compress::Queue& queue) override;
+  void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) override;
+  void drain(const Drain& job, Drained& result, compress::Queue& queue) override;
+  void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) override;
+  void add_squares(const RunSquares& job, compress::Queue& queue) override;
+
+  void close();  // ends what hangs
+
+  // How a queue reaches that memory. Throws for memory of the host that is not pinned.
+  std::byte* reach(const void* address) const;
+  template <typename T>
+  T* reach(T* address) const {
+    return address == nullptr ? nullptr : reinterpret_cast<T*>(reach(static_cast<const void*>(address)));
+  }
+  const HostDeviceOptions& options() const { return options_; }
+  void remember(const core::Fence& fence, const std::string& queue);
+  std::string asked_on(const core::Fence& fence) const;
+  // Of all its allocations, at the same time.
+  int64_t live_bytes() const;
+
+ private:
+  class Memory;
+  class Pinned;
+
+  const HostDeviceOptions options_;
+  std::unique_ptr<Memory> memory_;
+  std::unique_ptr<Pinned> pinned_;
+  mutable std::mutex marks_mutex_;
+  std::deque<std::pair<core::Fence, std::string>> marks_;  // where waits may be left out
+  std::vector<std::unique_ptr<ThreadQueue>> queues_;
+};
+
+}  // namespace gradtune::exec
