@@ -113,7 +113,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     }
     table_.tensors.push_back(
         {.name = name, .shape = tensor.sizes().vec(), .numel = tensor.numel(), .dtype = dtype_of(tensor, name)});
-    parameters_.push_back({.tensor = tensor, .slot = {}, .given = {}, .accumulator = {}});
+    parameters_.push_back({.tensor = tensor, .slot = {}, .memory = nullptr, .given = {}, .accumulator = {}});
     extents.push_back(extent_of(parameter));
   }
   if (!any) refuse("the module has no parameter that requires a gradient");
@@ -145,15 +145,23 @@ void Gradients::allocate() {
     const int64_t bytes = arena.numel * bytes_per_element(arena.dtype);
     arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::zeros(bytes)));
   }
-  for (size_t p = 0; p < parameters_.size(); ++p) {
-    const auto [arena, begin] = layout_.tensors[p];
-    const std::shared_ptr<exec::AlignedBytes>& memory = arenas_[static_cast<size_t>(arena)];
-    const torch::Tensor& parameter = parameters_[p].tensor;
-    // from_blob and not a view of one tensor, so that optimizers may detach_() it.
-    parameters_[p].slot = torch::from_blob(
-        memory->data() + begin * bytes_per_element(table_.tensors[p].dtype), parameter.sizes(),
-        gradient_strides(parameter), [memory](void*) {}, torch::TensorOptions(parameter.scalar_type()));
-  }
+  for (size_t p = 0; p < parameters_.size(); ++p) lay_slot(p);
+}
+
+void Gradients::lay_slot(size_t p) {
+  const auto [arena, begin] = layout_.tensors[p];
+  const std::shared_ptr<exec::AlignedBytes>& memory = arenas_[static_cast<size_t>(arena)];
+  const torch::Tensor& parameter = parameters_[p].tensor;
+  parameters_[p].memory = memory->data() + begin * bytes_per_element(table_.tensors[p].dtype);
+  // from_blob and not a view of one tensor, so that optimizers may detach_() it.
+  parameters_[p].slot = torch::from_blob(
+      parameters_[p].memory, parameter.sizes(), gradient_strides(parameter), [memory](void*) {},
+      torch::TensorOptions(parameter.scalar_type()));
+}
+
+// A program may give the gradient's tensor other memory, as Python's model.to() does also where nothing has to move.
+void Gradients::keep_slot(size_t p) {
+  if (parameters_[p].slot.const_data_ptr() != parameters_[p].memory) lay_slot(p);
 }
 
 exec::Arenas Gradients::arenas() const {
@@ -226,6 +234,7 @@ core::Status Gradients::check_hooked() const {
 }
 
 bool Gradients::adopt(int32_t position) {
+  keep_slot(static_cast<size_t>(position));
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
   const torch::NoGradGuard no_grad;
@@ -255,6 +264,7 @@ bool Gradients::adopt(int32_t position) {
 }
 
 torch::Tensor Gradients::adopt_later(int32_t position) {
+  keep_slot(static_cast<size_t>(position));
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
   const bool lies_alike =

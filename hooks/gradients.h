@@ -97,11 +97,14 @@ class Gradients {
   struct Parameter {
     torch::Tensor tensor;
     torch::Tensor slot;                                  // the gradient, over the arena
+    std::byte* memory;                                   // of the slot
     torch::Tensor given;                                 // that was handed over
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
   };
   void allocate();
+  void lay_slot(size_t p);
+  void keep_slot(size_t p);
   void end();
   torch::Tensor& gradient_of(Parameter& parameter) const;
   Parameter* find(const torch::Tensor& parameter);

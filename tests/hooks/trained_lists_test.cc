@@ -121,7 +121,10 @@ TEST(TrainedLists, UpdatesOfTheOtherProgramComeToTheBitsOfAWrap) {
       sgd.step();
       session.end_update();
       // As programs do that swap weights, or move a model to where it is.
-      for (torch::Tensor& p : model->parameters()) p.set_data(p.detach().clone());
+      for (torch::Tensor& p : model->parameters()) {
+        p.set_data(p.detach().clone());
+        p.mutable_grad().set_data(p.grad().clone());
+      }
     }
     for (size_t p = 0; p < model->parameters().size(); ++p) {
       EXPECT_TRUE(torch::equal(model->parameters()[p], wrapped_model->parameters()[p])) << p;
