@@ -123,7 +123,8 @@ class Optimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside only accumulate: around all but the last of several passes before a step."""
-        session, ddp = self._gradtune.session, self._gradtune.ddp and self._gradtune.ddp()
+        session = self._gradtune.session
+        ddp = None if self._gradtune.ddp is None else self._gradtune.ddp()
         if ddp is not None:
             with ddp.no_sync():
                 yield

@@ -57,7 +57,7 @@ def _check(optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) 
 
 def _attach(session: _gradtune.Session, ddp: DistributedDataParallel) -> None:
     try:
-        session.attach(ddp.reducer, cast(dist.ProcessGroup, ddp.process_group))
+        session.attach(ddp.reducer, ddp.process_group)
     except RuntimeError as error:
         session.close(None)
         why = str(error).partition("\n")[0]
@@ -207,7 +207,7 @@ def wrap(
     _check(optimizers, model)
     ddp = model if isinstance(model, DistributedDataParallel) else None
     if ddp is not None:  # which broadcasts buffers itself
-        model, group = ddp.module, group or cast(dist.ProcessGroup, ddp.process_group)
+        model, group = ddp.module, group or ddp.process_group
         options["broadcast_buffers"] = False
     trained = Trained(optimizers, model)
     arrival = _gradtune.Arrival.handed_over if ddp else _gradtune.Arrival.hooks
