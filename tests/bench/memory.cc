@@ -6,7 +6,8 @@
 // What gradtune allocates on one rank under a strategy, for the demo's model (8.55 M parameters) and one of
 // 110 M (BERT base): gradient arenas, the pool (payloads, staging, scratch, what collectives bring), residuals and
 // state. It is counted, not measured: all of it is known once a strategy is compiled. The anchor is the gradient in
-// fp32, which is the arena; buckets of 25 MiB, or an eighth of a smaller model.
+// fp32, which is the arena; buckets of 25 MiB, or an eighth of a smaller model. Once with all memory on the host, and
+// once with gradients on a device and communicators of the host, in each space.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -14,8 +15,11 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/arenas.h"
+#include "engine/exec/memory.h"
 #include "engine/exec/program.h"
 #include "tests/bench/support/results.h"
+#include "tests/engine/exec/host_device.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/trace_file.h"
 
@@ -38,18 +42,25 @@ int64_t scratch_bytes(const comm::Collective& collective, int ranks) {
   return collective.count * comm::bytes_per_element(collective.type) * ranks;
 }
 
-int64_t allocated_bytes(const core::GradientTable& table, const std::string& option, int ranks) {
+// In each space. The gradients are on `device`, unless that is null; communicators are the host's.
+core::PerSpace<int64_t> allocated_bytes(core::GradientTable table, const std::string& option, int ranks,
+                                        exec::Device* device) {
+  const core::Space space = device == nullptr ? core::Space::host : core::Space::cuda;
+  for (core::TensorInfo& tensor : table.tensors) tensor.space = space;
   const int64_t bucket = std::min<int64_t>(25 << 20, table.bytes() / 8);
   const core::Strategy strategy =
       core::uniform(core::cut(table, bucket, bucket, /*split=*/true),
                     core::parse_option(option, compress::known_traits()).value(), kInFlight);
+  const auto scratch = [&](core::Level, const auto& what) { return scratch_bytes(what, ranks); };
   const auto compiled =
-      exec::compile(strategy, table, {.rank = 0, .size = ranks},
-                    {.scratch = [&](core::Level, const auto& what) { return scratch_bytes(what, ranks); }});
+      exec::compile(strategy, table, {.rank = 0, .size = ranks}, {.scratch = scratch, .device = device});
   const exec::Program& program = *compiled.value();
-  const int64_t residuals = program.keeps_residual ? table.numel() * 8 : 0;  // twice, to undo a step
-  constexpr auto kHost = core::Space::host;
-  return table.bytes() + program.pool_bytes[kHost] + 2 * program.state_bytes + residuals;
+  exec::Arenas arenas;
+  for (const core::ArenaInfo& arena : core::lay_arenas(table).arenas) arenas.push_back({nullptr, arena.numel, space});
+  core::PerSpace<int64_t> bytes = exec::Residuals().bytes_after(arenas, {.own = program.keeps_residual});
+  bytes[space] += table.bytes();
+  for (const core::Space each : core::kSpaces) bytes[each] += program.pool_bytes[each] + 2 * program.states_bytes[each];
+  return bytes;
 }
 
 core::GradientTable table_of(const std::string& file) {
@@ -79,17 +90,25 @@ int main(int argc, char** argv) {
   std::vector<Row> rows;
   const std::pair<std::string, core::GradientTable> models[] = {
       {"demo", demo_table()}, {"bert_base", table_of(GRADTUNE_TRACES "/bert_base.json")}};
+  exec::HostDevice device;
   for (const auto& [model, table] : models) {
+    const auto gradient = static_cast<double>(table.bytes());
+    const auto add = [&](const std::string& name, int64_t counted) {
+      const auto bytes = static_cast<double>(counted);
+      rows.push_back({.name = name,
+                      .value = bytes / kMegabyte,
+                      .unit = "MB",
+                      .anchor = gradient / kMegabyte,
+                      .ratio = bytes / gradient,
+                      .spread = {bytes / gradient, bytes / gradient}});
+    };
     for (const auto& [name, option] : kPrograms) {
       for (const int ranks : {2, 8, 32}) {
-        const auto bytes = static_cast<double>(allocated_bytes(table, option, ranks));
-        const auto gradient = static_cast<double>(table.bytes());
-        rows.push_back({.name = model + "/" + name + "/" + std::to_string(ranks) + " ranks",
-                        .value = bytes / kMegabyte,
-                        .unit = "MB",
-                        .anchor = gradient / kMegabyte,
-                        .ratio = bytes / gradient,
-                        .spread = {bytes / gradient, bytes / gradient}});
+        const std::string row = model + "/" + name + "/" + std::to_string(ranks) + " ranks";
+        add(row, allocated_bytes(table, option, ranks, nullptr)[core::Space::host]);
+        const core::PerSpace<int64_t> both = allocated_bytes(table, option, ranks, &device);
+        add(row + ", on a device", both[core::Space::cuda]);
+        add(row + ", pinned beside a device", both[core::Space::host]);
       }
     }
   }
