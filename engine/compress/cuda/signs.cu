@@ -13,8 +13,9 @@
 namespace gradtune::compress::cuda {
 namespace {
 
-constexpr int kTile = 256, kLanes = 16, kEach = kTile / kLanes;
-constexpr int kHalves = kThreads / kLanes;  // of the warps of a block
+constexpr int kTile = 256, kLanes = 16;
+constexpr int kEach = kTile / kLanes, kFewEach = 64 / kLanes;  // elements of a lane, of a tile and of a small block
+constexpr int kHalves = kThreads / kLanes;                     // of the warps of a block
 
 struct EncodeJob {
   Elements of;
@@ -29,30 +30,32 @@ struct EncodeJob {
 };
 
 // Elements of a tile that a lane has, each 16 behind the one before.
+template <int kCount>
 struct Strided {
-  float at[kEach];
+  float at[kCount];
 };
 
 // Of elements from `first` on, of which `count` are there. In their place their momentum, if there is one.
-__device__ __forceinline__ Strided load_tile(const EncodeJob& job, int64_t first, int count) {
+template <int kCount>
+__device__ __forceinline__ Strided<kCount> load_tile(const EncodeJob& job, int64_t first, int count) {
   const auto k = static_cast<int>(lane_of_warp() % kLanes);
-  Strided p;
+  Strided<kCount> p;
 #pragma unroll
-  for (int m = 0; m < kEach; ++m)
+  for (int m = 0; m < kCount; ++m)
     p.at[m] = m * kLanes + k < count ? __ldcs(job.of.gradient + first + m * kLanes + k) : 0.0F;
   if (job.of.residual != nullptr) {
-    Strided residual;
+    Strided<kCount> residual;
 #pragma unroll
-    for (int m = 0; m < kEach; ++m) {
+    for (int m = 0; m < kCount; ++m) {
       residual.at[m] = m * kLanes + k < count ? __ldcs(job.of.residual + first + m * kLanes + k) : 0.0F;
     }
 #pragma unroll
-    for (int m = 0; m < kEach; ++m) p.at[m] = m * kLanes + k < count ? p.at[m] + residual.at[m] : 0.0F;
+    for (int m = 0; m < kCount; ++m) p.at[m] = m * kLanes + k < count ? p.at[m] + residual.at[m] : 0.0F;
   }
   if (job.momentum != nullptr) {
     const float grows = 1 - job.decay;
 #pragma unroll
-    for (int m = 0; m < kEach; ++m) {
+    for (int m = 0; m < kCount; ++m) {
       if (m * kLanes + k >= count) continue;
       p.at[m] = job.momentum[first + m * kLanes + k] * job.decay + p.at[m] * grows;
       job.momentum_next[first + m * kLanes + k] = p.at[m];
@@ -70,27 +73,40 @@ struct TileSums {
 __device__ __forceinline__ bool is_negative(float value) { return __float_as_uint(value) >> 31 != 0; }
 
 // Writes a tile's sign bits, and adds it up. All lanes of the warp call it; lane 0 of each half has the sums.
-template <bool kSides>
-__device__ __forceinline__ TileSums sum_tile(const Strided& p, int count, uint8_t* bits) {
-  const unsigned lane = lane_of_warp(), k = lane % kLanes, half = lane / kLanes;
+template <bool kSides, int kCount>
+__device__ __forceinline__ TileSums sum_tile(const Strided<kCount>& p, int count, uint8_t* bits) {
+  const unsigned lane = lane_of_warp(), half = lane / kLanes;
+  const auto k = static_cast<int>(lane % kLanes);
   const int whole = count / 64 * 64;
   TileSums sums{};
+  uint32_t own = 0;  // the bits of the 16 elements that this lane writes
 #pragma unroll
-  for (int m = 0; m < kEach; ++m) {
+  for (int m = 0; m < kCount; ++m) {
     const uint32_t word = __ballot_sync(kAllLanes, is_negative(p.at[m]) ? 1 : 0) >> (16 * half) & 0xffff;
-    sums.negatives += __popc(word);
-    if (k == 0 && m * 16 < count) bits[m * 2] = static_cast<uint8_t>(word);
-    if (k == 8 && m * 16 + 8 < count) bits[m * 2 + 1] = static_cast<uint8_t>(word >> 8);
+    own = m == k ? word : own;
+    if (kSides) sums.negatives += __popc(word);
+  }
+  const auto add = [&](int m, float(&to)[2]) {
     const float magnitude = __uint_as_float(abs_bits(p.at[m]));
     const bool side = kSides && is_negative(p.at[m]);
-    const bool in_whole = m * 16 < whole;
+    to[0] += side ? 0.0F : magnitude;
+    if (kSides) to[1] += side ? magnitude : 0.0F;
+  };
+  if (__any_sync(kAllLanes, whole != count ? 1 : 0) == 0) {
 #pragma unroll
-    for (int s = 0; s < (kSides ? 2 : 1); ++s) {
-      const float added = s == static_cast<int>(side) ? magnitude : 0.0F;
-      sums.whole[s] += in_whole ? added : 0.0F;
-      sums.rest[s] += in_whole ? 0.0F : added;
+    for (int m = 0; m < kCount; ++m) add(m, sums.whole);
+  } else {
+#pragma unroll
+    for (int m = 0; m < kCount; ++m) {
+      if (m * 16 < whole) {
+        add(m, sums.whole);
+      } else {
+        add(m, sums.rest);
+      }
     }
   }
+  if (k * 16 < count && k < kCount) bits[k * 2] = static_cast<uint8_t>(own);
+  if (k * 16 + 8 < count && k < kCount) bits[k * 2 + 1] = static_cast<uint8_t>(own >> 8);
 #pragma unroll
   for (int side = 0; side < (kSides ? 2 : 1); ++side) {
     sums.whole[side] = sum_of_sixteen(sums.whole[side], kLanes);
@@ -155,13 +171,14 @@ __device__ __forceinline__ void look_at(const EncodeJob& job, const BlockSums& s
   }
 }
 
-__device__ __forceinline__ void keep_tile(const EncodeJob& job, const Strided& p, const Levels& levels, int64_t first,
-                                          int count) {
+template <int kCount>
+__device__ __forceinline__ void keep_tile(const EncodeJob& job, const Strided<kCount>& p, const Levels& levels,
+                                          int64_t first, int count) {
   if (job.of.next == nullptr) return;
   const auto k = static_cast<int>(lane_of_warp() % kLanes);
   const float positive = job.of.error_scale * levels.positive, negative = job.of.error_scale * -levels.negative;
 #pragma unroll
-  for (int m = 0; m < kEach; ++m) {
+  for (int m = 0; m < kCount; ++m) {
     if (m * kLanes + k >= count) continue;
     float* const to = job.of.next + first + m * kLanes + k;
     const float missed = p.at[m] * job.of.unsent_factor - (is_negative(p.at[m]) ? negative : positive);
@@ -170,7 +187,7 @@ __device__ __forceinline__ void keep_tile(const EncodeJob& job, const Strided& p
 }
 
 // Half a warp for each tile, which is a block, or a part of one whose scale does not hang on it (votes).
-template <SignScales kKind>
+template <SignScales kKind, int kCount>
 struct EncodeTiles {
   using Job = EncodeJob;
 
@@ -181,7 +198,7 @@ struct EncodeTiles {
     const int64_t size = tile_of(job.block), tile = int64_t{block} * kHalves + threadIdx.x / kLanes;
     const int64_t first = tile * size, left = job.of.n - first;
     const auto count = static_cast<int>(left < 0 ? 0 : left < size ? left : size);
-    const Strided p = load_tile(job, first, count);
+    const Strided<kCount> p = load_tile<kCount>(job, first, count);
     const TileSums tiles = sum_tile<kKind == SignScales::means>(p, count, job.bits + first / 8);
     BlockSums sums{double{tiles.whole[0]} + double{tiles.rest[0]}, 0, tiles.negatives};
     if (kKind == SignScales::means) sums.negative = double{tiles.whole[1]} + double{tiles.rest[1]};
@@ -226,7 +243,7 @@ struct EncodeBlocks {
     for (int round = 0; round < tiles; round += kHalves) {
       const int tile = round + half;
       const int64_t at = first + int64_t{tile} * kTile;
-      const Strided p = load_tile(job, at, count_of(tile));
+      const Strided<kEach> p = load_tile<kEach>(job, at, count_of(tile));
       const TileSums sums = sum_tile<kSides>(p, count_of(tile), job.bits + at / 8);
       if (tile >= tiles || !is_first_lane) continue;
       atomicAdd(&shared.negatives, static_cast<uint32_t>(sums.negatives));
@@ -250,7 +267,7 @@ struct EncodeBlocks {
     if (job.of.next == nullptr) return;
     for (int tile = half; tile < tiles; tile += kHalves) {
       const int64_t at = first + int64_t{tile} * kTile;
-      keep_tile(job, load_tile(job, at, count_of(tile)), shared.levels, at, count_of(tile));
+      keep_tile(job, load_tile<kEach>(job, at, count_of(tile)), shared.levels, at, count_of(tile));
     }
   }
 };
@@ -349,9 +366,14 @@ class Signs final : public DeviceCompressor {
 
   template <SignScales kKind>
   void encode_tiles(std::span<const Encode> jobs, Queue& queue) const {
-    encode_by<EncodeTiles<kKind>>(jobs, queue, [](const EncodeJob& job) {
-      return blocks_of(job.of.n, EncodeTiles<kKind>::tile_of(job.block) * kHalves);
-    });
+    const bool few = sign_layout(spec(), 0).block <= kFewEach * kLanes;
+    few ? encode_tiles_of<kKind, kFewEach>(jobs, queue) : encode_tiles_of<kKind, kEach>(jobs, queue);
+  }
+  template <SignScales kKind, int kCount>
+  void encode_tiles_of(std::span<const Encode> jobs, Queue& queue) const {
+    using Kernel = EncodeTiles<kKind, kCount>;
+    encode_by<Kernel>(jobs, queue,
+                      [](const EncodeJob& job) { return blocks_of(job.of.n, Kernel::tile_of(job.block) * kHalves); });
   }
   template <SignScales kKind>
   void encode_blocks(std::span<const Encode> jobs, Queue& queue) const {

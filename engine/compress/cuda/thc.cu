@@ -271,23 +271,35 @@ struct DecodeCodes {
     const Signs signs(job.philox, begin);
     const auto most = static_cast<uint32_t>(job.levels * job.summed);
     uint32_t codes[kQuads][4] = {};
-    for (uint32_t p = 0; p < sums.count; ++p) {
-      uint32_t largest = 0, four[kQuads];
+    struct Four {
+      uint32_t of[kQuads];
+    };
+    const auto load_payload = [&](uint32_t p) {
+      Four four;
 #pragma unroll
-      for (int g = 0; g < kQuads; ++g) {
-        four[g] = load_four(sums.payloads[p] + first + g * 128, job.aligned != 0);
-      }
+      for (int g = 0; g < kQuads; ++g) four.of[g] = load_four(sums.payloads[p] + first + g * 128, job.aligned != 0);
+      return four;
+    };
+    const auto add = [&](uint32_t p, const Four& four) {
+      uint32_t largest = 0;
 #pragma unroll
       for (int g = 0; g < kQuads; ++g) {
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const uint32_t code = four[g] >> 8 * j & 0xff;
+          const uint32_t code = four.of[g] >> 8 * j & 0xff;
           codes[g][j] += code;
           largest = code > largest ? code : largest;
         }
       }
       if (largest > most) tell_rejected(sums.verdict, sums.first + p);
+    };
+    uint32_t p = 0;
+    for (; p + 2 <= sums.count; p += 2) {  // both are asked for before the first is used
+      const Four one = load_payload(p), other = load_payload(p + 1);
+      add(p, one);
+      add(p + 1, other);
     }
+    if (p < sums.count) add(p, load_payload(p));
     Rotated x;
 #pragma unroll
     for (int g = 0; g < kQuads; ++g) {

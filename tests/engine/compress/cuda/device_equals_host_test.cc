@@ -29,7 +29,7 @@ bool is_long() {
 }
 
 std::vector<size_t> sizes() {
-  if (!is_long()) return {0, 3, 65, 1027, 8200};
+  if (!is_long()) return {0, 3, 65, 100, 1027, 8200};
   return {0, 1, 2, 3, 15, 17, 63, 64, 65, 127, 128, 513, 1001, 1027, 2049, 8191, 8200, 16384, 40000, 300001};
 }
 
@@ -201,7 +201,7 @@ TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
       }
     }
   }
-  for (float value : {3e38F, 65520.0F, 65519.0F, 0x1.fep127F, 1.7e38F, 1e36F}) {
+  for (float value : {3e38F, 65520.0F, std::nextafter(65520.0F, 0.0F), 0x1.fep127F, 1.7e38F, 1e36F}) {
     for (float scale : {1.0F, 2.0F, 0.5F}) {
       for (int summed : {1, 3}) {
         EncodeCase job = usual_case(200);
@@ -220,7 +220,9 @@ TEST_P(DeviceEqualsHost, numbers_at_the_ends_of_what_there_is) {
   EncodeCase job = usual_case(1100);
   for (size_t i = 0; i < job.gradient.size(); ++i) {
     const float extremes[] = {-0.0F, 0x1p-149F, -0x1p-149F, 0x1p-127F, 0x1p-126F, 1.0F, -1.0F, 0x1p-30F};
-    job.gradient[i] = extremes[(i * 7 + i / 64) % std::size(extremes)] * (i < 512 ? 1.0F : 0x1p-60F);
+    job.gradient[i] = extremes[(i * 7 + i / 64) % std::size(extremes)] * (i < 512   ? 1.0F
+                                                                          : i < 768 ? 0x1p-60F
+                                                                                    : 0x1p-130F);
     job.residual[i] = i % 3 == 0 ? -0.0F : 0.0F;
   }
   for (float scale : {1.0F, 1.0F / 3}) {
@@ -251,6 +253,13 @@ TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
       if (noise.size() > header) std::memcpy(noise.data() + header, numbers.data(), noise.size() / 4 * 4 - header);
       SCOPED_TRACE(testing::Message() << n << " elements, noise " << seed);
       decode_on_both(decoding_of(job, {payload, noise}));
+      decode_on_both(decoding_of(job, {payload, noise, noise}));
+    }
+    if (payload.size() >= 20) {  // of many, the first scale
+      Payload infinite = payload;
+      const float infinity = std::numeric_limits<float>::infinity();
+      std::memcpy(infinite.data() + 16, &infinity, sizeof infinity);
+      decode_on_both(decoding_of(job, {payload, infinite}));
     }
     Payload shorter = payload;
     shorter.resize(payload.size() - 1);
@@ -304,6 +313,49 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
     const DecodeCase decoding{.payloads = {payload}, .n = out[b].size()};
     EXPECT_TRUE(b == 7 || same_bytes(out[b], decode(*host_, decoding).value()));
   }
+}
+
+// A matrix so long that its columns are added up in several runs.
+TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
+  constexpr int64_t kRows = 700, kColumns = 40, kNumel = kRows * kColumns + 3;
+  const core::CompressorSpec spec{"powersgd", 3};
+  const core::Matrix matrix{2, kRows, kColumns};
+  const core::Extent extent{kNumel, {&matrix, 1}};
+  const std::vector<float> gradient = make_data(Data::layered, kNumel), residual = make_data(Data::normal, kNumel);
+  std::vector<std::vector<std::byte>> payloads[2];
+  std::vector<float> next[2], out[2];
+  for (int side = 0; side < 2; ++side) {
+    const auto compressor = side == 0 ? std::move(compress::make_compressor(spec)).value()
+                                      : std::move(compress::cuda::make_device_compressor(spec)).value();
+    emulator::EmulatedQueue device;
+    const auto host = compress::make_serial_queue();
+    compress::Queue& queue = side == 0 ? static_cast<compress::Queue&>(*host) : device;
+    Guarded<std::byte> scratch(static_cast<size_t>(compressor->scratch_bytes(extent)));
+    Guarded<std::byte> between(static_cast<size_t>(compressor->round_bytes(extent)));
+    next[side].resize(kNumel);
+    out[side].resize(kNumel);
+    for (int round = 0; round < 2; ++round) {
+      Guarded<std::byte> payload(static_cast<size_t>(compressor->payload_bytes(extent, round)));
+      const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
+      compress::Verdict verdict;
+      compressor->encode({.gradient = gradient,
+                          .residual = residual.data(),
+                          .residual_next = next[side].data(),
+                          .work = work,
+                          .payload = payload.span(),
+                          .scratch = scratch.span(),
+                          .verdict = &verdict},
+                         queue);
+      const std::span<const std::byte> one = payload.span();
+      compressor->decode({.payloads = {&one, 1}, .out = out[side], .work = work, .verdict = &verdict}, queue);
+      EXPECT_EQ(verdict.nonfinite + verdict.rejected, 0U);
+      EXPECT_TRUE(payload.intact() && scratch.intact() && between.intact());
+      payloads[side].push_back(payload.values());
+    }
+  }
+  EXPECT_EQ(payloads[0], payloads[1]);
+  EXPECT_TRUE(same_bytes(next[0], next[1]));
+  EXPECT_TRUE(same_bytes(out[0], out[1]));
 }
 
 // Every row of the compressor table has one there, but for those.

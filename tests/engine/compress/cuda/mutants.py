@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs for the kernels, by which their tests are tested. All of them are in one program, which has one at a time.
+
+Each is a place in a source of engine/compress/cuda (the first one of that text), what takes its place, and the compressors
+whose tests should notice. `expression` and `statement` say what kind of code it is.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    source: str
+    old: str
+    new: str
+    specs: str  # of tests that run, as their names have them: "int8_256 natural"
+    kind: str = "expression"
+
+
+def expression(source, old, new, specs):
+    return Mutant(source, old, new, specs)
+
+
+def statement(source, old, specs, new=""):
+    return Mutant(source, old, new, specs, "statement")
+
+
+BARRIER = "__syncthreads();"
+
+MUTANTS = [
+    # dense.cu
+    expression("dense.cu", "codes[2] | codes[3] << 16", "codes[2] | codes[2] << 16", "fp16"),
+    expression("dense.cu", "codes[0] | codes[1] << 16", "codes[1] | codes[0] << 16", "bf16"),
+    expression("dense.cu", "abs_bits(p[g].at[j]) <= job.largest", "abs_bits(p[g].at[j]) < job.largest", "fp16"),
+    expression("dense.cu", "p[g].at[j] - value.at[j]", "value.at[j] - p[g].at[j]", "bf16"),
+    expression("dense.cu", "sum[g].at[j] += value[g].at[j]", "sum[g].at[j] = value[g].at[j]", "bf16"),
+    # elements.cuh
+    expression("elements.cuh", "(bits + 0x7fff + (bits >> 16 & 1)) >> 16", "(bits + 0x7fff) >> 16", "bf16"),
+    expression("elements.cuh", "i + j < n", "i + j + 1 < n", "none"),
+    expression("elements.cuh", "before.at[j] + missed.at[j]", "missed.at[j]", "bf16"),
+    expression("elements.cuh", "payload + 1 < seen", "payload + 1 > seen", "int8_256"),
+    expression("elements.cuh", "lane >= by", "lane > by", "packed"),
+    expression("elements.cuh", "before + inclusive - value", "before + inclusive", "packed"),
+    # frames.cuh
+    expression("frames.cuh", "header[2] == frames.n", "header[2] >= frames.n", "int8_256"),
+    expression("frames.cuh", "frames.least <= header[3]", "frames.least < header[3] + 2", "topk_0_02"),
+    expression("frames.cuh", "header[0] == kPayloadMagic", "true", "int8_256"),
+    expression("frames.cuh", "__float_as_uint(scale) >= kInfinityBits", "__float_as_uint(scale) > kInfinityBits", "efsignsgd_64"),
+    # codes.cuh
+    expression("codes.cuh", "random & 0x7fff", "random & 0x3fff", "int8s_256"),
+    expression("codes.cuh", "((four & 0x7f7f7f7f) + 0x01010101) & four & 0x80808080", "(four + 0x01010101) & four & 0x80", "int8_256"),
+    expression("codes.cuh", "exponent < kSmallest ? kSmallest : exponent", "exponent", "fp8e4m3_128"),
+    expression("codes.cuh", "random << 7", "random << 6", "natural"),
+    expression("codes.cuh", "norm == 0", "norm == 1", "natural"),
+    # random.cuh
+    expression("random.cuh", "in_group >= 64", "in_group > 64", "int8s_256"),
+    expression("random.cuh", "in_group / 32 % 2 == 1", "in_group / 32 % 2 == 0", "int8s_256"),
+    expression("random.cuh", "of.use | kSharedUse", "of.use", "randk_0_1"),
+    # norms.cuh
+    expression("norms.cuh", "squares > 0x1p-80F", "squares > -1", "qsgd_8"),
+    expression("norms.cuh", "n / 32 * 32", "n / 64 * 64", "thc_30"),
+    # block_codes.cu
+    expression("block_codes.cu", "good && unit >= FLT_MIN", "good", "int8_256"),
+    expression("block_codes.cu", "(__float_as_uint(unit) + 0xffff) & 0xffff0000", "__float_as_uint(unit) & 0xffff0000", "int4_64"),
+    expression("block_codes.cu", "sent - coded.value * unit.unit", "__builtin_fmaf(-coded.value, unit.unit, sent)", "int8_256"),
+    expression("block_codes.cu", "lane / 16 * job.bits * 2 + bit * 2 + lane / 8 % 2", "lane / 16 * job.bits * 2 + bit * 2", "terngrad_256"),
+    expression("block_codes.cu", "4 * (lane % 8)", "4 * (lane % 4)", "terngrad_256"),
+    expression("block_codes.cu", "0x5410", "0x1054", "int8_256"),
+    expression("block_codes.cu", "shared.largest[w]", "shared.largest[w / 2]", "int8_65536"),
+    statement("block_codes.cu", BARRIER, "int8_192"),
+    expression("block_codes.cu", "code[j] >= 2", "code[j] > 2", "terngrad_256"),
+    # signs.cu
+    expression("signs.cu", "(16 * half)", "(16 * 0)", "efsignsgd_64"),
+    expression("signs.cu", "k * 16 + 8 < count", "k * 16 + 8 <= count", "efsignsgd_8"),
+    expression("signs.cu", "m * 16 < whole", "m * 16 <= whole", "efsignsgd_8 onebit_256"),
+    expression("signs.cu", "n - sums.negatives", "n - sums.negatives + 1", "onebit_256"),
+    expression("signs.cu", "0xfffff000", "0xffffff00", "signsgd"),
+    expression("signs.cu", "job.momentum[first + m * kLanes + k] * job.decay", "job.momentum[first + m * kLanes + k]", "signum_0_9"),
+    expression("signs.cu", "first % job.block == 0", "first == 0", "efsignsgd_64"),
+    expression("signs.cu", "bits >> j & 1", "bits >> (7 - j) & 1", "efsignsgd_64"),
+    # packed.cu
+    expression("packed.cu", "exponent - 1 < least ? exponent - 1 : least", "exponent < least ? exponent : least", "packed"),
+    expression("packed.cu", "32 - __clz(static_cast<int>(most - base))", "31 - __clz(static_cast<int>(most - base))", "packed"),
+    expression("packed.cu", "before + sum + length", "before + sum", "packed"),
+    expression("packed.cu", "exponent == 0 ? 0 : exponent - header.base", "exponent - header.base", "packed"),
+    expression("packed.cu", "lane == 0 ? low_word : high_word", "lane == 0 ? high_word : low_word", "packed"),
+    expression("packed.cu", "code == 0 ? 0 : (code + header.base) & 0xff", "(code + header.base) & 0xff", "packed"),
+    # randk.cu
+    expression("randk.cu", "stratum / 4 * 4", "stratum", "randk_0_1"),
+    expression("randk.cu", "0.0F + sum", "sum", "randk_0_1"),
+    expression("randk.cu", "sent >> j & 1", "sent >> (j ^ 1) & 1", "randk_0_1"),
+    expression("randk.cu", "from <= element && element < to", "from < element && element < to", "randk_0_1"),
+    # thc.cu
+    expression("thc.cu", "other - v[j]", "v[j] - other", "thc_30"),
+    expression("thc.cu", "largest < norm ? norm : largest", "largest + norm", "thc_30"),
+    expression("thc.cu", "above < most ? above : most", "above", "thc_30"),
+    expression("thc.cu", "lane < 24", "lane < 23", "thc_30"),
+    expression("thc.cu", "largest > most", "largest > most + 1", "thc_30"),
+    # topk_select.cuh
+    expression("topk_select.cuh", "is_candidate && key > largest", "is_candidate && key < largest", "topk_0_02"),
+    expression("topk_select.cuh", "2 * uint64_t{job.state->found} >= job.k", "uint64_t{job.state->found} >= job.k", "threshk_0_02"),
+    expression("topk_select.cuh", "before < rank && rank <= before + counts[i]", "before <= rank && rank < before + counts[i]", "threshk_0_02"),
+    expression("topk_select.cuh", "sum - low - high", "sum - high", "topk_0_02"),
+    expression("topk_select.cuh", "wanted - before", "wanted", "threshk_0_02"),
+    statement("topk_select.cuh", "for (uint32_t bin = threadIdx.x; bin < kBins; bin += kThreads) shared.bins[bin] = 0;", "topk_0_02"),
+    # topk.cu
+    expression("topk.cu", "of.ties < left ? of.ties : left", "of.ties", "topk_0_02 topk_1e_06"),
+    expression("topk.cu", "ties && tie < of.ties", "ties && tie <= of.ties", "topk_0_02 topk_1e_06"),
+    expression("topk.cu", "job.state->count + int64_t{chunk} * kThreads", "job.state->count + 1 + int64_t{chunk} * kThreads", "topk_0_02"),
+    expression("topk.cu", "positions[i - 1] < position", "positions[i - 1] <= position", "topk_1"),
+    # powersgd.cu
+    expression("powersgd.cu", "before[c] != 0", "false", "powersgd_4"),
+    expression("powersgd.cu", "exact -= double{from[i]} * taken", "exact -= static_cast<float>(double{from[i]} * taken)", "powersgd_4"),
+    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_4"),
+    expression("powersgd.cu", "job.partials[run * job.numbers + i]", "0", "DevicePowerSgd.has_the_sums_of_many_rows_that_the_host_has"),
+    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_4"),
+]

@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""All kernels compile without a warning, spill nothing, and are bound by memory on an H100 (static_budget.py).
+
+usage: static_budget_test.py NVCC FOLDER VENV. Of the machine code more than nvcc says is known where cuobjdump is: in the
+folder of nvcc, in PATH, or in VENV.
+"""
+
+import shutil
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import static_budget
+
+NVCC, FOLDER, VENV = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+
+def cuobjdump():
+    wheels = [str(path.parent) for path in VENV.glob("lib/python3*/site-packages/nvidia/cu1*/bin/cuobjdump")]
+    places = ":".join([str(Path(NVCC).resolve().parent), *wheels])
+    return shutil.which("cuobjdump", path=places) or shutil.which("cuobjdump")
+
+
+class StaticBudget(unittest.TestCase):
+    def test_kernels(self):
+        known = subprocess.run([NVCC, "--list-gpu-arch"], capture_output=True, text=True, check=True).stdout
+        if not cuobjdump():
+            print("no cuobjdump: only warnings and spills are looked at")
+        for architecture in ("80", "90", "100"):
+            if f"compute_{architecture}" not in known.split():
+                continue
+            with self.subTest(architecture):
+                broken = static_budget.check(NVCC, cuobjdump(), FOLDER, f"sm_{architecture}")
+                self.assertEqual([], broken, "\n  ".join(["", *broken]))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
