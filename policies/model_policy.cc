@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies `auto` and `espresso`: the planners of those names (planner.h) under a model of the running job
+// Policies `auto`, `espresso` and `usbyte`: the planners of those names (planner.h) under a model of the running job
 // (forecast.h), in rounds. A round fits the model to what was timed and measured so far, plans, and asks for those
 // plans to be measured that may be faster than all that was; what is not known yet looks cheap to the model, so
 // compressors that never ran are tried in the first round, and what they really cost is known in the second. When a
@@ -9,9 +9,11 @@
 //
 //   auto      plans with all options, with those that stay on the device, and with one compressor each, so that a
 //             round's candidates differ in what the model may be wrong about
+//             where buckets may be due at the next forward pass, also with all options for steps that go on into it
 //   espresso  one plan: an option for each tensor
+//   usbyte    one plan: blocks and their order, under the faster one of a baseline's options
 //
-// Where nothing was timed `auto` is `mergecomp`, which needs no model, and `espresso` has nothing to propose.
+// Where nothing was timed `auto` is `mergecomp`, which needs no model, and the others have nothing to propose.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,6 +84,7 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
   Plans plans;
   const auto add = [&](const std::vector<core::CompressorSpec>& codecs, int host_threads) {
     Knowledge part = knowledge;
+    part.forward_overlap = false;
     part.codecs = codecs;
     part.host_threads = host_threads;
     Options options;
@@ -96,6 +99,9 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
   add(knowledge.codecs, knowledge.host_threads);
   if (knowledge.host_threads > 0) add(knowledge.codecs, 0);
   for (const core::CompressorSpec& codec : knowledge.codecs) add({codec}, knowledge.host_threads);
+  if (knowledge.forward_overlap && knowledge.table.forward_us > 0) {
+    add_plan("auto", all, knowledge, cost, kPieces, plans);
+  }
   return plans;
 }
 
@@ -103,6 +109,16 @@ Plans plan_espresso(const Knowledge& knowledge, const CostTable& cost) {
   Plans plans;
   add_plan("espresso", admitted_options(knowledge), knowledge, cost, 0, plans);
   return plans;
+}
+
+Plans plan_usbyte(const Knowledge& knowledge, const CostTable& cost) {
+  Plans plans;
+  add_plan("usbyte", admitted_options(knowledge), knowledge, cost, 0, plans);
+  return plans;
+}
+
+bool has_late(const core::Strategy& strategy) {
+  return std::ranges::any_of(strategy.buckets, [](const auto& bucket) { return bucket.due == core::Due::forward; });
 }
 
 class ModelPolicy final : public Policy {
@@ -183,9 +199,12 @@ class ModelPolicy final : public Policy {
                                     .traits = knowledge.traits,
                                     .options = part.options,
                                     .most_in_flight = knowledge.machine.collectives_at_once};
-        strategy = hill_climb(std::move(strategy), refining);
+        // The climb would put the order of a plan with late buckets back to that of readiness.
+        strategy =
+            has_late(strategy) ? reorder(std::move(strategy), refining) : hill_climb(std::move(strategy), refining);
         // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
-        if (rounds_ > 0) strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
+        if (rounds_ > 0 && !has_late(strategy))
+          strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
       }
       const auto step = forecast.value().step(strategy);
       if (!step || !(step->ms - step->error_ms <= most_ms)) continue;
@@ -211,8 +230,9 @@ class ModelPolicy final : public Policy {
       parts.insert(part + (core::uses_host(bucket.option) ? " host" : ""));
     }
     const size_t buckets = strategy.buckets.size();
-    return fmt::format("{} {}: {}, {} bucket{}", name_, number, fmt::join(parts, " + "), buckets,
-                       buckets == 1 ? "" : "s");
+    const auto late = std::ranges::count(strategy.buckets, core::Due::forward, &core::Bucket::due);
+    return fmt::format("{} {}: {}, {} bucket{}{}", name_, number, fmt::join(parts, " + "), buckets,
+                       buckets == 1 ? "" : "s", late > 0 ? fmt::format(", {} late", late) : "");
   }
 
   // The best ones measured, within reach of the best and not slower than the baseline.
@@ -245,6 +265,10 @@ class ModelPolicy final : public Policy {
 
 std::unique_ptr<Policy> make_auto(const PolicyOptions& options) {
   return std::make_unique<ModelPolicy>("auto", plan_joint, /*refines=*/true, make_mergecomp(options), options);
+}
+
+std::unique_ptr<Policy> make_usbyte(const PolicyOptions& options) {
+  return std::make_unique<ModelPolicy>("usbyte", plan_usbyte, /*refines=*/false, nullptr, options);
 }
 
 std::unique_ptr<Policy> make_espresso(const PolicyOptions& options) {

@@ -9,8 +9,11 @@
 #include <optional>
 #include <string>
 
+#include "policies/cost/forward_pass.h"
 #include "policies/search/espresso_search.h"
 #include "policies/search/label_search.h"
+#include "policies/search/overlap_search.h"
+#include "policies/search/published_schedules.h"
 #include "policies/space/baseline.h"
 
 namespace gradtune::policies {
@@ -102,16 +105,48 @@ core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel
   return strategy;
 }
 
-constexpr int64_t kQuickWork = 10'000;  // labels of a search from pieces, about a millisecond
+constexpr int kOverlapPieces = 64;             // of the joint search, where its answer is only a beginning
+constexpr int64_t kOverlapWork = 250'000;      // messages that are replayed, a few milliseconds
+constexpr int64_t kQuickOverlapWork = 60'000;  // ... about a millisecond
+constexpr int64_t kQuickWork = 10'000;         // labels of a search from pieces, about a millisecond
 
 bool has_all(const CostModel& model, const core::Strategy& strategy) {
   return std::all_of(strategy.buckets.begin(), strategy.buckets.end(),
                      [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
 }
 
+// Where the job has no forward pass to overlap with, all is due when backward returns.
+Sent with_option(Sent sent, const core::Option& option, const PlannedJob& job) {
+  for (core::Bucket& bucket : sent) {
+    const bool is_fp32 = core::dtype_of(bucket, job.knowledge.table) == core::DType::f32;
+    bucket.option = is_fp32 ? option : core::plain_all_reduce();
+    if (!job.knowledge.forward_overlap || !can_be_late(bucket.option)) bucket.due = core::Due::backward;
+  }
+  return sent;
+}
+
+double end_us_of(const core::Strategy& strategy, const PlannedJob& job) {
+  const core::GradientTable& table = job.knowledge.table;
+  return forward_end_us(job.model, table, strategy) -
+         (job.knowledge.forward_overlap ? 0 : forward_pass(table).whole_us);
+}
+
 void improve(Planned& best, core::Strategy strategy, const PlannedJob& job) {
-  const double end_us = replay_us(job.model, job.knowledge.table, strategy);
+  const double end_us = end_us_of(strategy, job);
   if (end_us < best.end_us) best = {std::move(strategy), end_us, {}};
+}
+
+// The best of what `make` gives for each of the options that a user has without gradtune: of one in 16 bits for fp32
+// gradients, buckets in the order in which they leave.
+template <class Make>
+Planned plan_plainly(const PlannedJob& job, const Make& make) {
+  Planned best{.strategy = {}, .end_us = std::numeric_limits<double>::infinity()};
+  for (size_t o = 0; o < job.model.options().size(); ++o) {
+    const core::Option& option = job.model.options()[o];
+    if (!is_baseline(option, job.model.loses(o))) continue;
+    for (Sent& sent : make(o)) improve(best, strategy_in_order(with_option(std::move(sent), option, job)), job);
+  }
+  return best;
 }
 
 // What a user has without gradtune: DDP's buckets, under the faster one of the options that such a user has.
@@ -121,14 +156,49 @@ Planned plan_baseline(const PlannedJob& job) {
   for (size_t o = 0; o < job.model.options().size(); ++o) {
     const core::Option& option = job.model.options()[o];
     if (!is_baseline(option, job.model.loses(o))) continue;
-    for (core::Bucket& bucket : strategy.buckets) {
-      const bool is_fp32 = core::dtype_of(bucket, job.knowledge.table) == core::DType::f32;
-      bucket.option = is_fp32 ? option : core::plain_all_reduce();
-    }
+    strategy.buckets = with_option(std::move(strategy.buckets), option, job);
     strategy.order = core::staggered_order(strategy.buckets);
     improve(best, strategy, job);
   }
   return best;
+}
+
+// One channel that the option's messages take, as published schedulers see it: a line through the least and the largest
+// message.
+ScheduledJob scheduled(const PlannedJob& job, size_t option) {
+  const auto link_us = [&](int64_t numel) { return job.model.work(option, numel)[kLink]; };
+  const int64_t most = std::max<int64_t>(job.knowledge.table.numel(), 2);
+  const double element_us = (link_us(most) - link_us(1)) / static_cast<double>(most - 1);
+  return {.table = job.knowledge.table,
+          .cost = {.message_us = std::max(link_us(1) - element_us, 0.0), .element_us = element_us},
+          .option = job.model.options()[option]};
+}
+
+Planned plan_wait_free(const PlannedJob& job) {
+  return plan_plainly(job, [&](size_t o) { return std::vector<Sent>{wait_free(scheduled(job, o))}; });
+}
+
+Planned plan_merged(const PlannedJob& job) {
+  return plan_plainly(job, [&](size_t o) { return std::vector<Sent>{merged(scheduled(job, o))}; });
+}
+
+// The credit is tuned: blocks of one of these sizes, whole tensors first.
+Planned plan_partitioned(const PlannedJob& job) {
+  constexpr int64_t kElements[] = {INT64_MAX, 16'000'000, 4'000'000, 1'000'000, 100'000};
+  return plan_plainly(job, [&](size_t o) {
+    std::vector<Sent> all;
+    for (const int64_t most : kElements) all.push_back(partitioned(scheduled(job, o), most));
+    return all;
+  });
+}
+
+Planned plan_gap_blocks(const PlannedJob& job) {
+  return plan_plainly(job, [&](size_t o) {
+    const auto end_us = [&](const Sent& sent) {
+      return end_us_of(strategy_in_order(with_option(sent, job.model.options()[o], job)), job);
+    };
+    return std::vector<Sent>{search_gap_blocks(scheduled(job, o), end_us)};
+  });
 }
 
 // The policy of that name, told what the model says instead of what was measured.
@@ -142,7 +212,7 @@ Planned plan_mergecomp(const PlannedJob& job) {
     final = proposal.final;
     for (const Candidate& candidate : proposal.candidates) {
       if (!has_all(job.model, candidate.strategy)) continue;
-      const double end_us = replay_us(job.model, knowledge.table, candidate.strategy);
+      const double end_us = end_us_of(candidate.strategy, job);
       policy->learn({core::hash(candidate.strategy), end_us * 1e-3, 1});
       if (final) improve(best, candidate.strategy, job);
     }
@@ -154,7 +224,9 @@ Planned plan_espresso(const PlannedJob& job) {
   const Atoms atoms(job.knowledge.table);
   const Plan on_device = choose_options(job.model, atoms.atoms);
   const Plan plan = offload(job.model, atoms.atoms, on_device, job.most_replays);
-  return {strategy_of(plan, atoms, job.model), plan.end_us, {}};
+  core::Strategy strategy = strategy_of(plan, atoms, job.model);
+  const double end_us = job.knowledge.forward_overlap ? end_us_of(strategy, job) : plan.end_us;
+  return {std::move(strategy), end_us, {}};
 }
 
 // The better one of the joint search's answer and of what is known already.
@@ -168,11 +240,42 @@ Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
   return best;
 }
 
-Planned plan_auto(const PlannedJob& job) {
-  if (job.pieces > 0) return plan_joint(job, plan_baseline(job), {.most_work = kQuickWork});
+Planned best_of_others(const PlannedJob& job) {
   Planned best = plan_mergecomp(job);
-  improve(best, plan_espresso(job).strategy, job);
-  return plan_joint(job, std::move(best), {});
+  for (Planned (*other)(const PlannedJob&) : {plan_espresso, plan_merged, plan_partitioned, plan_gap_blocks}) {
+    improve(best, other(job).strategy, job);
+  }
+  return best;
+}
+
+// Whole tensors, and the joint search's answer for steps that end with backward, are where the search begins.
+Planned plan_overlap(const PlannedJob& job) {
+  Planned best = plan_mergecomp(job);
+  std::vector<core::Strategy> starts = {best.strategy};
+  const auto start = [&](core::Strategy strategy) {
+    improve(best, strategy, job);
+    starts.push_back(std::move(strategy));
+  };
+  start(plan_merged(job).strategy);
+  start(plan_plainly(job, [&](size_t o) {
+          const ScheduledJob plain = scheduled(job, o);
+          return std::vector<Sent>{partitioned(plain, INT64_MAX), gap_blocks(plain, by_read(plain.table))};
+        }).strategy);
+  if (job.model.options().size() > 1) {
+    const Atoms atoms(job.knowledge.table, job.pieces > 0 ? job.pieces : kOverlapPieces);
+    const SearchResult found = search_labels(job.model, atoms.atoms, {.most_work = kQuickWork});
+    if (!found.plans.empty()) start(strategy_of(found.plans[0], atoms, job.model));
+  }
+  const Sent sent = search_overlap(job.model, job.knowledge.table, starts,
+                                   {.most_work = job.pieces > 0 ? kQuickOverlapWork : kOverlapWork});
+  improve(best, strategy_in_order(sent), job);
+  return best;
+}
+
+Planned plan_auto(const PlannedJob& job) {
+  if (job.knowledge.forward_overlap) return plan_overlap(job);
+  if (job.pieces > 0) return plan_joint(job, plan_baseline(job), {.most_work = kQuickWork});
+  return plan_joint(job, best_of_others(job), {});
 }
 
 Planned plan_exhaustive(const PlannedJob& job) {
@@ -186,10 +289,16 @@ std::span<const PlannerRow> planner_table() {
   static constexpr PlannerRow kTable[] = {
       {"auto",
        "the joint optimum of partition and options, in the order of readiness, within a stated bound, and never worse "
-       "than the others",
+       "than the others; with a forward pass also of blocks and order",
        plan_auto},
       {"espresso", "an option for each tensor, then offload to the host; nothing is merged", plan_espresso},
       {"mergecomp", "one option for the whole model, in as few buckets as pay", plan_mergecomp},
+      {"wfbp", "each tensor when it is ready (wait-free back-propagation)", plan_wait_free},
+      {"mgwfbp", "neighbours merged where that saves latency (MG-WFBP)", plan_merged},
+      {"bytescheduler", "blocks of one size, first what the next forward pass reads first, and the best of five sizes",
+       plan_partitioned},
+      {"usbyte", "blocks that fill the time until the next gradient, and a search on priorities (US-Byte)",
+       plan_gap_blocks},
       {"baseline", "the buckets of PyTorch DDP, all-reduced", plan_baseline},
       {"exhaustive", "the joint optimum itself, however long it takes", plan_exhaustive},
   };
@@ -206,6 +315,11 @@ core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
       return core::Error{core::Error::Code::invalid, "policy \"exhaustive\" plans for at most " +
                                                          std::to_string(kMostTensors) + " tensors, the job has " +
                                                          std::to_string(tensors)};
+    }
+    if (row.plan == plan_exhaustive && job.knowledge.forward_overlap) {
+      return core::Error{
+          core::Error::Code::invalid,
+          "policy \"exhaustive\" plans for steps that end with backward, not with the next forward pass"};
     }
     return row.plan(job);
   }

@@ -17,7 +17,9 @@ namespace gradtune::policies {
 
 struct Planned {
   core::Strategy strategy;
-  double end_us = 0;  // from the first ready gradient to the end of communication and backward
+  // From the first ready gradient to the end of communication and backward; where the job's buckets may be due at the
+  // next forward pass, to the end of that.
+  double end_us = 0;
   // No strategy that is searched, of whole atoms in the order of readiness (label_search.h), ends before
   // end_us / (1 + error_bound); nothing where the planner does not know.
   std::optional<double> error_bound = {};

@@ -21,7 +21,8 @@ core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job) {
                                 .traits = compress::known_traits(),
                                 .host_threads = job.host_threads,
                                 .memory_bytes = job.memory_bytes,
-                                .machine = job.machine};
+                                .machine = job.machine,
+                                .forward_overlap = job.forward_overlap};
   return std::make_unique<Tuner>(job.tuning, make, std::move(knowledge), policies::baselines(job.table, job.fidelity),
                                  job.imported);
 }

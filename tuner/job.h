@@ -26,6 +26,7 @@ struct Job {
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
   int host_threads = 0;
   int64_t memory_bytes = INT64_MAX;  // for residuals and payloads
+  bool forward_overlap = false;      // buckets may be due at the next forward pass (policies::Knowledge)
   policies::Machine machine = {};    // of its cores `host` is the number above
   std::string policy = "mergecomp";
   TunerOptions tuning = {};

@@ -42,6 +42,8 @@ struct Knowledge {
   int host_threads = 0;                           // workers for placement `host`; 0: only `device` is to be proposed
   int64_t memory_bytes = INT64_MAX;               // that a strategy may have for residuals and payloads
   Machine machine = {};
+  // Whether buckets may be due at the next forward pass: the user allows it and the job can be deferred.
+  bool forward_overlap = false;
   double baseline_ms = 0;  // step time of the baseline
   double compute_ms = 0;   // forward and backward of the slowest rank
   // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a

@@ -11,6 +11,9 @@
 // how many operations of buckets the timeline replays in a second, for per-tensor buckets of a two-step program; those
 // of the fourth how long it takes to plan again once a link has changed, under the cost model of programs and from
 // pieces; those of the fifth how long all ranks of a running job wait for a round of `auto`, in steps of its baseline.
+// Without TRACE also, for steps that go on into the next forward pass (tests/policies/published_forward.h): how long
+// planning takes, with US-Byte's search as the anchor, and what the step takes, with the best published schedule as the
+// anchor; and planning for all traces as one model.
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -21,12 +24,15 @@
 #include "engine/core/clock.h"
 #include "engine/core/hash.h"
 #include "engine/core/rng.h"
+#include "policies/cost/forward_pass.h"
+#include "policies/cost/linear_cost.h"
 #include "policies/cost/program_cost.h"
 #include "policies/cost/published_cost.h"
 #include "policies/cost/timeline.h"
 #include "policies/planner.h"
 #include "policies/space/admission.h"
 #include "tests/bench/support/results.h"
+#include "tests/policies/published_forward.h"
 #include "tests/policies/timeline_job.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/trace_file.h"
@@ -218,6 +224,54 @@ void measure_rounds(const tuner::TraceFile& trace, std::vector<Row>& rows) {
   std::printf("%-70s %8.2f ms (a step of the baseline: %.0f)\n", name.c_str(), longest, step_ms);
 }
 
+policies::Planned measure_forward(const std::string& name, const core::GradientTable& table,
+                                  const policies::LinearCost& cost, std::vector<Row>& rows) {
+  const auto model = policies::make_linear_cost(cost);
+  policies::Knowledge knowledge{.table = table,
+                                .ranks = {.size = 2},
+                                .fidelity = core::Fidelity::exact,
+                                .codecs = {{"none"}},
+                                .traits = compress::known_traits()};
+  knowledge.forward_overlap = true;
+  const policies::PlannedJob job{*model, knowledge};
+  Times automatic, usbyte;
+  policies::Planned planned, other;
+  for (int sample = 0; sample < kSamples; ++sample) {
+    automatic.ms.push_back(plan_ms("auto", job, planned));
+    if (sample % 10 == 0) usbyte.ms.push_back(plan_ms("usbyte", job, other));
+  }
+  const double goal = table.tensors.size() <= kLarge ? kGoalMs : kGoalLargeMs;
+  const double median = automatic.quantile(0.5), anchor = usbyte.quantile(0.5);
+  rows.push_back({.name = "planning with forward, " + name,
+                  .value = median,
+                  .unit = "ms",
+                  .anchor = anchor,
+                  .ratio = median / anchor,
+                  .spread = {automatic.quantile(0.25), automatic.quantile(0.75)},
+                  .goal = goal,
+                  .met = median <= goal});
+  std::printf("%-70s %8.2f ms (usbyte: %.2f ms)", name.c_str(), median, anchor);
+  return planned;
+}
+
+void measure_published_forward(std::vector<Row>& rows) {
+  constexpr double kGoalForward = 1.005;
+  for (const policies::testing::PublishedForward& published : policies::testing::kPublishedForward) {
+    const double ms = measure_forward(published.name(), published.table(), published.cost(), rows).end_us * 1e-3;
+    const double ratio = ms / published.best_ms();
+    rows.push_back({.name = "step with forward, " + published.name(),
+                    .value = ms,
+                    .unit = "ms",
+                    .anchor = published.best_ms(),
+                    .ratio = ratio,
+                    .spread = {ratio, ratio},
+                    .goal = kGoalForward,
+                    .met = ratio <= kGoalForward});
+    std::printf(", step %.2f ms (published %.1f, at least %.1f)\n", ms, published.best_ms(), published.least_ms);
+    std::fflush(stdout);
+  }
+}
+
 // One behind the other, as a model that is as deep as all of them.
 void append(const tuner::TraceFile& trace, tuner::TraceFile& all) {
   all.model += (all.model.empty() ? "" : "+") + trace.model;
@@ -239,7 +293,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   std::vector<std::string> files(argv + 1, argv + argc - 2);
-  if (files.empty()) {
+  const bool is_published = files.empty();
+  if (is_published) {
     for (const char* model : {"vgg16", "resnet50", "bert_base", "gpt2"}) {
       files.push_back(std::string(GRADTUNE_TRACES "/") + model + ".json");
     }
@@ -262,5 +317,14 @@ int main(int argc, char** argv) {
   for (const auto& cost : bench::kCosts) bench::measure(all, cost, rows);
   bench::measure_replanning(all, rows);
   bench::measure_rounds(all, rows);
+  if (is_published) {
+    bench::measure_published_forward(rows);
+    policies::assume_forward(all.table, 0.5);
+    for (const policies::LinearCost& cost : {policies::LinearCost{1318.6, 4 * 0.2406e-3}, {50, 4 * 0.2406e-3}}) {
+      bench::measure_forward(all.model + " (540 tensors), " + std::to_string(cost.message_us) + " us", all.table, cost,
+                             rows);
+      std::printf("\n");
+    }
+  }
   bench::write_results(argc, argv, rows);
 }

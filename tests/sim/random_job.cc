@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/hash.h"
+#include "policies/cost/forward_pass.h"
 
 namespace gradtune::sim {
 namespace {
@@ -36,6 +37,14 @@ std::vector<std::string> every_option() {
   std::vector<std::string> options = exec::all_options(core::Place::device);
   for (std::string& option : exec::all_options(core::Place::host)) options.push_back(std::move(option));
   return options;
+}
+
+// Where programs allow it, about a third of the buckets may come during the next forward pass.
+core::Strategy with_late(core::Strategy strategy, Rng rng) {
+  for (core::Bucket& bucket : strategy.buckets) {
+    if (policies::can_be_late(bucket.option) && rng.below(3) == 0) bucket.due = core::Due::forward;
+  }
+  return strategy;
 }
 
 // Any command that is in order, at any time: a rank 0 that makes up its mind at random.
@@ -71,7 +80,8 @@ class RandomCommands {
   tuner::Action prepare() {
     if (is_run_) return {};
     pending_ = next_slot_++;
-    const policies::Candidate candidate{exec::random_strategy(table_, options_, rng_), "random"};
+    const policies::Candidate candidate{with_late(exec::random_strategy(table_, options_, rng_), rng_.fork("late")),
+                                        "random"};
     return {{.kind = Command::Kind::prepare, .slot = *pending_},
             std::make_shared<const policies::Candidate>(candidate)};
   }
@@ -132,7 +142,10 @@ std::optional<int> poisoned_rank(uint64_t seed, int size, int64_t step) {
 JobOptions random_job(uint64_t seed, int size) { return random_job(seed, size, every_option()); }
 
 JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& options) {
-  const core::GradientTable table = random_table(stream(seed, "table"));
+  core::GradientTable table = random_table(stream(seed, "table"));
+  table.forward_us = 1;
+  Rng reads = stream(seed, "reads");
+  for (core::TensorInfo& tensor : table.tensors) tensor.read_us = reads.uniform();
   Rng rng = stream(seed, "job");
   JobOptions job{.world = random_world(seed, size, stream(seed, "world"))};
   job.slowdown.assign(static_cast<size_t>(size), 1);
@@ -141,7 +154,7 @@ JobOptions random_job(uint64_t seed, int size, const std::vector<std::string>& o
   job.rank.executor.backward_ns = static_cast<int64_t>(rng.below(5'000'000));
   job.rank.noise = 0.2;
   job.rank.steps = 16;
-  job.rank.start = {{exec::random_strategy(table, options, rng), "start"}};
+  job.rank.start = {{with_late(exec::random_strategy(table, options, rng), rng.fork("late")), "start"}};
   job.rank.gradient = [table, seed, size](int rank, int64_t step) {
     Rng values = stream(seed, "gradient", static_cast<uint64_t>(rank), static_cast<uint64_t>(step));
     exec::Values gradient = exec::random_gradient(table, values);

@@ -28,7 +28,7 @@ SimulatedExecutor::SimulatedExecutor(World& world, comm::Communicator& data, com
 }
 
 core::Status SimulatedExecutor::prepare(int32_t slot, const core::Strategy& strategy) {
-  drain();
+  settle();
   auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
   return workspace_.add(slot, std::move(compiled.value()), INT64_MAX);
@@ -39,8 +39,40 @@ core::Result<bool> SimulatedExecutor::conclude(bool finite) {
   return workspace_.conclude(finite, *queue_);
 }
 
-void SimulatedExecutor::drain() {
-  if (std::exchange(is_concluded_, false)) workspace_.settle();
+void SimulatedExecutor::settle() {
+  core::check(is_finished_, "late buckets are drained first");
+  if (!is_concluded_) return;
+  for (size_t b = 0; b < is_late_done_.size(); ++b) {
+    if (is_late_done_[b]) core::check(workspace_.conclude_late(static_cast<int32_t>(b), *queue_).ok(), "late buckets");
+  }
+  is_concluded_ = false;
+  workspace_.settle();
+}
+
+void SimulatedExecutor::await(int32_t bucket, Done done) {
+  core::check(!wait_, "there is one thread that waits");
+  wait_ = {bucket, std::move(done)};
+  go_on_waiting();
+}
+
+void SimulatedExecutor::drain(Done done) { await(-1, std::move(done)); }
+
+// Ends the wait if what it is for is there.
+void SimulatedExecutor::go_on_waiting() {
+  if (!wait_) return;
+  core::Status status;
+  if (failure_) {
+    status = *failure_;
+  } else if (wait_->bucket >= 0 && !is_finished_) {
+    if (!is_late_done_[static_cast<size_t>(wait_->bucket)]) return;
+    status = workspace_.conclude_late(wait_->bucket, *queue_);
+  } else if (!is_finished_) {
+    return;
+  } else {
+    settle();
+  }
+  const Done done = std::exchange(wait_, std::nullopt)->done;
+  done(status);
 }
 
 // --- the thread that runs backward -----------------------------------------------------------------------------------
@@ -52,9 +84,11 @@ void SimulatedExecutor::backward(double pace, Done done) {
   waiting_since_ns_.reset();
   late_ops_ms_ = 0;
   times_ = {};
-  drain();
+  settle();
   workspace_.begin();
   finite_ = true;
+  is_finished_ = false;
+  is_late_done_.assign(workspace_.program()->buckets.size(), false);
   scheduler_.begin(*workspace_.program());
   std::vector<Action> actions;
   scheduler_.start(actions);
@@ -116,9 +150,15 @@ void SimulatedExecutor::act(std::vector<Action> actions) {
         break;
       case Action::Kind::run_device: device_.add(cost_ns(action.bucket, action.op), run); break;
       case Action::Kind::run_host: host_.add(cost_ns(action.bucket, action.op), run); break;
-      case Action::Kind::late_done: break;
+      case Action::Kind::late_done:
+        is_late_done_[static_cast<size_t>(action.bucket)] = true;
+        go_on_waiting();
+        break;
       case Action::Kind::backward_done: finish({}); break;
-      case Action::Kind::finished: break;
+      case Action::Kind::finished:
+        is_finished_ = true;
+        go_on_waiting();
+        break;
     }
   }
 }
@@ -150,11 +190,12 @@ void SimulatedExecutor::complete(uint64_t token, core::Status status, core::Fenc
 }
 
 void SimulatedExecutor::completed(uint64_t token, const core::Status& status) {
-  if (!done_) return;  // the step has failed
+  if (failure_) return;
   if (!status) {
     for (Lane* lane : {&device_, &host_}) lane->stop();
     for (comm::Communicator* each : {&data_, &control_}) each->abort();
-    return finish(exec::named(token, status.error()));
+    failure_ = exec::named(token, status.error());
+    return done_ ? finish(*failure_) : go_on_waiting();
   }
   if (token == exec::kControlToken) workspace_.control_done();
   std::vector<Action> actions;

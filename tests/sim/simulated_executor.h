@@ -3,8 +3,8 @@
 //
 // The executor of one simulated rank: the real core (engine/exec/scheduler.h) and workspace (engine/exec/workspace.h),
 // pumped by events of a simulated world in place of the threads of exec::Executor. What differs: operations take the
-// time that a model says; backward is one call that does not return but tells when it is over; and there is neither a
-// memory budget nor a self-test.
+// time that a model says; backward and waits are calls that do not return but tell when they are over; what late
+// buckets have to do on the device is done beside forward; and there is neither a memory budget nor a self-test.
 #pragma once
 
 #include <cstdint>
@@ -47,24 +47,27 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   SimulatedExecutor(World& world, comm::Communicator& data, comm::Communicator& control,
                     const exec::GradientArenas& gradients, const ExecutorModel& model, ControlWord control_word);
 
-  // Between steps, as with exec::Executor.
+  // Between steps, as with exec::Executor; but nothing waits here, so that late buckets must have been drained.
   core::Status prepare(int32_t slot, const core::Strategy& strategy) override;
-  void drop(int32_t slot) override { drain(), workspace_.drop(slot); }
-  void run(int32_t slot) override { drain(), workspace_.run(slot); }
-  void commit(int32_t slot) override { drain(), workspace_.commit(slot); }
+  void drop(int32_t slot) override { settle(), workspace_.drop(slot); }
+  void run(int32_t slot) override { settle(), workspace_.run(slot); }
+  void commit(int32_t slot) override { settle(), workspace_.commit(slot); }
 
   // A whole backward pass, which takes `pace` times as long as the model says: tensors become ready in the table's
-  // order. `done` is told when the averages and the control word are there, or of the first error, after which the
-  // communicators are aborted and nothing more happens here.
+  // order. `done` is told when the averages that are due by then and the control word are there, or of the first error,
+  // after which the communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
   core::Result<bool> conclude(bool finite) override;
-  void drain();  // as exec::Executor: the next step does so
+  // As exec::Executor, once the step is concluded: told at once where nothing is under way, and of no two things at once.
+  void await(int32_t bucket, Done done);
+  void drain(Done done);
+  bool is_under_way() const { return !is_finished_; }
 
   core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
   const exec::StepTimes& times() const { return times_; }
   const core::Strategy& strategy() const override { return workspace_.program()->strategy; }
   exec::Values residual(exec::Which which = exec::Which::all) {
-    drain();
+    settle();
     return gradients_.read(*workspace_.program(), workspace_.residuals(), which);
   }
 
@@ -78,6 +81,8 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   void complete(uint64_t token, core::Status status, core::Fence) override;
   void completed(uint64_t token, const core::Status& status);
   void finish(core::Status status);
+  void settle();
+  void go_on_waiting();
 
   World& world_;
   comm::Communicator& data_;
@@ -94,6 +99,14 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   exec::Scheduler scheduler_;
   bool finite_ = true;         // as far as operations are done
   bool is_concluded_ = false;  // and not settled
+  bool is_finished_ = true;    // every bucket is done
+  std::vector<bool> is_late_done_;
+  std::optional<core::Error> failure_;
+  struct Wait {
+    int32_t bucket;  // -1: for all
+    Done done;
+  };
+  std::optional<Wait> wait_;
   Lane device_, host_;
   Done done_;
   double pace_ = 1;

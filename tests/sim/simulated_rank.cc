@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/simulated_rank.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -50,8 +51,45 @@ void SimulatedRank::begin_step() {
   began_ns_ = world_.now_ns();
   record_ = {.step = step(), .epoch = protocol_.epoch(), .strategy = executor_.strategy()};
   const double pace = 1 + options_.noise * (2 * rng_.uniform() - 1);
-  const auto forward_ns = static_cast<int64_t>(pace * static_cast<double>(options_.forward_ns));
-  world_.after(world_.work_ns(rank_, forward_ns), rank_, [this, pace] { begin_backward(pace); });
+  forward(gates(static_cast<int64_t>(pace * static_cast<double>(options_.forward_ns))), 0, 0, pace);
+}
+
+// The end of forward is the last one.
+std::vector<SimulatedRank::Gate> SimulatedRank::gates(int64_t forward_ns) const {
+  std::vector<Gate> gates;
+  const core::Strategy& strategy = executor_.strategy();
+  for (size_t b = 0; b < strategy.buckets.size() && executor_.is_under_way(); ++b) {
+    if (strategy.buckets[b].due != core::Due::forward) continue;
+    double read = 1;  // by forward's length
+    for (const core::Slice& slice : strategy.buckets[b].slices) {
+      const double read_us = options_.table.tensors[static_cast<size_t>(slice.tensor)].read_us;
+      read = std::min(read, options_.table.forward_us > 0 ? std::max(read_us, 0.0) / options_.table.forward_us : 0);
+    }
+    gates.push_back({static_cast<int64_t>(read * static_cast<double>(forward_ns)), static_cast<int32_t>(b)});
+  }
+  std::ranges::stable_sort(gates, {}, &Gate::at_ns);
+  gates.push_back({forward_ns, -1});
+  return gates;
+}
+
+void SimulatedRank::forward(std::vector<Gate> gates, size_t next, int64_t since_ns, double pace) {
+  const Gate gate = gates[next];
+  world_.after(world_.work_ns(rank_, gate.at_ns - since_ns), rank_, [this, gates = std::move(gates), next, gate, pace] {
+    if (gate.bucket < 0) return settle([this, pace] { begin_backward(pace); });
+    executor_.await(gate.bucket, [this, gates, next, gate, pace](const core::Status& status) {
+      if (!status) return fail(status.error());
+      forward(gates, next + 1, gate.at_ns, pace);
+    });
+  });
+}
+
+// Waits for late buckets, and tells what became of their step.
+void SimulatedRank::settle(World::Event then) {
+  executor_.drain([this, then = std::move(then)](const core::Status& status) {
+    if (!status) return fail(status.error());
+    if (StepRecord* of = std::exchange(unrecorded_, nullptr)) record(*of);
+    then();
+  });
 }
 
 void SimulatedRank::begin_backward(double pace) {
@@ -70,19 +108,23 @@ void SimulatedRank::finish_backward(const core::Status& status) {
   const auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) return name_those_who_differ(received.error());
   if (!received) return fail(received.error());
-  record(received.value());
-  carry_out(received.value().command);
+  report_ = received.value().report;
+  record_.finite = received.value().counts;
+  record_.command = received.value().command;
+  unrecorded_ = &record_;
+  const bool is_last = step() + 1 == options_.steps;
+  if (record_.command.kind == Command::Kind::keep && executor_.is_under_way() && !is_last) {
+    return carry_out(record_.command);
+  }
+  settle([this] { carry_out(record_.command); });
 }
 
-void SimulatedRank::record(const tuner::StepProtocol::Received& received) {
-  report_ = received.report;
-  record_.finite = received.counts;
-  record_.command = received.command;
+void SimulatedRank::record(StepRecord& record) {
   exec::Values average = gradients_.read(), after = executor_.residual();
-  record_.digest = digest_of(average, after);
-  world_.note(rank_, "settled", record_.digest);
+  record.digest = digest_of(average, after);
+  world_.note(rank_, "settled", record.digest);
   if (!options_.on_values) return;
-  options_.on_values({rank_, record_, std::move(given_), std::move(average), std::move(before_), std::move(after),
+  options_.on_values({rank_, record, std::move(given_), std::move(average), std::move(before_), std::move(after),
                       std::move(parked_before_), executor_.residual(exec::Which::parked)});
 }
 
@@ -127,6 +169,7 @@ void SimulatedRank::end_step() {
                       .compute_ms = record_.step_ms - times.encode_ms - times.decode_ms - times.wait_ms,
                       .comm_ms = times.comm_ms});
   steps_.push_back(std::move(record_));
+  if (unrecorded_ != nullptr) unrecorded_ = &steps_.back();
   ended_ns_ = world_.now_ns();
   if (!ended()) begin_step();
 }

@@ -4,7 +4,8 @@
 // One simulated rank of a training job: the step protocol of tuner/step_protocol.h, as a training job runs it, on
 // simulated time. Rank 0 has a leader besides (the real tuner, or a script), which is fed with the reports. What
 // differs from a session: there is no module, so gradients are given, the order of tensors is known from the start, and
-// no step waits.
+// no step waits. Forward stops for late buckets at the reads of the table's tensors; commands that change what is
+// prepared or in force wait for all of them.
 #pragma once
 
 #include <array>
@@ -82,11 +83,20 @@ class SimulatedRank final : private comm::CompletionSink {
   std::string exported() const;  // the strategy file of what is in force
 
  private:
+  // Where forward stops for a late bucket.
+  struct Gate {
+    int64_t at_ns;  // of forward
+    int32_t bucket;
+  };
+  std::vector<Gate> gates(int64_t forward_ns) const;
+
   // A step, one after the other.
   void begin_step();
+  void forward(std::vector<Gate> gates, size_t next, int64_t since_ns, double pace);
   void begin_backward(double pace);
   void finish_backward(const core::Status& status);
-  void record(const tuner::StepProtocol::Received& received);
+  void record(StepRecord& record);
+  void settle(World::Event then);
   void carry_out(const tuner::Command& command);
   void receive_strategy();
   void lead();
@@ -113,6 +123,7 @@ class SimulatedRank final : private comm::CompletionSink {
 
   // Of the step under way.
   StepRecord record_;
+  StepRecord* unrecorded_ = nullptr;  // of a step whose values are not all there yet
   exec::Values given_, before_, parked_before_;
   core::StepReport report_;
   int64_t began_ns_ = 0;

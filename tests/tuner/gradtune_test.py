@@ -34,7 +34,7 @@ class Replay(unittest.TestCase):
 
     def test_every_policy_covers_the_trace_and_auto_is_never_worse(self):
         ends = {}
-        for policy in ["auto", "espresso", "mergecomp", "baseline", "exhaustive"]:
+        for policy in ["auto", "espresso", "mergecomp", "wfbp", "mgwfbp", "bytescheduler", "usbyte", "baseline", "exhaustive"]:
             for network in [["--intra", "pcie", "--two-level"], ["--intra", "nvl", "--machines", "4"]]:
                 plan = self.replay("--policy", policy, "--compressor", "efsignsgd", *network)
                 self.assertEqual(set(plan), {"time_ms", "planning_ms", "error_bound", "buckets"})
@@ -91,6 +91,29 @@ class Replay(unittest.TestCase):
         flat = self.replay("--cost", cost, "--world-size", "64")
         self.assertTrue(all("@int" not in bucket["option"] for bucket in flat["buckets"]))
 
+    def test_with_a_forward_pass_buckets_are_in_the_order_sent_and_the_time_is_that_of_their_replay(self):
+        tensors = json.loads(self.trace.read_text(encoding="utf-8"))["tensors"]
+        ready = [tensor["ready_us"] for tensor in tensors]
+        after = [0.5 * at for at in ready]  # forward from the tensor's read on
+        for policy in ["auto", "usbyte", "bytescheduler", "wfbp", "mgwfbp", "baseline", "mergecomp", "espresso"]:
+            plan = self.replay("--cost", "linear:100:2.5", "--forward", "0.5", "--policy", policy)
+            self.assertEqual(list(plan), ["time_ms", "planning_ms", "buckets"])
+            is_late = policy in ["auto", "usbyte", "bytescheduler"]
+            now, end, slices = 0, 1.5 * ready[-1], []
+            for bucket in plan["buckets"]:
+                self.assertEqual(list(bucket), ["slices"])
+                now = max(now, *(ready[part["tensor"]] for part in bucket["slices"]), 0)
+                now += 100 + 2.5e-3 * sum(part["length"] for part in bucket["slices"])
+                for part in bucket["slices"]:
+                    end = max(end, now + (after[part["tensor"]] if is_late else after[-1]))
+                    slices.append((part["tensor"], part["offset"], part["length"]))
+            self.assertAlmostEqual(plan["time_ms"], end * 1e-3, 6)
+            begun = [0] * len(tensors)
+            for tensor, offset, length in sorted(slices):
+                self.assertEqual(offset, begun[tensor])
+                begun[tensor] += length
+            self.assertEqual(begun, [tensor["numel"] for tensor in tensors])
+
     def test_the_table_is_for_people(self):
         done = run("replay", self.trace)
         self.assertEqual(done.returncode, 0)
@@ -99,9 +122,14 @@ class Replay(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         for arguments, code, said in [
-            (["replay", self.trace, "--policy", "best"], 1, "known are auto, espresso, mergecomp, baseline, exhaustive"),
+            (["replay", self.trace, "--policy", "best"], 1, "known are auto, espresso, mergecomp, wfbp, mgwfbp, bytescheduler, usbyte, baseline, exhaustive"),
             (["replay", self.trace, "--compressor", "zip"], 1, "known are randomk, dgc, efsignsgd, onebit"),
             (["replay", self.trace.with_name("none.json")], 1, "none.json"),
+            (["replay", self.trace, "--cost", "linear:5"], 1, "linear:5 is not linear:A_US:B_NS"),
+            (["replay", self.trace, "--cost", "linear:5:-1"], 1, "linear:5:-1 is not linear:A_US:B_NS"),
+            (["replay", self.trace, "--cost", "linear:5:1x"], 1, "linear:5:1x is not linear:A_US:B_NS"),
+            (["replay", self.trace, "--forward", "-1"], 2, "--forward"),
+            (["replay", self.trace, "--forward", "1", "--policy", "exhaustive"], 1, "not with the next forward pass"),
             (["replay"], 2, "trace is required"),
             (["replay", self.trace, "--cost", self.trace.with_name("other")], 1, "other"),
             (["replay", self.trace, "--cost", self.trace], 1, "trace.json: cost: the key \"model\" is unknown"),

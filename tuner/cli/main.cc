@@ -35,13 +35,20 @@ int main(int argc, char** argv) {
   replay->add_option("trace", options.trace, "Trace file (JSON): tensors in backward order with ready times")
       ->required();
   replay->add_option("--policy", options.policy, "Who plans (default auto):" + planner_names());
-  replay->add_option("--cost", options.cost, "published (default, of Espresso's simulator), or a cost file (JSON)");
+  replay->add_option(
+      "--cost", options.cost,
+      "published (default, of Espresso's simulator); linear:A_US:B_NS, where a message of x elements takes "
+      "A us + B x ns on one channel and nothing is compressed; or a cost file (JSON)");
   replay->add_option("--compressor", options.published.compressor,
                      "Of the published model: randomk (default), dgc, efsignsgd, onebit");
   replay->add_option("--intra", options.published.intra, "Its link inside a machine: pcie (default), nvl");
   replay->add_option("--machines", options.published.machines, "default 8");
   replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8");
   replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
+  replay
+      ->add_option("--forward", options.forward,
+                   "The step goes on into the next forward pass: for each tensor this share of its time in backward")
+      ->check(CLI::Range(0.0, 1e3));
   CLI::Option* allowed = replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
                              ->check(CLI::IsMember({"exact", "half", "lossy"}));
   CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")

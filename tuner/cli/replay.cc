@@ -5,11 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/clock.h"
+#include "policies/cost/forward_pass.h"
+#include "policies/cost/linear_cost.h"
 #include "policies/cost/program_cost.h"
 #include "policies/cost/timeline.h"
 #include "policies/planner.h"
@@ -40,10 +44,35 @@ struct Replayed {
   }
 };
 
-std::string as_json(const Replayed& replayed) {
+nlohmann::ordered_json slices_of(const core::Bucket& bucket) {
+  nlohmann::ordered_json slices = nlohmann::ordered_json::array();
+  for (const core::Slice& slice : bucket.slices) {
+    slices.push_back({{"tensor", slice.tensor}, {"offset", slice.offset}, {"length", slice.length}});
+  }
+  return slices;
+}
+
+// With a forward pass: in the order in which they are sent.
+nlohmann::ordered_json sent_buckets(const core::Strategy& strategy) {
+  nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
+  std::vector<bool> is_sent(strategy.buckets.size());
+  for (const core::Issue& issue : strategy.order) {
+    const auto b = static_cast<size_t>(issue.bucket);
+    if (is_sent[b]) continue;
+    is_sent[b] = true;
+    buckets.push_back({{"slices", slices_of(strategy.buckets[b])}});
+  }
+  return buckets;
+}
+
+std::string as_json(const Replayed& replayed, const ReplayOptions& options) {
   nlohmann::ordered_json json;
   json["time_ms"] = replayed.planned.end_us * 1e-3;
   json["planning_ms"] = replayed.planning_ms;
+  if (options.forward) {
+    json["buckets"] = sent_buckets(replayed.planned.strategy);
+    return json.dump() + "\n";
+  }
   json["error_bound"] = replayed.planned.error_bound ? nlohmann::ordered_json(*replayed.planned.error_bound) : nullptr;
   json["buckets"] = nlohmann::ordered_json::array();
   for (const core::Bucket& bucket : replayed.planned.strategy.buckets) {
@@ -54,9 +83,7 @@ std::string as_json(const Replayed& replayed) {
       entry["option"] = core::to_string(bucket.option);
     }
     if (!std::all_of(bucket.slices.begin(), bucket.slices.end(), [&](const auto& s) { return replayed.is_whole(s); })) {
-      for (const core::Slice& slice : bucket.slices) {
-        entry["slices"].push_back({{"tensor", slice.tensor}, {"offset", slice.offset}, {"length", slice.length}});
-      }
+      entry["slices"] = slices_of(bucket);
     }
     json["buckets"].push_back(std::move(entry));
   }
@@ -71,6 +98,7 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
       static_cast<double>(replayed.table().numel()) * 1e-6, tensors.empty() ? 0 : tensors.back().ready_us * 1e-3);
   text += fmt::format("policy {}: {:.2f} ms in {} buckets", options.policy, replayed.planned.end_us * 1e-3,
                       strategy.buckets.size());
+  if (options.forward) text += fmt::format(", to the end of the next forward pass");
   if (replayed.planned.error_bound)
     text += fmt::format(", at most {:.2f} % above the best in order of readiness", *replayed.planned.error_bound * 100);
   text += fmt::format("; planned in {:.2f} ms\n", replayed.planning_ms);
@@ -102,6 +130,37 @@ core::Result<Modelled> published(const ReplayOptions& options, const core::Gradi
   auto model = policies::make_published_cost(options.published);
   if (!model) return model.error();
   return Modelled{std::move(model.value()), policies::published_knowledge(options.published, table)};
+}
+
+constexpr std::string_view kLinear = "linear:";
+
+// "linear:A_US:B_NS".
+core::Result<policies::LinearCost> parse_linear(const std::string& text) {
+  constexpr double kMost = 1e12;
+  std::array<double, 2> numbers{};
+  const char *at = text.data() + kLinear.size(), *const end = text.data() + text.size();
+  for (double& number : numbers) {
+    const auto [next, error] = std::from_chars(at, end, number);
+    const bool is_last = &number == &numbers.back();
+    if (error != std::errc() || !(number >= 0 && number <= kMost) ||
+        (is_last ? next != end : next == end || *next != ':')) {
+      return core::Error{core::Error::Code::invalid,
+                         fmt::format("--cost {} is not linear:A_US:B_NS, two numbers from 0 to {}", text, kMost)};
+    }
+    at = next + 1;
+  }
+  return policies::LinearCost{.message_us = numbers[0], .element_us = numbers[1] * 1e-3};
+}
+
+core::Result<Modelled> linear(const ReplayOptions& options, const core::GradientTable& table) {
+  const auto cost = parse_linear(options.cost);
+  if (!cost) return cost.error();
+  policies::Knowledge knowledge{.table = table,
+                                .ranks = {.size = 2},
+                                .fidelity = core::Fidelity::exact,
+                                .codecs = {{"none"}},
+                                .traits = compress::known_traits()};
+  return Modelled{policies::make_linear_cost(cost.value()), std::move(knowledge), policies::linear_table(cost.value())};
 }
 
 core::Result<Modelled> from_file(const ReplayOptions& options, const core::GradientTable& table) {
@@ -151,11 +210,15 @@ core::Result<double> timeline_us(const ReplayOptions& options, const policies::C
 core::Result<std::string> replay(const ReplayOptions& options) {
   const auto text = read_file(options.trace, kMostTraceBytes);
   if (!text) return text.error();
-  const auto trace = parse_trace(text.value());
+  auto trace = parse_trace(text.value());
   if (!trace) return core::Error{trace.error().code, options.trace + ": " + trace.error().message};
-  const core::GradientTable& table = trace.value().table;
-  auto modelled = options.cost == "published" ? published(options, table) : from_file(options, table);
+  core::GradientTable& table = trace.value().table;
+  if (options.forward) policies::assume_forward(table, *options.forward);
+  auto modelled = options.cost == "published"         ? published(options, table)
+                  : options.cost.starts_with(kLinear) ? linear(options, table)
+                                                      : from_file(options, table);
   if (!modelled) return modelled.error();
+  modelled.value().knowledge.forward_overlap = options.forward.has_value();
 
   const core::SteadyClock clock;
   const int64_t start_ns = clock.now_ns();
@@ -170,7 +233,7 @@ core::Result<std::string> replay(const ReplayOptions& options) {
     if (!us) return us.error();
     replayed.timeline_us = us.value();
   }
-  return options.json ? as_json(replayed) : as_table(replayed, options);
+  return options.json ? as_json(replayed, options) : as_table(replayed, options);
 }
 
 }  // namespace gradtune::tuner

@@ -70,10 +70,11 @@ class Parser {
 
   void read_header(const JsonValue& value) {
     in_.schema(value, at("schema"), kJournalSchema);
-    const JsonObject& header = in_.object(value, where_,
-                                          {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy",
-                                           "model", "network", "tuning", "collectives_at_once"},
-                                          {"ranks_per_node", "memory_budget", "idle_links", "cores"});
+    const JsonObject& header =
+        in_.object(value, where_,
+                   {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network",
+                    "tuning", "collectives_at_once"},
+                   {"ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -89,6 +90,7 @@ class Parser {
     if (has(header, "memory_budget")) {
       job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());
     }
+    if (has(header, "forward_overlap")) job.forward_overlap = flag(header, "forward_overlap");
     if (has(header, "idle_links")) job.machine.idle_links = read_idle_links(get(header, "idle_links"));
     if (has(header, "cores")) job.machine.cores = read_cores(get(header, "cores"));
     job.machine.cores.host = job.host_threads;

@@ -52,6 +52,7 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
+  if (job.forward_overlap) header["forward_overlap"] = true;
   const auto& [links, cores, collectives_at_once] = job.machine;
   header["collectives_at_once"] = collectives_at_once;
   if (cores.of_rank > 0) header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}};

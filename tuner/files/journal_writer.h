@@ -3,9 +3,10 @@
 //
 // The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided. From it a run can be
 // explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
-//   (first)   the header: the job, with "memory_budget" (bytes) if there is one, "idle_links" if links were probed
-//             (policies::IdleLink: "flat" over all ranks, "inter" between nodes, "intra" inside one), "cores"
-//             (policies::Cores) if they are known, and "collectives_at_once" (policies::Machine)
+//   (first)   the header: the job, with "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets
+//             may be due at the next forward pass, "idle_links" if links were probed (policies::IdleLink: "flat" over
+//             all ranks, "inter" between nodes, "intra" inside one), "cores" (policies::Cores) if they are known, and
+//             "collectives_at_once" (policies::Machine)
 //   table     the gradients (table_json.h); again with ready times once they were observed
 //   step      a report; with "excess" if a bucket was beyond its error budget
 //   decision  a Decision (decision.h)

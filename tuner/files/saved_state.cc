@@ -371,6 +371,7 @@ core::Status same_job(const Job& saved, const Job& now) {
   compare("compressors", names(saved.codecs), names(now.codecs));
   compare("host_threads", saved.host_threads, now.host_threads);
   compare("memory_budget", saved.memory_bytes, now.memory_bytes);
+  compare("forward_overlap", saved.forward_overlap, now.forward_overlap);
   compare("policy", saved.policy, now.policy);
   compare("seed", saved.tuning.seed, now.tuning.seed);
   compare("tuning_budget", saved.tuning.budget_steps, now.tuning.budget_steps);

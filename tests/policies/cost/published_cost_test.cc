@@ -137,7 +137,8 @@ TEST(PublishedCost, NamesWhatIsAllowed) {
 TEST(Planner, NamesWhatIsAllowed) {
   const auto model = std::move(make_published_cost({})).value();
   EXPECT_EQ(plan("best", {*model, published_knowledge({}, {})}).error().message,
-            "policy \"best\" is unknown; known are auto, espresso, mergecomp, baseline, exhaustive");
+            "policy \"best\" is unknown; known are auto, espresso, mergecomp, wfbp, mgwfbp, bytescheduler, usbyte, "
+            "baseline, exhaustive");
 }
 
 TEST(Planner, PiecesAreCutAndMergedTensors) {

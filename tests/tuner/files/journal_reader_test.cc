@@ -128,6 +128,9 @@ TEST(JournalFile, GivesBackTheMemoryBudget) {
   little.memory_bytes = 1'000'000;
   const std::string text = journal_header(little, "") + "\n" + journal_line(job().table) + "\n";
   EXPECT_EQ(parse_journal(text).value().job.memory_bytes, little.memory_bytes);
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("forward_overlap")));
+  little.forward_overlap = true;
+  EXPECT_TRUE(parse_journal(journal_header(little, "") + text.substr(text.find('\n'))).value().job.forward_overlap);
   little.memory_bytes = INT64_MAX;
   EXPECT_THAT(journal_header(little, ""), ::testing::Not(HasSubstr("memory_budget"))) << "where there is none";
 }

@@ -180,6 +180,7 @@ TEST(SavedState, AnotherJobIsNamed) {
   EXPECT_EQ(error([](Job& now) { now.fidelity = core::Fidelity::half; }), "fidelity was lossy, now it is half");
   EXPECT_EQ(error([](Job& now) { now.codecs.pop_back(); }), "compressors was none,topk:0.02, now it is none");
   EXPECT_EQ(error([](Job& now) { now.host_threads = 3; }), "host_threads was 1, now it is 3");
+  EXPECT_EQ(error([](Job& now) { now.forward_overlap = true; }), "forward_overlap was false, now it is true");
   EXPECT_EQ(error([](Job& now) { now.memory_bytes = 5; }), "memory_budget was 9223372036854775807, now it is 5");
   EXPECT_EQ(error([](Job& now) { now.policy = "fixed"; }), "policy was mergecomp, now it is fixed");
   EXPECT_EQ(error([](Job& now) { now.tuning.seed = 8; }), "seed was 7, now it is 8");
