@@ -120,7 +120,10 @@ Sent with_option(Sent sent, const core::Option& option, const PlannedJob& job) {
   for (core::Bucket& bucket : sent) {
     const bool is_fp32 = core::dtype_of(bucket, job.knowledge.table) == core::DType::f32;
     bucket.option = is_fp32 ? option : core::plain_all_reduce();
-    if (!job.knowledge.forward_overlap || !can_be_late(bucket.option)) bucket.due = core::Due::backward;
+    const bool is_read = std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
+      return job.knowledge.table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
+    });
+    if (!job.knowledge.forward_overlap || !is_read || !can_be_late(bucket.option)) bucket.due = core::Due::backward;
   }
   return sent;
 }
@@ -166,7 +169,9 @@ Planned plan_baseline(const PlannedJob& job) {
 // One channel that the option's messages take, as published schedulers see it: a line through the least and the largest
 // message.
 ScheduledJob scheduled(const PlannedJob& job, size_t option) {
-  const auto link_us = [&](int64_t numel) { return job.model.work(option, numel)[kLink]; };
+  const auto& tensors = job.knowledge.table.tensors;
+  const core::DType dtype = tensors.empty() ? core::DType::f32 : tensors[0].dtype;
+  const auto link_us = [&](int64_t numel) { return job.model.work(option, numel, dtype)[kLink]; };
   const int64_t most = std::max<int64_t>(job.knowledge.table.numel(), 2);
   const double element_us = (link_us(most) - link_us(1)) / static_cast<double>(most - 1);
   return {.table = job.knowledge.table,
@@ -240,11 +245,10 @@ Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
   return best;
 }
 
+// Of those that say something for steps that end with backward: where all is due then, blocks only cost latency.
 Planned best_of_others(const PlannedJob& job) {
   Planned best = plan_mergecomp(job);
-  for (Planned (*other)(const PlannedJob&) : {plan_espresso, plan_merged, plan_partitioned, plan_gap_blocks}) {
-    improve(best, other(job).strategy, job);
-  }
+  for (Planned (*other)(const PlannedJob&) : {plan_espresso, plan_merged}) improve(best, other(job).strategy, job);
   return best;
 }
 

@@ -23,8 +23,8 @@ struct ForwardPass {
 };
 ForwardPass forward_pass(const core::GradientTable& table);
 
-// Whether a bucket of that option may be due at the next forward pass. Before any update all ranks know whether the step
-// was finite, which they learn from the first encodes; what a program encodes again could still overflow.
+// Whether a bucket of that option may be due at the next forward pass. Before any update all ranks know whether the
+// step was finite, which they learn from the first encodes; what a program encodes again could still overflow.
 bool can_be_late(const core::Option& option);
 
 // Read times of a job that was recorded without: forward takes `share` of backward's time for each tensor, and reads

@@ -210,7 +210,10 @@ class Filling {
   // backward they are at most `most_us` of it long.
   Filling(const Job& job, int32_t option, double least_us, double most_us)
       : job_(job), option_(option), least_us_(least_us), most_us_(most_us) {
-    const auto link_us = [&](int64_t numel) { return job.model().work(static_cast<size_t>(option), numel)[kLink]; };
+    const core::DType dtype = job.lines()[0].dtype;
+    const auto link_us = [&](int64_t numel) {
+      return job.model().work(static_cast<size_t>(option), numel, dtype)[kLink];
+    };
     const int64_t most = std::max<int64_t>(job.table().numel(), 2);
     element_us_ = std::max((link_us(most) - link_us(1)) / static_cast<double>(most - 1), 1e-12);
     message_us_ = std::max(link_us(1) - element_us_, 0.0);
@@ -607,6 +610,20 @@ Messages apart(const Job& job) {
   return messages;
 }
 
+// The options that plans are made of to begin with: those that take an eighth of the gradient least.
+std::vector<size_t> promising(const CostModel& model, int64_t numel, core::DType dtype) {
+  constexpr size_t kMost = 4;
+  std::vector<std::pair<double, size_t>> ranked;
+  for (size_t o = 0; o < model.options().size(); ++o) {
+    const Work work = model.work(o, std::max<int64_t>(numel / 8, 1), dtype);
+    ranked.emplace_back(std::accumulate(work.begin(), work.end(), 0.0), o);
+  }
+  std::ranges::sort(ranked);
+  std::vector<size_t> options;
+  for (size_t i = 0; i < std::min(ranked.size(), kMost); ++i) options.push_back(ranked[i].second);
+  return options;
+}
+
 core::Bucket bucket_of(const Message& message, const Job& job) {
   core::Bucket bucket{.slices = {}, .option = job.model().options()[static_cast<size_t>(message.option)]};
   const Line& line = job.lines()[message.line];
@@ -635,14 +652,14 @@ Sent search_overlap(const CostModel& model, const core::GradientTable& table, st
     if (auto messages = messages_of(start, job)) add(std::move(*messages));
   }
   add(apart(job));
-  for (size_t o = 0; o < model.options().size(); ++o) {
-    const double latency_us = model.work(o, 1)[kLink], all_us = model.work(o, table.numel())[kLink];
+  const core::DType dtype = job.lines()[0].dtype;
+  for (const size_t o : promising(model, table.numel(), dtype)) {
+    const double latency_us = model.work(o, 1, dtype)[kLink];
+    const double floor_us = model.work(o, table.numel(), dtype)[kLink] / 100;
     for (const double least : {0.0, 0.5, 1.0, 2.0, 4.0, 8.0}) {
       for (const double most : {1.0, 4.0, 16.0, kInfinity}) {
-        const double floor_us = all_us / 100;
-        add(Filling(job, static_cast<int32_t>(o), std::max(least * latency_us, floor_us),
-                    std::max(most * latency_us, floor_us))
-                .run());
+        const double least_us = std::max(least * latency_us, floor_us), most_us = std::max(most * latency_us, floor_us);
+        add(Filling(job, static_cast<int32_t>(o), least_us, most_us).run());
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <set>
 
+#include "policies/cost/forward_pass.h"
 #include "policies/cost/program_cost.h"
 #include "policies/planner.h"
 #include "policies/space/admission.h"
@@ -167,6 +168,41 @@ TEST(ModelPolicy, EspressoReachesItsPlan) {
       }
     }
   }
+}
+
+// VGG16 on a link that is busy for longer than the ranks compute.
+TimelineJob forward_job(bool forward_overlap) {
+  core::GradientTable table = testing::read_trace("vgg16");
+  assume_forward(table, 0.5);
+  TimelineJob job{.knowledge = testing::knowledge_of(table, 4, Fidelity::exact)};
+  job.knowledge.forward_overlap = forward_overlap;
+  job.truth = testing::made_up_cost(4, 3'000, job.knowledge.codecs);
+  for (CollectiveRate& rate : job.truth.collectives) rate.message_us = 5;  // nothing is merged by usbyte
+  return job;
+}
+
+bool has_late(const core::Strategy& strategy) {
+  return std::ranges::any_of(strategy.buckets, [](const auto& bucket) { return bucket.due == core::Due::forward; });
+}
+
+TEST(ModelPolicy, LateBucketsAreProposedWhereTheJobAllowsThemAndPay) {
+  for (const char* name : {"auto", "usbyte"}) {
+    const Ended without = run(forward_job(false), name, 3), with = run(forward_job(true), name, 3);
+    for (const auto& round : without.rounds) {
+      for (const Candidate& candidate : round) EXPECT_FALSE(has_late(candidate.strategy)) << candidate.label;
+    }
+    EXPECT_TRUE(std::ranges::any_of(with.rounds.at(0), [](const Candidate& c) { return has_late(c.strategy); }))
+        << name;
+    if (std::string_view(name) != "auto") continue;
+    ASSERT_FALSE(with.finalists.empty());
+    EXPECT_TRUE(has_late(with.finalists[0].strategy)) << with.finalists[0].label;
+    EXPECT_THAT(with.finalists[0].label, ::testing::EndsWith(" late"));
+    EXPECT_LT(with.ms, 0.95 * without.ms);
+  }
+}
+
+TEST(ModelPolicy, AutoIsNoWorseThanUsbyte) {
+  EXPECT_LE(run(forward_job(true), "auto", 3).ms, 1.01 * run(forward_job(true), "usbyte", 3).ms);
 }
 
 TEST(ModelPolicy, WithoutTimingsAutoIsMergecomp) {

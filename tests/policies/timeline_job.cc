@@ -67,7 +67,7 @@ Knowledge TimelineJob::observed(double noise, core::Rng& rng) const {
   for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
     for (int step = 0; step < 3; ++step) observed.timed.push_back(timed(baseline.strategy, noise, rng));
   }
-  observed.compute_ms = rest_ms + ready_times_us(knowledge.table).back() * 1e-3;
+  observed.compute_ms = rest_ms + (ready_times_us(knowledge.table).back() + knowledge.table.forward_us) * 1e-3;
   observed.baseline_ms = baseline_ms() * (1 + noise / 2 * rng.normal());
   return observed;
 }

@@ -58,7 +58,7 @@ class SimulatedExecutor final : public exec::StrategyRunner, private comm::Compl
   // after which the communicators are aborted and nothing more happens here.
   void backward(double pace, Done done);
   core::Result<bool> conclude(bool finite) override;
-  // As exec::Executor, once the step is concluded: told at once where nothing is under way, and of no two things at once.
+  // As exec::Executor, once the step is concluded: told at once where nothing is under way. One wait at a time.
   void await(int32_t bucket, Done done);
   void drain(Done done);
   bool is_under_way() const { return !is_finished_; }

@@ -12,6 +12,7 @@
 
 #include "engine/core/rng.h"
 #include "engine/exec/program.h"
+#include "policies/cost/forward_pass.h"
 #include "policies/policy.h"
 #include "policies/space/baseline.h"
 #include "tests/policies/jobs.h"
@@ -163,6 +164,13 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(status.ok()) << candidate.label << ": " << status.error().message;
     const auto first_small = static_cast<int32_t>(job.table.first_small());
     for (const core::Bucket& bucket : candidate.strategy.buckets) {
+      EXPECT_TRUE(bucket.due == core::Due::backward ||
+                  (job.forward_overlap &&
+                   std::ranges::all_of(bucket.slices,
+                                       [&](const core::Slice& slice) {
+                                         return job.table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
+                                       })))
+          << candidate.label << ": a bucket is late that may not be";
       EXPECT_TRUE(core::needed_fidelity(bucket.option, job.traits) < Fidelity::lossy ||
                   std::ranges::all_of(bucket.slices, [&](const auto& slice) { return slice.tensor < first_small; }))
           << candidate.label << ": small tensors are sent with loss";
@@ -234,6 +242,21 @@ TEST_P(PolicyConformance, ProposalsAreSoundWhateverOperationsTook) {
             expect_sound(job, run(*make(job), job, all_times().at(times)(), timing));
           }
         }
+      }
+    }
+  }
+}
+
+TEST_P(PolicyConformance, ProposalsAreSoundForStepsThatGoOnIntoTheNextForwardPass) {
+  for (const auto& [name, table] : tables()) {
+    for (const bool forward_overlap : {false, true}) {
+      for (const bool all_are_read : {false, true}) {
+        SCOPED_TRACE(name);
+        Knowledge job = knowledge(table, 2, Fidelity::lossy, 1);
+        assume_forward(job.table, 0.5);
+        for (size_t t = 0; t < job.table.tensors.size() && !all_are_read; t += 3) job.table.tensors[t].read_us = -1;
+        job.forward_overlap = forward_overlap;
+        expect_sound(job, run(*make(job), job, all_times().at("random")(), Timing::all));
       }
     }
   }

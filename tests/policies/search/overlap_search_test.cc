@@ -97,7 +97,7 @@ core::GradientTable small_table(core::Rng& rng, int tensors) {
 }
 
 double searched_us(const CostModel& model, const core::GradientTable& table) {
-  const core::Strategy strategy = strategy_in_order(search_overlap(model, table, {}, {.most_work = 100'000}));
+  const core::Strategy strategy = strategy_in_order(search_overlap(model, table, {}));
   const core::Status status = core::validate(strategy, table);
   EXPECT_TRUE(status.ok()) << status.error().message;
   return forward_end_us(model, table, strategy);
@@ -131,8 +131,8 @@ TEST(OverlapSearch, IsWithinAPercentOfTheBestOfSmallJobs) {
   std::printf("of %d jobs: %.4f of brute force's best on average, at most %.4f\n", kJobs, std::exp(sum / kJobs), worst);
 }
 
-// In every row at most 0.5 % above the best of the published schedules; and where latency is high and bandwidth short, at
-// least half of the way from there to what no plan can beat.
+// In every row at most 0.5 % above the best of the published schedules; and where latency is high and bandwidth short,
+// at least half of the way from there to what no plan can beat.
 TEST(OverlapSearch, BeatsPublishedSchedules) {
   for (const testing::PublishedForward& row : testing::kPublishedForward) {
     SCOPED_TRACE(row.name());
