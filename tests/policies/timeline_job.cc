@@ -67,7 +67,9 @@ Knowledge TimelineJob::observed(double noise, core::Rng& rng) const {
   for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
     for (int step = 0; step < 3; ++step) observed.timed.push_back(timed(baseline.strategy, noise, rng));
   }
-  observed.compute_ms = rest_ms + (ready_times_us(knowledge.table).back() + knowledge.table.forward_us) * 1e-3;
+  const core::GradientTable& table = knowledge.table;
+  const double updates_us = static_cast<double>(table.numel()) * table.update_element_us;
+  observed.compute_ms = rest_ms + (ready_times_us(table).back() + updates_us + table.forward_us) * 1e-3;
   observed.baseline_ms = baseline_ms() * (1 + noise / 2 * rng.normal());
   return observed;
 }
