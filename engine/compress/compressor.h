@@ -63,6 +63,7 @@ struct Work {
   std::span<const core::Matrix> matrices = {};  // among the elements, for compressors that need them
   Random random = {};                           // used by random compressors only, and so is
   int64_t first_element = 0;                    // the position of the first element in the whole gradient
+  int64_t row = 0;  // elements that are zero or not together: the range is whole rows of so many; 0: not known
   int round = 0;
   // Aligned to 16 bytes, as is all memory here but that of floats.
   std::byte* round_memory = nullptr;  // round_bytes, from the first encode of a step to its last decode
@@ -106,6 +107,8 @@ struct Decode {
   Verdict* verdict = nullptr;  // never null
 };
 
+class RowCodec;  // rows.h
+
 class Compressor {
  public:
   virtual ~Compressor() = default;
@@ -145,6 +148,9 @@ class Compressor {
   virtual void decode_all(std::span<const Decode> jobs, Queue& queue) const {
     for (const Decode& job : jobs) decode(job, queue);
   }
+
+  // How it makes payloads of lists of rows; null where it does not.
+  virtual const RowCodec* rows() const { return nullptr; }
 
   // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field:
   // "payload 2 of 4: count is 0x9, not 0x5". On the host, with all memory of the job there; its round and state memory

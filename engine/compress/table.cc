@@ -38,14 +38,17 @@ CompressorRow int2packed();  // int_packed.cc
 CompressorRow powersgd();    // powersgd.cc
 CompressorRow randk();       // randk.cc
 CompressorRow thc();         // thc.cc
+CompressorRow rows();        // sparse.cc, and so are those that follow
+CompressorRow coo();
+CompressorRow blocks();
 
 std::span<const CompressorRow> compressor_table() {
-  static const std::array rows{
-      none(),      packed(),  bf16(),       bf16packed(), fp16(),       topk(),       threshk(), dgc(),
-      efsignsgd(), onebit(),  signsgd(),    signum(),     int8(),       int6(),       int5(),    int4(),
-      int3(),      int2(),    int8packed(), int4packed(), int3packed(), int2packed(), int8s(),   fp8e4m3(),
-      fp8e5m2(),   natural(), qsgd(),       terngrad(),   randk(),      powersgd(),   thc()};
-  return rows;
+  static const std::array table{
+      none(),       packed(),     bf16(),       bf16packed(), fp16(),  topk(),    threshk(), dgc(),     efsignsgd(),
+      onebit(),     signsgd(),    signum(),     int8(),       int6(),  int5(),    int4(),    int3(),    int2(),
+      int8packed(), int4packed(), int3packed(), int2packed(), int8s(), fp8e4m3(), fp8e5m2(), natural(), qsgd(),
+      terngrad(),   randk(),      powersgd(),   thc(),        rows(),  coo(),     blocks()};
+  return table;
 }
 
 core::TraitsTable known_traits() {

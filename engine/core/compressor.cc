@@ -67,6 +67,9 @@ int most_ranks(const CompressorTraits& traits, const CompressorSpec& spec) {
 }
 
 int64_t usual_bytes(const CompressorTraits& traits, const CompressorSpec& spec, const Extent& extent) {
+  if (traits.sparse_bytes != nullptr) {
+    return traits.sparse_bytes(spec, extent.numel, extent.content.row, extent.content.of_one);
+  }
   return static_cast<int64_t>(traits.usual_use * static_cast<double>(payload_bytes(traits, spec, extent)));
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 
 namespace gradtune::core {
@@ -53,12 +54,14 @@ struct Matrix {
 // Elements that are encoded as one: how many there are, and the matrices among them, ascending. What is in no matrix
 // counts as vectors.
 struct Extent {
-  // Of vectors alone where nothing is said of matrices.
-  Extent(int64_t elements = 0, std::span<const Matrix> among = {})  // NOLINT(google-explicit-constructor)
-      : numel(elements), matrices(among) {}
+  // Of vectors alone where nothing is said of matrices, and dense.
+  Extent(int64_t elements = 0, std::span<const Matrix> among = {},
+         const Content& what = {})  // NOLINT(google-explicit-constructor)
+      : numel(elements), matrices(among), content(what) {}
 
   int64_t numel;
   std::span<const Matrix> matrices;
+  Content content;
 };
 
 // Those among the elements [begin, begin + length), with what they have of whole rows there; positions count from
@@ -98,6 +101,7 @@ struct CompressorTraits {
   // Encodes, collectives and decodes that it takes. What several rounds send is summable.
   int rounds = 1;
   bool needs_matrices = false;  // treats matrices as such, and is told of them
+  bool takes_rows = false;      // leaves out zeros; also makes payloads of lists of a matrix' rows
 
   // Bytes of the payload of a round: fixed by spec, extent and round, never by the data.
   int64_t (*payload_bytes)(const CompressorSpec& spec, const Extent& extent, int round);
@@ -106,6 +110,8 @@ struct CompressorTraits {
   // than it has, whatever it says. Encoders leave the rest as it is, and exchanges leave it out. Null: all are.
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
   double usual_use = 1;  // the share of payload_bytes that is used of gradients, until it was measured
+  // Of those that take rows: bytes used of so many elements in rows of `row`, of which that share is there.
+  int64_t (*sparse_bytes)(const CompressorSpec& spec, int64_t numel, int64_t row, double share) = nullptr;
 
   // A NaN or Inf of an element is in the payload and in sums of payloads what it is in sums of numbers, and no other
   // element is any different for it. So a bucket can be left as it is where its gradient is not finite.

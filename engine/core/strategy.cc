@@ -131,6 +131,12 @@ std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table
   return matrices;
 }
 
+Content content_of(const Bucket& bucket, const GradientTable& table) {
+  const Slice& slice = bucket.slices.front();
+  const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
+  return bucket.slices.size() == 1 && slice.length == tensor.numel ? tensor.content : Content();
+}
+
 uint64_t hash(const Strategy& strategy) {
   Hasher hasher;
   hasher.add(strategy.buckets.size());

@@ -70,6 +70,9 @@ DType dtype_of(const Bucket& bucket, const GradientTable& table);
 // whole rows in it.
 std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table);
 
+// What is zero of a bucket: of one that is a tensor, as far as it was measured; of others nothing.
+Content content_of(const Bucket& bucket, const GradientTable& table);
+
 uint64_t hash(const Strategy& strategy);
 
 // The least fidelity that admits all of the strategy's compressors, which are all among the known ones.

@@ -357,7 +357,9 @@ uint16_t reference_random(const compress::Random& random, uint64_t element) {
 Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job) {
   const float scale = job.scale;
   const auto block = static_cast<size_t>(spec.parameter);
-  if (spec.name == "none" || spec.name == "packed") return each_rounded(p, scale, [](double value) { return value; });
+  for (const char* exact : {"none", "packed", "rows", "coo", "blocks"}) {
+    if (spec.name == exact) return each_rounded(p, scale, [](double value) { return value; });
+  }
   if (spec.name == "bf16" || spec.name == "bf16packed") return each_rounded(p, scale, round_to_bf16);
   if (spec.name == "fp16") return each_rounded(p, scale, round_to_fp16);
   // Without state nothing is carried from step to step.

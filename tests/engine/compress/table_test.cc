@@ -36,12 +36,13 @@ TEST(Table, what_each_fidelity_uses_without_being_asked) {
   using Family = core::OptimizerFamily;
   using testing::ElementsAre;
   for (const Family family : {Family::sgd, Family::adaptive}) {
-    EXPECT_THAT(list(Fidelity::exact, family), ElementsAre("none", "packed"));
-    EXPECT_THAT(list(Fidelity::half, family), ElementsAre("none", "packed", "bf16", "bf16packed"));
+    EXPECT_THAT(list(Fidelity::exact, family), ElementsAre("none", "packed", "rows"));
+    EXPECT_THAT(list(Fidelity::half, family), ElementsAre("none", "packed", "bf16", "bf16packed", "rows"));
   }
-  EXPECT_THAT(list(Fidelity::lossy, Family::adaptive), ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256"));
+  EXPECT_THAT(list(Fidelity::lossy, Family::adaptive),
+              ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "rows"));
   EXPECT_THAT(list(Fidelity::lossy, Family::sgd),
-              ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "terngrad:256", "powersgd:4"));
+              ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "terngrad:256", "powersgd:4", "rows"));
 }
 
 TEST(Table, defaults_are_allowed_and_survive_printing) {
@@ -64,7 +65,7 @@ TEST(Table, search_ranges_are_allowed_and_have_the_default) {
     EXPECT_EQ(specs.size() > 1, !traits.parameter_name.empty() && traits.name != "signum") << traits.name;
     for (const CompressorSpec& spec : specs) EXPECT_EQ(error_of(spec), "");
     for (size_t i = 1; i < specs.size(); ++i) {
-      if (traits.name == "thc") continue;  // a byte, whatever it is made of
+      if (traits.name == "thc" || traits.takes_rows) continue;  // a byte, whatever it is made of
       EXPECT_LT(core::payload_bytes(traits, specs[i], extent), core::payload_bytes(traits, specs[i - 1], extent));
     }
   }
@@ -76,7 +77,7 @@ TEST(Table, unknown_names_are_errors_that_list_the_known_ones) {
       "compressor \"gzip\" is unknown; known are none, packed, bf16, bf16packed, fp16, topk, threshk, dgc, efsignsgd, "
       "onebit, signsgd, signum, int8, int6, int5, int4, int3, int2, int8packed, int4packed, int3packed, int2packed, "
       "int8s, fp8e4m3, fp8e5m2, natural, qsgd, terngrad, "
-      "randk, powersgd, thc");
+      "randk, powersgd, thc, rows, coo, blocks");
 }
 
 TEST(Table, parameters_out_of_range_are_errors_that_say_what_is_allowed) {

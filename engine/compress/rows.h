@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lists of rows: gradients of which few rows are other than zero, and how they become payloads without being laid out
+// in full. A list holds rows of a range of a matrix, each at most once, at ascending places; which row of the matrix a
+// place stands for is core::RowOrder's business. What is in no list is zero.
+//
+// A compressor that knows lists (Compressor::rows) makes the same payload of a list as of the gradient that the list
+// stands for, with Work::row = width. Sums begin with +0 and take payloads in the order given, so they are those of
+// dense gradients bit for bit, but that a sum of nothing but negative zeros is +0. What is done and allocated grows with
+// the rows that are listed, not with the matrix.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "engine/core/row_order.h"
+
+namespace gradtune::compress {
+
+struct Rows {
+  int64_t first = 0, rows = 0;        // the range's first place, and how many it has
+  int64_t width = 1;                  // elements of a row
+  std::span<const uint32_t> at = {};  // ascending places within the range
+  const float* values = nullptr;      // at.size() x width
+};
+
+// Room for a list: `most` rows of `width` elements. Memory that no list has used is never touched.
+struct RowBuffer {
+  uint32_t* at = nullptr;
+  float* values = nullptr;
+  int64_t most = 0;
+  int64_t count = 0;  // listed
+};
+
+struct EncodeRows {
+  Rows rows;
+  float scale = 1;
+  std::span<std::byte> payload;  // payload_bytes of rows x width elements
+  Verdict* verdict = nullptr;    // never null
+};
+
+struct DecodeRows {
+  std::span<const std::span<const std::byte>> payloads;  // of one range, at least one
+  int64_t first = 0, rows = 0, width = 1;                // of the range
+  RowBuffer* out = nullptr;                              // the sum is appended: the range is behind what is listed
+  Verdict* verdict = nullptr;                            // never null
+};
+
+class RowCodec {
+ public:
+  // As those of Compressor, on the host; both complete when they return.
+  virtual void encode_rows(const EncodeRows& job, HostQueue& queue) const = 0;
+  virtual void decode_rows(const DecodeRows& job, HostQueue& queue) const = 0;
+
+  // What is wrong with the payload at that position, which a decode of that job rejected.
+  virtual core::Error defect_of_rows(const DecodeRows& job, size_t position) const = 0;
+
+ protected:
+  ~RowCodec() = default;
+};
+
+// Memory that lists are sorted in. It grows to what was needed most, and is kept.
+struct RowScratch {
+  std::vector<uint64_t> keys, sorted;
+};
+
+// Rows as a backward pass leaves them: row numbers in any order, repeated ones are to be added up.
+struct CooRows {
+  std::span<const int64_t> rows;  // numbers of the matrix' rows
+  const float* values = nullptr;  // rows.size() x width
+};
+
+// Lists them at their places; repeated rows are added in the order given. An error names a number that is no row's.
+core::Status collect_rows(const CooRows& from, int64_t width, const core::RowOrder& order, RowBuffer& to,
+                          RowScratch& scratch);
+
+// Lists the rows of a matrix that have a bit that is not zero.
+void collect_dense(const float* matrix, int64_t width, const core::RowOrder& order, RowBuffer& to, RowScratch& scratch);
+
+// The list's row numbers, ascending, each with its position in the list: number << 32 | position, in scratch.keys. Of
+// matrices of up to 2^32 rows.
+std::span<const uint64_t> by_row_number(const RowBuffer& list, const core::RowOrder& order, RowScratch& scratch);
+
+// Writes the rows into a matrix, whose other elements are left alone.
+void spread(const RowBuffer& list, int64_t width, const core::RowOrder& order, float* matrix);
+
+}  // namespace gradtune::compress
