@@ -125,7 +125,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     position_of_[p] = static_cast<int32_t>(p);
     registered_[parameters_[p].tensor.unsafeGetTensorImpl()] = p;
   }
-  allocate();
+  allocate(/*touches=*/false);
 }
 
 Gradients::~Gradients() { end(); }
@@ -138,14 +138,18 @@ void Gradients::end() {
   }
 }
 
-void Gradients::allocate() {
+// `touches`: page faults belong here, and not into a step; but where gradients come as rows there may be none.
+void Gradients::allocate(bool touches) {
   layout_ = core::lay_arenas(table_);
   arenas_.clear();
   for (const core::ArenaInfo& arena : layout_.arenas) {
     const int64_t bytes = arena.numel * bytes_per_element(arena.dtype);
-    arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::zeros(bytes)));
+    arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::untouched_zeros(bytes)));
   }
-  for (size_t p = 0; p < parameters_.size(); ++p) lay_slot(p);
+  for (size_t p = 0; p < parameters_.size(); ++p) {
+    lay_slot(p);
+    if (touches && table_.tensors[p].content == core::Content()) parameters_[p].slot.zero_();
+  }
 }
 
 void Gradients::lay_slot(size_t p) {
@@ -191,11 +195,11 @@ void Gradients::lay(const std::vector<int32_t>& order) {
     table_.tensors.push_back(old_table.tensors[old]);
   }
   for (int32_t& position : position_of_) position = new_position[static_cast<size_t>(position)];
-  allocate();
+  allocate(/*touches=*/true);
   for (size_t p = 0; p < order.size(); ++p) {
     Parameter& parameter = parameters_[p];
     torch::Tensor& gradient = gradient_of(parameter);
-    if (gradient.defined() && gradient.data_ptr() == old_parameters[static_cast<size_t>(order[p])].slot.data_ptr()) {
+    if (gradient.defined() && !gradient.is_sparse() && gradient.data_ptr() == old_parameters[static_cast<size_t>(order[p])].slot.data_ptr()) {
       parameter.slot.copy_(gradient);
       gradient = parameter.slot;
     }
@@ -233,49 +237,120 @@ core::Status Gradients::check_hooked() const {
   return {};
 }
 
-bool Gradients::adopt(int32_t position) {
-  keep_slot(static_cast<size_t>(position));
+// Into its slot, where it is elsewhere.
+void Gradients::adopt(int32_t position) {
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
+  if (gradient.data_ptr() == parameter.slot.data_ptr()) return;
   const torch::NoGradGuard no_grad;
-  if (!gradient.defined()) {
-    parameter.slot.zero_();
-    gradient = parameter.slot;
-    return false;
-  }
-  if (gradient.is_sparse()) {
-    warnings_.once(Warnings::Kind::sparse_gradient,
-                   "the gradient of " + table_.tensors[static_cast<size_t>(position)].name +
-                       " is sparse; it is made dense, and all of it travels and reaches the optimizer");
-    parameter.slot.zero_();
-    parameter.slot.add_(gradient);
-  } else if (gradient.data_ptr() != parameter.slot.data_ptr() || !gradient.device().is_cpu()) {
-    if (gradient.scalar_type() != parameter.tensor.scalar_type() || !gradient.device().is_cpu()) {
-      refuse("the gradient of " + table_.tensors[static_cast<size_t>(position)].name + " is " +
-             std::string(torch::toString(gradient.scalar_type())) + " on " + gradient.device().str() +
-             ", its parameter is " + std::string(torch::toString(parameter.tensor.scalar_type())) + " on the CPU");
-    }
-    parameter.slot.copy_(gradient);
-  } else {
-    return true;
-  }
+  parameter.slot.copy_(gradient);
   gradient = parameter.slot;
+}
+
+// Rows where the gradient's first dimension alone is sparse, and its slot has rows one behind the other.
+bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
+                           Brought& brought) {
+  const auto& slot = parameter.slot;
+  brought.use = Use::rows;
+  if (gradient.sparse_dim() != 1 || slot.dim() < 2 || !slot.is_contiguous()) {
+    const torch::Tensor& dense = kept_.emplace_back(torch::zeros_like(slot).add_(gradient));
+    brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(dense.const_data_ptr()));
+    return dense.numel() == tensor.numel;
+  }
+  const torch::Tensor rows = kept_.emplace_back(gradient._indices().select(0, 0).contiguous());
+  const torch::Tensor values = kept_.emplace_back(gradient._values().contiguous());
+  brought.arrived = {.kind = exec::Arrived::Kind::rows,
+                     .values = static_cast<const std::byte*>(values.const_data_ptr()),
+                     .rows = {rows.const_data_ptr<int64_t>(), static_cast<size_t>(rows.numel())}};
   return true;
 }
 
-torch::Tensor Gradients::adopt_later(int32_t position) {
+Gradients::Brought Gradients::bring(int32_t position) {
   keep_slot(static_cast<size_t>(position));
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
-  const bool lies_alike =
-      gradient.defined() && gradient.layout() == torch::kStrided && gradient.device().is_cpu() &&
-      gradient.scalar_type() == parameter.slot.scalar_type() && gradient.sizes() == parameter.slot.sizes() &&
-      gradient.strides() == parameter.slot.strides() && gradient.data_ptr() != parameter.slot.data_ptr();
+  if (!gradient.defined()) return {.arrived = {.kind = exec::Arrived::Kind::none}, .use = Use::none};
+  if (gradient.scalar_type() != parameter.tensor.scalar_type() || !gradient.device().is_cpu()) {
+    refuse("the gradient of " + tensor.name + " is " + std::string(torch::toString(gradient.scalar_type())) + " on " +
+           gradient.device().str() + ", its parameter is " +
+           std::string(torch::toString(parameter.tensor.scalar_type())) + " on the CPU");
+  }
+  if (gradient.layout() != torch::kStrided && gradient.layout() != torch::kSparse) {
+    refuse("the gradient of " + tensor.name + " is of layout " + c10::str(gradient.layout()) +
+           "; allowed are dense and sparse COO gradients");
+  }
+  const torch::NoGradGuard no_grad;
+  Brought brought;
+  if (gradient.is_sparse()) {
+    core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
+    return brought;
+  }
+  const bool lies_alike = gradient.sizes() == parameter.slot.sizes() && gradient.strides() == parameter.slot.strides();
+  if (gradient.data_ptr() == parameter.slot.data_ptr()) return brought;
   if (!lies_alike) {
     adopt(position);
-    return {};
+    return brought;
   }
-  return std::exchange(gradient, parameter.slot);
+  const torch::Tensor& elsewhere = kept_.emplace_back(std::exchange(gradient, parameter.slot));
+  brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(elsewhere.const_data_ptr()));
+  return brought;
+}
+
+void Gradients::give_dense(int32_t position) {
+  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  torch::Tensor& gradient = gradient_of(parameter);
+  if (!gradient.defined() || gradient.is_sparse() || gradient.data_ptr() != parameter.slot.data_ptr()) {
+    gradient = parameter.slot;
+  }
+}
+
+void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& listed) {
+  Parameter& parameter = parameters_[static_cast<size_t>(position)];
+  const torch::NoGradGuard no_grad;
+  torch::Tensor rows, values;
+  if (listed.rows == nullptr) {
+    const torch::Tensor is_used = parameter.slot.dim() > 1 ? parameter.slot.flatten(1).ne(0).any(1) : parameter.slot.ne(0);
+    rows = is_used.nonzero().squeeze(1);
+    values = parameter.slot.index_select(0, rows);
+  } else {
+    const std::span<const uint64_t> order = compress::by_row_number(*listed.rows, *listed.order, scratch_);
+    std::vector<int64_t> sizes = parameter.slot.sizes().vec();
+    sizes[0] = listed.rows->count;
+    rows = torch::empty({sizes[0]}, torch::kLong);
+    values = torch::empty(sizes, parameter.slot.options());
+    auto* const numbers = rows.mutable_data_ptr<int64_t>();
+    auto* const to = values.mutable_data_ptr<float>();
+    for (size_t k = 0; k < order.size(); ++k) {
+      const auto from = static_cast<int64_t>(order[k] & 0xffffffff);
+      numbers[k] = static_cast<int64_t>(order[k] >> 32);
+      std::memcpy(to + static_cast<int64_t>(k) * listed.width, listed.rows->values + from * listed.width,
+                  static_cast<size_t>(listed.width) * sizeof(float));
+    }
+  }
+  torch::Tensor sparse =
+      torch::_sparse_coo_tensor_unsafe(rows.unsqueeze(0), values, parameter.slot.sizes(), parameter.slot.options());
+  sparse._coalesced_(true);
+  gradient_of(parameter) = sparse;
+}
+
+double Gradients::share_of_rows(int32_t position) {
+  const torch::Tensor gradient = gradient_of(parameters_[static_cast<size_t>(position)]);
+  const torch::Tensor indices = gradient._indices().select(0, 0).contiguous();
+  std::vector<int64_t> rows(indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel());
+  std::ranges::sort(rows);
+  const auto repeated = std::ranges::unique(rows);
+  return static_cast<double>(rows.size() - repeated.size()) / static_cast<double>(gradient.size(0));
+}
+
+void Gradients::set_content(int32_t position, double of_one, double of_all) {
+  core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
+  if (!(of_one > 0)) of_one = of_all;  // rank 0 had none
+  tensor.content = {.row = tensor.numel / tensor.shape[0],
+                    .of_one = of_one,
+                    .of_all = of_all,
+                    .high_one = of_one,
+                    .high_all = of_all};
 }
 
 void Gradients::forget(int32_t position) {

@@ -3,7 +3,8 @@
 //
 // The gradients of a module in arenas (engine/core/arenas.h), in an order that can be laid anew; and the hooks that
 // tell when backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
-// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place.
+// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place. A sparse gradient (COO)
+// stays as it is, and its average is one too: a slot that nobody writes takes no memory.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -16,10 +17,13 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/compress/rows.h"
 #include "engine/core/arenas.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
+#include "engine/exec/arrived.h"
 #include "engine/exec/memory.h"
+#include "engine/exec/workspace.h"
 #include "hooks/model.h"
 #include "hooks/warnings.h"
 
@@ -78,13 +82,28 @@ class Gradients {
   // Where they are handed over: copies the average to where it came from, and forgets that tensor.
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient);
 
-  // Brings the gradient into its slot: copies it when autograd or the user put another tensor there, zeroes the slot
-  // when there is none. Returns whether there was one. Throws when its dtype, device or layout can not be served.
-  bool adopt(int32_t position);
+  // How a gradient came. Ordered: of several ranks' the largest says what the average is.
+  enum class Use : uint8_t { none, rows, dense };
 
-  // The same, but for the copy where the gradient's values lie as those of the slot do: then returns that gradient, and
-  // the caller has to bring them there.
-  torch::Tensor adopt_later(int32_t position);
+  // What there is of a gradient now. What lies elsewhere is kept until let_go(). A dense one whose values do not lie as
+  // those of its slot is brought there. Throws when its dtype, device or layout can not be served.
+  struct Brought {
+    exec::Arrived arrived;
+    Use use = Use::dense;
+  };
+  Brought bring(int32_t position);
+  void let_go() { kept_.clear(); }
+
+  // Makes the gradient what is in its slot; or a coalesced sparse one of the rows listed there, or of those in its slot
+  // that are not zero.
+  void give_dense(int32_t position);
+  void give_rows(int32_t position, const exec::Workspace::Listed& listed);
+
+  // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
+  double share_of_rows(int32_t position);
+  // Marks a tensor whose gradient came as rows: so large a share of them, on one rank and in the average. The next lay()
+  // leaves its slot untouched.
+  void set_content(int32_t position, double of_one, double of_all);
 
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
@@ -102,12 +121,15 @@ class Gradients {
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
   };
-  void allocate();
+  void allocate(bool touches);
   void lay_slot(size_t p);
   void keep_slot(size_t p);
   void end();
   torch::Tensor& gradient_of(Parameter& parameter) const;
   Parameter* find(const torch::Tensor& parameter);
+  void adopt(int32_t position);
+  bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
+                  Brought& brought);
 
   const void* const owner_;
   Warnings& warnings_;
@@ -119,6 +141,8 @@ class Gradients {
   std::unordered_map<const void*, size_t> registered_;  // where gradients are handed over
   core::ArenaLayout layout_;
   std::vector<std::shared_ptr<exec::AlignedBytes>> arenas_;  // also of the tensors over them, which users may keep
+  std::vector<torch::Tensor> kept_;  // of the pass under way
+  compress::RowScratch scratch_;
   Calls calls_;
 };
 

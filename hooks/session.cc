@@ -167,7 +167,8 @@ void Session::lay(const core::GradientTable& ordered) {
 void Session::set_gradients() {
   executor_.set_gradients(gradients_.table(), gradients_.arenas());
   pass_.set_tensors(gradients_.table().tensors.size());
-  used_.assign(gradients_.table().tensors.size(), 1);
+  used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
+  shares_.assign(used_.size(), {});
 }
 
 // (Again) after the arena was laid: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for this table.
@@ -192,11 +193,21 @@ void Session::learn_order() {
     if (!pass_.is_ready(p)) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
   }
   order = core::small_last(gradients_.table(), order);
+  learn_content();
   peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
   gradients_.lay(order);
   order_learned_ = true;
   protocol_.exclude();
   start_tuning();
+}
+
+// All ranks know alike which averages are sparse, and how dense they are. What one rank has is rank 0's.
+void Session::learn_content() {
+  peers_.broadcast(reinterpret_cast<std::byte*>(shares_.data()), static_cast<int64_t>(shares_.size() * sizeof(Shares)));
+  for (size_t p = 0; p < used_.size(); ++p) {
+    if (used_[p] != static_cast<uint8_t>(Gradients::Use::rows)) continue;
+    gradients_.set_content(static_cast<int32_t>(p), shares_[p].of_one, shares_[p].of_all);
+  }
 }
 
 void Session::explained(Final final, const std::function<void()>& body) {
@@ -252,9 +263,20 @@ void Session::take_ready(int32_t position) {
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
   const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
   if (driver_) driver_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
-  const torch::Tensor elsewhere = gradients_.adopt_later(position);
+  const exec::Arrived arrived = take(position);
   own_ns_ += clock_->now_ns() - now_ns;
-  executor_.tensor_ready(position, elsewhere.defined() ? static_cast<const std::byte*>(elsewhere.data_ptr()) : nullptr);
+  executor_.tensor_ready(position, arrived);
+}
+
+// The control word tells what is not dense: it can not leave before, as the tensor's bucket waits.
+exec::Arrived Session::take(int32_t position) {
+  const Gradients::Brought brought = gradients_.bring(position);
+  used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
+  if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
+  if (!order_learned_ && brought.use == Gradients::Use::rows) {
+    shares_[static_cast<size_t>(position)].of_one = gradients_.share_of_rows(position);
+  }
+  return brought.arrived;
 }
 
 void Session::begin_backward() {
@@ -335,7 +357,7 @@ void Session::finish_backward() {
   const auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
   if (!received) fail(received.error());
-  if (received.value().unused) forget_unused();
+  give_averages(received.value().not_dense);
   carry_out(received.value().command);
   if (driver_ && order_learned_) {
     const tuner::Action action = driver_->on_step(received.value().report);
@@ -348,17 +370,14 @@ void Session::finish_backward() {
   own_ns_ += clock_->now_ns() - finished_ns;
 }
 
-// What this rank did not use takes part all the same, with what was accumulated before or with zeros. The control word
-// tells it: it can not leave before, as the buckets of these tensors wait.
+// What this rank did not use takes part all the same, with what was accumulated before or with zeros.
 void Session::bring_missing() {
-  const int64_t began_ns = clock_->now_ns();
   for (size_t p = 0; p < used_.size(); ++p) {
-    used_[p] = pass_.is_ready(p) || gradients_.adopt(static_cast<int32_t>(p)) ? 1 : 0;
-    if (used_[p] == 0) protocol_.tell_unused();
-  }
-  own_ns_ += clock_->now_ns() - began_ns;
-  for (size_t p = 0; p < used_.size(); ++p) {
-    if (!pass_.is_ready(p)) executor_.tensor_ready(static_cast<int32_t>(p));
+    if (pass_.is_ready(p)) continue;
+    const int64_t began_ns = clock_->now_ns();
+    const exec::Arrived arrived = take(static_cast<int32_t>(p));
+    own_ns_ += clock_->now_ns() - began_ns;
+    executor_.tensor_ready(static_cast<int32_t>(p), arrived);
   }
 }
 
@@ -389,18 +408,34 @@ void Session::tell_difference(const core::Error& error) {
   fail({error.code, error.message + " (" + who + ")"});
 }
 
-// Gradients that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters
-// alone. Not in buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps
-// still owed.
-void Session::forget_unused() {
-  if (pass_.is_whole()) std::fill(used_.begin(), used_.end(), 1);
-  for (size_t p = 0; p < used_.size(); ++p) {
-    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = 1;
+// What optimizers find: a sparse gradient where all ranks that have one have a sparse one, else a dense one. Gradients
+// that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone. Not in
+// buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed.
+void Session::give_averages(bool not_dense) {
+  constexpr auto kDense = static_cast<uint8_t>(Gradients::Use::dense);
+  for (size_t p = 0; p < used_.size() && not_dense; ++p) {
+    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = kDense;
   }
-  peers_.max(used_);
+  if (not_dense) peers_.max(used_);
   for (size_t p = 0; p < used_.size(); ++p) {
-    if (used_[p] == 0 && !executor_.keeps_residual(static_cast<int32_t>(p))) gradients_.forget(static_cast<int32_t>(p));
+    const auto position = static_cast<int32_t>(p);
+    switch (static_cast<Gradients::Use>(used_[p])) {
+      case Gradients::Use::none:
+        if (!executor_.keeps_residual(position)) {
+          gradients_.forget(position);
+          continue;
+        }
+        break;
+      case Gradients::Use::rows:
+        gradients_.give_rows(position, executor_.listed(position));
+        if (!order_learned_) shares_[p].of_all = gradients_.share_of_rows(position);
+        continue;
+      case Gradients::Use::dense: break;
+    }
+    executor_.lay_out_average(position);
+    gradients_.give_dense(position);
   }
+  gradients_.let_go();
 }
 
 // In the next control word.

@@ -95,6 +95,7 @@ class Session {
   void take_imported();
   void start_tuning();
   void learn_order();
+  void learn_content();
   void lay(const core::GradientTable& ordered);
   void set_gradients();
 
@@ -111,6 +112,7 @@ class Session {
   // Backward.
   void on_ready(int32_t position);
   void take_ready(int32_t position);
+  exec::Arrived take(int32_t position);
   void begin_backward();
   class PassEnd;
   void queue_end_of_pass();
@@ -119,7 +121,7 @@ class Session {
   void finish_backward();
   void bring_missing();
   [[noreturn]] void tell_difference(const core::Error& error);
-  void forget_unused();
+  void give_averages(bool not_dense);
   void announce(const tuner::Action& action);
   void carry_out(const tuner::Command& command);
 
@@ -158,8 +160,12 @@ class Session {
   std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
   bool order_learned_ = false;
   int64_t first_ready_ns_ = 0;
-  int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor
-  std::vector<uint8_t> used_;   // by position: this rank has a gradient
+  int64_t own_ns_ = 0;         // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;  // by position: Gradients::Use, of this rank, then of all
+  struct Shares {
+    double of_one = 0, of_all = 0;  // of its rows, that a sparse gradient has: this rank's, and the average
+  };
+  std::vector<Shares> shares_;  // by position, of the first step
   uint64_t buffer_layout_ = 0;  // as the other ranks were told
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;

@@ -30,7 +30,7 @@ enum Position : size_t {
   kSlowest = 20,  // compute time in whole microseconds and rank, in one number
   kCommMs = 21,   // negated: the minimum counts
   kExcess = 22,   // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
-  kUnused = 23,
+  kNotDense = 23,
   kBuffersHigh = 24,  // pair
   kBuffersLow = 26,   // pair
   kUsed = 28,
@@ -192,7 +192,7 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   word[kNonfinite] = local.finite ? 0 : 1;
   for (const Reduced& each : kReduced) word[each.at] = each.of_rank(local);
   word[kExcess] = pack(local.excess);
-  word[kUnused] = local.unused ? 1 : 0;
+  word[kNotDense] = local.not_dense ? 1 : 0;
   put_hash(word, kBuffersHigh, kBuffersLow, local.buffers);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
@@ -230,7 +230,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   for (const Reduced& each : kReduced) each.take(reduced[each.at], verdict.report);
   if (!state_.begun) verdict.report.excluded = true;
   verdict.finite = reduced[kNonfinite] == 0;
-  verdict.unused = reduced[kUnused] > 0;
+  verdict.not_dense = reduced[kNotDense] > 0;
   verdict.command = command.value();
   state_.begun = true;
   state_.last_slot = state_.slot;

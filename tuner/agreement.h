@@ -51,7 +51,7 @@ struct LocalStep {
   core::Excess excess = {};  // of that step, where it was finite on all ranks
   bool finite = true;        // of the step under way
   bool excluded = false;     // that step is not to be scored
-  bool unused = false;       // of the step under way: this rank had no gradient of some tensor
+  bool not_dense = false;    // of the step under way: this rank had no gradient of some tensor, or a sparse one
   uint64_t buffers = 0;      // hash of the shapes and dtypes of the buffers that rank 0 is to send next
 
   bool operator==(const LocalStep&) const = default;
@@ -79,7 +79,7 @@ using ControlWord = std::array<double, kControlWords>;
 struct Verdict {
   core::StepReport report;  // of the step before; for the tuner on rank 0
   bool finite = true;       // of this step: no rank met a NaN or Inf
-  bool unused = false;      // some rank had no gradient of some tensor
+  bool not_dense = false;   // some rank had no gradient of some tensor, or a sparse one
   Command command;          // to be carried out now, by all ranks; keep in place of a run that cannot be
 };
 

@@ -33,7 +33,7 @@ void StepProtocol::put_in_force(int32_t slot, bool is_committed) {
 // --- a step ----------------------------------------------------------------------------------------------------------
 
 void StepProtocol::begin(uint64_t buffers) {
-  local_.unused = false;
+  local_.not_dense = false;
   local_.buffers = buffers;
 }
 
@@ -61,7 +61,7 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
   }
   return Received{.report = verdict.value().report,
                   .command = verdict.value().command,
-                  .unused = verdict.value().unused,
+                  .not_dense = verdict.value().not_dense,
                   .counts = counts.value()};
 }
 

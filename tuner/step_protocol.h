@@ -45,13 +45,14 @@ class StepProtocol {
   void start(const Candidates& ready, int32_t first, bool is_committed);
 
   // A step.
-  void begin(uint64_t buffers);                 // hash of the layout of the buffers that rank 0 is to send
-  void tell_unused() { local_.unused = true; }  // this rank has no gradient of some tensor; before the word leaves
+  void begin(uint64_t buffers);  // hash of the layout of the buffers that rank 0 is to send
+  // This rank has no gradient of some tensor, or a sparse one; before the word leaves.
+  void tell_not_dense() { local_.not_dense = true; }
   std::span<double> control_word(bool finite);
   struct Received {
     core::StepReport report;  // of the step before; for the tuner
     Command command;          // to be carried out
-    bool unused = false;      // some rank had no gradient of some tensor
+    bool not_dense = false;   // some rank had no gradient of some tensor, or a sparse one
     bool counts = true;       // the step does: all ranks are finite, and so are its averages
   };
   // A mismatch: ranks differ; all of them learn so in this step.

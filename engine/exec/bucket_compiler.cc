@@ -8,6 +8,8 @@
 #include <limits>
 #include <numeric>
 
+#include "engine/core/row_order.h"
+
 namespace gradtune::exec {
 namespace {
 
@@ -31,6 +33,8 @@ BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const cor
       seat_(seat),
       platform_(platform),
       bucket_(number),
+      source_(bucket),
+      table_(table),
       matrices_(core::matrices_of(bucket, table)),
       next_(begins),
       shared_(shared),
@@ -48,6 +52,8 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
     }
   }
   step_ = 0;
+  list_ = 0;
+  program.lists = find_lists();
   if (core::Status status = find_dimensions(); !status) return status;
   begin();
   for (size_t i = 0; i < option_.steps.size(); ++i) {
@@ -58,6 +64,7 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   if (encoded_ || !is_replicated(0) || !is_replicated(1)) {
     return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
   }
+  if (program.lists) program.lists->result = list_;
   if (program.staged == 0) {
     bring_dense(program.space);
     return {};
@@ -69,6 +76,25 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   add({.kind = Kind::store, .place = place, .space = space});
   if (space != program.space) copy(numbers_in(space), numbers_in(program.space), numbers_bytes());
   return {};
+}
+
+// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows.
+std::optional<RowLists> BucketCompiler::find_lists() const {
+  if (program_->space != core::Space::host) return {};
+  const core::Slice& slice = source_.slices.front();
+  const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
+  if (source_.slices.size() > 1 || slice.length != tensor.numel || tensor.shape.size() < 2) return {};
+  if (tensor.dtype != DType::f32 || tensor.shape[0] < 1 || tensor.shape[0] > core::RowOrder::kMostRows) return {};
+  bool encoded = false;
+  for (const Step& step : option_.steps) {
+    if (core::is_collective(step.kind)) {
+      if (!encoded) return {};
+      continue;
+    }
+    if (!codecs_[step.codec][core::Space::host]->traits().takes_rows) return {};
+    encoded = is_encode(step);
+  }
+  return RowLists{.rows = tensor.shape[0], .width = tensor.numel / tensor.shape[0]};
 }
 
 // All ranks are one dimension of a flat program; nodes and their ranks are the two of a hierarchical one.
@@ -88,7 +114,9 @@ core::Status BucketCompiler::find_dimensions() {
     dimensions_[0] = {.size = seat_.size, .index = seat_.rank, .root = bucket_ % seat_.size};
     dimensions_[1] = {.summed = true};
   }
-  padded_ = core::padded_to_shards(program_->numel, dimensions_[0].size * dimensions_[1].size);
+  const int shards = dimensions_[0].size * dimensions_[1].size;
+  padded_ = core::padded_to_shards(program_->numel, shards);
+  if (program_->lists) padded_ = core::round_up(program_->lists->rows, shards) * program_->lists->width;
   return {};
 }
 
@@ -120,6 +148,12 @@ void BucketCompiler::begin() {
     bring_dense(space);
   }
   program_->first_work = static_cast<int32_t>(program_->ops.size());
+  if (program_->lists) {
+    for (RowLists::Place& list : program_->lists->places) {
+      list = {allocate(space, program_->lists->rows * 4), allocate(space, program_->numel * 4)};
+    }
+    add({.kind = Kind::collect, .place = place, .space = space, .list = list_});
+  }
   if (!is_encode(first) || (program_->keeps_residual && !feeds_back_first)) {
     add({.kind = Kind::scale, .place = place, .space = space, .residual = program_->keeps_residual});
     is_share_ = true;
@@ -155,6 +189,10 @@ core::Status BucketCompiler::encode(const Step& step) {
   op.space = space;
   op.step = step_;
   op.round = round_;
+  if (program_->lists) {
+    op.list = list_;
+    op.scratch_bytes = 0;
+  }
   const auto place = static_cast<size_t>(step.place);
   op.scratch = shared_.scratch[place][space];
   int64_t& scratch_bytes = shared_bytes_.scratch[place][space];
@@ -263,6 +301,7 @@ core::Status BucketCompiler::decode(const Step& step) {
         .round = round_,
         .summed = summed_,
         .round_memory = encoding_.round_memory};
+  if (program_->lists) op.list = list_ = 1 - list_;
   std::stable_sort(op.payloads.begin(), op.payloads.end(),
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
   if (is_active()) add(std::move(op));

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,7 @@ class BucketCompiler {
   static constexpr int kWhole = -1;
   using Part = std::array<int, 2>;  // the shard in each dimension, or kWhole
 
+  std::optional<RowLists> find_lists() const;
   core::Status find_dimensions();
   void begin();
   core::Status compile_step(const core::Step& step);
@@ -118,12 +120,15 @@ class BucketCompiler {
   const core::Seat& seat_;
   const Platform& platform_;
   const int bucket_;
+  const core::Bucket& source_;
+  const core::GradientTable& table_;
   const std::vector<core::Matrix> matrices_;
   Offsets next_;
   const SharedMemory& shared_;
   SharedMemory shared_bytes_;
   BucketProgram* program_ = nullptr;
   int32_t step_ = 0;
+  int list_ = 0;  // that the next encode reads
 
   std::array<Dimension, 2> dimensions_;
   int64_t padded_ = 0;     // elements of the bucket, rounded up to a whole number of shards

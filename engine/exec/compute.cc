@@ -140,6 +140,76 @@ core::Status decode(const BucketProgram& bucket, const Op& op, const BucketMemor
   return {};
 }
 
+// What arrived, as a list. A row number that there is not is the caller's mistake, and ends the step.
+void collect(const BucketProgram& bucket, const Op& op, const BucketMemory& memory) {
+  const RowLists& lists = *bucket.lists;
+  RowState& state = *memory.rows;
+  for (size_t i = 0; i < state.lists.size(); ++i) {
+    state.lists[i] = {reinterpret_cast<uint32_t*>(memory.pools[core::Space::host] + lists.places[i].at),
+                      reinterpret_cast<float*>(memory.pools[core::Space::host] + lists.places[i].values), lists.rows, 0};
+  }
+  compress::RowBuffer& list = state.lists[static_cast<size_t>(op.list)];
+  const auto* const values = reinterpret_cast<const float*>(
+      state.arrived.kind == Arrived::Kind::in_place ? memory.gradient : state.arrived.values);
+  switch (state.arrived.kind) {
+    case Arrived::Kind::none: break;
+    case Arrived::Kind::rows:
+      compress::collect_rows({state.arrived.rows, values}, lists.width, state.order, list, state.scratch).value();
+      break;
+    case Arrived::Kind::in_place:
+    case Arrived::Kind::dense: compress::collect_dense(values, lists.width, state.order, list, state.scratch); break;
+  }
+  state.own = list.count;
+}
+
+compress::Rows rows_in(const compress::RowBuffer& list, const Range& range, int64_t width) {
+  const int64_t first = range.begin / width, rows = range.length / width;
+  const uint32_t *const begin = list.at, *const end = begin + list.count;
+  const uint32_t* const from = std::lower_bound(begin, end, first);
+  const uint32_t* const to = std::lower_bound(from, end, first + rows);
+  return {first, rows, width, {from, to}, list.values + (from - begin) * width};
+}
+
+void encode_rows(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                 compress::Verdict& verdict) {
+  const compress::RowBuffer& list = memory.rows->lists[static_cast<size_t>(op.list)];
+  for (const Payload& payload : op.payloads) {
+    op.codec->rows()->encode_rows({.rows = rows_in(list, payload.range, bucket.lists->width),
+                                   .scale = op.share ? 1.0F : 1.0F / static_cast<float>(memory.size),
+                                   .payload = {memory.pools[core::Space::host] + payload.offset, static_cast<size_t>(payload.bytes)},
+                                   .verdict = &verdict},
+                                  compress::host(queue));
+  }
+}
+
+// Payloads of one range, of all ranks that have some, are added up at once.
+core::Status decode_rows(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                         compress::Verdict& verdict) {
+  const int64_t width = bucket.lists->width;
+  compress::RowBuffer& list = memory.rows->lists[static_cast<size_t>(op.list)];
+  list.count = 0;
+  std::vector<std::span<const std::byte>>& spans = memory.rows->spans;
+  for (size_t first = 0; first < op.payloads.size();) {
+    const Range range = op.payloads[first].range;
+    spans.clear();
+    for (; first < op.payloads.size() && op.payloads[first].range.begin == range.begin; ++first) {
+      const Payload& payload = op.payloads[first];
+      if (payload.range.length == range.length) {
+        spans.emplace_back(memory.pools[core::Space::host] + payload.offset, static_cast<size_t>(payload.bytes));
+      }
+    }
+    const compress::DecodeRows job{.payloads = spans,
+                                   .first = range.begin / width,
+                                   .rows = range.length / width,
+                                   .width = width,
+                                   .out = &list,
+                                   .verdict = &verdict};
+    op.codec->rows()->decode_rows(job, compress::host(queue));
+    if (verdict.rejected > 0) return op.codec->rows()->defect_of_rows(job, verdict.rejected - 1);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::byte* BucketMemory::at(const Address& address) const {
@@ -179,10 +249,11 @@ core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemor
   switch (op.kind) {
     case Op::Kind::scale: scale_bucket(bucket, op, memory, queue, verdict); break;
     case Op::Kind::pack: pack(op, memory, queue); break;
+    case Op::Kind::collect: collect(bucket, op, memory); break;
     case Op::Kind::load: load(bucket, op, memory, queue, verdict); break;
     case Op::Kind::store: store(bucket, op, memory, queue, verdict); break;
-    case Op::Kind::encode: encode(bucket, op, memory, queue, verdict); break;
-    case Op::Kind::decode: return decode(bucket, op, memory, queue, verdict);
+    case Op::Kind::encode: (op.list >= 0 ? encode_rows : encode)(bucket, op, memory, queue, verdict); break;
+    case Op::Kind::decode: return (op.list >= 0 ? decode_rows : decode)(bucket, op, memory, queue, verdict);
     case Op::Kind::copy: queue.copy(memory.at(op.output), memory.at(op.input), op.count); break;
     case Op::Kind::collective: core::check(false, "a collective is not run as computation");
   }

@@ -4,15 +4,31 @@
 // Asks a queue for one operation of a bucket: everything but collectives.
 #pragma once
 
+#include <array>
+#include <span>
+#include <vector>
+
 #include "engine/compress/compressor.h"
 #include "engine/compress/queue.h"
+#include "engine/compress/rows.h"
 #include "engine/core/result.h"
+#include "engine/exec/arrived.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/program.h"
 
 namespace gradtune::exec {
 
 class Device;
+
+// Of a step and a bucket that works on lists of rows: what arrived, and the lists.
+struct RowState {
+  Arrived arrived;
+  core::RowOrder order;
+  std::array<compress::RowBuffer, 2> lists = {};
+  compress::RowScratch scratch;
+  std::vector<std::span<const std::byte>> spans;  // of payloads, for a decode
+  int64_t own = 0;                                // rows that this rank has
+};
 
 struct BucketMemory {
   core::PerSpace<std::byte*> pools;
@@ -25,6 +41,7 @@ struct BucketMemory {
   int size;        // ranks
   uint64_t seed;   // of random compressors
   uint32_t step;
+  RowState* rows = nullptr;  // of a bucket that works on lists
 
   std::byte* at(const Address& address) const;
 };

@@ -276,14 +276,18 @@ core::Status Executor::begin_step() {
   return {};
 }
 
-void Executor::tensor_ready(int32_t tensor, const std::byte* values) {
+void Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
+  const bool is_elsewhere = arrived.kind != Arrived::Kind::in_place;
   for (const Piece& piece : workspace_.pieces(tensor)) {
     if (failed_) return;
-    const int64_t start_ns = values != nullptr ? clock_.now_ns() : 0;
+    const int64_t start_ns = is_elsewhere ? clock_.now_ns() : 0;
     const bool away = is_away(piece.bucket);
     compress::Queue& queue = away ? options_.device->current() : *device_queue_;
-    const bool complete = workspace_.arrived(piece, values, queue);
-    if (values != nullptr) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
+    bool complete = false;
+    const bool is_there = guarded("bringing a gradient to its place",
+                                  [&] { complete = workspace_.arrived(tensor, piece, arrived, queue); });
+    if (!is_there) return;
+    if (is_elsewhere) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
     if (!complete) continue;
     if (away) {
       ready_[static_cast<size_t>(piece.bucket)] = queue.mark();

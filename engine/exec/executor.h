@@ -94,10 +94,9 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   // next forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and
   // state holds.
   core::Status begin_step();
-  // `values`: where the tensor's gradient lies when it is not in its place in the arena yet, laid out as there. It is
-  // copied piece by piece, each piece just before its bucket starts: the first bucket of a large tensor does not wait
-  // for all of it.
-  void tensor_ready(int32_t tensor, const std::byte* values = nullptr);
+  // What is not in its place in the arena is brought there piece by piece, each piece just before its bucket starts: the
+  // first bucket of a large tensor does not wait for all of it. Buckets that work on lists take it from where it is.
+  void tensor_ready(int32_t tensor, const Arrived& arrived = {});
   // Waits for the control word and for every bucket that is due at the end of backward.
   core::Status finish_backward();
   // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
@@ -124,6 +123,9 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   // What that bucket's compression lost in the last step, on this rank; after conclude. Of a bucket that is due at the
   // next forward pass: in the step before that.
   core::BucketLoss loss(int32_t bucket) const override { return workspace_.loss(bucket); }
+  // As in Workspace, after conclude.
+  Workspace::Listed listed(int32_t tensor) const { return workspace_.listed(tensor); }
+  void lay_out_average(int32_t tensor) { workspace_.lay_out_average(tensor); }
   // Whether residuals were added to a part of that tensor in the last step, on this rank.
   bool drained(int32_t tensor) const;
 

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/exec/memory.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -50,8 +53,38 @@ AlignedBytes AlignedBytes::zeros(int64_t bytes, Allocator* allocator) {
   return all;
 }
 
+AlignedBytes AlignedBytes::untouched_zeros(int64_t bytes) {
+  constexpr int64_t kLeastMapped = 1 << 20;
+  if (bytes < kLeastMapped) return zeros(bytes);
+  AlignedBytes all(0);
+  const auto size = static_cast<size_t>(bytes);
+  void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) throw std::bad_alloc();
+  all.data_ = {static_cast<std::byte*>(data), Free{nullptr, bytes, /*is_mapped=*/true}};
+  all.bytes_ = bytes;
+  return all;
+}
+
+AlignedBytes AlignedBytes::zeros_but(int64_t bytes, std::span<const Range> untouched) {
+  AlignedBytes all(bytes);
+  int64_t at = 0;
+  const auto zero_to = [&](int64_t end) {
+    if (end > at) std::memset(all.data() + at, 0, static_cast<size_t>(end - at));
+  };
+  for (const Range& range : untouched) {
+    zero_to(std::min(range.begin, bytes));
+    at = std::max(at, range.begin + range.length);
+  }
+  zero_to(bytes);
+  return all;
+}
+
 void AlignedBytes::Free::operator()(std::byte* data) const {
-  allocator == nullptr ? std::free(data) : allocator->free(data, bytes);
+  if (is_mapped) {
+    ::munmap(data, static_cast<size_t>(bytes));
+  } else {
+    allocator == nullptr ? std::free(data) : allocator->free(data, bytes);
+  }
 }
 
 // --- residuals -------------------------------------------------------------------------------------------------------

@@ -35,6 +35,10 @@ class Allocator {
 class AlignedBytes {
  public:
   static AlignedBytes zeros(int64_t bytes);
+  // Pages that the system gives when they are touched, and not before.
+  static AlignedBytes untouched_zeros(int64_t bytes);
+  // All but these ranges of it (ascending), which stay untouched.
+  static AlignedBytes zeros_but(int64_t bytes, std::span<const Range> untouched);
   static AlignedBytes zeros(int64_t bytes, Allocator* allocator);  // null: of the host
   AlignedBytes() : AlignedBytes(0) {}
   explicit AlignedBytes(int64_t bytes);
@@ -45,6 +49,7 @@ class AlignedBytes {
   struct Free {
     Allocator* allocator;
     int64_t bytes;
+    bool is_mapped = false;
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte[], Free> data_;

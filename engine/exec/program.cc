@@ -128,6 +128,7 @@ int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
 std::string_view name_of(Op::Kind kind) {
   switch (kind) {
     case Op::Kind::load: return "load";
+    case Op::Kind::collect: return "collect";
     case Op::Kind::scale: return "scale";
     case Op::Kind::encode: return "encode";
     case Op::Kind::pack: return "pack";
@@ -165,6 +166,13 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     Draft& draft = drafts.emplace_back(Draft{.bucket = bucket});
+    for (const core::Slice& slice : bucket.slices) {
+      const core::TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
+      if (bucket.due == core::Due::backward || tensor.content.of_all == 1) continue;
+      return core::Error{
+          core::Error::Code::invalid,
+          "the bucket of " + tensor.name + ", whose gradients are sparse, is due at the next forward pass"};
+    }
     BucketProgram& compiled = draft.program;
     compiled.arena = layout.tensors[static_cast<size_t>(bucket.slices.front().tensor)].arena;
     compiled.dtype = layout.arenas[static_cast<size_t>(compiled.arena)].dtype;
@@ -205,6 +213,10 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
     if (!compiler) return compiler.error();
     program->pool_bytes = compiler.value().ends().pool;
+    if (compiled.lists) {
+      const int64_t begin = draft.begins.pool[Space::host];
+      program->untouched.push_back({begin, program->pool_bytes[Space::host] - begin});
+    }
     program->states_bytes = compiler.value().ends().state;
     draft.shared.brought = compiler.value().shared_bytes().brought;
     for (size_t place = 0; place < scratch_bytes.size(); ++place) {
@@ -229,6 +241,7 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
   const int most_held = core::most_held(strategy);
   PerSpace<HeldMemory> held{{HeldMemory(most_held, program->pool_bytes[Space::host]),
                              HeldMemory(most_held, program->pool_bytes[Space::cuda])}};
+  int64_t touched_end = program->pool_bytes[Space::host];
   for (const core::Issue& issue : strategy.order) {
     Draft& draft = drafts[static_cast<size_t>(issue.bucket)];
     const int32_t number = op_of_step(draft.program, issue.step);
@@ -239,12 +252,15 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     const bool is_held = std::ranges::any_of(brought.values, [](int64_t bytes) { return bytes > 0; });
     for (const Space space : core::kSpaces) {
       const int64_t scratch = space == op.space ? scratch_of(op, platform.scratch) : 0;
-      brought[space] = held[space].place(brought[space] + scratch);
+      const int64_t bytes = brought[space] + scratch;
+      brought[space] = held[space].place(bytes);
+      if (space == Space::host && !draft.program.lists) touched_end = std::max(touched_end, brought[space] + bytes);
     }
     // A rank that takes no part in what follows keeps nothing.
     program->order.push_back({issue.bucket, number, is_held ? release_of(ops, number) : number});
   }
   for (const Space space : core::kSpaces) program->pool_bytes[space] = held[space].end();
+  program->untouched.push_back({touched_end, program->pool_bytes[Space::host] - touched_end});
   for (size_t b = 0; b < drafts.size(); ++b) {
     Draft& draft = drafts[b];
     const std::vector<PerSpace<int64_t>> begins = draft.shared.brought;

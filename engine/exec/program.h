@@ -13,11 +13,18 @@
 //   what collectives bring  is needed until it is decoded. The scheduler lets core::most_held(strategy) collectives in
 //                           a row have something that is not decoded yet. Only so many need room at once.
 // Payloads and staging have room of their own, since every bucket may have been encoded before the first one is sent.
+//
+// A bucket that is one matrix, whose program exchanges nothing but payloads of compressors that take rows, works on lists
+// of rows (engine/compress/rows.h): its gradient is never laid out, and need not be given so. Its elements then stand in
+// the order of core::RowOrder, so that shards are balanced. Such buckets have room for the worst case, and touch what
+// they use.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -62,6 +69,7 @@ struct Payload {
 struct Op {
   enum class Kind : uint8_t {
     load,        // numbers of the gradient's type -> fp32 staging
+    collect,     // what arrived -> a list of rows
     scale,       // what is at hand becomes a share of the average: times 1 / N
     encode,      // each of `payloads` from its range
     pack,        // moves payloads to `output`, in the order of `payloads`
@@ -80,6 +88,7 @@ struct Op {
   const compress::Compressor* codec = nullptr;
   std::vector<Payload> payloads = {};
   bool residual = false;  // scale, encode: adds the residual, and writes the next one anew
+  int list = -1;          // collect, decode: the list of rows that is written; encode: read; -1: the gradient is
   bool share = false;     // encode: the gradient is a share of the average already
   bool banks = false;     // encode: this rank keeps the error. Where ranks encode the same sum, one of them does
   Address bank = {Address::Region::next_residual};  // ... there, with the bucket's first element
@@ -104,6 +113,16 @@ struct Op {
 
 std::string_view name_of(Op::Kind kind);
 
+// Lists of the rows of a bucket's matrix, in the pool. Steps read one and write the other.
+struct RowLists {
+  int64_t rows = 0, width = 0;
+  struct Place {
+    int64_t at = 0, values = 0;
+  };
+  std::array<Place, 2> places = {};
+  int result = 0;  // the one that holds the average at the end
+};
+
 struct BucketProgram {
   core::DType dtype = core::DType::f32;
   int32_t arena = 0;                                       // that holds its elements (core/arenas.h)
@@ -118,6 +137,7 @@ struct BucketProgram {
   int64_t staged = 0;
   core::PerSpace<Address> dense = {};    // what operations work on there: staging, or numbers
   core::PerSpace<Address> numbers = {};  // of the gradient's type: the gradient itself, or where it is copied to
+  std::optional<RowLists> lists = {};    // nothing: works on the gradient
   bool keeps_residual = false;
   bool carries_nonfinite = true;  // so do all of its codecs, and it keeps no residual
   std::vector<Op> ops;            // of this rank: collectives that others hold among themselves are left out
@@ -154,6 +174,7 @@ struct Program {
   std::vector<BucketProgram> buckets;
   std::vector<std::vector<Piece>> pieces_of_tensor;
   core::PerSpace<int64_t> pool_bytes = {};
+  std::vector<Range> untouched = {};  // of the host's pool, ascending: bytes that are used as far as it takes
   core::PerSpace<int64_t> states_bytes = {};  // of all codecs
   int64_t state_bytes = 0;                    // the same of all spaces, as checkpoints have it: the host's first
   // Where operations on a device tell what they found, and the copy of that for the host: offsets in the pools, each

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/float16.h"
 #include "engine/exec/nonfinite.h"
 
 namespace gradtune::exec {
@@ -19,6 +20,43 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
                     [](const core::TensorInfo& x, const core::TensorInfo& y) {
                       return x.name == y.name && x.shape == y.shape && x.numel == y.numel && x.dtype == y.dtype;
                     });
+}
+
+// Adds to a number of that dtype at `to` the one at `from`.
+void add(core::DType dtype, const std::byte* from, std::byte* to) {
+  if (dtype == core::DType::f32) {
+    float sum = 0, value = 0;
+    std::memcpy(&sum, to, sizeof sum);
+    std::memcpy(&value, from, sizeof value);
+    sum += value;
+    std::memcpy(to, &sum, sizeof sum);
+    return;
+  }
+  uint16_t sum = 0, value = 0;
+  std::memcpy(&sum, to, sizeof sum);
+  std::memcpy(&value, from, sizeof value);
+  sum = dtype == core::DType::bf16 ? core::narrow_bf16(core::widen_bf16(sum) + core::widen_bf16(value))
+                                   : core::narrow_f16(core::widen_f16(sum) + core::widen_f16(value));
+  std::memcpy(to, &sum, sizeof sum);
+}
+
+// What arrived of a piece of a matrix whose elements lie at `to`, in the order given.
+void add_rows(const Arrived& arrived, const core::TensorInfo& tensor, const Piece& piece, std::byte* to) {
+  const int64_t bytes = core::bytes_per_element(tensor.dtype), width = tensor.numel / tensor.shape.at(0);
+  for (size_t i = 0; i < arrived.rows.size(); ++i) {
+    const int64_t row = arrived.rows[i];
+    if (row < 0 || row >= tensor.shape[0]) {
+      throw core::Exception({core::Error::Code::invalid, "the sparse gradient of " + tensor.name + " has row " +
+                                                             std::to_string(row) + " of " +
+                                                             std::to_string(tensor.shape[0])});
+    }
+    const int64_t begin = std::max(row * width, piece.tensor_begin);
+    const int64_t end = std::min((row + 1) * width, piece.tensor_begin + piece.length);
+    for (int64_t e = begin; e < end; ++e) {
+      const std::byte* const from = arrived.values + (static_cast<int64_t>(i) * width + e - row * width) * bytes;
+      add(tensor.dtype, from, to + (e - piece.tensor_begin) * bytes);
+    }
+  }
 }
 
 }  // namespace
@@ -94,7 +132,10 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
       space = each;
       compress::Queue* const queue = each == core::Space::host ? nullptr : device_queue();
       const int64_t pool_bytes = program.pool_bytes[each];
-      if (pool_bytes > pools_[each].bytes()) pools[each] = AlignedBytes::zeros(pool_bytes, allocators_[each]);
+      if (pool_bytes > pools_[each].bytes()) {
+        pools[each] = each == core::Space::host ? AlignedBytes::zeros_but(pool_bytes, program.untouched)
+                                                : AlignedBytes::zeros(pool_bytes, allocators_[each]);
+      }
       states[each] = states_[each].larger(program.states_bytes[each], allocators_[each], queue);
       if (states[each] && queue != nullptr) queue->mark().wait(timeout_ms_).value();
     }
@@ -160,6 +201,13 @@ void Workspace::run(int32_t slot) {
   rejections_.assign(program_->buckets.size(), std::nullopt);
   losses_.assign(program_->buckets.size(), {});
   is_concluded_.assign(program_->buckets.size(), false);
+  rows_.clear();
+  for (const BucketProgram& bucket : program_->buckets) {
+    std::unique_ptr<RowState>& state = rows_.emplace_back();
+    if (!bucket.lists) continue;
+    state = std::make_unique<RowState>();
+    state->order = core::RowOrder(bucket.lists->rows);
+  }
 }
 
 void Workspace::commit(int32_t slot) {
@@ -269,12 +317,19 @@ void Workspace::begin() {
   counts_ = false;
 }
 
-bool Workspace::arrived(const Piece& piece, const std::byte* values, compress::Queue& queue) {
+bool Workspace::arrived(int32_t tensor, const Piece& piece, const Arrived& arrived, compress::Queue& queue) {
   const BucketProgram& bucket = this->bucket(piece.bucket);
   const int64_t width = core::bytes_per_element(bucket.dtype);
-  if (values != nullptr) {
-    queue.copy(arenas_[static_cast<size_t>(bucket.arena)].data + piece.arena_begin * width,
-               values + piece.tensor_begin * width, piece.length * width);
+  std::byte* const to = arenas_[static_cast<size_t>(bucket.arena)].data + piece.arena_begin * width;
+  if (RowState* const rows = rows_[static_cast<size_t>(piece.bucket)].get()) {
+    rows->arrived = arrived;
+  } else if (arrived.kind == Arrived::Kind::dense) {
+    queue.copy(to, arrived.values + piece.tensor_begin * width, piece.length * width);
+  } else if (arrived.kind != Arrived::Kind::in_place) {
+    queue.fill(to, std::byte{0}, piece.length * width);
+    if (arrived.kind == Arrived::Kind::rows) {
+      add_rows(arrived, table_.tensors[static_cast<size_t>(tensor)], piece, to);
+    }
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
 }
@@ -289,6 +344,8 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   compress::Verdict& verdict = is_away ? reinterpret_cast<compress::Verdict*>(away + sizeof(Findings))[op]
                                        : verdicts_[static_cast<size_t>(program.first_op + op)];
   if (is_away && op == 0) queue.fill(away, std::byte{0}, report_bytes(program));
+  const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
+  if (op == 0 && program.lists && (drain.is_due || drain.is_parked_due)) lay_out(bucket);
   if (op == program.first_work) begin_bucket(bucket, findings, queue);
   core::Status decoded = run_op(program, what, memory, queue, verdict);
   if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);
@@ -300,6 +357,42 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   if (!decoded && !rejected) {
     rejected = {decoded.error().code, "bucket " + std::to_string(bucket) + ": " + decoded.error().message};
   }
+}
+
+// In its place in the arena, where residuals of other strategies are paid back to it.
+void Workspace::lay_out(int32_t bucket) {
+  const BucketProgram& program = this->bucket(bucket);
+  std::byte* const gradient = memory_of(bucket).gradient;
+  const core::TensorInfo& tensor =
+      table_.tensors[static_cast<size_t>(program_->strategy.buckets[static_cast<size_t>(bucket)].slices[0].tensor)];
+  Arrived& arrived = rows_[static_cast<size_t>(bucket)]->arrived;
+  const auto bytes = static_cast<size_t>(program.numel) * sizeof(float);
+  if (arrived.kind == Arrived::Kind::in_place) return;
+  if (arrived.kind == Arrived::Kind::dense) {
+    std::memcpy(gradient, arrived.values, bytes);
+  } else {
+    std::memset(gradient, 0, bytes);
+    if (arrived.kind == Arrived::Kind::rows) add_rows(arrived, tensor, {.length = program.numel}, gradient);
+  }
+  arrived = {};
+}
+
+Workspace::Listed Workspace::listed(int32_t tensor) const {
+  const std::vector<Piece>& pieces = this->pieces(tensor);
+  if (pieces.size() != 1) return {};
+  const RowState* const rows = rows_[static_cast<size_t>(pieces[0].bucket)].get();
+  if (rows == nullptr) return {};
+  const RowLists& lists = *bucket(pieces[0].bucket).lists;
+  return {&rows->lists[static_cast<size_t>(lists.result)], &rows->order, lists.width, rows->own};
+}
+
+void Workspace::lay_out_average(int32_t tensor) {
+  const Listed listed = this->listed(tensor);
+  if (listed.rows == nullptr) return;
+  const Piece& piece = pieces(tensor)[0];
+  auto* const gradient = reinterpret_cast<float*>(memory_of(piece.bucket).gradient);
+  std::fill(gradient, gradient + piece.length, 0.0F);
+  compress::spread(*listed.rows, listed.width, *listed.order, gradient);
 }
 
 // With what the rest of the bucket's operations take for its gradient.
@@ -459,6 +552,12 @@ void Workspace::settle() {
 void Workspace::poison(int32_t index, compress::Queue& queue) {
   const bool was_drained = !control_.empty() && control_.back() != 0;
   const BucketProgram& program = bucket(index);
+  if (const RowState* const rows = rows_[static_cast<size_t>(index)].get()) {
+    const compress::RowBuffer& list = rows->lists[static_cast<size_t>(program.lists->result)];
+    const int64_t n = list.count * program.lists->width;
+    if (was_drained) queue.fill(list.values, kNanByte, n * static_cast<int64_t>(sizeof(float)));
+    return make_nans_alike(reinterpret_cast<std::byte*>(list.values), core::DType::f32, n);
+  }
   std::byte* const gradient = memory_of(index).gradient;
   const bool is_away = program.space != core::Space::host;
   if (!program.carries_nonfinite || was_drained) {
@@ -501,7 +600,8 @@ BucketMemory Workspace::memory_of(int32_t bucket) const {
           .device = platform_.device,
           .size = seat_.size,
           .seed = seed_,
-          .step = step_};
+          .step = step_,
+          .rows = rows_[index].get()};
 }
 
 // --- collectives -----------------------------------------------------------------------------------------------------

@@ -72,9 +72,8 @@ class Workspace {
   // Before a step begins, where programs work on a device: takes residuals and state to it.
   core::Status bring();
 
-  // A piece of a tensor is ready, and lies at `values` (the whole tensor, laid out as in the arena) unless that is null
-  // and it is in its place. Returns whether its bucket is complete.
-  bool arrived(const Piece& piece, const std::byte* values, compress::Queue& queue);
+  // A piece of that tensor is ready. Returns whether its bucket is complete.
+  bool arrived(int32_t tensor, const Piece& piece, const Arrived& arrived, compress::Queue& queue);
 
   // From any thread, operations of different buckets at once.
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
@@ -85,6 +84,17 @@ class Workspace {
   // writes the reduced one there.
   comm::Collective control(std::span<double> word, int64_t timeout_ms);
   void control_done();
+
+  // The rows of a tensor's average once its bucket is done, and how many of them are this rank's own; none where its
+  // bucket works on the gradient. They stay until the next step begins.
+  struct Listed {
+    const compress::RowBuffer* rows = nullptr;  // null: none
+    const core::RowOrder* order = nullptr;
+    int64_t width = 0, own = 0;
+  };
+  Listed listed(int32_t tensor) const;
+  // Writes such an average to its place in the arena; of other tensors it is there already.
+  void lay_out_average(int32_t tensor);
 
   // Of an operation that is done.
   const compress::Verdict& verdict(int32_t bucket, int32_t op) const {
@@ -138,6 +148,7 @@ class Workspace {
   bool is_finite(int32_t bucket) const;
   core::Status rejection(int32_t bucket, bool finite) const;
   void poison(int32_t bucket, compress::Queue& queue);
+  void lay_out(int32_t bucket);
   void keep_loss(int32_t bucket);
   void settle_residuals();
   void take_residuals();
@@ -164,6 +175,7 @@ class Workspace {
   };
   std::vector<BucketDrain> drains_;  // per bucket of the strategy in force
   bool is_committed_ = false;
+  std::vector<std::unique_ptr<RowState>> rows_;  // per bucket of the strategy in force; null: works on the gradient
 
   uint32_t step_ = 0;  // steps that were settled as finite: on all ranks the same ones
 

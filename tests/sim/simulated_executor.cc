@@ -115,7 +115,7 @@ void SimulatedExecutor::tensor_ready(int32_t tensor, size_t first_piece) {
   const std::vector<Piece>& pieces = workspace_.pieces(tensor);
   for (size_t i = first_piece; i < pieces.size(); ++i) {
     const int32_t bucket = pieces[i].bucket;
-    if (!workspace_.arrived(pieces[i], nullptr, *queue_)) continue;
+    if (!workspace_.arrived(tensor, pieces[i], {}, *queue_)) continue;
     const int32_t leading = exec::leading_device_ops(workspace_.bucket(bucket));
     int64_t work_ns = 0;
     for (int32_t op = 0; op < leading; ++op) work_ns += cost_ns(bucket, op);

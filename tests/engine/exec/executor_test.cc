@@ -272,7 +272,7 @@ TEST(ExecutorGradients, MayLieElsewhere) {
           const auto [arena, begin] = layout.tensors[t];
           const std::byte* values = source.arenas()[static_cast<size_t>(arena)].data +
                                     begin * core::bytes_per_element(table.tensors[t].dtype);
-          rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? values : nullptr);
+          rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? Arrived::dense_at(values) : Arrived());
         }
         EXPECT_TRUE(rank.executor().finish_backward().ok());
         EXPECT_TRUE(rank.settle().ok());

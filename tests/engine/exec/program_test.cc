@@ -25,6 +25,7 @@ std::string print(const BucketProgram& bucket) {
     switch (op.kind) {
       case Op::Kind::scale: text += "scale" + place; break;
       case Op::Kind::load: text += "load" + place; break;
+      case Op::Kind::collect: text += "collect" + place; break;
       case Op::Kind::store: text += "store" + place; break;
       case Op::Kind::copy: text += op.output.region == Address::Region::host_pool ? "to-host" : "to-device"; break;
       case Op::Kind::pack: text += "packx" + std::to_string(op.payloads.size()); break;

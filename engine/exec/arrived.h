@@ -1,0 +1,28 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a backward pass leaves of one tensor, in one step on one rank. Memory is the caller's, and stays as it is until
+// the step's backward pass is finished.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace gradtune::exec {
+
+struct Arrived {
+  enum class Kind : uint8_t {
+    in_place,  // the gradient is in its place in the arena
+    dense,     // the gradient lies at `values`, laid out as in the arena
+    rows,      // rows of a matrix: `rows` are their numbers, in any order and repeated where a sum is meant, and
+               // `values` has one row for each; all other rows are zero
+    none,      // there is no gradient: zeros
+  } kind = Kind::in_place;
+  const std::byte* values = nullptr;  // of the tensor's dtype
+  std::span<const int64_t> rows = {};
+
+  static Arrived dense_at(const std::byte* values) { return {.kind = Kind::dense, .values = values}; }
+};
+
+}  // namespace gradtune::exec

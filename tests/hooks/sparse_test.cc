@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Sparse gradients in and out: optimizers find what they would find without gradtune, averaged over ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+
+namespace gradtune::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kRows = 300, kWidth = 8;
+
+// A table, read at a few ids, and a layer behind it. With `penalty` the table's gradient is dense.
+struct TableImpl : torch::nn::Module {
+  TableImpl() {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(kRows, kWidth).sparse(true)));
+    layer = register_module("layer", torch::nn::Linear(kWidth, 1));
+  }
+  torch::Tensor loss(const torch::Tensor& ids, bool penalty = false) {
+    const torch::Tensor of_rows = layer->forward(table->forward(ids)).square().mean();
+    return penalty ? of_rows + table->weight.square().mean() : of_rows;
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Table);
+
+// Few of them, repeated within a rank and between ranks. Each rank can also make those of the others.
+torch::Tensor ids_of(int rank, int64_t step) {
+  torch::manual_seed(100 * step + rank);
+  return torch::randint(0, step % 2 == 0 ? kRows : 20, {12});
+}
+
+// The average gradients of all ranks' passes, made by one process.
+std::vector<torch::Tensor> averages(Table& model, int size, const std::function<torch::Tensor(int rank)>& loss) {
+  std::vector<torch::Tensor> sums;
+  for (int rank = 0; rank < size; ++rank) {
+    model->zero_grad();
+    loss(rank).backward();
+    size_t at = 0;
+    for (const torch::Tensor& parameter : model->parameters()) {
+      const torch::Tensor own = (parameter.grad().is_sparse() ? parameter.grad().to_dense() : parameter.grad()) / size;
+      rank == 0 ? sums.push_back(own.clone()) : void(sums[at] += own);
+      ++at;
+    }
+  }
+  return sums;
+}
+
+template <typename Optimizer>
+void train_beside_one_process(const Rank& rank, const std::string& strategy_option) {
+  auto group = make_group();
+  torch::manual_seed(3);
+  Table model, alone;
+  for (size_t p = 0; p < model->parameters().size(); ++p) {
+    alone->parameters()[p].data().copy_(model->parameters()[p].data());
+  }
+  Optimizer own(model->parameters(), 0.1), other(alone->parameters(), 0.1);
+  auto optimizer = wrap(own, *model, group, quiet({.fidelity = "exact", .policy = strategy_option}));
+  for (int64_t step = 0; step < 12; ++step) {
+    optimizer.zero_grad();
+    model->loss(ids_of(rank.rank, step)).backward();
+    const auto expected = averages(alone, rank.size, [&](int r) { return alone->loss(ids_of(r, step)); });
+    const torch::Tensor average = model->table->weight.grad();
+    ASSERT_TRUE(average.is_sparse()) << step;
+    ASSERT_TRUE(average.is_coalesced());
+    std::vector<torch::Tensor> all;
+    for (int r = 0; r < rank.size; ++r) all.push_back(ids_of(r, step));
+    const torch::Tensor rows = std::get<0>(torch::_unique(torch::cat(all)));
+    if (step > 0) {  // the first step does not know yet, and leaves out rows that are zero
+      ASSERT_TRUE(torch::equal(average.indices()[0], rows)) << step;
+    }
+    ASSERT_TRUE(torch::allclose(average.to_dense(), expected[0], 1e-5, 1e-7)) << step;
+    optimizer.step();
+    for (size_t p = 0; p < expected.size(); ++p) {
+      alone->parameters()[p].mutable_grad() = p == 0 ? expected[p].to_sparse(1) : expected[p];
+    }
+    other.step();
+    for (size_t p = 0; p < expected.size(); ++p) {
+      ASSERT_TRUE(torch::allclose(model->parameters()[p], alone->parameters()[p], 1e-4, 1e-6)) << step;
+    }
+  }
+}
+
+TEST(Sparse, OptimizersFindTheCoalescedAverageOfAllRows) {
+  run_ranks(2, [](const Rank& rank) {
+    train_beside_one_process<torch::optim::SGD>(rank, "auto");
+    train_beside_one_process<torch::optim::Adagrad>(rank, "zen");
+  });
+  run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen"); });
+}
+
+TEST(Sparse, WhatRefusesSparseGradientsRefusesThem) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    Table model;
+    torch::optim::Adam adam(model->parameters(), 0.1);
+    auto optimizer = wrap(adam, *model, group, quiet({.fidelity = "exact"}));
+    model->loss(ids_of(rank.rank, 0)).backward();
+    EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("Adam does not support sparse gradients"));
+  });
+}
+
+TEST(Sparse, StepsAndRanksMayDiffer) {
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(3);
+    Table model, alone;
+    for (size_t p = 0; p < model->parameters().size(); ++p) {
+      alone->parameters()[p].data().copy_(model->parameters()[p].data());
+    }
+    torch::optim::SGD sgd(model->parameters(), 0.0);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (int64_t step = 0; step < 12; ++step) {
+      // 0: sparse on all; 1: dense on one; 2: dense on all; 3: none on one
+      const int64_t kind = step % 4;
+      const auto loss = [&](Table& of, int r) {
+        const bool none = kind == 3 && r == 1;
+        if (none) return of->layer->forward(torch::ones({1, kWidth})).sum();
+        return of->loss(ids_of(r, step), kind == 2 || (kind == 1 && r == 2));
+      };
+      optimizer.zero_grad();
+      loss(model, rank.rank).backward();
+      torch::Tensor expected = torch::zeros({kRows, kWidth});
+      for (int r = 0; r < rank.size; ++r) {
+        alone->zero_grad();
+        loss(alone, r).backward();
+        const torch::Tensor own = alone->table->weight.grad();
+        if (own.defined()) expected += (own.is_sparse() ? own.to_dense() : own) / rank.size;
+      }
+      const torch::Tensor average = model->table->weight.grad();
+      ASSERT_EQ(average.is_sparse(), kind == 0 || kind == 3) << step;
+      ASSERT_TRUE(torch::allclose(average.is_sparse() ? average.to_dense() : average, expected, 1e-5, 1e-7)) << step;
+      optimizer.step();
+    }
+  });
+}
+
+TEST(Sparse, SeveralPassesAreAddedUp) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(3);
+    Table model;
+    torch::optim::SGD sgd(model->parameters(), 0.0);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (int64_t step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      {
+        const auto guard = optimizer.no_sync();
+        model->loss(ids_of(rank.rank, step)).backward();
+      }
+      model->loss(ids_of(rank.rank, step + 50)).backward();
+      const torch::Tensor average = model->table->weight.grad().to_dense().clone();
+      torch::Tensor expected = torch::zeros({kRows, kWidth});
+      for (int r = 0; r < 2; ++r) {
+        for (const int64_t part : {step, step + 50}) {
+          expected += torch::autograd::grad({model->loss(ids_of(r, part))}, {model->table->weight})[0].to_dense() / 2;
+        }
+      }
+      ASSERT_TRUE(torch::allclose(average, expected, 1e-5, 1e-7)) << step;
+      optimizer.step();
+    }
+  });
+}
+
+struct OneParameterImpl : torch::nn::Module {
+  OneParameterImpl() { weight = register_parameter("weight", torch::ones({6, 2})); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(OneParameter);
+
+TEST(Sparse, OtherLayoutsAreRefusedByName) {
+  run_ranks(2, [](const Rank& /*rank*/) {
+    auto group = make_group();
+    OneParameter model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    model->weight.mutable_grad() = torch::ones({6, 2}).to_sparse_csr();
+    const std::string message = message_of([&] { (model->weight * 2).sum().backward(); });
+    EXPECT_NE(message, "no error");
+  });
+}
+
+}  // namespace
+}  // namespace gradtune::test
