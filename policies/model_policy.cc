@@ -18,6 +18,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -29,6 +30,7 @@
 #include "policies/search/uniform_search.h"
 #include "policies/space/admission.h"
 #include "policies/space/baseline.h"
+#include "policies/space/sparse_tensors.h"
 #include "policies/step_time_predictor.h"
 
 namespace gradtune::policies {
@@ -70,6 +72,10 @@ core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& re
 // What `planner` makes of those options; nothing where they are none.
 void add_plan(std::string_view planner, const Options& options, const Knowledge& knowledge, const CostTable& cost,
               int pieces, Plans& plans) {
+  if (knowledge.table.numel() == 0) {
+    plans.push_back({{}, {core::plain_all_reduce()}});
+    return;
+  }
   const auto model =
       make_program_cost(cost, options, knowledge.traits, knowledge.table.numel(), core::dtypes_of(knowledge.table));
   if (!model) return;
@@ -98,7 +104,10 @@ Plans plan_joint(const Knowledge& knowledge, const CostTable& cost) {
   };
   add(knowledge.codecs, knowledge.host_threads);
   if (knowledge.host_threads > 0) add(knowledge.codecs, 0);
-  for (const core::CompressorSpec& codec : knowledge.codecs) add({codec}, knowledge.host_threads);
+  for (const core::CompressorSpec& codec : knowledge.codecs) {
+    const core::CompressorTraits* const traits = core::traits_of(codec, knowledge.traits);
+    if (traits == nullptr || !traits->takes_rows) add({codec}, knowledge.host_threads);
+  }
   if (knowledge.forward_overlap && knowledge.table.forward_us > 0) {
     add_plan("auto", all, knowledge, cost, kPieces, plans);
   }
@@ -185,6 +194,8 @@ class ModelPolicy final : public Policy {
     if (!forecast) return {};
     Knowledge bare = knowledge;
     bare.timed.clear();
+    bare.table = without_sparse(bare.table);
+    const bool is_sparse = has_sparse(knowledge.table);
     double most_ms = kWorthMore * best_ms;
     if (knowledge.baseline_ms > 0) {
       most_ms = std::min(most_ms, (rounds_ == 0 ? kWorthTrying : kWorthAgain) * knowledge.baseline_ms);
@@ -192,7 +203,8 @@ class ModelPolicy final : public Policy {
     const CostTable& cost = forecast.value().cost().table;
     std::vector<std::pair<double, core::Strategy>> worth;
     for (PlannedPart& part : make_plans_(bare, cost)) {
-      core::Strategy strategy = std::move(part.strategy);
+      core::Strategy strategy = with_sparse_tensors(std::move(part.strategy), knowledge, cost);
+      if (is_sparse) std::ranges::copy(sparse_options(knowledge), std::back_inserter(part.options));
       if (refines_) {
         const HillClimbJob refining{.table = knowledge.table,
                                     .cost = cost,
@@ -203,8 +215,9 @@ class ModelPolicy final : public Policy {
         strategy =
             has_late(strategy) ? reorder(std::move(strategy), refining) : hill_climb(std::move(strategy), refining);
         // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
-        if (rounds_ > 0 && !has_late(strategy))
+        if (rounds_ > 0 && !has_late(strategy) && !is_sparse) {
           strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
+        }
       }
       const auto step = forecast.value().step(strategy);
       if (!step || !(step->ms - step->error_ms <= most_ms)) continue;

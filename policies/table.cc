@@ -13,6 +13,7 @@ std::unique_ptr<Policy> make_exhaustive(const PolicyOptions& options);
 std::unique_ptr<Policy> make_fixed(const PolicyOptions& options);
 std::unique_ptr<Policy> make_mergecomp(const PolicyOptions& options);
 std::unique_ptr<Policy> make_usbyte(const PolicyOptions& options);
+std::unique_ptr<Policy> make_zen(const PolicyOptions& options);
 
 std::span<const PolicyRow> policy_table() {
   static constexpr PolicyRow kTable[] = {
@@ -23,6 +24,7 @@ std::span<const PolicyRow> policy_table() {
       {"usbyte", "unequal blocks in the order in which the next forward pass reads them, under a model of the job",
        make_usbyte},
       {"fixed", "the strategies given, nothing else", make_fixed},
+      {"zen", "of sparse tensors the scheme that sends less, chosen once; all else as without gradtune", make_zen},
       {"exhaustive", "every option on every partition; for small models and for tests", make_exhaustive},
   };
   return kTable;

@@ -95,8 +95,8 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
   std::vector<std::vector<OpSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
-    sizes.push_back(
-        op_sizes(bucket.option, {core::numel(bucket), matrices}, ranks, known, core::dtype_of(bucket, table)));
+    sizes.push_back(op_sizes(bucket.option, {core::numel(bucket), matrices, core::content_of(bucket, table)}, ranks,
+                             known, core::dtype_of(bucket, table)));
   }
   std::vector<TimedMessage>& messages = samples.messages.emplace_back();
   const WorkClock clock = clock_of(timed, cores);
@@ -116,7 +116,9 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
       if (size.codec < 0 || each.bytes < 0) continue;
       const core::CompressorSpec& spec = bucket.option.codecs[static_cast<size_t>(size.codec)];
       const int64_t most_bytes = core::link_bytes(step.kind, size.bytes, ranks.of(step.level));
-      if (core::traits_of(spec, known)->used_bytes != nullptr && each.bytes > 0 && most_bytes > 0) {
+      const core::CompressorTraits& traits = *core::traits_of(spec, known);
+      // Of what leaves out zeros the share is the tensor's, not the codec's.
+      if (traits.used_bytes != nullptr && !traits.takes_rows && each.bytes > 0 && most_bytes > 0) {
         samples.add_use(spec, static_cast<double>(each.bytes) / static_cast<double>(most_bytes));
       }
       continue;

@@ -51,11 +51,11 @@ class Walk {
       to_sum = to_sum || ahead.adds_up;
     }
     codec_ = step.codec;
-    use_ = traits_of(step).usual_use;
-    const int64_t elements = held();
+    const int64_t elements = there(held(), step);
     const int64_t part = std::min(held_ / parts_, numel_);
     const std::vector<core::Matrix> matrices = core::matrices_within(bucket_.matrices, 0, part);
     part_bytes_ = traits_of(step).payload_bytes(codec, {part, matrices}, step.round);
+    use_ = usual_use(traits_of(step), codec, part);
     if (!to_sum) part_bytes_ = core::aligned_payload(part_bytes_);
     added_ = 1;
     encoded_ = true;
@@ -65,7 +65,24 @@ class Walk {
   OpSize decode(const Step& step) {
     encoded_ = false;
     const bool is_last = step.round + 1 == traits_of(step).rounds;
-    return {.elements = is_last ? held() : 0, .payloads = added_, .bytes = parts_ * part_bytes_};
+    int64_t bytes = parts_ * part_bytes_;
+    if (traits_of(step).takes_rows) bytes = static_cast<int64_t>(use_ * static_cast<double>(bytes));
+    summed_ *= static_cast<int>(added_);
+    return {.elements = is_last ? there(held(), step) : 0, .payloads = added_, .bytes = bytes};
+  }
+
+  // The share of a payload of so many elements that is used.
+  double usual_use(const core::CompressorTraits& traits, const core::CompressorSpec& codec, int64_t part) const {
+    if (traits.sparse_bytes == nullptr) return traits.usual_use;
+    const double share = bucket_.content.at(summed_, ranks_.size);
+    return static_cast<double>(traits.sparse_bytes(codec, part, bucket_.content.row, share)) /
+           static_cast<double>(std::max<int64_t>(part_bytes_, 1));
+  }
+
+  // Of so many elements, those that a compressor touches.
+  int64_t there(int64_t elements, const Step& step) const {
+    if (!traits_of(step).takes_rows) return elements;
+    return static_cast<int64_t>(bucket_.content.at(summed_, ranks_.size) * static_cast<double>(elements));
   }
 
   const core::CompressorTraits& traits_of(const Step& step) const {
@@ -138,6 +155,7 @@ class Walk {
   std::array<bool, 3> split_{};  // per level
   bool encoded_ = false;
   int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
+  int summed_ = 1;  // ranks, in what is held
   int codec_ = -1;  // of payloads
   double use_ = 1;
 };

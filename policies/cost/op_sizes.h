@@ -17,10 +17,11 @@
 namespace gradtune::policies {
 
 struct OpSize {
-  int64_t elements = 0;  // encode: that it reads; decode: that it writes
+  int64_t elements = 0;  // encode: that it reads; decode: that it writes; of sparse tensors those that are there
   int64_t payloads = 1;  // decode: that are added up in each element
-  int64_t bytes = 0;     // encode: of its payloads; decode: of all payloads that it reads; collective: that one rank
-                         // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
+  int64_t bytes = 0;  // encode: of its payloads; decode: of all payloads that it reads, of those that leave out zeros
+                      // as far as they are used; collective: that one rank
+                      // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
   // Collective: what the busiest link carries of it in one direction. The ranks of a node share its link to other
   // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
   // a part to each rank of the other nodes. Of payloads what is usually used.

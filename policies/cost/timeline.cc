@@ -66,7 +66,8 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
     const core::Bucket& bucket = strategy.buckets[b];
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
     const auto steps =
-        program_op_costs(cost, bucket.option, {core::numel(bucket), matrices}, known, core::dtype_of(bucket, table));
+        program_op_costs(cost, bucket.option, {core::numel(bucket), matrices, core::content_of(bucket, table)}, known,
+                         core::dtype_of(bucket, table));
     if (!steps) return steps.error();
     Bucket timed{.first_op = static_cast<int32_t>(timeline.ops_.size()),
                  .end_op = 0,

@@ -3,6 +3,7 @@
 #include "policies/space/admission.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "policies/space/decision_tree.h"
 
@@ -129,7 +130,13 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
   const auto add = [&](Option option) {
     if (admits(option, job, off)) options.push_back(std::move(option));
   };
-  for (const core::CompressorSpec& codec : job.codecs) {
+  // What takes rows is for tensors that are sparse (sparse_tensors.h).
+  std::vector<core::CompressorSpec> codecs;
+  std::ranges::copy_if(job.codecs, std::back_inserter(codecs), [&](const core::CompressorSpec& codec) {
+    const core::CompressorTraits* traits = core::traits_of(codec, job.traits);
+    return traits == nullptr || !traits->takes_rows;
+  });
+  for (const core::CompressorSpec& codec : codecs) {
     const core::CompressorTraits* traits = core::traits_of(codec, job.traits);
     if (traits == nullptr || traits->rounds == 1) continue;
     for (const Place place : places) add(core::encoded_all_reduce(codec, place, traits->rounds));
@@ -142,9 +149,9 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
         add({.codecs = {}, .steps = steps});
         continue;
       }
-      for (const core::CompressorSpec& between : job.codecs) {
+      for (const core::CompressorSpec& between : codecs) {
         add(with_codecs(steps, between, between));
-        for (const core::CompressorSpec& inside : job.codecs) {
+        for (const core::CompressorSpec& inside : codecs) {
           Option mixed = with_codecs(steps, inside, between);
           if (mixed.codecs.size() > 1) add(std::move(mixed));
         }

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "policies/space/sparse_tensors.h"
+
 namespace gradtune::policies {
 namespace {
 
@@ -18,7 +20,15 @@ constexpr int kInFlight = 2;
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity) {
   const auto buckets = core::cut(table, kFirstBucketBytes, kBucketBytes, /*split=*/false);
   std::vector<Candidate> candidates;
-  candidates.push_back({core::uniform(buckets, core::plain_all_reduce(), kInFlight), "all_reduce baseline"});
+  // Sparse gradients are gathered, as DDP's Gloo backend does it.
+  const std::vector<core::Option> gathered(table.tensors.size(), core::gather_payloads({"rows"}, core::Place::device));
+  const auto candidate = [&](core::Strategy strategy, const char* label) {
+    const int in_flight = strategy.in_flight;
+    strategy = with_sparse_tensors(std::move(strategy), table, gathered);
+    strategy.in_flight = in_flight;
+    return Candidate{std::move(strategy), label};
+  };
+  candidates.push_back(candidate(core::uniform(buckets, core::plain_all_reduce(), kInFlight), "all_reduce baseline"));
 
   const auto is_fp32 = [&](const core::Bucket& bucket) {
     return table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype == core::DType::f32;
@@ -27,7 +37,8 @@ std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelit
   if (fidelity == core::Fidelity::exact || std::none_of(half.buckets.begin(), half.buckets.end(), is_fp32))
     return candidates;
   for (core::Bucket& bucket : half.buckets) {
-    if (is_fp32(bucket)) bucket.option = core::encoded_all_reduce({"bf16"}, core::Place::device);
+    if (is_fp32(bucket) && bucket.option.codecs.empty())
+      bucket.option = core::encoded_all_reduce({"bf16"}, core::Place::device);
   }
   half.order = core::staggered_order(half.buckets);
   candidates.push_back({std::move(half), "bf16 all_reduce baseline"});

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
+
+#include "policies/space/sparse_tensors.h"
 
 namespace gradtune::policies {
 namespace {
@@ -22,7 +25,8 @@ const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const
 int64_t sent_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
   const core::CompressorSpec& codec = bucket.option.codecs[0];
   const std::vector<core::Matrix> matrices = core::matrices_of(bucket, knowledge.table);
-  return core::usual_bytes(traits_of(codec, knowledge), codec, {core::numel(bucket), matrices});
+  return core::usual_bytes(traits_of(codec, knowledge), codec,
+                           {core::numel(bucket), matrices, core::content_of(bucket, knowledge.table)});
 }
 
 // Bytes that a rank sends, over the payload's: a ring for all_reduce, and every payload to every peer for gather.
@@ -71,6 +75,7 @@ std::vector<Scheme> admitted_schemes(const Knowledge& knowledge) {
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
     const core::CompressorSpec& codec = knowledge.codecs[c];
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
+    if (traits.takes_rows) continue;  // for tensors that are sparse (sparse_tensors.h)
     const bool is_lossy = traits.fidelity == core::Fidelity::lossy;
     const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     const bool is_none = traits.fidelity == core::Fidelity::exact && traits.summable;
@@ -125,6 +130,9 @@ Candidate apply(const Scheme& form, const Partition& partition, const Knowledge&
     }
   }
   core::set_default_flow(strategy);
+  const std::vector<core::Option> gathered(knowledge.table.tensors.size(),
+                                           core::gather_payloads({"rows"}, core::Place::device));
+  strategy = with_sparse_tensors(std::move(strategy), knowledge.table, gathered);
   return candidate;
 }
 

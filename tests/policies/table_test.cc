@@ -18,7 +18,8 @@ TEST(PolicyTable, EveryRowMakesAPolicyAndNamesAreUnique) {
     ASSERT_TRUE(policy.ok()) << row.name;
     EXPECT_EQ(policy.value()->name(), row.name);
   }
-  EXPECT_THAT(names, ::testing::IsSupersetOf({"auto", "espresso", "mergecomp", "usbyte", "fixed", "exhaustive"}));
+  EXPECT_THAT(names,
+              ::testing::IsSupersetOf({"auto", "espresso", "mergecomp", "usbyte", "zen", "fixed", "exhaustive"}));
 }
 
 TEST(PolicyTable, AnUnknownNameIsAnErrorThatListsTheKnownOnes) {

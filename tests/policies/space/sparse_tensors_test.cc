@@ -1,0 +1,179 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "policies/space/sparse_tensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "engine/compress/compressor.h"
+#include "engine/core/rng.h"
+#include "policies/cost/program_cost.h"
+#include "policies/policy.h"
+
+namespace gradtune::policies {
+namespace {
+
+// Growth of density as it was counted in public data (One Billion Word and Criteo: what 2 to 32 ranks touch), and the
+// volumes of balanced parallelism and of hierarchies, in units of what one rank has as coordinates.
+struct Counted {
+  const char* what;
+  std::vector<double> gamma;                       // of 1, 2, 4, 8, ... ranks
+  std::vector<std::pair<double, double>> volumes;  // of 4, 8, ... ranks: balanced, hierarchical
+};
+const Counted kCounted[] = {
+    {"2560 tokens, seeded alike",
+     {1, 1.14, 1.36, 1.74, 2.30, 3.21},
+     {{1.77, 2.14}, {2.40, 3.50}, {3.10, 5.24}, {4.08, 7.54}}},
+    {"2560 tokens, seed per rank",
+     {1, 1.78, 3.11, 5.35, 9.03, 14.8},
+     {{3.08, 2.78}, {5.55, 5.89}, {9.40, 11.24}, {15.3, 20.3}}},
+    {"20480 tokens, seeded alike", {1, 1.30, 1.78}, {{2.09, 2.30}}},
+    {"20480 tokens, seed per rank", {1, 1.66, 2.74}, {{2.81, 2.66}}},
+    {"Criteo, batch 1024", {1, 1.62, 2.73, 4.55, 7.43}, {{2.80, 2.62}, {4.86, 5.35}, {7.90, 9.90}}},
+};
+
+TEST(SparseTensors, volumes_are_those_of_the_published_formulas_on_counted_data) {
+  constexpr double kDensity = 0.00666;
+  for (const Counted& counted : kCounted) {
+    for (size_t v = 0; v < counted.volumes.size(); ++v) {
+      SCOPED_TRACE(counted.what);
+      const int ranks = 4 << v;
+      std::vector<double> gamma(counted.gamma.begin(), counted.gamma.begin() + static_cast<std::ptrdiff_t>(v) + 3);
+      const SharesOf shares = zen_shares(gamma);
+      const auto [balanced, hierarchical] = counted.volumes[v];
+      EXPECT_NEAR(shares.balanced, balanced, 0.02 * balanced) << ranks;
+      EXPECT_NEAR(shares.hierarchical, hierarchical, 0.02 * hierarchical) << ranks;
+      EXPECT_EQ(shares.balanced < shares.hierarchical, balanced < hierarchical) << ranks;
+      // By the power law that is planned with, which knows the ends alone, it is nearly the same.
+      const core::Content content{.row = 1, .of_one = kDensity, .of_all = kDensity * gamma.back()};
+      EXPECT_NEAR(balanced_parallelism_share(content, ranks) / (2 * kDensity), balanced, 0.02 * balanced);
+      EXPECT_NEAR(hierarchical_share(content, ranks) / (2 * kDensity), hierarchical, 0.08 * hierarchical);
+    }
+  }
+}
+
+TEST(SparseTensors, limits_of_the_formulas) {
+  const auto content = [](double gamma) { return core::Content{.row = 1, .of_one = 0.001, .of_all = 0.001 * gamma}; };
+  for (const int ranks : {2, 4, 8, 16, 64}) {
+    const double full = 0.002, none = 0.002;  // what one rank has
+    EXPECT_NEAR(hierarchical_share(content(1), ranks), std::log2(ranks) * full, 1e-9);
+    EXPECT_NEAR(balanced_parallelism_share(content(1), ranks), 2.0 * (ranks - 1) / ranks * full, 1e-9);
+    EXPECT_NEAR(hierarchical_share(content(ranks), ranks), (ranks - 1) * none, 1e-9);
+    EXPECT_NEAR(balanced_parallelism_share(content(ranks), ranks), (ranks - 1) * (1 + 1.0 / ranks) * none, 1e-9);
+  }
+  for (const double gamma : {1.0, 1.5, 2.0}) {  // two ranks: never worse
+    EXPECT_LE(hierarchical_share(content(gamma), 2), balanced_parallelism_share(content(gamma), 2) + 1e-12);
+  }
+}
+
+Knowledge job(int ranks, std::vector<core::TensorInfo> tensors) {
+  Knowledge knowledge{.ranks = {ranks, 0},
+                      .fidelity = core::Fidelity::exact,
+                      .codecs = {{"none"}, {"rows"}},
+                      .traits = compress::known_traits(),
+                      .host_threads = 1};
+  knowledge.table.tensors = std::move(tensors);
+  return knowledge;
+}
+
+core::TensorInfo matrix(const char* name, int64_t rows, int64_t width, double of_one = 1, double of_all = 1) {
+  core::TensorInfo tensor{.name = name, .shape = {rows, width}, .numel = rows * width};
+  if (of_one < 1) tensor.content = {.row = width, .of_one = of_one, .of_all = of_all};
+  return tensor;
+}
+
+// What a link of that many bytes a second takes, and a message.
+CostTable link(int ranks, double bytes_per_us, double message_us) {
+  CostTable table{.ranks = {ranks, 0}};
+  for (const core::StepTraits& kind : core::step_table()) {
+    if (kind.is_collective)
+      table.collectives.push_back({kind.kind, core::Level::flat, message_us, 1 / bytes_per_us, 0});
+  }
+  for (const core::Place place : {core::Place::device, core::Place::host}) {
+    for (const char* codec : {"none", "rows"}) {
+      table.codecs.push_back({{codec}, place, 5, 2.5e-4, 5, 2.5e-4, 6e-5});
+    }
+  }
+  table.scale_element_us = 2.5e-4;
+  return table;
+}
+
+TEST(SparseTensors, each_is_a_bucket_of_its_own_and_the_rest_stays) {
+  const Knowledge knowledge = job(4, {matrix("a", 10, 4), matrix("table", 1000, 8, 0.01, 0.03), matrix("b", 10, 4),
+                                      matrix("c", 5, 2), matrix("last", 500, 2, 0.1, 0.2)});
+  const auto all = core::uniform(core::cut(knowledge.table, 1 << 20, 1 << 20, false), core::plain_all_reduce(), 1);
+  const auto left =
+      core::uniform(core::cut(without_sparse(knowledge.table), 1 << 20, 1 << 20, false), core::plain_all_reduce(), 1);
+  for (const core::Strategy& before : {all, left}) {
+    const core::Strategy strategy = with_sparse_tensors(before, knowledge, link(4, 125, 50));
+    EXPECT_TRUE(core::validate(strategy, knowledge.table).ok())
+        << core::validate(strategy, knowledge.table).error().message;
+    ASSERT_EQ(strategy.buckets.size(), 4U);
+    EXPECT_EQ(strategy.buckets[1].slices, (std::vector<core::Slice>{{1, 0, 8000}}));
+    EXPECT_EQ(strategy.buckets[3].slices, (std::vector<core::Slice>{{4, 0, 1000}}));
+    EXPECT_EQ(strategy.buckets[2].slices.size(), 2U);
+    EXPECT_FALSE(strategy.buckets[1].option.codecs.empty());
+  }
+  const Knowledge dense = job(4, {matrix("a", 10, 4)});
+  const auto same = core::uniform(core::cut(dense.table, 1 << 20, 1 << 20, false), core::plain_all_reduce(), 1);
+  EXPECT_EQ(with_sparse_tensors(same, dense, link(4, 125, 50)), same);
+}
+
+TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
+  core::Rng rng(11);
+  std::set<std::string> chosen;
+  for (int i = 0; i < 400; ++i) {
+    const int ranks = 1 << (1 + rng.below(5));
+    const double of_one = std::pow(10, -4 * rng.uniform()), overlap = rng.uniform();
+    const double of_all = std::min(0.999, of_one * std::pow(ranks, overlap));
+    const auto tensor = matrix("table", 1 << (4 + rng.below(14)), 1 << rng.below(9), std::min(of_one, 0.999), of_all);
+    const Knowledge knowledge = job(ranks, {tensor});
+    const CostTable cost = link(ranks, std::pow(10, 1 + 3 * rng.uniform()), std::pow(10, 3 * rng.uniform()));
+    const core::Option best = best_sparse_option(tensor, knowledge, cost);
+    const core::Matrix rows{0, tensor.numel / tensor.content.row, tensor.content.row};
+    const auto us = [&](const core::Option& option) {
+      const auto work =
+          program_work(cost, option, {tensor.numel, {&rows, 1}, tensor.content}, knowledge.traits, core::DType::f32);
+      return std::accumulate(work->begin(), work->end(), 0.0);
+    };
+    for (const core::Option& other : sparse_options(knowledge)) EXPECT_LE(us(best), us(other));
+    chosen.insert(best.codecs.empty() ? "dense" : core::collectives_of(best) == 1 ? "gather" : "two_step");
+  }
+  EXPECT_THAT(chosen, testing::ElementsAre("dense", "gather", "two_step"));
+}
+
+TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
+  const auto choice = [](int ranks, double of_one, double gamma, double message_us) {
+    const auto tensor = matrix("table", 1 << 20, 64, of_one, of_one * gamma);
+    const core::Option best = best_sparse_option(tensor, job(ranks, {tensor}), link(ranks, 125, message_us));
+    return best.codecs.empty() ? "dense" : core::collectives_of(best) == 1 ? "gather" : "two_step";
+  };
+  EXPECT_STREQ(choice(2, 0.01, 1.5, 50), "gather");
+  EXPECT_STREQ(choice(16, 0.01, 2, 50), "two_step");
+  EXPECT_STREQ(choice(16, 0.00001, 2, 5000), "gather");  // half as many messages
+  EXPECT_STREQ(choice(16, 0.5, 1.9, 50), "dense");
+}
+
+TEST(SparseTensors, zen_proposes_once_and_by_volume) {
+  for (const bool alike : {true, false}) {
+    // The negative samples of all ranks seeded alike, or each by itself (4 ranks, 2560 tokens).
+    const Knowledge knowledge =
+        job(4, {matrix("a", 10, 4), matrix("table", 100'000, 8, 0.00666, 0.00666 * (alike ? 1.36 : 3.6))});
+    const auto zen = make_policy("zen", {}).value();
+    const Proposal proposal = zen->propose(knowledge);
+    EXPECT_TRUE(proposal.final);
+    ASSERT_EQ(proposal.candidates.size(), 1U);
+    const core::Strategy& strategy = proposal.candidates[0].strategy;
+    EXPECT_TRUE(core::validate(strategy, knowledge.table).ok());
+    EXPECT_EQ(core::collectives_of(strategy.buckets[1].option), alike ? 2 : 1);
+  }
+  EXPECT_TRUE(make_policy("zen", {}).value()->propose(job(4, {matrix("a", 10, 4)})).candidates.empty());
+}
+
+}  // namespace
+}  // namespace gradtune::policies
