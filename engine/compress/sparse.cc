@@ -307,7 +307,7 @@ core::CompressorTraits traits_of(std::string_view name, std::string_view summary
   return {.name = name,
           .summary = summary,
           .fidelity = core::Fidelity::exact,
-          .listed = grain == Grain::row ? core::Listed::always : core::Listed::by_name,  // for sparse tensors alone
+          .listed = grain == Grain::row ? core::Listed::always : core::Listed::never,  // for sparse tensors alone
           .summable = false,
           .error_feedback = false,
           .parameter_name = "",
