@@ -201,6 +201,15 @@ void Session::learn_order() {
   start_tuning();
 }
 
+// Of a bucket that works on lists, which has counted them.
+void Session::tell_content(int32_t position) {
+  const exec::Workspace::Listed listed = executor_.listed(position);
+  if (!driver_ || listed.rows == nullptr) return;
+  const auto rows = static_cast<double>(listed.order->rows());
+  driver_->saw_content(position, static_cast<double>(listed.own) / rows,
+                       static_cast<double>(listed.rows->count) / rows);
+}
+
 // All ranks know alike which averages are sparse, and how dense they are. What one rank has is rank 0's.
 void Session::learn_content() {
   peers_.broadcast(reinterpret_cast<std::byte*>(shares_.data()), static_cast<int64_t>(shares_.size() * sizeof(Shares)));
@@ -428,6 +437,7 @@ void Session::give_averages(bool not_dense) {
         break;
       case Gradients::Use::rows:
         gradients_.give_rows(position, executor_.listed(position));
+        tell_content(position);
         if (!order_learned_) shares_[p].of_all = gradients_.share_of_rows(position);
         continue;
       case Gradients::Use::dense: break;

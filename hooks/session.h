@@ -96,6 +96,7 @@ class Session {
   void start_tuning();
   void learn_order();
   void learn_content();
+  void tell_content(int32_t position);
   void lay(const core::GradientTable& ordered);
   void set_gradients();
 

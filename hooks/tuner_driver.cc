@@ -126,6 +126,20 @@ void TunerDriver::saw_ready(int32_t position, double ready_us) {
   mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
 }
 
+void TunerDriver::saw_content(int32_t position, double of_one, double of_all) {
+  const auto p = static_cast<size_t>(position);
+  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
+  core::Content& content = job_.table.tensors[p].content;
+  if (content == core::Content()) return;                                         // not known to be sparse, on any rank
+  const auto count = static_cast<double>(std::max<int64_t>(ready_count_[p], 1));  // it was ready before
+  const auto add = [&](double& mean, double& high, double seen) {
+    mean += (seen - mean) / count;
+    high = std::max(high, seen);
+  };
+  if (of_one > 0) add(content.of_one, content.high_one, of_one);
+  if (of_all > 0) add(content.of_all, content.high_all, of_all);
+}
+
 tuner::Action TunerDriver::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
   if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);

@@ -49,6 +49,8 @@ class TunerDriver {
   // When a gradient was ready, since the first one of the same backward pass; gradtune's own work on that thread does
   // not count.
   void saw_ready(int32_t position, double ready_us);
+  // How large a share of its rows a sparse gradient had: on this rank, and in the average.
+  void saw_content(int32_t position, double of_one, double of_all);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
   // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.
