@@ -48,7 +48,7 @@ AlignedBytes AlignedBytes::zeros(int64_t bytes, Allocator* allocator) {
   if (allocator == nullptr) return zeros(bytes);
   AlignedBytes all;
   if (bytes == 0) return all;
-  all.data_ = {allocator->allocate(bytes), Free{allocator, bytes}};
+  all.data_ = {allocator->allocate(bytes), Free{allocator, bytes, /*is_mapped=*/false}};
   all.bytes_ = bytes;
   return all;
 }
@@ -57,8 +57,7 @@ AlignedBytes AlignedBytes::untouched_zeros(int64_t bytes) {
   constexpr int64_t kLeastMapped = 1 << 20;
   if (bytes < kLeastMapped) return zeros(bytes);
   AlignedBytes all(0);
-  const auto size = static_cast<size_t>(bytes);
-  void* const data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
   all.data_ = {static_cast<std::byte*>(data), Free{nullptr, bytes, /*is_mapped=*/true}};
   all.bytes_ = bytes;

@@ -49,7 +49,7 @@ class AlignedBytes {
   struct Free {
     Allocator* allocator;
     int64_t bytes;
-    bool is_mapped = false;
+    bool is_mapped;
     void operator()(std::byte* data) const;
   };
   std::unique_ptr<std::byte[], Free> data_;
