@@ -19,6 +19,7 @@
 // was sent. Of lists of rows only what is listed is read and written.
 #include <fmt/format.h>
 
+#include <array>
 #include <bit>
 #include <cstring>
 
@@ -257,9 +258,13 @@ void Sparse::decode_rows(const DecodeRows& job, HostQueue& queue) const {
     return;
   }
   const int64_t in_row = job.width / shape.width;
-  std::vector<SparseView> views;
-  views.reserve(job.payloads.size());
-  for (const std::span<const std::byte> payload : job.payloads) views.emplace_back(payload, shape).seek(0);
+  std::array<SparseView, 64> few;
+  std::vector<SparseView> many(job.payloads.size() > few.size() ? job.payloads.size() : 0);
+  const std::span<SparseView> views(many.empty() ? few.data() : many.data(), job.payloads.size());
+  for (size_t p = 0; p < views.size(); ++p) {
+    views[p] = SparseView(job.payloads[p], shape);
+    views[p].seek(0);
+  }
   RowBuffer& out = *job.out;
   for (;;) {
     int64_t unit = shape.units;
@@ -299,7 +304,7 @@ std::unique_ptr<Compressor> make(const core::CompressorSpec& spec, const core::C
 
 template <Grain grain>
 int64_t sparse_bytes(const core::CompressorSpec& spec, int64_t numel, int64_t row, double share) {
-  return sparse_bytes_at({numel, unit_width(grain, spec, row)}, share);
+  return sparse_bytes_at(SparseShape(numel, unit_width(grain, spec, row)), share);
 }
 
 template <Grain grain>

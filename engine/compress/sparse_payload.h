@@ -18,7 +18,7 @@ namespace gradtune::compress {
 
 // n elements in units of `width`, of which the last one may be shorter.
 struct SparseShape {
-  SparseShape(int64_t elements, int64_t unit_width)
+  explicit SparseShape(int64_t elements = 0, int64_t unit_width = 1)
       : n(elements), width(unit_width), units((elements + unit_width - 1) / unit_width) {}
 
   int64_t n, width, units;
@@ -78,6 +78,7 @@ void for_bits(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
 // The units of a payload without defects, ascending. In the dense form those that have a bit that is not zero.
 class SparseView {
  public:
+  SparseView() = default;
   SparseView(std::span<const std::byte> payload, const SparseShape& shape);
 
   // To the first unit from that one on, a multiple of run() of the shape.
@@ -93,11 +94,11 @@ class SparseView {
   void find(int64_t from);
 
   SparseShape shape_;
-  SparseForm form_;
-  int64_t count_;
+  SparseForm form_ = SparseForm::dense;
+  int64_t count_ = 0;
   const uint32_t *starts_ = nullptr, *list_ = nullptr;
   const uint64_t* bits_ = nullptr;
-  const float* values_;
+  const float* values_ = nullptr;
   int64_t unit_ = 0, rank_ = 0;
 };
 

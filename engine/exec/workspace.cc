@@ -386,13 +386,26 @@ Workspace::Listed Workspace::listed(int32_t tensor) const {
   return {&rows->lists[static_cast<size_t>(lists.result)], &rows->order, lists.width, rows->own};
 }
 
+// Of a bucket that works on lists.
+bool Workspace::came_dense(int32_t bucket) const {
+  const RowState* const rows = rows_[static_cast<size_t>(bucket)].get();
+  if (rows == nullptr) return false;
+  return rows->arrived.kind == Arrived::Kind::in_place || rows->arrived.kind == Arrived::Kind::dense;
+}
+
+// The average, to its place.
+void Workspace::write_list(int32_t bucket) {
+  const RowState& rows = *rows_[static_cast<size_t>(bucket)];
+  const RowLists& lists = *this->bucket(bucket).lists;
+  auto* const gradient = reinterpret_cast<float*>(memory_of(bucket).gradient);
+  std::fill(gradient, gradient + lists.rows * lists.width, 0.0F);
+  compress::spread(rows.lists[static_cast<size_t>(lists.result)], lists.width, rows.order, gradient);
+}
+
 void Workspace::lay_out_average(int32_t tensor) {
-  const Listed listed = this->listed(tensor);
-  if (listed.rows == nullptr) return;
-  const Piece& piece = pieces(tensor)[0];
-  auto* const gradient = reinterpret_cast<float*>(memory_of(piece.bucket).gradient);
-  std::fill(gradient, gradient + piece.length, 0.0F);
-  compress::spread(*listed.rows, listed.width, *listed.order, gradient);
+  if (listed(tensor).rows == nullptr) return;
+  const int32_t bucket = pieces(tensor)[0].bucket;
+  if (!came_dense(bucket)) write_list(bucket);
 }
 
 // With what the rest of the bucket's operations take for its gradient.
@@ -520,6 +533,9 @@ core::Result<bool> Workspace::conclude(bool finite, compress::Queue& queue) {
   }
   for (int32_t b = 0; b < buckets && !counts_; ++b) {
     if (bucket(b).due == core::Due::backward) poison(b, queue);
+  }
+  for (int32_t b = 0; b < buckets; ++b) {
+    if (came_dense(b)) write_list(b);
   }
   return counts_;
 }

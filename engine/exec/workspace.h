@@ -93,7 +93,8 @@ class Workspace {
     int64_t width = 0, own = 0;
   };
   Listed listed(int32_t tensor) const;
-  // Writes such an average to its place in the arena; of other tensors it is there already.
+  // Writes such an average to its place in the arena. Of other tensors, and where the gradient came dense, it is there
+  // once the step is concluded.
   void lay_out_average(int32_t tensor);
 
   // Of an operation that is done.
@@ -149,6 +150,8 @@ class Workspace {
   core::Status rejection(int32_t bucket, bool finite) const;
   void poison(int32_t bucket, compress::Queue& queue);
   void lay_out(int32_t bucket);
+  bool came_dense(int32_t bucket) const;
+  void write_list(int32_t bucket);
   void keep_loss(int32_t bucket);
   void settle_residuals();
   void take_residuals();

@@ -109,6 +109,11 @@ OptimizerPlan draw_optimizer(Draw& draw, const ModelPlan& model) {
   if (has_dtype(model, core::DType::f16) || draw.chance(0.4)) optimizer.kind = OptimizerPlan::Kind::sgd;
   optimizer.momentum = draw.chance(0.6) ? 0.9 : 0;
   optimizer.weight_decay = draw.chance(0.4) ? 0.01 : 0;
+  for (const BlockPlan& block : model.blocks) {
+    if (!block.sparse) continue;  // others refuse sparse gradients
+    optimizer.kind = OptimizerPlan::Kind::sgd;
+    optimizer.weight_decay = 0;
+  }
   optimizer.rate = optimizer.kind == OptimizerPlan::Kind::sgd ? 0.05 : 0.002;
   optimizer.left_out = draw.wants("left_out", 0.1) ? 1 + draw.below(2) : 0;
   optimizer.groups = draw.wants("groups", 0.2);

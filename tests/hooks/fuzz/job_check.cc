@@ -35,9 +35,11 @@ std::string value_text(const torch::Tensor& tensor, int64_t at) {
   return c10::str(tensor.flatten()[at].item<double>());
 }
 
+torch::Tensor dense(const torch::Tensor& gradient) { return gradient.defined() ? gradient.to_dense() : gradient; }
+
 void check_gradient(const std::string& name, const Average& average, const torch::Tensor& parameter, int ranks,
                     core::Fidelity fidelity) {
-  const torch::Tensor& gradient = parameter.grad();
+  const torch::Tensor gradient = dense(parameter.grad());
   if (gradient.defined() != average.value.defined()) {
     throw Wrong(name + (gradient.defined() ? " has a gradient, and no rank used it" : " has no gradient"));
   }
@@ -55,7 +57,8 @@ void check_gradient(const std::string& name, const Average& average, const torch
 }
 
 // Row by row, whatever the memory format.
-core::Hasher& add(core::Hasher& hasher, const torch::Tensor& tensor) {
+core::Hasher& add(core::Hasher& hasher, const torch::Tensor& any) {
+  const torch::Tensor tensor = dense(any);
   hasher.add(tensor.defined() ? uint64_t{1} : uint64_t{0});
   if (!tensor.defined()) return hasher;
   const torch::Tensor rows = tensor.detach().contiguous();
@@ -86,7 +89,7 @@ void check_gradients(const std::vector<Average>& averages, const std::vector<tor
 void LossyCheck::check(const std::vector<Average>& averages, const std::vector<torch::Tensor>& parameters) {
   double given = 0, found = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
-    const torch::Tensor& gradient = parameters[p].grad();
+    const torch::Tensor gradient = dense(parameters[p].grad());
     const std::string name = "gradient " + std::to_string(p);
     if (averages[p].scale.defined()) {
       if (!gradient.defined()) throw Wrong(name + " has no gradient");

@@ -173,7 +173,7 @@ torch::Tensor JobRunner::pass(int step, int index, bool synced) {
   } else {
     bool finite = true;
     for (const torch::Tensor& p : parameters_) {
-      if (p.grad().defined()) finite = finite && torch::isfinite(p.grad()).all().item<bool>();
+      if (p.grad().defined()) finite = finite && torch::isfinite(p.grad().to_dense()).all().item<bool>();
     }
     if (finite) throw Wrong("an infinite loss on rank " + std::to_string(nonfinite) + " is not seen");
   }
