@@ -83,6 +83,7 @@ std::optional<RowLists> BucketCompiler::find_lists() const {
   if (program_->space != core::Space::host) return {};
   const core::Slice& slice = source_.slices.front();
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
+  if (source_.due == core::Due::forward) return {};  // averages of lists are given out when backward returns
   if (source_.slices.size() > 1 || slice.length != tensor.numel || tensor.shape.size() < 2) return {};
   if (tensor.dtype != DType::f32 || tensor.shape[0] < 1 || tensor.shape[0] > core::RowOrder::kMostRows) return {};
   bool encoded = false;
