@@ -40,7 +40,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         refuse("a parameter of the optimizer is sparse; gradients may be of dense parameters")
     if type(optimizer).__name__ == "SparseAdam":
         refuse(
-            "SparseAdam takes sparse gradients alone, and they are made dense to be averaged; allowed are "
+            "SparseAdam takes sparse gradients alone, and averages are dense where one rank's gradient is; allowed are "
             "torch.optim.SGD, Adagrad or Adam, for the embeddings as well"
         )
 
