@@ -199,7 +199,8 @@ void Gradients::lay(const std::vector<int32_t>& order) {
   for (size_t p = 0; p < order.size(); ++p) {
     Parameter& parameter = parameters_[p];
     torch::Tensor& gradient = gradient_of(parameter);
-    if (gradient.defined() && !gradient.is_sparse() && gradient.data_ptr() == old_parameters[static_cast<size_t>(order[p])].slot.data_ptr()) {
+    if (gradient.defined() && !gradient.is_sparse() &&
+        gradient.data_ptr() == old_parameters[static_cast<size_t>(order[p])].slot.data_ptr()) {
       parameter.slot.copy_(gradient);
       gradient = parameter.slot;
     }
@@ -310,7 +311,8 @@ void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& liste
   const torch::NoGradGuard no_grad;
   torch::Tensor rows, values;
   if (listed.rows == nullptr) {
-    const torch::Tensor is_used = parameter.slot.dim() > 1 ? parameter.slot.flatten(1).ne(0).any(1) : parameter.slot.ne(0);
+    const torch::Tensor is_used =
+        parameter.slot.dim() > 1 ? parameter.slot.flatten(1).ne(0).any(1) : parameter.slot.ne(0);
     rows = is_used.nonzero().squeeze(1);
     values = parameter.slot.index_select(0, rows);
   } else {

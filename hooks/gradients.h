@@ -141,7 +141,7 @@ class Gradients {
   std::unordered_map<const void*, size_t> registered_;  // where gradients are handed over
   core::ArenaLayout layout_;
   std::vector<std::shared_ptr<exec::AlignedBytes>> arenas_;  // also of the tensors over them, which users may keep
-  std::vector<torch::Tensor> kept_;  // of the pass under way
+  std::vector<torch::Tensor> kept_;                          // of the pass under way
   compress::RowScratch scratch_;
   Calls calls_;
 };
