@@ -146,7 +146,8 @@ void collect(const BucketProgram& bucket, const Op& op, const BucketMemory& memo
   RowState& state = *memory.rows;
   for (size_t i = 0; i < state.lists.size(); ++i) {
     state.lists[i] = {reinterpret_cast<uint32_t*>(memory.pools[core::Space::host] + lists.places[i].at),
-                      reinterpret_cast<float*>(memory.pools[core::Space::host] + lists.places[i].values), lists.rows, 0};
+                      reinterpret_cast<float*>(memory.pools[core::Space::host] + lists.places[i].values), lists.rows,
+                      0};
   }
   compress::RowBuffer& list = state.lists[static_cast<size_t>(op.list)];
   const auto* const values = reinterpret_cast<const float*>(
@@ -174,11 +175,12 @@ void encode_rows(const BucketProgram& bucket, const Op& op, const BucketMemory& 
                  compress::Verdict& verdict) {
   const compress::RowBuffer& list = memory.rows->lists[static_cast<size_t>(op.list)];
   for (const Payload& payload : op.payloads) {
-    op.codec->rows()->encode_rows({.rows = rows_in(list, payload.range, bucket.lists->width),
-                                   .scale = op.share ? 1.0F : 1.0F / static_cast<float>(memory.size),
-                                   .payload = {memory.pools[core::Space::host] + payload.offset, static_cast<size_t>(payload.bytes)},
-                                   .verdict = &verdict},
-                                  compress::host(queue));
+    op.codec->rows()->encode_rows(
+        {.rows = rows_in(list, payload.range, bucket.lists->width),
+         .scale = op.share ? 1.0F : 1.0F / static_cast<float>(memory.size),
+         .payload = {memory.pools[core::Space::host] + payload.offset, static_cast<size_t>(payload.bytes)},
+         .verdict = &verdict},
+        compress::host(queue));
   }
 }
 

@@ -30,7 +30,7 @@ core::PerSpace<int64_t> copies_in(const Arena& arena, int64_t copies) {
 
 }  // namespace
 
-AlignedBytes::AlignedBytes(int64_t bytes) : data_(nullptr, Free{nullptr, 0}), bytes_(bytes) {
+AlignedBytes::AlignedBytes(int64_t bytes) : data_(nullptr, Free{nullptr, 0, /*is_mapped=*/false}), bytes_(bytes) {
   constexpr size_t kAlignment = 64;
   const auto rounded = static_cast<size_t>(core::round_up(bytes, kAlignment));
   if (bytes == 0) return;
@@ -57,7 +57,8 @@ AlignedBytes AlignedBytes::untouched_zeros(int64_t bytes) {
   constexpr int64_t kLeastMapped = 1 << 20;
   if (bytes < kLeastMapped) return zeros(bytes);
   AlignedBytes all(0);
-  void* const data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const data = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) throw std::bad_alloc();
   all.data_ = {static_cast<std::byte*>(data), Free{nullptr, bytes, /*is_mapped=*/true}};
   all.bytes_ = bytes;

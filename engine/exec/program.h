@@ -174,7 +174,7 @@ struct Program {
   std::vector<BucketProgram> buckets;
   std::vector<std::vector<Piece>> pieces_of_tensor;
   core::PerSpace<int64_t> pool_bytes = {};
-  std::vector<Range> untouched = {};  // of the host's pool, ascending: bytes that are used as far as it takes
+  std::vector<Range> untouched = {};          // of the host's pool, ascending: bytes that are used as far as it takes
   core::PerSpace<int64_t> states_bytes = {};  // of all codecs
   int64_t state_bytes = 0;                    // the same of all spaces, as checkpoints have it: the host's first
   // Where operations on a device tell what they found, and the copy of that for the host: offsets in the pools, each
