@@ -278,7 +278,7 @@ TEST(RowLists, memory_that_no_step_used_is_not_touched) {
   const auto program = compile(lists, table, {.rank = 0, .size = 1});
   int64_t untouched = 0;
   for (const Range& range : program.value()->untouched) untouched += range.length;
-  EXPECT_LT(program.value()->pool_bytes - untouched, 1 << 20);
+  EXPECT_LT(program.value()->pool_bytes[core::Space::host] - untouched, 1 << 20);
 }
 
 }  // namespace
