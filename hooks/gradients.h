@@ -3,8 +3,8 @@
 //
 // The gradients of a module in arenas (engine/core/arenas.h), in an order that can be laid anew; and the hooks that
 // tell when backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
-// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place. A sparse gradient (COO)
-// stays as it is, and its average is one too: a slot that nobody writes takes no memory.
+// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place. A sparse gradient
+// (COO) stays as it is, and its average is one too: a slot that nobody writes takes no memory.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -101,8 +101,8 @@ class Gradients {
 
   // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
   double share_of_rows(int32_t position);
-  // Marks a tensor whose gradient came as rows: so large a share of them, on one rank and in the average. The next lay()
-  // leaves its slot untouched.
+  // Marks a tensor whose gradient came as rows: so large a share of them, on one rank and in the average. The next
+  // lay() leaves its slot untouched.
   void set_content(int32_t position, double of_one, double of_all);
 
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.

@@ -201,24 +201,6 @@ void Session::learn_order() {
   start_tuning();
 }
 
-// Of a bucket that works on lists, which has counted them.
-void Session::tell_content(int32_t position) {
-  const exec::Workspace::Listed listed = executor_.listed(position);
-  if (!driver_ || listed.rows == nullptr) return;
-  const auto rows = static_cast<double>(listed.order->rows());
-  driver_->saw_content(position, static_cast<double>(listed.own) / rows,
-                       static_cast<double>(listed.rows->count) / rows);
-}
-
-// All ranks know alike which averages are sparse, and how dense they are. What one rank has is rank 0's.
-void Session::learn_content() {
-  peers_.broadcast(reinterpret_cast<std::byte*>(shares_.data()), static_cast<int64_t>(shares_.size() * sizeof(Shares)));
-  for (size_t p = 0; p < used_.size(); ++p) {
-    if (used_[p] != static_cast<uint8_t>(Gradients::Use::rows)) continue;
-    gradients_.set_content(static_cast<int32_t>(p), shares_[p].of_one, shares_[p].of_all);
-  }
-}
-
 void Session::explained(Final final, const std::function<void()>& body) {
   using Code = core::Error::Code;
   try {
@@ -415,37 +397,6 @@ void Session::tell_difference(const core::Error& error) {
     who = std::string("who differs is not known, as comparing all ranks failed: ") + failed.what();
   }
   fail({error.code, error.message + " (" + who + ")"});
-}
-
-// What optimizers find: a sparse gradient where all ranks that have one have a sparse one, else a dense one. Gradients
-// that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone. Not in
-// buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed.
-void Session::give_averages(bool not_dense) {
-  constexpr auto kDense = static_cast<uint8_t>(Gradients::Use::dense);
-  for (size_t p = 0; p < used_.size() && not_dense; ++p) {
-    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = kDense;
-  }
-  if (not_dense) peers_.max(used_);
-  for (size_t p = 0; p < used_.size(); ++p) {
-    const auto position = static_cast<int32_t>(p);
-    switch (static_cast<Gradients::Use>(used_[p])) {
-      case Gradients::Use::none:
-        if (!executor_.keeps_residual(position)) {
-          gradients_.forget(position);
-          continue;
-        }
-        break;
-      case Gradients::Use::rows:
-        gradients_.give_rows(position, executor_.listed(position));
-        tell_content(position);
-        if (!order_learned_) shares_[p].of_all = gradients_.share_of_rows(position);
-        continue;
-      case Gradients::Use::dense: break;
-    }
-    executor_.lay_out_average(position);
-    gradients_.give_dense(position);
-  }
-  gradients_.let_go();
 }
 
 // In the next control word.

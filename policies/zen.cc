@@ -3,8 +3,8 @@
 //
 // Policy `zen`: the choice of Zen (Wang et al., OSDI 2025, section 2.3), to compare with. A sparse tensor gets balanced
 // parallelism where that sends fewer bytes than what is hierarchical and central, else the all-gather, which is the
-// latter on two ranks; what is not sparse stays in the baseline's buckets. Latency, codecs and overlap do not count, and
-// nothing is chosen again.
+// latter on two ranks; what is not sparse stays in the baseline's buckets. Latency, codecs and overlap do not count,
+// and nothing is chosen again.
 #include <memory>
 
 #include "policies/policy.h"

@@ -7,8 +7,8 @@
 //
 // A compressor that knows lists (Compressor::rows) makes the same payload of a list as of the gradient that the list
 // stands for, with Work::row = width. Sums begin with +0 and take payloads in the order given, so they are those of
-// dense gradients bit for bit, but that a sum of nothing but negative zeros is +0. What is done and allocated grows with
-// the rows that are listed, not with the matrix.
+// dense gradients bit for bit, but that a sum of nothing but negative zeros is +0. What is done and allocated grows
+// with the rows that are listed, not with the matrix.
 #pragma once
 
 #include <cstddef>

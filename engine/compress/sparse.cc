@@ -5,15 +5,15 @@
 //   rows    a row of the matrix, as embeddings are updated
 //   coo     an element, as in most sparse formats
 //   blocks  so many elements in a row, as OmniReduce sends them (Fei et al., SIGCOMM 2021)
-// All that has a bit that is not zero is kept, -0 and NaN included. A payload holds values in one of three forms, the one
-// that takes least, so none is larger than the gradient:
+// All that has a bit that is not zero is kept, -0 and NaN included. A payload holds values in one of three forms, the
+// one that takes least, so none is larger than the gradient:
 //   dense   all
 //   list    those at ascending positions of 32 bits
-//   bitmap  those of the bits that are set: a bit for each position. Of shards of permuted rows (core::RowOrder) this is
-//           Zen's hash bitmap (OSDI 2025, section 4): over all shards a bit for each row, whatever their number
+//   bitmap  those of the bits that are set: a bit for each position. Of shards of permuted rows (core::RowOrder)
+//           this is Zen's hash bitmap (OSDI 2025, section 4): over all shards a bit for each row, whatever their number
 //
-// Payload: header (count = used bytes / 16); {units that are there, form, width, 0}; of a list its positions; of a bitmap
-// how many units there are before each run of them, and the bits; the values. What is behind is left as it was.
+// Payload: header (count = used bytes / 16); {units that are there, form, width, 0}; of a list its positions; of a
+// bitmap how many units there are before each run of them, and the bits; the values. What is behind is left as it was.
 //
 // Bytes moved per element: encode reads 4 twice, the second time of what is sent alone; decode writes 4 and reads what
 // was sent. Of lists of rows only what is listed is read and written.

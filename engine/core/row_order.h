@@ -3,8 +3,8 @@
 //
 // An invertible mixing of the numbers of a matrix' rows: row r stands at place_of(r), and row_at() leads back. Equal
 // parts of the places hold about as many of the rows that are used, whatever these are: ids sorted by frequency,
-// clusters, runs (Zen, OSDI 2025, section 3, hashes for the same end). Fixed by the number of rows, so all ranks have the
-// same one, and nothing is stored.
+// clusters, runs (Zen, OSDI 2025, section 3, hashes for the same end). Fixed by the number of rows, so all ranks have
+// the same one, and nothing is stored.
 //
 // Numbers are mixed by multiplications with odd numbers and shifts to the right, each of which has an inverse among the
 // numbers of so many bits. What comes out beyond the last row is mixed again (cycle walking, Black and Rogaway 2002).
@@ -18,8 +18,8 @@
 
 namespace gradtune::core {
 
-// The inverse of an odd number modulo 2^64, and so modulo every smaller power of two (Newton: each turn doubles the bits
-// that are right).
+// The inverse of an odd number modulo 2^64, and so modulo every smaller power of two (Newton: each turn doubles the
+// bits that are right).
 constexpr uint64_t inverse_of_odd(uint64_t odd) {
   uint64_t x = odd;
   for (int i = 0; i < 6; ++i) x *= 2 - odd * x;

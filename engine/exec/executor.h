@@ -94,8 +94,9 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   // next forward pass. The next begin_step, or drain, settles it: of a step that counts, what became of residuals and
   // state holds.
   core::Status begin_step();
-  // What is not in its place in the arena is brought there piece by piece, each piece just before its bucket starts: the
-  // first bucket of a large tensor does not wait for all of it. Buckets that work on lists take it from where it is.
+  // What is not in its place in the arena is brought there piece by piece, each piece just before its bucket starts:
+  // the first bucket of a large tensor does not wait for all of it. Buckets that work on lists take it from where it
+  // is.
   void tensor_ready(int32_t tensor, const Arrived& arrived = {});
   // Waits for the control word and for every bucket that is due at the end of backward.
   core::Status finish_backward();

@@ -9,7 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/core/float16.h"
+#include "engine/exec/add_rows.h"
 #include "engine/exec/nonfinite.h"
 
 namespace gradtune::exec {
@@ -20,43 +20,6 @@ bool same_elements(const core::GradientTable& a, const core::GradientTable& b) {
                     [](const core::TensorInfo& x, const core::TensorInfo& y) {
                       return x.name == y.name && x.shape == y.shape && x.numel == y.numel && x.dtype == y.dtype;
                     });
-}
-
-// Adds to a number of that dtype at `to` the one at `from`.
-void add(core::DType dtype, const std::byte* from, std::byte* to) {
-  if (dtype == core::DType::f32) {
-    float sum = 0, value = 0;
-    std::memcpy(&sum, to, sizeof sum);
-    std::memcpy(&value, from, sizeof value);
-    sum += value;
-    std::memcpy(to, &sum, sizeof sum);
-    return;
-  }
-  uint16_t sum = 0, value = 0;
-  std::memcpy(&sum, to, sizeof sum);
-  std::memcpy(&value, from, sizeof value);
-  sum = dtype == core::DType::bf16 ? core::narrow_bf16(core::widen_bf16(sum) + core::widen_bf16(value))
-                                   : core::narrow_f16(core::widen_f16(sum) + core::widen_f16(value));
-  std::memcpy(to, &sum, sizeof sum);
-}
-
-// What arrived of a piece of a matrix whose elements lie at `to`, in the order given.
-void add_rows(const Arrived& arrived, const core::TensorInfo& tensor, const Piece& piece, std::byte* to) {
-  const int64_t bytes = core::bytes_per_element(tensor.dtype), width = tensor.numel / tensor.shape.at(0);
-  for (size_t i = 0; i < arrived.rows.size(); ++i) {
-    const int64_t row = arrived.rows[i];
-    if (row < 0 || row >= tensor.shape[0]) {
-      throw core::Exception({core::Error::Code::invalid, "the sparse gradient of " + tensor.name + " has row " +
-                                                             std::to_string(row) + " of " +
-                                                             std::to_string(tensor.shape[0])});
-    }
-    const int64_t begin = std::max(row * width, piece.tensor_begin);
-    const int64_t end = std::min((row + 1) * width, piece.tensor_begin + piece.length);
-    for (int64_t e = begin; e < end; ++e) {
-      const std::byte* const from = arrived.values + (static_cast<int64_t>(i) * width + e - row * width) * bytes;
-      add(tensor.dtype, from, to + (e - piece.tensor_begin) * bytes);
-    }
-  }
 }
 
 }  // namespace
@@ -357,55 +320,6 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   if (!decoded && !rejected) {
     rejected = {decoded.error().code, "bucket " + std::to_string(bucket) + ": " + decoded.error().message};
   }
-}
-
-// In its place in the arena, where residuals of other strategies are paid back to it.
-void Workspace::lay_out(int32_t bucket) {
-  const BucketProgram& program = this->bucket(bucket);
-  std::byte* const gradient = memory_of(bucket).gradient;
-  const core::TensorInfo& tensor =
-      table_.tensors[static_cast<size_t>(program_->strategy.buckets[static_cast<size_t>(bucket)].slices[0].tensor)];
-  Arrived& arrived = rows_[static_cast<size_t>(bucket)]->arrived;
-  const auto bytes = static_cast<size_t>(program.numel) * sizeof(float);
-  if (arrived.kind == Arrived::Kind::in_place) return;
-  if (arrived.kind == Arrived::Kind::dense) {
-    std::memcpy(gradient, arrived.values, bytes);
-  } else {
-    std::memset(gradient, 0, bytes);
-    if (arrived.kind == Arrived::Kind::rows) add_rows(arrived, tensor, {.length = program.numel}, gradient);
-  }
-  arrived = {};
-}
-
-Workspace::Listed Workspace::listed(int32_t tensor) const {
-  const std::vector<Piece>& pieces = this->pieces(tensor);
-  if (pieces.size() != 1) return {};
-  const RowState* const rows = rows_[static_cast<size_t>(pieces[0].bucket)].get();
-  if (rows == nullptr) return {};
-  const RowLists& lists = *bucket(pieces[0].bucket).lists;
-  return {&rows->lists[static_cast<size_t>(lists.result)], &rows->order, lists.width, rows->own};
-}
-
-// Of a bucket that works on lists.
-bool Workspace::came_dense(int32_t bucket) const {
-  const RowState* const rows = rows_[static_cast<size_t>(bucket)].get();
-  if (rows == nullptr) return false;
-  return rows->arrived.kind == Arrived::Kind::in_place || rows->arrived.kind == Arrived::Kind::dense;
-}
-
-// The average, to its place.
-void Workspace::write_list(int32_t bucket) {
-  const RowState& rows = *rows_[static_cast<size_t>(bucket)];
-  const RowLists& lists = *this->bucket(bucket).lists;
-  auto* const gradient = reinterpret_cast<float*>(memory_of(bucket).gradient);
-  std::fill(gradient, gradient + lists.rows * lists.width, 0.0F);
-  compress::spread(rows.lists[static_cast<size_t>(lists.result)], lists.width, rows.order, gradient);
-}
-
-void Workspace::lay_out_average(int32_t tensor) {
-  if (listed(tensor).rows == nullptr) return;
-  const int32_t bucket = pieces(tensor)[0].bucket;
-  if (!came_dense(bucket)) write_list(bucket);
 }
 
 // With what the rest of the bucket's operations take for its gradient.

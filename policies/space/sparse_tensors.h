@@ -38,15 +38,15 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
 // ... each under the best one.
 core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost);
 
-// What Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy of pairs, in units
-// of what one rank has. `gamma`: the density of sums of 1, 2, 4, ... ranks over that of one.
+// What Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy of pairs, in
+// units of what one rank has. `gamma`: the density of sums of 1, 2, 4, ... ranks over that of one.
 struct SharesOf {
   double balanced = 0, hierarchical = 0;
 };
 SharesOf zen_shares(std::span<const double> gamma);
 
-// The same over the bytes of the dense tensor, where lists take twice their values (coordinates), and densities are those
-// of the content.
+// The same over the bytes of the dense tensor, where lists take twice their values (coordinates), and densities are
+// those of the content.
 double balanced_parallelism_share(const core::Content& content, int ranks);
 double hierarchical_share(const core::Content& content, int ranks);
 

@@ -6,9 +6,9 @@
 //   lstm    a word-level language model: words of the text hashed to rows, an LSTM, and a softmax over the words of the
 //           batch and 512 sampled others (drawn alike on all ranks), so that both tables are updated by rows
 //   deepfm  a factorization machine and a small network over 26 fields of one table; ids are Zipf-distributed
-// Arms: `dense` has dense gradients and DDP's buckets; `by_hand` all-gathers indices and values of sparse gradients after
-// backward, as users of torch.distributed do, and all-reduces the rest as one; others wrap the optimizer: `gather` pins
-// the baseline of sparse jobs, `zen` and `auto` are those policies.
+// Arms: `dense` has dense gradients and DDP's buckets; `by_hand` all-gathers indices and values of sparse gradients
+// after backward, as users of torch.distributed do, and all-reduces the rest as one; others wrap the optimizer:
+// `gather` pins the baseline of sparse jobs, `zen` and `auto` are those policies.
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

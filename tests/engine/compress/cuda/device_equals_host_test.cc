@@ -34,7 +34,8 @@ std::vector<size_t> sizes() {
 }
 
 // Those that have no kernels.
-constexpr std::string_view kHostOnly[] = {"int8packed", "int4packed", "int3packed", "int2packed", "rows", "coo", "blocks"};
+constexpr std::string_view kHostOnly[] = {"int8packed", "int4packed", "int3packed", "int2packed",
+                                          "rows",       "coo",        "blocks"};
 
 // The default and both ends of the range; in the long test and of int8 what policies choose from as well, and what no
 // kernel is made for.
