@@ -132,9 +132,10 @@ std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table
 }
 
 Content content_of(const Bucket& bucket, const GradientTable& table) {
+  if (bucket.slices.size() != 1) return {};
   const Slice& slice = bucket.slices.front();
   const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
-  return bucket.slices.size() == 1 && slice.length == tensor.numel ? tensor.content : Content();
+  return slice.length == tensor.numel ? tensor.content : Content();
 }
 
 uint64_t hash(const Strategy& strategy) {

@@ -183,7 +183,7 @@ TEST(DeviceExecutor, WhatHangsIsNamed) {
   for (const std::string queue : {"codec", "to_host", "to_device"}) {
     std::atomic<bool> hangs = false;
     ExecutorOptions limits = kWithHost;
-    limits.timeout_ms = 200;
+    limits.timeout_ms = 1'000;
     const HostDeviceOptions device{.hangs = [&](const std::string& name) { return hangs && name == queue; }};
     Fleet fleet(make_groups(1), table, limits, device);
     fleet.run(make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 3'000, 1));
@@ -196,7 +196,7 @@ TEST(DeviceExecutor, WhatHangsIsNamed) {
                              : queue == "to_host" ? "operation 1 (copy)"
                                                   : "operation 3 (copy)";
     EXPECT_EQ(status.error().message,
-              "rank 0, step 2: " + what + " of bucket 0 has not ended on the device within 200 ms");
+              "rank 0, step 2: " + what + " of bucket 0 has not ended on the device within 1000 ms");
     fleet.rank(0).close();
   }
 }
