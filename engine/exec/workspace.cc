@@ -96,8 +96,10 @@ core::Status Workspace::reserve(const Program& program, int64_t memory_budget_by
       compress::Queue* const queue = each == core::Space::host ? nullptr : device_queue();
       const int64_t pool_bytes = program.pool_bytes[each];
       if (pool_bytes > pools_[each].bytes()) {
-        pools[each] = each == core::Space::host ? AlignedBytes::zeros_but(pool_bytes, program.untouched)
-                                                : AlignedBytes::zeros(pool_bytes, allocators_[each]);
+        // Pinned memory is touched when it is pinned.
+        const bool is_plain = each == core::Space::host && allocators_[each] == nullptr;
+        pools[each] = is_plain ? AlignedBytes::zeros_but(pool_bytes, program.untouched)
+                               : AlignedBytes::zeros(pool_bytes, allocators_[each]);
       }
       states[each] = states_[each].larger(program.states_bytes[each], allocators_[each], queue);
       if (states[each] && queue != nullptr) queue->mark().wait(timeout_ms_).value();
