@@ -69,7 +69,6 @@ struct Payload {
 struct Op {
   enum class Kind : uint8_t {
     load,        // numbers of the gradient's type -> fp32 staging
-    collect,     // what arrived -> a list of rows
     scale,       // what is at hand becomes a share of the average: times 1 / N
     encode,      // each of `payloads` from its range
     pack,        // moves payloads to `output`, in the order of `payloads`
@@ -77,6 +76,7 @@ struct Op {
     decode,      // ranges of the gradient from `payloads`; payloads of one range are added up
     store,       // fp32 staging -> numbers of the gradient's type
     copy,        // `count` bytes from `input` to `output`, which are in different spaces
+    collect,     // what arrived -> a list of rows
   } kind;
   core::Place place = core::Place::device;
   core::Space space = core::Space::host;  // where it works, and its memory is; of a copy: the device's
