@@ -168,7 +168,8 @@ std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<con
   const auto close = [&](int64_t step, Verdict verdict) {
     open->end = step;
     open->verdict = verdict;
-    tests.push_back(*std::exchange(open, {}));
+    tests.push_back(*open);
+    open.reset();
   };
   int64_t last_step = 0;
   for (const Decision& decision : decisions) {
