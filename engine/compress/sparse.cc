@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The compressors that leave out zeros and lose nothing, by what is left out as one:
-//   rows    a row of the matrix, as embeddings are updated
-//   coo     an element, as in most sparse formats
-//   blocks  so many elements in a row, as OmniReduce sends them (Fei et al., SIGCOMM 2021)
-// All that has a bit that is not zero is kept, -0 and NaN included. A payload holds values in one of three forms, the
+// The compressors that leave out zeros and lose nothing. They differ in the unit that is sent or left out:
+//   rows    a row of the matrix. Embeddings are updated by rows.
+//   coo     an element, as in most sparse formats.
+//   blocks  a run of so many elements, as in OmniReduce (Fei et al., SIGCOMM 2021).
+// A unit is kept when any bit of it is set, so -0 and NaN are. A payload holds values in one of three forms, the
 // one that takes least, so none is larger than the gradient:
 //   dense   all
 //   list    those at ascending positions of 32 bits

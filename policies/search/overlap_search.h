@@ -7,9 +7,11 @@
 // A plan is where each dtype's gradients are cut, at any element, and for each message an option and a moment before
 // which it does not leave. The order follows from that: whenever the channel is free, of the messages that may leave
 // the one that forward reads first. Of two messages that are both ready no other order ends earlier on one channel, so
-// that only leaving the channel idle has to be searched. Plans are made by filling the time until the next gradients
-// with blocks of several least lengths, after US-Byte (TPDS 2024, algorithm 1), and improved by small changes, of which
-// some are random, with an exact replay as their objective. The same input gives the same plan.
+// that only leaving the channel idle has to be searched.
+//
+// The first plans fill the time until the next gradients with blocks, after US-Byte (TPDS 2024, algorithm 1), one plan
+// for each of several least lengths. Small changes then improve them, some of them random. The objective is an exact
+// replay. The same input gives the same plan.
 #pragma once
 
 #include <cstdint>

@@ -19,9 +19,10 @@ namespace gradtune::policies {
 inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1 && tensor.content.of_all < 1; }
 bool has_sparse(const core::GradientTable& table);
 
-// What a sparse tensor may get: the plain sum, and of each admitted compressor that takes rows
-//   gather    every rank's rows to every rank (AGsparse)
-//   two_step  rows to their owners, who add them up, and the sums to all (balanced parallelism, section 3 of Zen)
+// What a sparse tensor may get: the plain sum, and two schemes for each admitted compressor that takes rows.
+//   gather    Every rank sends its rows to every rank (AGsparse).
+//   two_step  Ranks send rows to their owners. Owners add them up and send the sums to all (balanced parallelism,
+//             section 3 of Zen).
 std::vector<core::Option> sparse_options(const Knowledge& knowledge);
 
 // The one that takes least, all its steps one after the other; the plain sum where the table has no rates.

@@ -19,7 +19,7 @@ from ._options import PathLike, Seconds, as_given
 from ._trained import Trained
 
 Fidelity = Literal["exact", "half", "lossy"]
-Policy = Literal["auto", "mergecomp", "espresso", "zen", "fixed", "exhaustive"]
+Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
 
 
 def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // How numbers become codes of 8 bits or fewer, and codes numbers: the formats of codes-inl.h, an element at a time.
-// Each says the unit of a block by what its norm is sent as, the code of x = element / unit with 16 random bits and
-// what that says of x, the code of 0, and which codes nobody sends.
+// Each format makes the unit of a block from the block's norm. It makes the code of x = element / unit, with 16 random
+// bits, and the value that this code stands for. It also tells the code of 0, and which codes no encoder sends.
 #pragma once
 
 #ifdef __CUDACC__

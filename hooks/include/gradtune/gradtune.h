@@ -58,7 +58,7 @@ struct Options {
   // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
   std::optional<int64_t> lossy_after = {};  // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};   // auto (default), mergecomp, espresso, zen, fixed, exhaustive
+  std::optional<std::string> policy = {};   // auto (default), mergecomp, espresso, usbyte, zen, fixed, exhaustive
   // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for
   // the model, so that one variable serves a process with several models.
   std::optional<std::string> strategy = {};

@@ -3,12 +3,15 @@
 //
 // A rank of the benchmark "sparse": trains one of two models whose tables hold most of their parameters, and writes how
 // long each step took.
-//   lstm    a word-level language model: words of the text hashed to rows, an LSTM, and a softmax over the words of the
-//           batch and 512 sampled others (drawn alike on all ranks), so that both tables are updated by rows
-//   deepfm  a factorization machine and a small network over 26 fields of one table; ids are Zipf-distributed
-// Arms: `dense` has dense gradients and DDP's buckets; `by_hand` all-gathers indices and values of sparse gradients
-// after backward, as users of torch.distributed do, and all-reduces the rest as one; others wrap the optimizer:
-// `gather` pins the baseline of sparse jobs, `zen` and `auto` are those policies.
+//   lstm    A word-level language model. Words of the text are hashed to rows. The softmax is over the words of the
+//           batch and 512 sampled others, the same on all ranks, so that both tables are updated by rows.
+//   deepfm  A factorization machine and a small network over 26 fields of one table. Ids are Zipf-distributed.
+// Arms:
+//   dense      Gradients are dense, in DDP's buckets.
+//   by_hand    Sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
+//              The rest is all-reduced as one.
+//   gather     gradtune with the baseline of sparse jobs pinned.
+//   zen, auto  gradtune with that policy.
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
