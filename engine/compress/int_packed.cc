@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kRun = kBlockElements;  // elements; so many at most are in blocks, too
 constexpr int64_t kRunsAtOnce = 64;       // whose streams are made before they are put together: half a MiB at most
-constexpr int64_t kUnit = 8, kUsedUnit = 16;
+constexpr int64_t kUnit = 8;
 constexpr int64_t kScaleBytes = unit_bytes(CodeFormat::Unit::bf16);
 
 constexpr CodeFormat format_of(int bits) {
@@ -64,11 +64,6 @@ auto* ends_of(Bytes payload, const Layout& layout) {
 
 // Where the stream of a run begins, behind that of the run before.
 int64_t begin_of(const uint32_t* ends, int64_t run) { return run == 0 ? 0 : int64_t{ends[run - 1]} * kUnit; }
-
-int64_t used_bytes(std::span<const std::byte> payload) {
-  const int64_t used = int64_t{header_of(payload).count} * kUsedUnit;
-  return std::clamp(used, static_cast<int64_t>(sizeof(PayloadHeader)), static_cast<int64_t>(payload.size()));
-}
 
 class IntPacked final : public HostCompressor {
  public:

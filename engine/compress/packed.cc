@@ -27,7 +27,7 @@ namespace gradtune::compress {
 namespace {
 
 using Layout = PackedLayout;
-constexpr int64_t kRun = kPackedRun, kUnit = kPackedUnit, kUsedUnit = kPackedUsedUnit;
+constexpr int64_t kRun = kPackedRun, kUnit = kPackedUnit;
 
 // Of a thread: 512 KiB, which fits most L2 caches.
 constexpr int64_t kCachedElements = 16 * kBlockElements;
@@ -50,11 +50,6 @@ auto* headers_of(Bytes payload, const Layout& layout) {
 
 // Where the groups of run `run` begin, behind those of the run before.
 int64_t begin_of(const uint32_t* ends, int64_t run) { return run == 0 ? 0 : int64_t{ends[run - 1]} * kUnit; }
-
-int64_t used_bytes(std::span<const std::byte> payload) {
-  const int64_t used = int64_t{header_of(payload).count} * kUsedUnit;
-  return std::clamp(used, static_cast<int64_t>(sizeof(PayloadHeader)), static_cast<int64_t>(payload.size()));
-}
 
 class Packed final : public HostCompressor {
  public:

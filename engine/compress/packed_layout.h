@@ -11,7 +11,6 @@ namespace gradtune::compress {
 
 inline constexpr int64_t kPackedRun = kBlockElements;  // elements; whole groups
 inline constexpr int64_t kPackedUnit = 8;              // bytes, in which it is told where runs end
-inline constexpr int64_t kPackedUsedUnit = 16;         // bytes, of the header's count
 
 constexpr uint32_t packed_id(PackedType type) {
   return type == PackedType::f32 ? compressor_id("pk32") : compressor_id("pk16");

@@ -24,6 +24,11 @@ PayloadHeader header_of(std::span<const std::byte> payload) {
   return header;
 }
 
+int64_t used_bytes(std::span<const std::byte> payload) {
+  const int64_t used = int64_t{header_of(payload).count} * kUsedUnit;
+  return std::clamp(used, static_cast<int64_t>(sizeof(PayloadHeader)), static_cast<int64_t>(payload.size()));
+}
+
 Rejected check_sizes(std::span<const std::span<const std::byte>> payloads, int64_t bytes) {
   core::check(!payloads.empty(), "a decode has at least one payload");
   for (size_t i = 0; i < payloads.size(); ++i) {

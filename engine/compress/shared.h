@@ -55,6 +55,12 @@ using Rejected = std::optional<Rejection>;
 // Of a payload that is long enough.
 PayloadHeader header_of(std::span<const std::byte> payload);
 
+// A payload that need not be full counts its used bytes, in this unit.
+inline constexpr int64_t kUsedUnit = 16;
+
+// Of such a payload: at least the header's bytes, and never more than there are, whatever it says.
+int64_t used_bytes(std::span<const std::byte> payload);
+
 // The counts that a payload may have.
 struct Counts {
   Counts(int64_t count) : least(count), most(count) {}  // NOLINT(google-explicit-constructor)

@@ -163,7 +163,7 @@ class Sparse final : public HostCompressor, public RowCodec {
   // All but index and values.
   void write_frame(std::span<std::byte> payload, const SparseShape& shape, const SparseLayout& layout,
                    uint32_t count) const {
-    write_header(payload, id_, shape.n, layout.bytes / kSparseUnit);
+    write_header(payload, id_, shape.n, layout.bytes / kUsedUnit);
     const SparseHeader header{count, layout.form, static_cast<uint32_t>(shape.width), 0};
     std::memcpy(payload.data() + sizeof(PayloadHeader), &header, sizeof header);
     const auto zero = [&](int64_t begin, int64_t end) {
@@ -176,7 +176,7 @@ class Sparse final : public HostCompressor, public RowCodec {
 
   Rejected check_payloads(std::span<const std::span<const std::byte>> payloads, const SparseShape& shape,
                           HostQueue& queue) const {
-    const Counts counts{sparse_least_bytes() / kSparseUnit, sparse_payload_bytes(shape.n) / kSparseUnit};
+    const Counts counts{sparse_least_bytes() / kUsedUnit, sparse_payload_bytes(shape.n) / kUsedUnit};
     if (Rejected bad = check_frames(payloads, sparse_payload_bytes(shape.n), id_, shape.n, counts)) return bad;
     for (size_t p = 0; p < payloads.size(); ++p) {
       if (auto what = defect_of_sparse(payloads[p], shape, queue)) return Rejection{p, std::move(*what)};

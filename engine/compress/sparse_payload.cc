@@ -55,10 +55,7 @@ int64_t sparse_least_bytes() { return kHeaderBytes; }
 
 int64_t sparse_payload_bytes(int64_t n) { return section_bytes(kHeaderBytes + 4 * n); }
 
-int64_t sparse_used_bytes(std::span<const std::byte> payload) {
-  const int64_t used = int64_t{header_of(payload).count} * kSparseUnit;
-  return std::clamp(used, kHeaderBytes, static_cast<int64_t>(payload.size()));
-}
+int64_t sparse_used_bytes(std::span<const std::byte> payload) { return std::max(kHeaderBytes, used_bytes(payload)); }
 
 std::optional<std::string> defect_of_sparse(std::span<const std::byte> payload, const SparseShape& shape,
                                             HostQueue& queue) {
@@ -102,9 +99,9 @@ std::optional<std::string> defect_of_sparse(std::span<const std::byte> payload, 
     has_last = (last_word >> ((shape.units - 1) % 64) & 1) != 0;
   }
   const SparseLayout layout = sparse_layout(header.form, shape, count, has_last);
-  if (layout.bytes != int64_t{header_of(payload).count} * kSparseUnit) {
+  if (layout.bytes != int64_t{header_of(payload).count} * kUsedUnit) {
     return fmt::format("used size is {} bytes, not the {} of its header", layout.bytes,
-                       header_of(payload).count * kSparseUnit);
+                       header_of(payload).count * kUsedUnit);
   }
   return {};
 }

@@ -41,8 +41,6 @@ struct SparseHeader {
 };
 static_assert(sizeof(SparseHeader) == 16);
 
-inline constexpr int64_t kSparseUnit = 16;  // of used bytes
-
 // Bytes.
 struct SparseLayout {
   SparseForm form = SparseForm::dense;

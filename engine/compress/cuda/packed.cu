@@ -118,7 +118,7 @@ struct WriteEnds {
     header[0] = kPayloadMagic;
     header[1] = packed_id(kType);
     header[2] = static_cast<uint32_t>(job.of.n);
-    header[3] = static_cast<uint32_t>(section_bytes(used) / kPackedUsedUnit);
+    header[3] = static_cast<uint32_t>(section_bytes(used) / kUsedUnit);
     zero(static_cast<int64_t>(sizeof(PayloadHeader)) + layout.runs * 4, layout.headers_at);
     zero(layout.headers_at + layout.groups * static_cast<int64_t>(sizeof(GroupHeader)), layout.groups_at);
     zero(used, section_bytes(used));
@@ -257,8 +257,7 @@ struct AddGroups {
       const auto* const words = reinterpret_cast<const uint32_t*>(job.sums.payloads[p]);
       const int64_t end = job.layout.runs == 0 ? 0 : words[sizeof(PayloadHeader) / 4 + job.layout.runs - 1];
       const int64_t used = job.layout.groups_at + end * kPackedUnit;
-      if (section_bytes(used) != int64_t{words[3]} * kPackedUsedUnit)
-        tell_rejected(job.sums.verdict, job.sums.first + p);
+      if (section_bytes(used) != int64_t{words[3]} * kUsedUnit) tell_rejected(job.sums.verdict, job.sums.first + p);
     }
   }
 
@@ -314,8 +313,8 @@ class Packed final : public DeviceCompressor {
           const PackedLayout layout = packed_layout(kType, sums.n);
           return {.sums = sums,
                   .frames = {packed_id(kType), static_cast<uint32_t>(sums.n),
-                             static_cast<uint32_t>(layout.groups_at / kPackedUsedUnit),
-                             static_cast<uint32_t>(layout.bytes / kPackedUsedUnit)},
+                             static_cast<uint32_t>(layout.groups_at / kUsedUnit),
+                             static_cast<uint32_t>(layout.bytes / kUsedUnit)},
                   .layout = layout};
         },
         [](const Decode& job) {
