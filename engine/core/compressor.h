@@ -55,8 +55,8 @@ struct Matrix {
 // counts as vectors.
 struct Extent {
   // Of vectors alone where nothing is said of matrices, and dense.
-  Extent(int64_t elements = 0, std::span<const Matrix> among = {},
-         const Content& what = {})  // NOLINT(google-explicit-constructor)
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Extent(int64_t elements = 0, std::span<const Matrix> among = {}, const Content& what = {})
       : numel(elements), matrices(among), content(what) {}
 
   int64_t numel;
