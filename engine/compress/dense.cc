@@ -92,12 +92,12 @@ CompressorRow row(std::string_view name, std::string_view summary, core::Fidelit
 }  // namespace
 
 uint32_t largest_that_sums(core::DType wire, int summed) {
-  const auto& [overflow, roundoff] = limits_of(wire);
-  const double growth = summed == 1 ? 1 : summed * std::pow(1 + roundoff, summed);
+  const Limits limits = limits_of(wire);
+  const double growth = summed == 1 ? 1 : summed * std::pow(1 + limits.roundoff, summed);
   const auto is_small = [&](uint32_t bits) {
-    return bits < kInfinityBits && double{std::bit_cast<float>(bits)} * growth < overflow;
+    return bits < kInfinityBits && double{std::bit_cast<float>(bits)} * growth < limits.overflow;
   };
-  auto bits = std::min(std::bit_cast<uint32_t>(static_cast<float>(overflow / growth)), kInfinityBits);
+  auto bits = std::min(std::bit_cast<uint32_t>(static_cast<float>(limits.overflow / growth)), kInfinityBits);
   while (!is_small(bits)) --bits;
   while (is_small(bits + 1)) ++bits;
   return bits;

@@ -493,10 +493,10 @@ void Workspace::poison(int32_t index, compress::Queue& queue) {
   std::byte* const gradient = memory_of(index).gradient;
   const bool is_away = program.space != core::Space::host;
   if (!program.carries_nonfinite || was_drained) {
-    (is_away ? *device_queue() : queue)
+    (is_away ? platform_.device->current() : queue)
         .fill(gradient, kNanByte, program.numel * core::bytes_per_element(program.dtype));
   } else if (is_away) {
-    platform_.device->make_nans_alike(gradient, program.dtype, program.numel, *device_queue());
+    platform_.device->make_nans_alike(gradient, program.dtype, program.numel, platform_.device->current());
   } else {
     make_nans_alike(gradient, program.dtype, program.numel);
   }

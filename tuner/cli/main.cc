@@ -5,6 +5,7 @@
 // was called in a way that it does not know).
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 
 #include "policies/planner.h"
 #include "tuner/cli/cost.h"
@@ -22,9 +23,7 @@ std::string planner_names() {
   return names;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
   app.name("gradtune");
   app.require_subcommand(1);
@@ -103,4 +102,15 @@ int main(int argc, char** argv) {
   }
   std::fputs(text.value().c_str(), stdout);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gradtune: %s\n", error.what());
+    return 1;
+  }
 }

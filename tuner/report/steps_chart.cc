@@ -162,7 +162,6 @@ std::string steps_chart(const Report& report, double width) {
 
   std::map<int32_t, std::string> roles;
   Points points(x, y), beyond(x, y);
-  std::string above;
   for (const ReportStep& step : report.steps) {
     std::string& role = roles[step.slot];
     if (role.empty()) role = role_of(report, step.slot);

@@ -148,7 +148,7 @@ std::string headline(const Report& report) {
     case State::tuning: return "The job is being tuned.";
     case State::baseline: return "The baseline stays: nothing was proven to be faster.";
     case State::committed: {
-      const std::string less = percent(report.outcome.gain) + " less time a step";
+      std::string less = percent(report.outcome.gain) + " less time a step";
       if (!(report.outcome.committed_ms > 0) || !(report.outcome.baseline_ms > 0)) return less;
       return fmt::format("{}: {} instead of {}", less, in_ms(report.outcome.committed_ms),
                          in_ms(report.outcome.baseline_ms));
