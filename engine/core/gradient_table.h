@@ -42,7 +42,7 @@ struct TensorInfo {
   int64_t numel = 0;
   DType dtype = DType::f32;
   double ready_us = 0;  // since the first ready gradient of a backward pass; 0 while not measured
-  double read_us = -1;  // its parameter's first read, since a forward pass began; -1: no reader was seen
+  double read_us = -1;  // its parameter's first read by forward, since the update before; -1: no reader was seen
   Content content = {};
   Space space = Space::host;  // of its gradient
 
@@ -51,7 +51,7 @@ struct TensorInfo {
 
 struct GradientTable {
   std::vector<TensorInfo> tensors;
-  double forward_us = 0;         // a forward pass, to its end; 0 while not measured
+  double forward_us = 0;         // a forward pass, from the update before to its end; 0 while not measured
   double update_element_us = 0;  // of the optimizer, for each element; 0 while not measured
 
   int64_t numel() const;

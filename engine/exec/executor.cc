@@ -200,6 +200,10 @@ void Executor::begin_program() {
   ready_.assign(program.buckets.size(), {});
   fences_.assign(program.buckets.size(), {});
   late_done_ = std::vector<std::atomic<bool>>(program.buckets.size());
+  may_be_left_.clear();
+  for (size_t b = 0; b < program.buckets.size(); ++b) {
+    may_be_left_.push_back(goes_on_alone(program, static_cast<int32_t>(b)) ? 1 : 0);
+  }
 }
 
 core::Status Executor::self_test(const compress::Compressor& codec, Allocator* allocator,

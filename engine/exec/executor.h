@@ -57,6 +57,13 @@ struct StepTimes {
   double decode_ms = 0;  // decode, store on the device
   double wait_ms = 0;    // nothing to do until a collective or the host was done: exposed communication
   double comm_ms = 0;    // of all collectives, added up, whoever waited for them
+
+  StepTimes operator+(const StepTimes& other) const {
+    return {encode_ms + other.encode_ms, decode_ms + other.decode_ms, wait_ms + other.wait_ms, comm_ms + other.comm_ms};
+  }
+  StepTimes operator-(const StepTimes& other) const {
+    return {encode_ms - other.encode_ms, decode_ms - other.decode_ms, wait_ms - other.wait_ms, comm_ms - other.comm_ms};
+  }
 };
 
 // When an operation of a bucket began and ended; a collective is under way from the moment it is started. Nanoseconds
@@ -103,12 +110,16 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as
   // Workspace::conclude has them. Returns whether the step counts.
   core::Result<bool> conclude(bool finite) override;
+  // Whether a bucket may be waited for when this rank likes: other ranks, which may wait for it now, need nothing of
+  // the calling thread (goes_on_alone). Any other should be waited for where all ranks do.
+  bool may_be_left(int32_t bucket) const { return may_be_left_[static_cast<size_t>(bucket)] != 0; }
   // Waits for a bucket that is due at the next forward pass, with the work on the device that others left to the
   // calling thread. A second call returns at once.
   core::Status await(int32_t bucket);
   // Waits for all that is under way, and settles the step.
   core::Status drain();
 
+  // Of the last step, as far as it is done.
   const StepTimes& times() const { return times_; }
   // Of the last step, bucket after bucket, as many as the program has operations. After finish_backward; of buckets
   // that are due later after drain.
@@ -211,6 +222,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   enum class Done : uint8_t { nothing, backward, all };
   std::atomic<Done> done_ = Done::all;
   std::vector<std::atomic<bool>> late_done_;  // per bucket: due at the next forward pass, and done
+  std::vector<uint8_t> may_be_left_;          // per bucket
   std::vector<core::Fence> fences_;           // per bucket: the end of its last operation
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;

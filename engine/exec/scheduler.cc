@@ -15,6 +15,24 @@ int32_t leading_device_ops(const BucketProgram& bucket) {
   return count;
 }
 
+bool goes_on_alone(const Program& program, int32_t bucket) {
+  const std::vector<Op>& ops = program.buckets[static_cast<size_t>(bucket)].ops;
+  const auto is_of_thread = [](const Op& op) {
+    return op.kind != Op::Kind::collective && op.place == core::Place::device;
+  };
+  const auto rest = ops.begin() + leading_device_ops(program.buckets[static_cast<size_t>(bucket)]);
+  const auto first = std::find_if(rest, ops.end(), is_of_thread);
+  if (first == ops.end()) return true;
+  if (std::any_of(first, ops.end(), [](const Op& op) { return op.kind == Op::Kind::collective; })) return false;
+  // Memory that is not free again holds up collectives that are far enough behind.
+  const auto most_held = static_cast<size_t>(core::most_held(program.strategy));
+  for (size_t i = 0; i + most_held < program.order.size(); ++i) {
+    const Issue& issue = program.order[i];
+    if (issue.bucket == bucket && ops.begin() + issue.release >= first) return false;
+  }
+  return true;
+}
+
 void Scheduler::begin(const Program& program) {
   program_ = &program;
   buckets_.assign(program.buckets.size(), State{});

@@ -90,4 +90,9 @@ class Scheduler {
 // How many of a bucket's operations, from the first, run on the thread that runs backward before anything else.
 int32_t leading_device_ops(const BucketProgram& bucket);
 
+// Whether other ranks come to the end of that bucket, and of all collectives behind it, while the thread that runs
+// backward has left: what that thread has to do when the bucket is ready are its leading operations, and at most some
+// after its last collective that nothing waits for.
+bool goes_on_alone(const Program& program, int32_t bucket);
+
 }  // namespace gradtune::exec

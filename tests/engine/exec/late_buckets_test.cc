@@ -166,6 +166,60 @@ TEST(LateBuckets, AreDrainedByTheNextStepAndByAChangeOfStrategies) {
   }
 }
 
+// One rank's thread goes away when its backward pass has ended, as into the user's code, where it may wait for the
+// other rank; so that one must not need it.
+TEST(LateBuckets, ThatMayBeLeftNeedNothingOfOtherRanksThreads) {
+  const core::GradientTable table = mixed_table();
+  for (const core::Place place : {core::Place::device, core::Place::host}) {
+    for (const std::string& option : all_options(place)) {
+      if (!can_be_late(option)) continue;
+      core::Rng rng(7);
+      Fleet fleet(2, table, {.host_threads = kHostThreads, .timeout_ms = 20'000});
+      fleet.run(with_late_buckets(make_strategy(table, option, 1'000, 2)));
+      const std::vector<Values> gradients = random_gradients(table, 2, rng);
+      std::atomic<bool> is_there = false;
+      suites::on_every_rank(2, [&](int r) {
+        Rank& rank = fleet.rank(r);
+        Executor& executor = rank.executor();
+        const auto await_those = [&](bool that_may_be_left) {
+          for (int32_t b = 0; b < static_cast<int32_t>(executor.program().buckets.size()); ++b) {
+            if (executor.may_be_left(b) != that_may_be_left) continue;
+            EXPECT_TRUE(executor.await(b).ok()) << option;
+          }
+        };
+        rank.load(gradients[static_cast<size_t>(r)]);
+        EXPECT_TRUE(rank.backward().ok());
+        EXPECT_TRUE(executor.conclude(rank.finite()).ok());
+        await_those(/*that_may_be_left=*/false);
+        if (r == 1) {
+          await_those(/*that_may_be_left=*/true);
+          is_there = true;
+          is_there.notify_one();
+        }
+        is_there.wait(false);
+        EXPECT_TRUE(executor.drain().ok());
+      });
+    }
+  }
+}
+
+// What may be left, of ten buckets one after the other.
+TEST(LateBuckets, MayBeLeftWhereNothingWaitsForTheThread) {
+  const core::GradientTable table = make_table({{10'000, DType::f32}});
+  const auto left = [&](const std::string& option) {
+    Fleet fleet(2, table, kWithHost);
+    fleet.run(make_strategy(table, option, 4'000, 2));
+    std::string which;
+    for (int32_t b = 0; b < 10; ++b) which += fleet.rank(0).executor().may_be_left(b) ? 'y' : 'n';
+    return which;
+  };
+  EXPECT_EQ(left("all_reduce"), "yyyyyyyyyy");
+  EXPECT_EQ(left("bf16: encode@host all_reduce decode@host"), "yyyyyyyyyy");
+  // Payloads of six collectives may be there that are not decoded yet.
+  EXPECT_EQ(left("topk:0.1: encode@device all_gather decode@device"), "nnnnyyyyyy");
+  EXPECT_EQ(left("int8: encode@device all_to_all decode@device encode@device all_gather decode@device"), "nnnnnnnnnn");
+}
+
 // Ranks agree that all is finite after the first encode.
 TEST(LateBuckets, AreRefusedWherePayloadsThatAreEncodedAgainMayOverflow) {
   const core::GradientTable table = make_table({{1'000, DType::f32}});
