@@ -49,9 +49,9 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
   return forecast;
 }
 
-// Two estimates, weighted by how sure they are: what the ranks compute beyond the timeline (backward and, where it was
-// measured, forward), and what the baseline takes beyond its own, which is the difference of two large numbers where
-// the link is slow.
+// Two estimates, weighted by how sure they are: what the ranks compute beyond the timeline (backward and, where they
+// were measured, forward and updates), and what the baseline takes beyond its own, which is the difference of two large
+// numbers where the link is slow.
 double StepTimePredictor::find_rest_ms(const Knowledge& knowledge) const {
   constexpr double kComputeError = 0.05, kStepError = 0.02;
   double weights = 0, sum = 0;
@@ -61,9 +61,11 @@ double StepTimePredictor::find_rest_ms(const Knowledge& knowledge) const {
     sum += std::max(rest_ms, 0.0) / (error_ms * error_ms);
   };
   const std::vector<double> ready_us = ready_times_us(knowledge.table);
-  if (!ready_us.empty())
-    add(knowledge.compute_ms - (ready_us.back() + knowledge.table.forward_us) * 1e-3,
+  if (!ready_us.empty()) {
+    const double updates_us = static_cast<double>(knowledge.table.numel()) * knowledge.table.update_element_us;
+    add(knowledge.compute_ms - (ready_us.back() + updates_us + knowledge.table.forward_us) * 1e-3,
         kComputeError * knowledge.compute_ms);
+  }
   std::optional<Step> fastest;
   for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
     const auto expected = step(baseline.strategy);

@@ -58,6 +58,28 @@ TEST(StepTimePredictor, IsTheTruthOnceEverythingWasSeen) {
   }
 }
 
+// What lies in the timeline is not in the rest as well.
+TEST(StepTimePredictor, KnowsForwardAndUpdatesWhereTheyWereMeasured) {
+  TimelineJob job = ::gradtune::policies::job();
+  core::GradientTable& table = job.knowledge.table;
+  table.forward_us = 40'000;
+  table.update_element_us = 30'000 / static_cast<double>(table.numel());
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    table.tensors[t].read_us = table.forward_us * static_cast<double>(table.tensors.size() - 1 - t) /
+                               static_cast<double>(table.tensors.size());
+  }
+  core::Rng rng(1);
+  const auto forecast = StepTimePredictor::make(job.observed(0, rng), {});
+  ASSERT_TRUE(forecast.ok());
+  for (const core::Due due : {core::Due::backward, core::Due::forward}) {
+    core::Strategy strategy = strategy_of(job, 5, core::plain_all_reduce());
+    for (core::Bucket& bucket : strategy.buckets) bucket.due = due;
+    const auto step = forecast.value().step(strategy);
+    ASSERT_TRUE(step);
+    EXPECT_NEAR(step->ms, job.step_ms(strategy), 0.02 * job.step_ms(strategy));
+  }
+}
+
 TEST(StepTimePredictor, WhatNeverRanLooksCheapAndIsMarkedAsAPrior) {
   const TimelineJob job = ::gradtune::policies::job();
   core::Rng rng(1);
