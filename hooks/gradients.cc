@@ -95,6 +95,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     : owner_(owner), warnings_(warnings), arrival_(arrival) {
   std::vector<Extent> extents;
   bool any = false;
+  Gradients* before = nullptr;  // of the same optimizer
   for (const NamedTensor& parameter : model.parameters()) {
     const auto& [name, tensor] = parameter;
     if (!tensor.requires_grad()) continue;
@@ -103,7 +104,8 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
       refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
     }
     if (tensor.numel() == 0) continue;  // nothing of it travels, and nobody waits for it
-    const Gradients* other = Hook::other_on(tensor);
+    Gradients* const other = Hook::other_on(tensor);
+    if (other != nullptr && other->owner_ == owner_ && other != before) (before = other)->calls_.finish();
     if (other != nullptr && other->owner_ != owner_) {
       refuse(
           "parameter " + name +
@@ -284,6 +286,7 @@ Gradients::Brought Gradients::bring(int32_t position) {
   const torch::NoGradGuard no_grad;
   Brought brought;
   if (gradient.is_sparse()) {
+    parameter.was_sparse = true;
     core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
     return brought;
   }
@@ -353,6 +356,10 @@ void Gradients::set_content(int32_t position, double of_one, double of_all) {
                     .of_all = of_all,
                     .high_one = of_one,
                     .high_all = of_all};
+}
+
+bool Gradients::was_sparse(int32_t position) const {
+  return at(position).was_sparse || table_.tensors[static_cast<size_t>(position)].content != core::Content();
 }
 
 void Gradients::forget(int32_t position) {

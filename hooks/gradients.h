@@ -42,7 +42,8 @@ class Gradients {
  public:
   // Collects the model's parameters that require gradients and have elements, in the reverse of their registration
   // (what backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that
-  // another wrap has which still lives, unless it is one with the same `owner`: that one ends when the hooks are set.
+  // another wrap has which still lives, unless it is one with the same `owner`: that one completes its updates now, and
+  // ends when the hooks are set.
   Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival = Arrival::hooks);
   ~Gradients();
   Gradients(const Gradients&) = delete;
@@ -63,6 +64,8 @@ class Gradients {
     std::function<core::Status()> alarm;
     // A backward pass that autograd is about to compile, in which hooks would not run: throws.
     std::function<void()> compiled;
+    // A newer wrap of the same optimizer is about to look at parameters: does the updates that are still to come.
+    std::function<void()> finish;
   };
   void set_hooks(Calls calls);
 
@@ -108,6 +111,13 @@ class Gradients {
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
 
+  const torch::Tensor& parameter(int32_t position) const { return at(position).tensor; }
+  const torch::Tensor& slot(int32_t position) const { return at(position).slot; }
+  // Whether the parameter's gradient is its slot: not taken away, nor the user's own.
+  bool has_slot(int32_t position) const { return at(position).tensor.grad().is_same(at(position).slot); }
+  // The gradient came as rows: on this rank in some pass since the wrap, or on any rank in the first one.
+  bool was_sparse(int32_t position) const;
+
   // A hash of a few of the parameters' values, which an optimizer's step changes.
   uint64_t sample() const;
 
@@ -120,10 +130,12 @@ class Gradients {
     torch::Tensor given;                                 // that was handed over
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
+    bool was_sparse = false;
   };
   void allocate(bool touches);
   void lay_slot(size_t p);
   void keep_slot(size_t p);
+  const Parameter& at(int32_t position) const { return parameters_[static_cast<size_t>(position)]; }
   void end();
   torch::Tensor& gradient_of(Parameter& parameter) const;
   Parameter* find(const torch::Tensor& parameter);

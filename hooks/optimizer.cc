@@ -57,9 +57,10 @@ Optimizer::NoSync& Optimizer::NoSync::operator=(NoSync&& other) noexcept {
 }
 Optimizer::NoSync Optimizer::no_sync() { return NoSync(session().no_sync()); }
 
+void Optimizer::synchronize() { session().synchronize(); }
 void Optimizer::exclude_step() { session().exclude_step(); }
 torch::optim::Optimizer& Optimizer::inner(size_t index) {
-  session();
+  session().synchronize();
   if (index < inner_.size()) return *inner_[index];
   throw core::Exception({core::Error::Code::invalid, "gradtune: there is no optimizer " + std::to_string(index) + "; " +
                                                          std::to_string(inner_.size()) +

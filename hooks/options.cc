@@ -139,6 +139,8 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
     {"broadcast_buffers", [](const Options& o) { return bool_text(o.broadcast_buffers); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.broadcast_buffers); }},
+    {"forward_overlap", [](const Options& o) { return bool_text(o.forward_overlap); },
+     [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.forward_overlap); }},
 };
 
 std::string variable_of(const char* name) {

@@ -34,6 +34,7 @@ struct Settings {
   uint64_t seed = 0;
   bool quiet = false;
   bool broadcast_buffers = true;
+  bool forward_overlap = false;
 };
 
 // Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the

@@ -69,6 +69,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return protocol_.control_word(finite); }),
+      overlap_(settings_.forward_overlap, gradients_, *job_.stepper, executor_, *clock_, warnings_),
       protocol_(executor_, peers_.rank(), settings_.error_budget, &tuner::read_candidate) {
   explained(Final::every_error, [this] { set_up(); });
   gradients_.set_hooks({.ready = [this](int32_t position) { on_ready(position); },
@@ -84,6 +85,10 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
                                    "gradtune: a backward pass under compiled autograd runs no hooks of gradients, so "
                                    "that they would not be averaged; allowed is torch.compile of the model without "
                                    "compiled autograd"}));
+                            },
+                        .finish =
+                            [this] {
+                              if (!failure_) synchronize();
                             }});
   step_began_ns_ = clock_->now_ns();
 }
@@ -92,6 +97,13 @@ Session::~Session() {
   *self_ = nullptr;
   // The user's training ends with an exception, or within a pass: others would wait for what does not come.
   if (!failure_ && pass_.is_running()) pass_was_left();
+  if (!failure_) {
+    try {
+      finish_late();  // the user goes on with the parameters
+    } catch (const std::exception& caught) {
+      note_failure(error_of(caught));
+    }
+  }
   if (!failure_ && std::uncaught_exceptions() > exceptions_at_start_) {
     note_failure({core::Error::Code::invalid, "training ended with an exception outside of gradtune"});
   }
@@ -166,6 +178,7 @@ void Session::lay(const core::GradientTable& ordered) {
 
 void Session::set_gradients() {
   executor_.set_gradients(gradients_.table(), gradients_.arenas());
+  overlap_.set_tensors();
   pass_.set_tensors(gradients_.table().tensors.size());
   used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
   shares_.assign(used_.size(), {});
@@ -226,6 +239,9 @@ void Session::raised(const std::function<void()>& body) {
 // --- backward --------------------------------------------------------------------------------------------------------
 
 void Session::on_ready(int32_t position) {
+  if (core::Status in_time = overlap_.on_gradient(position); !in_time) {
+    raised([&] { check_usable(), fail(in_time.error()); });
+  }
   if (*no_sync_ > 0) {
     accumulated_ = true;
     return;
@@ -277,6 +293,7 @@ void Session::begin_backward() {
         "the parameters were changed after a backward pass, but not by the wrapped optimizer; call its step(), "
         "not that of the optimizer inside: it brings buffers along, and tuning counts its steps");
   }
+  settle_step();
   peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
   buffer_layout_ = job_.model->buffer_layout();
@@ -340,15 +357,20 @@ void Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   if (!pass_.is_whole()) bring_missing();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
-  const int64_t finished_ns = clock_->now_ns();
-  last_times_ = executor_.times();
-  if (driver_ && order_learned_) {
-    driver_->ran(protocol_.step(), protocol_.slot(), executor_.program(), executor_.op_times());
-  }
+  int64_t finished_ns = clock_->now_ns();
+  ran_ = {protocol_.step(), protocol_.slot()};
   const auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
   if (!received) fail(received.error());
+  own_ns_ += clock_->now_ns() - finished_ns;
+  const bool may_stay = received.value().counts && received.value().command.kind == tuner::Command::Kind::keep;
+  if (core::Status ended = overlap_.end_backward(may_stay); !ended) fail(ended.error());
+  finished_ns = clock_->now_ns();
+  ended_times_ = executor_.times();
+  last_times_ = late_times_ + ended_times_;
+  if (!overlap_.is_under_way()) tell_times();
   give_averages(received.value().not_dense);
+  learn_forward();
   carry_out(received.value().command);
   if (driver_ && order_learned_) {
     const tuner::Action action = driver_->on_step(received.value().report);
@@ -420,6 +442,8 @@ void Session::zero_grad() {
   check_between_passes();
   // Averages that no step() used: what they took belongs to no step.
   if (pass_.state() == BackwardPass::State::averaged) protocol_.exclude();
+  // What this thread does to parameters is not seen.
+  if (overlap_.is_elsewhere()) explained(Final::every_error, [this] { finish_late(); });
   pass_.forget();
   accumulated_ = false;
   job_.model->drop_gradients();
@@ -429,18 +453,25 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   check_between_passes();
   torch::Tensor loss;
   if (closure) {
+    if (core::Status can = job_.stepper->can_be_split(/*has_closure=*/true); !can)
+      overlap_.turn_off(error_of(core::Exception(can.error())).message);
     const torch::AutoGradMode enable(true);
     loss = closure();
+    check_between_passes();
   }
-  begin_update();
-  job_.stepper->step();
+  explained(Final::every_error, [this] { check_unchanged(); });
+  if (core::Status updated = overlap_.update(); !updated) fail(updated.error());
   end_update();
   return loss;
 }
 
 void Session::begin_update() {
   check_between_passes();
-  explained(Final::every_error, [this] { check_unchanged(); });
+  overlap_.turn_off("the program runs the update itself, and not step()");
+  explained(Final::every_error, [this] {
+    finish_late();
+    check_unchanged();
+  });
 }
 
 void Session::end_update() {
@@ -471,11 +502,6 @@ void Session::end_update() {
   pass_.forget();
   accumulated_ = false;
   averaged_at_.reset();
-}
-
-void Session::load(torch::serialize::InputArchive& archive) {
-  job_.stepper->load(archive);
-  protocol_.exclude();
 }
 
 void Session::check_usable() const {
@@ -541,6 +567,7 @@ Optimizer::Progress Session::progress() const {
           .stage = driver_ ? driver_->stage() : "follow",
           .strategy = protocol_.in_force().label,
           .nonfinite_steps = protocol_.nonfinite_steps(),
+          .late_updates = overlap_.late_updates(),
           .step_ms = last_step_ms_,
           .encode_ms = last_times_.encode_ms,
           .decode_ms = last_times_.decode_ms,

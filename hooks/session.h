@@ -8,6 +8,8 @@
 //   begin_update    what is trained is still what the ranks compared
 //   the update      by the stepper in step(), or by the user's program
 //   end_update      buffers from rank 0; the clock of the step
+// With forward_overlap, buckets that are due at the next forward pass may be under way, and updates by step() may be to
+// come, until forward needs them (forward_overlap.h). What looks at all of them, or changes something, waits first.
 #pragma once
 
 #include <functional>
@@ -22,6 +24,7 @@
 #include "hooks/backward_pass.h"
 #include "hooks/c10d/peers.h"
 #include "hooks/checkpoint.h"
+#include "hooks/forward_overlap.h"
 #include "hooks/front.h"
 #include "hooks/gradients.h"
 #include "hooks/model.h"
@@ -64,8 +67,10 @@ class Session {
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) { gradients_.give_back(parameter, gradient); }
   void on_averaged(std::function<void()> averaged) { averaged_ = std::move(averaged); }
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
+  // Waits for averages and does updates that are still to come.
+  void synchronize();
   void exclude_step() { protocol_.exclude(); }
-  void save(torch::serialize::OutputArchive& archive) const { job_.stepper->save(archive); }
+  void save(torch::serialize::OutputArchive& archive);
   void load(torch::serialize::InputArchive& archive);
   void export_strategy(const std::string& path) const;
   void save_checkpoint(const std::string& folder);
@@ -137,6 +142,10 @@ class Session {
   void check_usable() const;
   void check_between_passes();
   void check_unchanged();
+  void finish_late();
+  void settle_step();
+  void learn_forward();
+  void tell_times();
   std::string file_text(const policies::Candidate& candidate, bool evidence) const;
 
   const int process_;
@@ -150,6 +159,7 @@ class Session {
   Gradients& gradients_;
   ModuleBroadcast module_broadcast_;
   exec::Executor executor_;
+  ForwardOverlap overlap_;
   std::optional<tuner::StrategyFile> imported_;
   tuner::StepProtocol protocol_;         // its control word is the communication thread's until backward is done
   std::unique_ptr<TunerDriver> driver_;  // rank 0
@@ -171,7 +181,14 @@ class Session {
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
   double last_step_ms_ = 0;
-  exec::StepTimes last_times_;
+  exec::StepTimes last_times_;   // of the step, in which late buckets of the one before were waited for
+  exec::StepTimes ended_times_;  // of the executor's step when backward ended
+  exec::StepTimes late_times_;   // of the executor's step before, after backward had ended
+  struct Ran {
+    int64_t step;
+    int32_t slot;
+  };
+  std::optional<Ran> ran_;  // of whose operations it is not told yet when they ran
   const std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // null once it is gone
   std::optional<core::Error> failure_;
 };

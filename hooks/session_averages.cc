@@ -4,12 +4,15 @@
 // How a session gives averages to the user's optimizer, and what it learns of sparse ones.
 #include "hooks/session.h"
 
+#include <ATen/record_function.h>
+
 namespace gradtune {
 
 // What optimizers find: a sparse gradient where all ranks that have one have a sparse one, else a dense one. Gradients
 // that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone. Not in
 // buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed.
 void Session::give_averages(bool not_dense) {
+  const at::DisableRecordFunctionGuard unseen;  // a use of gradients between backward() and step() is the user's
   constexpr auto kDense = static_cast<uint8_t>(Gradients::Use::dense);
   for (size_t p = 0; p < used_.size() && not_dense; ++p) {
     if (executor_.drained(static_cast<int32_t>(p))) used_[p] = kDense;

@@ -61,6 +61,7 @@ void Session::save_checkpoint(const std::string& folder) {
   peers_.enter(Call::save_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     peers_.must_agree("the steps done at a checkpoint", std::to_string(protocol_.step()));
+    settle_step();
     const exec::Carried carried = executor_.carried();
     tuner::SavedRank rank = saved_rank();
     rank.random_step = *carried.step;
@@ -94,6 +95,7 @@ void Session::load_checkpoint(const std::string& folder) {
   check_between_steps("load_checkpoint");
   peers_.enter(Call::load_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
+    settle_step();
     const tuner::Manifest manifest = find_checkpoint(peers_, folder, gradients_.table().fingerprint());
     std::string why;  // tuning starts again
     if (manifest.world_size == peers_.size()) {

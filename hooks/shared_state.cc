@@ -37,7 +37,8 @@ std::vector<SharedThing> describe(const Settings& settings) {
           option("strategy", settings.strategy.empty() ? "not set" : "a file"),
           option("tuning_budget", settings.tuning_budget == 0 ? "0" : "above 0"),
           option("lossy_after", std::to_string(settings.lossy_after)),
-          option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false")};
+          option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false"),
+          option("forward_overlap", settings.forward_overlap ? "true" : "false")};
 }
 
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {

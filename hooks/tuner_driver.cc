@@ -140,6 +140,13 @@ void TunerDriver::saw_content(int32_t position, double of_one, double of_all) {
   if (of_all > 0) add(content.of_all, content.high_all, of_all);
 }
 
+void TunerDriver::learn_forward(const ForwardTimes& times) {
+  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
+  for (size_t p = 0; p < job_.table.tensors.size(); ++p) job_.table.tensors[p].read_us = times.read_us[p];
+  job_.table.forward_us = times.forward_us;
+  job_.table.update_element_us = times.update_element_us;
+}
+
 tuner::Action TunerDriver::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
   if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);

@@ -13,6 +13,7 @@
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
+#include "hooks/forward_observation.h"
 #include "hooks/front.h"
 #include "hooks/options.h"
 #include "tuner/files/journal_writer.h"
@@ -51,6 +52,8 @@ class TunerDriver {
   void saw_ready(int32_t position, double ready_us);
   // How large a share of its rows a sparse gradient had: on this rank, and in the average.
   void saw_content(int32_t position, double of_one, double of_all);
+  // What was seen of the forward pass; a parameter with no first read is never read late.
+  void learn_forward(const ForwardTimes& times);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
   // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.

@@ -76,6 +76,15 @@ struct Options {
   // Buffers, such as the running statistics of BatchNorm, are those of rank 0 after wrap() and after every step, as DDP
   // does before every forward pass. false: they are each rank's own, and are not compared. Default true.
   std::optional<bool> broadcast_buffers = {};
+  // Whether gradients may travel on during the next forward pass, where that is proven faster: such a parameter is
+  // updated when an operator of LibTorch is about to use it, on the thread that called step(), with the learning rate
+  // and other options that step() found. Bits stay the same. Default false, as there are reads that no operator shows:
+  // call Optimizer::synchronize() before torch::save(module), data_ptr() or an accessor of a parameter or of its state
+  // in the optimizer, TorchScript, and forward passes on other threads. A gradient of a parameter whose update is still
+  // to come is an error.
+  // It is off, and one line says so, in a job that needs all gradients before step() (clipping by the norm, loss
+  // scaling), steps with a closure, or has an optimizer other than SGD, Adam, AdamW, RMSprop and Adagrad of LibTorch.
+  std::optional<bool> forward_overlap = {};
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};
@@ -121,10 +130,15 @@ class Optimizer {
   };
   NoSync no_sync();
 
+  // With forward_overlap: waits for averages and does updates that are still to come. Before reads of parameters, of
+  // their gradients or of the optimizer's state that no operator shows. Otherwise there is nothing to do.
+  void synchronize();
+
   // The time of the step under way is not scored (evaluation, a checkpoint, ... happened in it).
   void exclude_step();
 
-  // The user's optimizer, or one of several: hand this to a learning-rate scheduler.
+  // The user's optimizer, or one of several: hand this to a learning-rate scheduler. Calls synchronize(), so keep the
+  // reference rather than asking in every step.
   torch::optim::Optimizer& inner(size_t index = 0);
 
   // State of the user's optimizer; of several, each in an archive of its own, named by its number.
@@ -165,6 +179,7 @@ class Optimizer {
     // sums of numbers would (fp32, 16 bits, packed); in other buckets all become NaN, on all ranks, so that every
     // gradient scaler skips the step.
     int64_t nonfinite_steps = 0;
+    int64_t late_updates = 0;                          // of parameters, so far, after their step(): forward_overlap
     double step_ms = 0;                                // the step before, this rank
     double encode_ms = 0, decode_ms = 0, wait_ms = 0;  // of it, on the thread that runs backward
   };

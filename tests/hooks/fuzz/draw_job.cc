@@ -133,6 +133,7 @@ OptionsPlan draw_options(Draw& draw, const OptimizerPlan& optimizer, bool races)
     options.pacing_mbit = draw.one_of<int>({150, 300});
   }
   options.strategy_file = draw.wants("strategy_file", 0.3) && !races;
+  options.late = draw.wants("late", 0.5);
   std::vector<std::string> among = {"packed"};
   if (options.fidelity >= core::Fidelity::half) {
     among.insert(among.end(), {"bf16", "bf16packed", "fp16"});

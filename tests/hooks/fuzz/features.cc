@@ -69,6 +69,7 @@ constexpr Feature kFeatures[] = {
     {"tuning", "tuning"},
     {"pacing", "a paced link, on which there is something to gain"},
     {"strategy_file", "a random strategy to start from"},
+    {"late", "forward_overlap, and buckets of that strategy that are due at the next forward pass"},
     // Mistakes of one rank.
     {"fault_forward", "an exception in forward"},
     {"fault_backward", "an exception in backward"},

@@ -49,6 +49,7 @@ std::string to_text(const OptionsPlan& options) {
   if (options.pacing_mbit > 0) text += " pacing=" + std::to_string(options.pacing_mbit);
   if (options.lossy_after > 0) text += " lossy_after=" + std::to_string(options.lossy_after);
   if (options.strategy_file) text += " strategy_file";
+  if (options.late) text += " late";
   return text;
 }
 

@@ -80,6 +80,7 @@ struct OptionsPlan {
   int64_t lossy_after = 0;
   int pacing_mbit = 0;           // 0: none
   bool strategy_file = false;    // starts from a random strategy
+  bool late = false;             // in which some buckets are due at the next forward pass
   bool unscaled = false;         // some compressor may send signs without a scale
   bool momentum_of_dgc = false;  // some compressor may keep momentum itself
 };

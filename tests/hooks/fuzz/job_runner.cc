@@ -69,7 +69,8 @@ Options JobRunner::options() const {
                   .tuning_share = 1.0,
                   .host_threads = 1,
                   .seed = static_cast<int64_t>(plan_.seed),
-                  .quiet = std::getenv("FUZZ_LOUD") == nullptr};
+                  .quiet = std::getenv("FUZZ_LOUD") == nullptr,
+                  .forward_overlap = options_.late};
   if (!options_.compressors.empty()) options.compressors = options_.compressors;
   if (!strategy_.empty()) options.strategy = strategy_;
   if (!plan_.fault) options.timeout = 20;  // with a mistake, users' default

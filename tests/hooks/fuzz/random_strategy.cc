@@ -6,6 +6,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/rng.h"
+#include "engine/exec/program.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tuner/files/strategy_file.h"
 
@@ -52,7 +53,12 @@ void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, co
       if (is_admitted(core::parse_option(option, known).value(), plan, ranks, known)) options.push_back(option);
     }
   }
-  const core::Strategy strategy = exec::random_strategy(table, options, rng);
+  core::Strategy strategy = exec::random_strategy(table, options, rng);
+  for (core::Bucket& bucket : strategy.buckets) {
+    if (!plan.late || rng.below(3) == 0) continue;
+    bucket.due = core::Due::forward;
+    if (!exec::compile(strategy, table, {.size = ranks})) bucket.due = core::Due::backward;
+  }
   const auto text = tuner::to_json(tuner::strategy_file(table, ranks, plan.fidelity, "random", strategy));
   tuner::write_file_atomically(file, text).value();
 }

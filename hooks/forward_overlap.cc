@@ -1,0 +1,307 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/forward_overlap.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "hooks/c10d/errors.h"
+
+namespace gradtune {
+namespace {
+
+// Memory is watched under these numbers.
+int32_t number_of_parameter(size_t position) { return 2 * static_cast<int32_t>(position); }
+int32_t number_of_gradient(size_t position) { return 2 * static_cast<int32_t>(position) + 1; }
+
+bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
+
+// What step() would run under. An update may come in the middle of the user's forward pass: under no_grad, inference
+// mode or autocast, or inside of a kernel of autograd.
+class AsInStep {
+ public:
+  AsInStep(const c10::impl::LocalDispatchKeySet& keys, const c10::AutogradState& autograd)
+      : keys_(keys), before_(c10::AutogradState::get_tls_state()) {
+    c10::AutogradState::set_tls_state(autograd);
+  }
+  AsInStep(const AsInStep&) = delete;
+  AsInStep& operator=(const AsInStep&) = delete;
+  ~AsInStep() { c10::AutogradState::set_tls_state(before_); }
+
+ private:
+  const at::DisableRecordFunctionGuard unseen_;
+  const c10::impl::ForceDispatchKeyGuard keys_;
+  const c10::AutogradState before_;
+};
+
+}  // namespace
+
+ForwardOverlap::ForwardOverlap(bool is_wanted, Gradients& gradients, Stepper& stepper, exec::Executor& executor,
+                               const core::Clock& clock, Warnings& warnings)
+    : gradients_(gradients),
+      stepper_(stepper),
+      executor_(executor),
+      clock_(clock),
+      warnings_(warnings),
+      watch_(*this),
+      dispatch_keys_(c10::impl::tls_local_dispatch_key_set()),
+      autograd_(c10::AutogradState::get_tls_state()) {
+  if (!is_wanted) return;
+  mode_ = Mode::observe;
+  if (core::Status can = stepper.can_be_split(/*has_closure=*/false); !can)
+    turn_off(error_of(core::Exception(can.error())).message);
+}
+
+void ForwardOverlap::set_tensors() {
+  watch_.disarm();
+  const size_t tensors = gradients_.table().tensors.size();
+  states_.assign(tensors, State::settled);
+  buckets_.assign(tensors, {});
+  updated_in_.assign(tensors, -1);
+  under_way_ = 0;
+  is_between_ = false;
+  if (mode_ == Mode::off) return;
+  mode_ = Mode::observe;
+  observation_.set_tensors(tensors);
+  memory_.clear();
+  std::vector<OperatorWatch::Watched> watched;
+  std::unordered_map<const void*, int32_t> positions;
+  for (size_t p = 0; p < tensors; ++p) {
+    const torch::Tensor& parameter = gradients_.parameter(static_cast<int32_t>(p));
+    memory_.push_back(memory_at(p));
+    watched.push_back({memory_.back().parameter, number_of_parameter(p)});
+    watched.push_back({memory_.back().gradient, number_of_gradient(p)});
+    positions[parameter.unsafeGetTensorImpl()] = static_cast<int32_t>(p);
+  }
+  watch_.watch(std::move(watched));
+  stepped_.clear();
+  stepped_positions_.clear();
+  for (const Stepper::Group& group : stepper_.groups()) {
+    for (const torch::Tensor& parameter : group.parameters) {
+      const auto found = positions.find(parameter.unsafeGetTensorImpl());
+      stepped_.push_back(parameter);
+      stepped_positions_.push_back(found == positions.end() ? -1 : found->second);
+    }
+  }
+  early_.reserve(stepped_.size());
+}
+
+void ForwardOverlap::keep(core::Status status) {
+  if (status_ && !status) status_ = std::move(status);
+}
+
+core::Status ForwardOverlap::on_gradient(int32_t position) {
+  if (!status_ || (mode_ == Mode::off && !is_under_way())) return status_;
+  const auto p = static_cast<size_t>(position);
+  const bool is_in_time = updated_in_[p] < 0 || updated_in_[p] != torch::autograd::get_current_graph_task_id();
+  if (states_[p] != State::pending && is_in_time) return status_;
+  keep(core::Error{
+      core::Error::Code::invalid,
+      "the forward pass read parameter " + gradients_.table().tensors[p].name +
+          " before its update of the last step was done: where no operator shows it (TorchScript, data_ptr(), an "
+          "accessor), or on another thread. Its gradient is of a stale weight. Call synchronize() before such reads, "
+          "or set forward_overlap to false"});
+  return status_;
+}
+
+// --- the end of backward ---------------------------------------------------------------------------------------------
+
+core::Status ForwardOverlap::end_backward(bool may_stay) {
+  if (!status_) return status_;
+  if (mode_ == Mode::observe && observation_.end_pass()) {
+    mode_ = Mode::overlap;
+    times_ = observation_.times();
+    may_be_late_.assign(states_.size(), 0);
+    for (size_t p = 0; p < states_.size(); ++p) {
+      double& read_us = times_->read_us[p];
+      if (gradients_.was_sparse(static_cast<int32_t>(p))) read_us = -1;
+      may_be_late_[p] = read_us >= 0 ? 1 : 0;
+    }
+  }
+  if (has_late_buckets()) {
+    stays_.assign(executor_.strategy().buckets.size(), 0);
+    // From now on gradients are watched, which has to be so since before the backward pass (operator_watch.h).
+    if (mode_ == Mode::overlap && may_stay && watch_.is_armed_here()) find_late();
+    keep(is_under_way() ? await_rest() : executor_.drain());
+    if (!status_) return status_;
+  }
+  is_between_ = mode_ == Mode::observe || is_under_way();
+  return status_;
+}
+
+ForwardOverlap::Memory ForwardOverlap::memory_at(size_t position) const {
+  const auto p = static_cast<int32_t>(position);
+  return {OperatorWatch::memory_of(gradients_.parameter(p)), OperatorWatch::memory_of(gradients_.slot(p))};
+}
+
+bool ForwardOverlap::has_late_buckets() const {
+  return std::ranges::any_of(executor_.strategy().buckets,
+                             [](const core::Bucket& bucket) { return bucket.due == core::Due::forward; });
+}
+
+// A bucket may stay under way when all that it holds a part of may be late. Other ranks may wait for it while this one
+// is in the user's code, and perhaps waits there for them.
+void ForwardOverlap::find_late() {
+  const auto may_be_late = [this](const core::Slice& slice) {
+    const auto p = static_cast<size_t>(slice.tensor);
+    return may_be_late_[p] != 0 && !gradients_.was_sparse(slice.tensor) && gradients_.has_slot(slice.tensor) &&
+           memory_[p] == memory_at(p);
+  };
+  for (std::vector<int32_t>& buckets : buckets_) buckets.clear();
+  const std::vector<core::Bucket>& all = executor_.strategy().buckets;
+  for (size_t b = 0; b < all.size(); ++b) {
+    if (all[b].due != core::Due::forward || !executor_.may_be_left(static_cast<int32_t>(b))) continue;
+    if (!std::ranges::all_of(all[b].slices, may_be_late)) continue;
+    stays_[b] = 1;
+    for (const core::Slice& slice : all[b].slices) {
+      const auto p = static_cast<size_t>(slice.tensor);
+      buckets_[p].push_back(static_cast<int32_t>(b));
+      if (states_[p] == State::settled) ++under_way_;
+      states_[p] = State::averaging;
+    }
+  }
+}
+
+core::Status ForwardOverlap::await_rest() {
+  const std::vector<core::Bucket>& all = executor_.strategy().buckets;
+  for (size_t b = 0; b < all.size(); ++b) {
+    if (all[b].due != core::Due::forward || stays_[b] != 0) continue;
+    if (core::Status there = executor_.await(static_cast<int32_t>(b)); !there) return there;
+  }
+  return {};
+}
+
+core::Status ForwardOverlap::await_buckets(size_t position) {
+  for (const int32_t bucket : buckets_[position]) {
+    if (core::Status there = executor_.await(bucket); !there) return there;
+  }
+  return {};
+}
+
+void ForwardOverlap::settle(size_t position) {
+  states_[position] = State::settled;
+  if (--under_way_ == 0 && mode_ == Mode::off) watch_.disarm();
+}
+
+// --- updates ---------------------------------------------------------------------------------------------------------
+
+core::Status ForwardOverlap::update() {
+  // That of the step before, where no backward pass came after it.
+  if (core::Status finished = is_between_ ? status_ : finish(); !finished) return finished;
+  is_between_ = false;
+  if (is_under_way()) {
+    update_early();
+  } else {
+    const int64_t began_ns = clock_.now_ns();
+    stepper_.step();
+    const int64_t now_ns = clock_.now_ns();
+    if (mode_ == Mode::observe) observation_.begin(now_ns, now_ns - began_ns, gradients_.table().numel());
+  }
+  const bool has_late = mode_ == Mode::overlap && has_late_buckets();
+  mode_ == Mode::observe || has_late || is_under_way() ? watch_.arm() : watch_.disarm();
+  return status_;
+}
+
+void ForwardOverlap::update_early() {
+  early_.clear();
+  for (size_t i = 0; i < stepped_.size(); ++i) {
+    const int32_t position = stepped_positions_[i];
+    // What a user has put in its place, or taken away, is there.
+    const bool is_late = position >= 0 && states_[static_cast<size_t>(position)] == State::averaging;
+    if (is_late && !gradients_.has_slot(position)) {
+      keep(await_buckets(static_cast<size_t>(position)));
+      if (!status_) return;
+      settle(static_cast<size_t>(position));
+    }
+    if (!is_late || !gradients_.has_slot(position)) early_.push_back(stepped_[i]);
+  }
+  options_ = stepper_.options();
+  dispatch_keys_ = c10::impl::tls_local_dispatch_key_set();
+  autograd_ = c10::AutogradState::get_tls_state();
+  if (!early_.empty()) stepper_.step_part(early_, nullptr);
+  for (size_t p = 0; p < states_.size(); ++p) {
+    if (states_[p] != State::averaging) continue;
+    states_[p] = State::pending;
+    updated_in_[p] = -1;
+  }
+}
+
+// Gradients may have been dropped by zero_grad(), or be another tensor by now; the average is still in its place.
+core::Status ForwardOverlap::update_late(size_t position) {
+  const auto p = static_cast<int32_t>(position);
+  if (core::Status there = await_buckets(position); !there) return there;
+  torch::Tensor parameter = gradients_.parameter(p);
+  torch::Tensor before = std::exchange(parameter.mutable_grad(), gradients_.slot(p));
+  core::Status status;
+  try {
+    const AsInStep as_in_step(dispatch_keys_, autograd_);
+    stepper_.step_part({&parameter, 1}, options_.get());
+  } catch (const std::exception& caught) {
+    status = error_of(caught);
+  }
+  parameter.mutable_grad() = std::move(before);
+  ++late_updates_;
+  updated_in_[position] = torch::autograd::get_current_graph_task_id();
+  return status;
+}
+
+core::Status ForwardOverlap::finish() {
+  is_between_ = false;
+  for (size_t p = 0; p < states_.size() && is_under_way(); ++p) {
+    if (!status_) return status_;
+    if (states_[p] == State::settled) continue;
+    keep(states_[p] == State::pending ? update_late(p) : await_buckets(p));
+    settle(p);
+  }
+  return status_;
+}
+
+void ForwardOverlap::turn_off(const std::string& why) {
+  if (mode_ == Mode::off) return;
+  warnings_.once(Warnings::Kind::no_overlap, "forward_overlap is off for this job: " + why);
+  if (mode_ == Mode::overlap) times_ = ForwardTimes{.read_us = std::vector<double>(states_.size(), -1.0)};
+  mode_ = Mode::off;
+  for (size_t p = 0; p < states_.size(); ++p) {
+    if (states_[p] != State::averaging) continue;
+    keep(await_buckets(p));
+    settle(p);
+  }
+  if (!is_under_way()) watch_.disarm();
+}
+
+// --- before operators ------------------------------------------------------------------------------------------------
+
+void ForwardOverlap::before_operator() noexcept {
+  if (mode_ == Mode::observe && observation_.is_in_forward() && is_in_backward()) {
+    observation_.begin_backward(clock_.now_ns());
+  }
+}
+
+void ForwardOverlap::before_use(int32_t number) noexcept {
+  const auto position = static_cast<size_t>(number / 2);
+  const bool is_gradient = number == number_of_gradient(position);
+  if (states_[position] == State::pending) {
+    try {
+      keep(update_late(position));
+    } catch (const std::exception& caught) {
+      keep(error_of(caught));
+    }
+    settle(position);
+    return;
+  }
+  if (is_gradient && is_between_) {
+    turn_off(
+        "the gradient of " + gradients_.table().tensors[position].name +
+        " is used between backward() and step(), as clipping, loss scaling and gradient statistics do, and needs its "
+        "average there");
+  } else if (!is_gradient && mode_ == Mode::observe) {
+    observation_.read(static_cast<int32_t>(position), clock_.now_ns());
+  }
+}
+
+}  // namespace gradtune
