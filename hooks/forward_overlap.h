@@ -11,11 +11,10 @@
 // enough until the last late parameter is updated, and again when backward has ended; but there it can not be armed.
 //
 // Never late is a parameter that forward was not seen to read, by an operator on this thread, in every observed pass;
-// one whose gradient was sparse, or is the user's own; one that got, itself or its gradient, other memory since the
-// wrap; and any in a step that
-// is not finite or in which strategies change. A gradient that arrives while its parameter's update is still to come is
-// an error: forward has read a stale weight where no operator shows it. A hidden read before one that an operator shows
-// is not noticed.
+// one whose gradient was sparse, or is the user's own; one that got other memory since the wrap, as may its gradient;
+// and any in a step that is not finite or in which strategies change. A gradient that arrives while its parameter's
+// update is still to come is an error: forward has read a stale weight where no operator shows it. A hidden read before
+// one that an operator shows is not noticed.
 #pragma once
 
 #include <c10/core/AutogradState.h>

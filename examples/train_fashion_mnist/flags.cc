@@ -7,7 +7,9 @@ Flags parse_flags(int argc, char** argv) {
   CLI::App app{
       "Trains on Fashion-MNIST, data-parallel, with gradtune. Start one process per rank with torchrun, Slurm, mpirun "
       "or examples/cluster."};
-  app.add_option("--model", flags.model, "vgg (8.55 M parameters) or mlp-small (50 k)")->capture_default_str();
+  app.add_option("--model", flags.model,
+                 "vgg (8.55 M parameters), mlp-small (50 k), large-first, large-last or transformer")
+      ->capture_default_str();
   add_job_flags(app, flags);
   app.add_option("--rate", flags.rate, "of SGD")->capture_default_str();
   app.add_option("--momentum", flags.momentum, "of SGD")->capture_default_str()->check(CLI::Range(0.0, 1.0));

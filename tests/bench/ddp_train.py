@@ -62,7 +62,48 @@ def powersgd(rank, wrap=lambda hook: hook):
     return register
 
 
-MODELS = {"vgg": vgg, "mlp-small": mlp_small}
+def large_first():
+    layers = [nn.Flatten(), nn.Linear(784, 4096), nn.ReLU(), nn.Linear(4096, 256), nn.ReLU()]
+    for _ in range(4):
+        layers += [nn.Linear(256, 256), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(256, 10))
+
+
+def large_last():
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 1024),
+        nn.ReLU(),
+        nn.Linear(1024, 10),
+    )
+
+
+class Transformer(nn.Sequential):
+    def __init__(self):
+        layers = [nn.TransformerEncoderLayer(256, 4, 1024, dropout=0) for _ in range(2)]
+        super().__init__(nn.Linear(28, 256), *layers)
+        self.out = nn.Linear(256, 10)
+
+    def forward(self, images):
+        rows = images.squeeze(1).transpose(0, 1)
+        for layer in list(self)[:-1]:
+            rows = layer(rows)
+        return self.out(rows.mean(0))
+
+
+MODELS = {
+    "vgg": vgg,
+    "mlp-small": mlp_small,
+    "large-first": large_first,
+    "large-last": large_last,
+    "transformer": Transformer,
+}
 
 HOOKS = {
     "none": lambda model: None,

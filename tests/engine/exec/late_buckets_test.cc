@@ -175,7 +175,7 @@ TEST(LateBuckets, ThatMayBeLeftNeedNothingOfOtherRanksThreads) {
       if (!can_be_late(option)) continue;
       core::Rng rng(7);
       Fleet fleet(2, table, {.host_threads = kHostThreads, .timeout_ms = 20'000});
-      fleet.run(with_late_buckets(make_strategy(table, option, 1'000, 2)));
+      fleet.run(with_late_buckets(make_strategy(table, option, 2'000, 2)));
       const std::vector<Values> gradients = random_gradients(table, 2, rng);
       std::atomic<bool> is_there = false;
       suites::on_every_rank(2, [&](int r) {
