@@ -40,6 +40,7 @@ tuner::Job TunerDriver::job_of(const core::GradientTable& table, std::optional<p
                  .codecs = settings_.codecs,
                  .host_threads = static_cast<int>(settings_.host_threads),
                  .memory_bytes = settings_.memory_budget,
+                 .forward_overlap = settings_.forward_overlap,
                  .machine = machine,
                  .policy = settings_.policy,
                  .tuning = tuner_options(settings_),
