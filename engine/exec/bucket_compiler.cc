@@ -27,7 +27,7 @@ bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
 BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
                                const std::vector<Codec>& codecs, const core::Seat& seat, const Platform& platform,
-                               const Offsets& begins, const SharedMemory& shared)
+                               const BucketLayout::Offsets& begins, const SharedMemory& shared)
     : option_(bucket.option),
       codecs_(codecs),
       seat_(seat),
@@ -36,11 +36,8 @@ BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const cor
       source_(bucket),
       table_(table),
       matrices_(core::matrices_of(bucket, table)),
-      next_(begins),
-      shared_(shared),
-      has_encoded_(codecs.size()) {
-  shared_bytes_.brought.resize(option_.steps.size());
-}
+      layout_(begins, shared, option_.steps.size()),
+      has_encoded_(codecs.size()) {}
 
 core::Status BucketCompiler::compile(BucketProgram& program) {
   program_ = &program;
@@ -54,14 +51,14 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   step_ = 0;
   list_ = 0;
   program.lists = find_lists();
-  if (core::Status status = find_dimensions(); !status) return status;
+  if (core::Status status = find_grid(); !status) return status;
   begin();
   for (size_t i = 0; i < option_.steps.size(); ++i) {
     step_ = static_cast<int32_t>(i);
     if (core::Status status = compile_step(option_.steps[i]); !status) return status;
   }
   if (round_ > 0) return refuse_round();
-  if (encoded_ || !is_replicated(0) || !is_replicated(1)) {
+  if (encoded_ || !grid_.is_replicated(0) || !grid_.is_replicated(1)) {
     return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
   }
   if (program.lists) program.lists->result = list_;
@@ -98,8 +95,7 @@ std::optional<RowLists> BucketCompiler::find_lists() const {
   return RowLists{.rows = tensor.shape[0], .width = tensor.numel / tensor.shape[0]};
 }
 
-// All ranks are one dimension of a flat program; nodes and their ranks are the two of a hierarchical one.
-core::Status BucketCompiler::find_dimensions() {
+core::Status BucketCompiler::find_grid() {
   const bool levels = core::uses_levels(option_);
   const bool flat = std::any_of(option_.steps.begin(), option_.steps.end(), [](const Step& step) {
     return core::is_collective(step.kind) && step.level == Level::flat;
@@ -108,16 +104,11 @@ core::Status BucketCompiler::find_dimensions() {
   if (levels && !seat_.has_levels()) {
     return refuse("levels need nodes that are known, and of equally many ranks");
   }
-  if (levels) {
-    dimensions_[0] = {.size = seat_.local_size, .index = seat_.local_rank, .root = bucket_ % seat_.local_size};
-    dimensions_[1] = {.size = seat_.nodes, .index = seat_.node, .root = bucket_ % seat_.nodes};
-  } else {
-    dimensions_[0] = {.size = seat_.size, .index = seat_.rank, .root = bucket_ % seat_.size};
-    dimensions_[1] = {.summed = true};
-  }
-  const int shards = dimensions_[0].size * dimensions_[1].size;
-  padded_ = core::padded_to_shards(program_->numel, shards);
-  if (program_->lists) padded_ = core::round_up(program_->lists->rows, shards) * program_->lists->width;
+  grid_ = levels ? RankGrid::levels(seat_, bucket_) : RankGrid::flat(seat_, bucket_);
+  const int64_t padded = program_->lists
+                             ? core::round_up(program_->lists->rows, grid_.shards()) * program_->lists->width
+                             : core::padded_to_shards(program_->numel, grid_.shards());
+  grid_.lay_out(program_->numel, padded);
   return {};
 }
 
@@ -137,8 +128,8 @@ void BucketCompiler::begin() {
     encodes = true;
   }
   const bool needs_fp32 = program_->dtype != DType::f32 && (encodes || option_.steps.size() > 1);
-  if (needs_fp32 || (needs_equal_shards() && padded_ != program_->numel)) {
-    program_->staged = padded_;
+  if (needs_fp32 || (needs_equal_shards() && grid_.padded() != program_->numel)) {
+    program_->staged = grid_.padded();
     if (space != at_) copy(numbers_in(at_), numbers_in(space), numbers_bytes());
     numbers_in(space);
     dense_in(space);
@@ -194,10 +185,7 @@ core::Status BucketCompiler::encode(const Step& step) {
     op.list = list_;
     op.scratch_bytes = 0;
   }
-  const auto place = static_cast<size_t>(step.place);
-  op.scratch = shared_.scratch[place][space];
-  int64_t& scratch_bytes = shared_bytes_.scratch[place][space];
-  scratch_bytes = std::max(scratch_bytes, aligned(op.scratch_bytes));
+  op.scratch = layout_.scratch(step.place, space, op.scratch_bytes);
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
@@ -216,14 +204,14 @@ core::Status BucketCompiler::encode(const Step& step) {
   op.summed = summed_;
   // The next residual is where the bucket began: what another space adds to it is added to a copy.
   const bool is_away = op.banks && space != program_->begins_in;
-  const Range banked = range_of(own_part());
+  const Range banked = grid_.range_of(grid_.own_part());
   const Address there = {Address::Region::next_residual, banked.begin * 4};
   Address here;
   if (codec_->traits().error_feedback && space != program_->begins_in) {
     op.bank = in_pool(space, allocate(space, program_->numel * 4));
     here = {op.bank.region, op.bank.offset + banked.begin * 4};
   }
-  if (!is_active()) return {};
+  if (!grid_.is_active()) return {};
   if (is_away) copy(there, here, banked.length * 4);
   add(std::move(op));
   if (is_away) copy(here, there, banked.length * 4);
@@ -231,7 +219,9 @@ core::Status BucketCompiler::encode(const Step& step) {
 }
 
 core::Status BucketCompiler::begin_encoding(const Step& step) {
-  if (is_replicated(0) && is_replicated(1)) return refuse("encode after the whole bucket was reduced has no use");
+  if (grid_.is_replicated(0) && grid_.is_replicated(1)) {
+    return refuse("encode after the whole bucket was reduced has no use");
+  }
   codec_ = codecs_[step.codec][core::Space::host];
   rounds_in_ = space_of(step.place);
   const compress::Compressor& codec = *codecs_[step.codec][rounds_in_];
@@ -244,21 +234,21 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   // Ranks that hold the same sum encode it alike, and one of them keeps the error.
   Part owner;
   for (size_t d = 0; d < 2; ++d) {
-    owner[d] = is_replicated(d) ? 0 : dimensions_[d].index;
-    op.banks = op.banks && owner[d] == dimensions_[d].index;
+    owner[d] = grid_.is_replicated(d) ? 0 : grid_[d].index;
+    op.banks = op.banks && owner[d] == grid_[d].index;
   }
-  op.random = {.rank = static_cast<uint32_t>(owner[0] + owner[1] * dimensions_[0].size),
+  op.random = {.rank = static_cast<uint32_t>(owner[0] + owner[1] * grid_[0].size),
                .use = static_cast<uint32_t>(program_->dtype) * 16 + encodes_++};
 
   // The parts that the exchanges ahead take it apart into, those of the first of them outermost.
-  parts_ = {own_part()};
+  parts_ = {grid_.own_part()};
   for (const size_t d : cuts_ahead()) {
-    if (dimensions_[d].summed || dimensions_[d].split || dimensions_[d].rooted) {
+    if (grid_[d].summed || grid_[d].split || grid_[d].rooted) {
       return refuse("all_to_all ahead needs what was not reduced over these " + std::string(name_of(d)) + " yet");
     }
     std::vector<Part> finer;
     for (const Part& part : parts_) {
-      for (int i = 0; i < dimensions_[d].size; ++i) {
+      for (int i = 0; i < grid_[d].size; ++i) {
         finer.push_back(part);
         finer.back()[d] = i;
       }
@@ -275,7 +265,8 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
   op.round_memory = allocate(rounds_in_, codec_->round_bytes(extent));
   // What a codec keeps is of what it encodes first: the sum that it encodes again is another thing.
   state_bytes_ = has_encoded_[step.codec] ? 0 : aligned(codec_->state_bytes(extent));
-  state_begin_ = state_bytes_ > 0 ? allocate_state(rounds_in_, state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
+  state_begin_ =
+      state_bytes_ > 0 ? layout_.allocate_state(rounds_in_, state_bytes_ * static_cast<int64_t>(parts_.size())) : -1;
   has_encoded_[step.codec] = true;
   encoding_ = std::move(op);
   return {};
@@ -305,11 +296,11 @@ core::Status BucketCompiler::decode(const Step& step) {
   if (program_->lists) op.list = list_ = 1 - list_;
   std::stable_sort(op.payloads.begin(), op.payloads.end(),
                    [](const Payload& a, const Payload& b) { return a.range.begin < b.range.begin; });
-  if (is_active()) add(std::move(op));
+  if (grid_.is_active()) add(std::move(op));
   const bool is_last = round_ + 1 == codec_->traits().rounds;
   if (is_last) at_ = space;
   for (size_t d = 0; d < 2; ++d) {
-    Dimension& dimension = dimensions_[d];
+    RankGrid::Dimension& dimension = grid_[d];
     if (round_ == 0) summed_by_rounds_[d] = dimension.pending;
     if (summed_by_rounds_[d] != dimension.pending) return refuse("all rounds go over the same ranks");
     dimension.summed = dimension.summed || (dimension.pending && is_last);
@@ -322,7 +313,7 @@ core::Status BucketCompiler::decode(const Step& step) {
 
 core::Status BucketCompiler::reduce(const Step& step) {
   const size_t d = dimension_of(step.level);
-  Dimension& dimension = dimensions_[d];
+  RankGrid::Dimension& dimension = grid_[d];
   const std::string name(core::to_string(step.kind));
   if (dimension.summed || dimension.pending || dimension.split) {
     return refuse(name + " needs what was not reduced over these " + name_of(d) + " yet");
@@ -343,19 +334,19 @@ core::Status BucketCompiler::reduce(const Step& step) {
     bring_payloads(op.space);
     op.input = op.output = in_pool(op.space, buffer_[op.space]);
     exchanged_ = dimension.pending = true;
-    if (is_active()) add(std::move(op));
+    if (grid_.is_active()) add(std::move(op));
     return {};
   }
   if (step.kind == Step::Kind::reduce_scatter) {
-    if (d == 0 && dimensions_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
-    on_gradient(op, padded_range_of(own_part()));
+    if (d == 0 && grid_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
+    on_gradient(op, grid_.padded_range_of(grid_.own_part()));
     op.count /= dimension.size;
     op.output.offset += dimension.index * op.count * comm::bytes_per_element(op.wire);
     dimension.split = true;
   } else {
-    on_gradient(op, range_of(own_part()));
+    on_gradient(op, grid_.range_of(grid_.own_part()));
   }
-  if (is_active()) add(std::move(op));
+  if (grid_.is_active()) add(std::move(op));
   dimension.summed = true;
   dimension.rooted = step.kind == Step::Kind::reduce;
   return {};
@@ -364,7 +355,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
 // Of payloads. An all_gather puts shards side by side where there are any, and else brings what is to be added up.
 core::Status BucketCompiler::exchange(const Step& step) {
   const size_t d = dimension_of(step.level);
-  Dimension& dimension = dimensions_[d];
+  RankGrid::Dimension& dimension = grid_[d];
   const std::string name(core::to_string(step.kind));
   if (!encoded_) return refuse(name + " needs payloads; encode first");
   if (codec_->traits().rounds > 1 || codec_->traits().needs_matrices) {
@@ -374,7 +365,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   if (!brings_shards && (dimension.summed || dimension.pending || dimension.split)) {
     return refuse(name + " needs payloads that were not exchanged over these " + name_of(d) + " yet");
   }
-  if (d == 0 && brings_shards && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
+  if (d == 0 && brings_shards && grid_[1].split) return refuse("shards of nodes are put side by side first");
   if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
   Op op = collective(step);
   bring_payloads(op.space);
@@ -413,7 +404,7 @@ core::Status BucketCompiler::exchange(const Step& step) {
   has_buffer_ = {};
   has_buffer_[op.space] = true;
   exchanged_ = true;
-  if (is_active()) add(std::move(op));
+  if (grid_.is_active()) add(std::move(op));
   dimension.rooted = step.kind == Step::Kind::gather;
   return {};
 }
@@ -434,25 +425,25 @@ void BucketCompiler::sort_by_receiver(size_t d) {
   parts_ = std::move(sorted);
   buffer_[space] = allocate(space, part_bytes_ * static_cast<int64_t>(parts_.size()));
   pack.output = in_pool(space, buffer_[space]);
-  if (is_active()) add(std::move(pack));
+  if (grid_.is_active()) add(std::move(pack));
 }
 
 core::Status BucketCompiler::all_gather_gradient(const Step& step) {
   const size_t d = dimension_of(step.level);
-  Dimension& dimension = dimensions_[d];
+  RankGrid::Dimension& dimension = grid_[d];
   if (!dimension.split) return refuse("all_gather needs shards, or payloads; encode first");
-  if (d == 0 && dimensions_[1].split) return refuse("shards of nodes are put side by side first");
+  if (d == 0 && grid_[1].split) return refuse("shards of nodes are put side by side first");
   Op op = collective(step);
-  on_gradient(op, padded_range_of(own_part()));
+  on_gradient(op, grid_.padded_range_of(grid_.own_part()));
   op.output.offset -= dimension.index * op.count * comm::bytes_per_element(op.wire);
-  if (is_active()) add(std::move(op));
+  if (grid_.is_active()) add(std::move(op));
   dimension.split = false;
   return {};
 }
 
 core::Status BucketCompiler::broadcast(const Step& step) {
   const size_t d = dimension_of(step.level);
-  Dimension& dimension = dimensions_[d];
+  RankGrid::Dimension& dimension = grid_[d];
   if (!dimension.rooted) return refuse("broadcast needs what only one of these " + std::string(name_of(d)) + " has");
   Op op = collective(step);
   if (encoded_) {
@@ -461,9 +452,9 @@ core::Status BucketCompiler::broadcast(const Step& step) {
     op.input = op.output = in_pool(op.space, buffer_[op.space]);
     exchanged_ = true;
   } else {
-    on_gradient(op, range_of(own_part()));
+    on_gradient(op, grid_.range_of(grid_.own_part()));
   }
-  if (is_active(d)) add(std::move(op));
+  if (grid_.is_active(d)) add(std::move(op));
   dimension.rooted = false;
   return {};
 }
@@ -488,7 +479,7 @@ int BucketCompiler::sums_ahead() const {
   for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
     const Step& step = option_.steps[i];
     if (!core::is_collective(step.kind)) break;
-    if (step.kind == Step::Kind::all_reduce) summed *= dimensions_[dimension_of(step.level)].size;
+    if (step.kind == Step::Kind::all_reduce) summed *= grid_[dimension_of(step.level)].size;
   }
   return summed;
 }
@@ -505,41 +496,12 @@ bool BucketCompiler::needs_equal_shards() const {
   return false;
 }
 
-BucketCompiler::Part BucketCompiler::own_part() const {
-  Part part;
-  for (size_t d = 0; d < 2; ++d) part[d] = dimensions_[d].split ? dimensions_[d].index : kWhole;
-  return part;
-}
-
-Range BucketCompiler::padded_range_of(const Part& part) const {
-  Range range{0, padded_};
-  for (size_t d = 0; d < 2; ++d) {
-    if (part[d] == kWhole) continue;
-    range.length /= dimensions_[d].size;
-    range.begin += part[d] * range.length;
-  }
-  return range;
-}
-
-Range BucketCompiler::range_of(const Part& part) const {
-  const Range padded = padded_range_of(part);
-  const int64_t begin = std::min(padded.begin, program_->numel);
-  return {begin, std::min(padded.begin + padded.length, program_->numel) - begin};
-}
-
-bool BucketCompiler::is_active(size_t except) const {
-  for (size_t d = 0; d < 2; ++d) {
-    if (d != except && dimensions_[d].rooted && dimensions_[d].index != dimensions_[d].root) return false;
-  }
-  return true;
-}
-
 // Those of a codec that keeps state are where that is, unless exchanges brought them from other ranks.
 std::vector<Payload> BucketCompiler::payloads() const {
   const bool has_state = state_begin_ >= 0 && (!exchanged_ || codec_->traits().rounds > 1);
   std::vector<Payload> all;
   for (const Part& part : parts_) {
-    const Range range = range_of(part);
+    const Range range = grid_.range_of(part);
     const auto number = static_cast<int64_t>(all.size());
     std::vector<core::Matrix> matrices = matrices_in(range);
     const int64_t bytes = codec_->payload_bytes({range.length, matrices}, round_);
@@ -554,9 +516,9 @@ std::vector<Payload> BucketCompiler::payloads() const {
 Range BucketCompiler::longest_part() const {
   Part first = parts_.front();
   if (!codec_->traits().needs_matrices) {
-    for (int& shard : first) shard = shard == kWhole ? kWhole : 0;
+    for (int& shard : first) shard = shard == RankGrid::kWhole ? RankGrid::kWhole : 0;
   }
-  return range_of(first);
+  return grid_.range_of(first);
 }
 
 std::vector<core::Matrix> BucketCompiler::matrices_in(const Range& range) const {
@@ -582,7 +544,7 @@ Op BucketCompiler::collective(const Step& step) const {
           .step = step_,
           .collective = step.kind,
           .level = step.level,
-          .root = dimensions_[dimension_of(step.level)].root};
+          .root = grid_[dimension_of(step.level)].root};
 }
 
 // In place on a range of the gradient, or of its staging.
@@ -622,11 +584,11 @@ void BucketCompiler::bring_dense(core::Space space) {
   Address from = dense_in(at_);
   at_ = space;
   const bool is_staged = program_->staged > 0;
-  const Range range = is_staged ? padded_range_of(own_part()) : range_of(own_part());
+  const Range range = is_staged ? grid_.padded_range_of(grid_.own_part()) : grid_.range_of(grid_.own_part());
   const int64_t width = is_staged ? 4 : core::bytes_per_element(program_->dtype);
   from.offset += range.begin * width;
   to.offset += range.begin * width;
-  if (is_active()) copy(from, to, range.length * width);
+  if (grid_.is_active()) copy(from, to, range.length * width);
 }
 
 void BucketCompiler::bring_payloads(core::Space space) {
@@ -635,14 +597,12 @@ void BucketCompiler::bring_payloads(core::Space space) {
   const Address from = in_pool(payloads_in_, buffer_[payloads_in_]);
   payloads_in_ = space;
   if (!has_buffer_[space] && brought_by_ >= 0) {
-    const auto by = static_cast<size_t>(brought_by_);
-    shared_bytes_.brought[by][space] = aligned(bytes);
-    buffer_[space] = shared_.brought[by][space];
+    buffer_[space] = layout_.brought(static_cast<size_t>(brought_by_), space, bytes);
   } else if (!has_buffer_[space]) {
     buffer_[space] = allocate(space, bytes);
   }
   has_buffer_[space] = true;
-  if (is_active()) copy(from, in_pool(space, buffer_[space]), bytes);
+  if (grid_.is_active()) copy(from, in_pool(space, buffer_[space]), bytes);
 }
 
 void BucketCompiler::copy(const Address& from, const Address& to, int64_t bytes) {
@@ -657,20 +617,7 @@ int64_t BucketCompiler::bring(core::Space space, int64_t bytes) {
     return allocate(space, bytes);
   }
   brought_by_ = step_;
-  shared_bytes_.brought[step][space] = aligned(bytes);
-  return shared_.brought[step][space];
-}
-
-int64_t BucketCompiler::allocate(core::Space space, int64_t bytes) {
-  const int64_t begin = next_.pool[space];
-  next_.pool[space] += aligned(bytes);
-  return begin;
-}
-
-int64_t BucketCompiler::allocate_state(core::Space space, int64_t bytes) {
-  const int64_t begin = next_.state[space];
-  next_.state[space] += aligned(bytes);
-  return begin;
+  return layout_.brought(step, space, bytes);
 }
 
 core::Error BucketCompiler::refuse(const std::string& why) const {

@@ -16,54 +16,32 @@
 #include <string>
 #include <vector>
 
+#include "engine/exec/bucket_layout.h"
 #include "engine/exec/program.h"
+#include "engine/exec/rank_grid.h"
 
 namespace gradtune::exec {
-
-// Where a bucket's buffers lie that it shares with others, in the pools.
-struct SharedMemory {
-  std::array<core::PerSpace<int64_t>, 2> scratch{};  // of codecs, by place
-  // By position in the program: what the collective there brings, if that is shared, and a copy of it.
-  std::vector<core::PerSpace<int64_t>> brought;
-};
 
 // A codec as it works in each space; null where programs do not need it. The host's is always there.
 using Codec = core::PerSpace<const compress::Compressor*>;
 
 class BucketCompiler {
  public:
-  // Offsets in the memory of payloads and staging, and in that of codecs' state.
-  struct Offsets {
-    core::PerSpace<int64_t> pool = {}, state = {};
-  };
-
-  // `codecs`: those of the option. The bucket's own memory begins there; roots are drawn from its number.
+  // `codecs`: those of the option. The bucket's own memory begins at `begins`; roots are drawn from its number.
   BucketCompiler(const core::Bucket& bucket, int number, const core::GradientTable& table,
                  const std::vector<Codec>& codecs, const core::Seat& seat, const Platform& platform,
-                 const Offsets& begins, const SharedMemory& shared);
+                 const BucketLayout::Offsets& begins, const SharedMemory& shared);
 
   // Fills in staging, residual and operations of a program that has dtype, space and numel.
   core::Status compile(BucketProgram& program);
 
-  const Offsets& ends() const { return next_; }
-
-  // Bytes of what is shared, as SharedMemory has it.
-  const SharedMemory& shared_bytes() const { return shared_bytes_; }
+  const BucketLayout& layout() const { return layout_; }
 
  private:
-  // One dimension of the ranks, and what was done over it.
-  struct Dimension {
-    int size = 1, index = 0, root = 0;
-    bool summed = false;   // a gradient that is the sum over it
-    bool pending = false;  // payloads of all its members, to be added up by the next decode
-    bool split = false;    // this rank has its own shard only
-    bool rooted = false;   // only the root has anything
-  };
-  static constexpr int kWhole = -1;
-  using Part = std::array<int, 2>;  // the shard in each dimension, or kWhole
+  using Part = RankGrid::Part;
 
   std::optional<RowLists> find_lists() const;
-  core::Status find_dimensions();
+  core::Status find_grid();
   void begin();
   core::Status compile_step(const core::Step& step);
   core::Status encode(const core::Step& step);
@@ -78,13 +56,6 @@ class BucketCompiler {
   std::vector<size_t> cuts_ahead() const;
   int sums_ahead() const;
   bool needs_equal_shards() const;
-  Part own_part() const;
-  Range range_of(const Part& part) const;         // without what lies behind the bucket's end
-  Range padded_range_of(const Part& part) const;  // shards of one dimension are equally long
-  bool is_replicated(size_t d) const {
-    return dimensions_[d].summed && !dimensions_[d].split && !dimensions_[d].rooted;
-  }
-  bool is_active(size_t except = 2) const;  // whether this rank has something, as far as other dimensions go
   std::vector<Payload> payloads() const;
   Range longest_part() const;
   std::vector<core::Matrix> matrices_in(const Range& range) const;
@@ -110,9 +81,8 @@ class BucketCompiler {
   void on_gradient(Op& op, const Range& range);
   int64_t numbers_bytes() const;
   void add(Op op) { program_->ops.push_back(std::move(op)); }
-  int64_t allocate(core::Space space, int64_t bytes);
+  int64_t allocate(core::Space space, int64_t bytes) { return layout_.allocate(space, bytes); }
   int64_t bring(core::Space space, int64_t bytes);
-  int64_t allocate_state(core::Space space, int64_t bytes);
   core::Error refuse(const std::string& why) const;
 
   const core::Option& option_;
@@ -123,15 +93,12 @@ class BucketCompiler {
   const core::Bucket& source_;
   const core::GradientTable& table_;
   const std::vector<core::Matrix> matrices_;
-  Offsets next_;
-  const SharedMemory& shared_;
-  SharedMemory shared_bytes_;
+  BucketLayout layout_;
   BucketProgram* program_ = nullptr;
   int32_t step_ = 0;
   int list_ = 0;  // that the next encode reads
 
-  std::array<Dimension, 2> dimensions_;
-  int64_t padded_ = 0;     // elements of the bucket, rounded up to a whole number of shards
+  RankGrid grid_;
   bool is_share_ = false;  // of the average: scaled, and the residual is in it
   core::Space at_{};       // where the gradient that is at hand lies
   core::PerSpace<bool> has_dense_{}, has_numbers_{};

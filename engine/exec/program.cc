@@ -74,7 +74,7 @@ struct Draft {
   const core::Bucket& bucket;
   std::vector<Codec> codecs = {};
   BucketProgram program = {};
-  BucketCompiler::Offsets begins = {};
+  BucketLayout::Offsets begins = {};
   SharedMemory shared = {};
 };
 
@@ -212,17 +212,17 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     draft.shared.brought.resize(bucket.option.steps.size());
     const auto compiler = compile_bucket(draft, static_cast<int>(b), table, seat, platform);
     if (!compiler) return compiler.error();
-    program->pool_bytes = compiler.value().ends().pool;
+    program->pool_bytes = compiler.value().layout().ends().pool;
     if (compiled.lists) {
       const int64_t begin = draft.begins.pool[Space::host];
       program->untouched.push_back({begin, program->pool_bytes[Space::host] - begin});
     }
-    program->states_bytes = compiler.value().ends().state;
-    draft.shared.brought = compiler.value().shared_bytes().brought;
+    program->states_bytes = compiler.value().layout().ends().state;
+    draft.shared.brought = compiler.value().layout().shared_bytes().brought;
     for (size_t place = 0; place < scratch_bytes.size(); ++place) {
       for (const Space space : core::kSpaces) {
         int64_t& bytes = scratch_bytes[place][space];
-        bytes = std::max(bytes, compiler.value().shared_bytes().scratch[place][space]);
+        bytes = std::max(bytes, compiler.value().layout().shared_bytes().scratch[place][space]);
       }
     }
     if (compiled.sampled_op >= 0) {
@@ -272,7 +272,7 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
       if (op.kind != Op::Kind::collective) continue;
       const auto step = static_cast<size_t>(op.step);
       op.comm_scratch_bytes = scratch_of(op, platform.scratch);
-      op.comm_scratch = begins[step][op.space] + compiler.value().shared_bytes().brought[step][op.space];
+      op.comm_scratch = begins[step][op.space] + compiler.value().layout().shared_bytes().brought[step][op.space];
     }
     compiled.carries_nonfinite = !compiled.keeps_residual && std::ranges::all_of(draft.codecs, [](const Codec& codec) {
       return codec[Space::host]->traits().carries_nonfinite;
