@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The ranks that a bucket's steps go over, in up to two dimensions: all of them, or those of a node and the nodes. For
-// each dimension: what the steps so far did over it, and so which range of the bucket a rank has. Private to program.cc.
+// each dimension: what the steps so far did over it, and so which range of the bucket a rank has. Private to
+// program.cc.
 #pragma once
 
 #include <array>
