@@ -268,7 +268,7 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   return true;
 }
 
-Gradients::Brought Gradients::bring(int32_t position) {
+Gradients::Brought Gradients::bring(int32_t position, bool adds_up) {
   keep_slot(static_cast<size_t>(position));
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
@@ -287,6 +287,7 @@ Gradients::Brought Gradients::bring(int32_t position) {
   Brought brought;
   if (gradient.is_sparse()) {
     parameter.was_sparse = true;
+    if (adds_up) gradient = gradient.coalesce();
     core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
     return brought;
   }
@@ -372,24 +373,28 @@ torch::Tensor& Gradients::gradient_of(Parameter& parameter) const {
   return arrival_ == Arrival::hooks ? parameter.tensor.mutable_grad() : parameter.given;
 }
 
-Gradients::Parameter* Gradients::find(const torch::Tensor& parameter) {
+int32_t Gradients::position_of(const torch::Tensor& parameter) const {
   const auto found = registered_.find(parameter.unsafeGetTensorImpl());
-  return found == registered_.end() ? nullptr : &parameters_[static_cast<size_t>(position_of_[found->second])];
+  return found == registered_.end() ? -1 : position_of_[found->second];
 }
 
 int32_t Gradients::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) {
-  Parameter* const found = find(parameter);
-  if (found == nullptr) return -1;
-  found->given = std::move(gradient);
-  return static_cast<int32_t>(found - parameters_.data());
+  const int32_t position = position_of(parameter);
+  if (position >= 0) parameters_[static_cast<size_t>(position)].given = std::move(gradient);
+  return position;
 }
 
 void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradient) {
-  Parameter* const found = find(parameter);
-  if (found == nullptr) return;
+  const int32_t position = position_of(parameter);
+  if (position < 0) return;
+  Parameter& found = parameters_[static_cast<size_t>(position)];
   const torch::NoGradGuard no_grad;
-  gradient.copy_(found->slot);
-  found->given.reset();
+  if (found.given.defined() && found.given.is_sparse()) {
+    gradient = found.given;
+  } else {
+    gradient.copy_(found.slot);
+  }
+  found.given.reset();
 }
 
 // Their versions do not tell: optimizers write by way of data().

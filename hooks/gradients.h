@@ -80,21 +80,26 @@ class Gradients {
   // Whether the same optimizer was wrapped again since: then hooks and gradients are the other wrap's.
   bool ended() const { return ended_; }
 
-  // Where gradients are handed over: takes one, and returns its position; -1 where it is none of the table's.
+  // -1 where the parameter is none of the table's.
+  int32_t position_of(const torch::Tensor& parameter) const;
+
+  // Where gradients are handed over: takes one, and returns its position, as position_of().
   int32_t hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
-  // Where they are handed over: copies the average to where it came from, and forgets that tensor.
+  // Where they are handed over: copies the average to where it came from, or gives another one where it is sparse, and
+  // forgets that tensor.
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient);
 
   // How a gradient came. Ordered: of several ranks' the largest says what the average is.
   enum class Use : uint8_t { none, rows, dense };
 
   // What there is of a gradient now. What lies elsewhere is kept until let_go(). A dense one whose values do not lie as
-  // those of its slot is brought there. Throws when its dtype, device or layout can not be served.
+  // those of its slot is brought there. Rows that repeat are added up with `adds_up`, in the order in which torch does
+  // (which DDP's sums follow); else by whoever sends them. Throws when its dtype, device or layout can not be served.
   struct Brought {
     exec::Arrived arrived;
     Use use = Use::dense;
   };
-  Brought bring(int32_t position);
+  Brought bring(int32_t position, bool adds_up);
   void let_go() { kept_.clear(); }
 
   // Makes the gradient what is in its slot; or a coalesced sparse one of the rows listed there, or of those in its slot
@@ -138,7 +143,6 @@ class Gradients {
   const Parameter& at(int32_t position) const { return parameters_[static_cast<size_t>(position)]; }
   void end();
   torch::Tensor& gradient_of(Parameter& parameter) const;
-  Parameter* find(const torch::Tensor& parameter);
   void adopt(int32_t position);
   bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                   Brought& brought);

@@ -38,7 +38,6 @@ void for_parameters(const std::vector<torch::optim::Optimizer*>& optimizers, Bod
 struct Known {
   std::string momentum;
   std::vector<std::pair<std::string, std::string>> options;
-  bool takes_sparse = false;
   core::OptimizerFamily family = core::OptimizerFamily::adaptive;
 };
 
@@ -48,7 +47,6 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
     return value == 0 ? std::string() : std::string(name) + " " + c10::str(value);
   };
   const auto text = [](auto value) { return c10::str(value); };
-  // Where there is weight decay, the parameters would be added to the gradient.
   if (dynamic_cast<const SGD*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const SGDOptions&>(options);
     // What is derived from it may do something else to gradients.
@@ -59,7 +57,6 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
              {"dampening", text(of.dampening())},
              {"weight_decay", text(of.weight_decay())},
              {"nesterov", text(of.nesterov())}},
-            of.weight_decay() == 0,
             is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive};
   }
   if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) {
@@ -68,8 +65,7 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
             {{"lr", text(of.lr())},
              {"lr_decay", text(of.lr_decay())},
              {"weight_decay", text(of.weight_decay())},
-             {"eps", text(of.eps())}},
-            of.weight_decay() == 0};
+             {"eps", text(of.eps())}}};
   }
   if (dynamic_cast<const RMSprop*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const RMSpropOptions&>(options);
@@ -79,8 +75,7 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
              {"eps", text(of.eps())},
              {"weight_decay", text(of.weight_decay())},
              {"momentum", text(of.momentum())},
-             {"centered", text(of.centered())}},
-            false};
+             {"centered", text(of.centered())}}};
   }
   const auto adam = [&](const auto& of) -> Known {
     return {named("beta1", std::get<0>(of.betas())),
@@ -89,8 +84,7 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
              {"beta2", text(std::get<1>(of.betas()))},
              {"eps", text(of.eps())},
              {"weight_decay", text(of.weight_decay())},
-             {"amsgrad", text(of.amsgrad())}},
-            false};
+             {"amsgrad", text(of.amsgrad())}}};
   };
   if (dynamic_cast<const Adam*>(&optimizer) != nullptr) return adam(static_cast<const AdamOptions&>(options));
   if (dynamic_cast<const AdamW*>(&optimizer) != nullptr) return adam(static_cast<const AdamWOptions&>(options));
@@ -151,8 +145,7 @@ std::vector<Stepper::Group> OptimStepper::groups() const {
                         .parameters = own[g].params(),
                         .momentum = std::move(known.momentum),
                         .family = known.family,
-                        .options = std::move(known.options),
-                        .takes_sparse = known.takes_sparse});
+                        .options = std::move(known.options)});
     }
   }
   return groups;

@@ -182,6 +182,14 @@ void Session::set_gradients() {
   pass_.set_tensors(gradients_.table().tensors.size());
   used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
   shares_.assign(used_.size(), {});
+  owed_ = used_;
+  for (const Stepper::Group& group : job_.stepper->groups()) {
+    for (const torch::Tensor& parameter : group.parameters) {
+      const int32_t position = gradients_.position_of(parameter);
+      if (position < 0 || !group.needs_sparse) continue;
+      owed_[static_cast<size_t>(position)] = static_cast<uint8_t>(Gradients::Use::rows);
+    }
+  }
 }
 
 // (Again) after the arena was laid: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for this table.
@@ -277,7 +285,8 @@ void Session::take_ready(int32_t position) {
 
 // The control word tells what is not dense: it can not leave before, as the tensor's bucket waits.
 exec::Arrived Session::take(int32_t position) {
-  const Gradients::Brought brought = gradients_.bring(position);
+  const bool is_exact = settings_.fidelity == core::Fidelity::exact;
+  const Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
   used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
   if (!order_learned_ && brought.use == Gradients::Use::rows) {

@@ -62,7 +62,7 @@ class Session {
   void end_update();
   // Where gradients are handed over, on the thread that runs backward: one of the pass under way, laid out as
   // gradient_strides() says; a parameter that the session does not know is left alone. At the end of the pass
-  // `averaged` is called, in which give_back() copies each average.
+  // `averaged` is called, in which give_back() copies each average, or gives another tensor where it is sparse.
   void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) { gradients_.give_back(parameter, gradient); }
   void on_averaged(std::function<void()> averaged) { averaged_ = std::move(averaged); }
@@ -173,6 +173,7 @@ class Session {
   int64_t first_ready_ns_ = 0;
   int64_t own_ns_ = 0;         // what gradtune took on this thread beside the executor
   std::vector<uint8_t> used_;  // by position: Gradients::Use, of this rank, then of all
+  std::vector<uint8_t> owed_;  // by position: the Use of an average that holds residuals
   struct Shares {
     double of_one = 0, of_all = 0;  // of its rows, that a sparse gradient has: this rank's, and the average
   };

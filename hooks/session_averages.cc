@@ -6,27 +6,30 @@
 
 #include <ATen/record_function.h>
 
+#include <algorithm>
+
 namespace gradtune {
+namespace {
+
+constexpr auto kNone = static_cast<uint8_t>(Gradients::Use::none);
+
+}  // namespace
 
 // What optimizers find: a sparse gradient where all ranks that have one have a sparse one, else a dense one. Gradients
 // that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone. Not in
-// buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed.
+// buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed, and
+// is dense, or sparse where the optimizer takes nothing else.
 void Session::give_averages(bool not_dense) {
   const at::DisableRecordFunctionGuard unseen;  // a use of gradients between backward() and step() is the user's
-  constexpr auto kDense = static_cast<uint8_t>(Gradients::Use::dense);
   for (size_t p = 0; p < used_.size() && not_dense; ++p) {
-    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = kDense;
+    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = std::max(used_[p], owed_[p]);
   }
   if (not_dense) peers_.max(used_);
   for (size_t p = 0; p < used_.size(); ++p) {
     const auto position = static_cast<int32_t>(p);
+    if (used_[p] == kNone && executor_.keeps_residual(position)) used_[p] = owed_[p];
     switch (static_cast<Gradients::Use>(used_[p])) {
-      case Gradients::Use::none:
-        if (!executor_.keeps_residual(position)) {
-          gradients_.forget(position);
-          continue;
-        }
-        break;
+      case Gradients::Use::none: gradients_.forget(position); continue;
       case Gradients::Use::rows:
         gradients_.give_rows(position, executor_.listed(position));
         tell_content(position);

@@ -37,7 +37,7 @@ class Stepper {
     core::OptimizerFamily family = core::OptimizerFamily::adaptive;
     // What must be alike on all ranks besides, by name: {"lr", "0.1"}. Of optimizers that are not known: none.
     std::vector<std::pair<std::string, std::string>> options = {};
-    bool takes_sparse = false;  // with options as they are: a step takes sparse gradients, and does not throw for them
+    bool needs_sparse = false;  // a step takes sparse gradients alone, and throws for dense ones
   };
 
   // The options of all groups (learning rate, weight decay, ...) at one moment, as a value: schedulers that change them

@@ -29,11 +29,12 @@ c10::intrusive_ptr<c10::ivalue::Future> DdpBridge::run(c10d::GradBucket& bucket)
     buffer.front() /= group_->getSize();
     return group_->allreduce(buffer)->getFuture();
   }
+  const bool is_sparse = bucket.getBuffer().is_sparse();  // of one parameter
   Waiting waiting{.buffer = bucket.getBuffer(),
                   .parameters = bucket.getParameters(),
-                  .gradients = bucket.getGradients(),
+                  .gradients = is_sparse ? std::vector{bucket.getBuffer()} : bucket.getGradients(),
                   .done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())};
-  for (size_t i = 0; i < waiting.parameters.size(); ++i) {
+  for (size_t i = 0; i < waiting.parameters.size() && !is_sparse; ++i) {
     // DDP lays them as their parameters lie, but shows them row by row.
     torch::Tensor& gradient = waiting.gradients[i];
     gradient =
@@ -56,7 +57,7 @@ void DdpBridge::finish() {
     for (size_t i = 0; i < bucket.parameters.size(); ++i) {
       session_->give_back(bucket.parameters[i], bucket.gradients[i]);
     }
-    bucket.done->markCompleted(c10::IValue(bucket.buffer));
+    bucket.done->markCompleted(c10::IValue(bucket.buffer.is_sparse() ? bucket.gradients.front() : bucket.buffer));
   }
 }
 

@@ -33,7 +33,7 @@ class DdpBridge {
  private:
   struct Waiting {
     torch::Tensor buffer;
-    std::vector<torch::Tensor> parameters, gradients;  // the latter over the buffer
+    std::vector<torch::Tensor> parameters, gradients;  // the latter over the buffer, where it is not sparse
     c10::intrusive_ptr<c10::ivalue::Future> done;
   };
   void finish();

@@ -52,14 +52,14 @@ std::vector<Stepper::Group> PythonLists::groups() {
   return asked([&] {
     std::vector<Stepper::Group> all;
     for (const py::handle item : source_.attr("groups")()) {
-      auto [name, parameters, momentum, is_sgd, options, takes_sparse] =
+      auto [name, parameters, momentum, is_sgd, options, needs_sparse] =
           item.cast<std::tuple<std::string, std::vector<at::Tensor>, std::string, bool, Pairs, bool>>();
       all.push_back({.name = std::move(name),
                      .parameters = std::move(parameters),
                      .momentum = std::move(momentum),
                      .family = is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive,
                      .options = std::move(options),
-                     .takes_sparse = takes_sparse});
+                     .needs_sparse = needs_sparse});
     }
     return all;
   });

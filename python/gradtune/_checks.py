@@ -4,7 +4,10 @@
 
 from __future__ import annotations
 
+from typing import Any, NoReturn, cast
+
 import torch
+import torch.distributed as dist
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -23,9 +26,32 @@ _OPTIMIZERS = {
 }
 
 
-def refuse(sentence: str) -> None:
+def refuse(sentence: str) -> NoReturn:
     """Raises Error."""
     raise Error(f"gradtune: {sentence}")
+
+
+def check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    """The group, or the default one for None. Raises Error where there is none, or this rank is not in it."""
+    if group is None:
+        if not (dist.is_available() and dist.is_initialized()):
+            raise Error(
+                "gradtune: torch.distributed is not initialised; call torch.distributed.init_process_group() first"
+            )
+        return cast(dist.ProcessGroup, dist.group.WORLD)
+    if cast(object, group) is dist.GroupMember.NON_GROUP_MEMBER:
+        raise Error("gradtune: this rank is not in the group; allowed is a group that holds it")
+    if not isinstance(group, dist.ProcessGroup):
+        raise TypeError(f"gradtune: group is {group!r}; allowed is a torch.distributed.ProcessGroup")
+    return group
+
+
+def no_join(*_args: Any, **_kwargs: Any) -> NoReturn:
+    """What torch.distributed.algorithms.Join and DistributedDataParallel.join() call first, before any collective."""
+    raise Error(
+        "gradtune: join() is not served: a rank that has no more inputs can not take part in the steps of the others; "
+        "allowed are as many steps on every rank, which DistributedSampler sees to"
+    )
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
@@ -38,11 +64,6 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
             )
     if any(p.is_sparse for group in optimizer.param_groups for p in group["params"]):
         refuse("a parameter of the optimizer is sparse; gradients may be of dense parameters")
-    if type(optimizer).__name__ == "SparseAdam":
-        refuse(
-            "SparseAdam takes sparse gradients alone, and averages are dense where one rank's gradient is; allowed are "
-            "torch.optim.SGD, Adagrad or Adam, for the embeddings as well"
-        )
 
 
 def check_model(model: torch.nn.Module) -> None:

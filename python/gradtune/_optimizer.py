@@ -15,13 +15,14 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from . import _gradtune
+from ._checks import no_join
 from ._errors import Error
 from ._options import PathLike
 from ._results import Progress, Result
@@ -97,6 +98,9 @@ class Wrap:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        ddp = None if self.ddp is None else self.ddp()
+        if ddp is not None:
+            ddp.__dict__.pop("join_hook", None)
         for reference in self._optimizers:
             optimizer = reference()
             if isinstance(optimizer, Optimizer):
@@ -172,6 +176,14 @@ class Optimizer(torch.optim.Optimizer):
     def result(self) -> Result:
         """What tuning showed, complete on rank 0. From any thread, as progress()."""
         return Result(**self._gradtune.session.result())
+
+    def join(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raises Error: inputs that are uneven over ranks are not served."""
+        no_join()
+
+    def join_hook(self, *_args: Any, **_kwargs: Any) -> NoReturn:
+        """Raises Error, as join(), to torch.distributed.algorithms.Join."""
+        no_join()
 
     def close(self) -> None:
         """Ends the session: its hooks, threads and connections. The optimizer is plain again.

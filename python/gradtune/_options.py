@@ -5,12 +5,35 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
+Fidelity = Literal["exact", "half", "lossy"]
+Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
 PathLike = str | os.PathLike[str]
 Seconds = float | datetime.timedelta
+
+
+class Options(TypedDict, total=False):
+    """By name, what may be given. The docstring of wrap() says what each one does."""
+
+    fidelity: Fidelity | None
+    compressors: Sequence[str] | None
+    error_budget: float | None
+    lossy_after: int | None
+    policy: Policy | None
+    strategy: PathLike | None
+    tuning_budget: int | None
+    tuning_share: float | None
+    memory_budget: int | None
+    host_threads: int | None
+    timeout: Seconds | None
+    journal: PathLike | None
+    seed: int | None
+    quiet: bool | None
+    broadcast_buffers: bool | None
 
 
 def _text(value: Any) -> str:
@@ -55,33 +78,45 @@ def _texts(value: Any) -> list[str]:
     return [_text(item) for item in value]
 
 
-_KINDS: dict[str, Callable[[Any], Any]] = {
-    "fidelity": _text,
-    "compressors": _texts,
-    "error_budget": _number,
-    "lossy_after": _integer,
-    "policy": _text,
-    "strategy": _path,
-    "tuning_budget": _integer,
-    "tuning_share": _number,
-    "memory_budget": _integer,
-    "host_threads": _integer,
-    "timeout": _seconds,
-    "journal": _path,
-    "seed": _integer,
-    "quiet": _flag,
-    "broadcast_buffers": _flag,
+# Values are judged by the extension; here only what Python calls their type.
+_BY_TYPE: dict[Any, Callable[[Any], Any]] = {
+    Fidelity | None: _text,
+    Policy | None: _text,
+    PathLike | None: _path,
+    Seconds | None: _seconds,
+    Sequence[str] | None: _texts,
+    float | None: _number,
+    int | None: _integer,
+    bool | None: _flag,
 }
+_TYPES = get_type_hints(Options)
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None. TypeError names the option and what it may be; values are judged by the extension."""
+    """Those that are not None. TypeError names the option and what it may be."""
     given = {}
     for name, value in options.items():
+        if name not in _TYPES:
+            raise TypeError(f"gradtune: unexpected keyword argument '{name}'; the options are {', '.join(_TYPES)}")
         if value is None:
             continue
         try:
-            given[name] = _KINDS[name](value)
+            given[name] = _BY_TYPE[_TYPES[name]](value)
         except TypeError as wanted:
             raise TypeError(f"gradtune: option {name} is {value!r}; allowed is {wanted}") from None
     return given
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def with_options(function: _F) -> _F:
+    """Shows the options, each by its name, in help() of a function that takes them as `**options`."""
+    shown = inspect.signature(function)
+    options = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in _TYPES.items()
+    ]
+    positional = [each for each in shown.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    setattr(function, "__signature__", shown.replace(parameters=[*positional, *options]))  # noqa: B010
+    return function

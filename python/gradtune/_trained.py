@@ -53,11 +53,6 @@ def _momentum(group: dict[str, Any]) -> str:
     return f"beta1 {float(betas[0]):g}" if betas and float(betas[0]) else ""
 
 
-def _takes_sparse(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """With weight decay the parameters would be added to the gradient, which a sparse one does not allow."""
-    return isinstance(optimizer, (torch.optim.SGD, torch.optim.Adagrad)) and not group.get("weight_decay")
-
-
 class Trained:
     """A model and its optimizers."""
 
@@ -92,7 +87,6 @@ class Trained:
         model = self._model()
         if model is None:
             refuse("the model is gone")
-            return
         for optimizer in self._alive():
             check_optimizer(optimizer)
         check_model(model)
@@ -114,8 +108,8 @@ class Trained:
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
                 # What is derived from SGD may do something else to gradients; this is asked before the class is exchanged.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
-                sparse = _takes_sparse(optimizer, group)
-                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, sparse))
+                needs_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, needs_sparse))
         return groups
 
     @staticmethod

@@ -6,34 +6,19 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Literal, cast, overload
+from typing import cast, overload
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from typing_extensions import Unpack
 
 from . import _gradtune
+from ._checks import check_group, no_join
 from ._errors import Error
 from ._optimizer import Optimizer, Wrap
-from ._options import PathLike, Seconds, as_given
+from ._options import Options, as_given, with_options
 from ._trained import Trained
-
-Fidelity = Literal["exact", "half", "lossy"]
-Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
-
-
-def _group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    if group is None:
-        if not (dist.is_available() and dist.is_initialized()):
-            raise Error(
-                "gradtune: torch.distributed is not initialised; call torch.distributed.init_process_group() before wrap"
-            )
-        return cast(dist.ProcessGroup, dist.group.WORLD)
-    if cast(object, group) is dist.GroupMember.NON_GROUP_MEMBER:
-        raise Error("gradtune: this rank is not in the group; allowed is a group that holds it")
-    if not isinstance(group, dist.ProcessGroup):
-        raise TypeError(f"gradtune: group is {group!r}; allowed is a torch.distributed.ProcessGroup")
-    return group
 
 
 def _check(optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) -> None:
@@ -62,6 +47,7 @@ def _attach(session: _gradtune.Session, ddp: DistributedDataParallel) -> None:
         session.close(None)
         why = str(error).partition("\n")[0]
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
+    ddp.__dict__["join_hook"] = no_join  # before it communicates
 
 
 @overload
@@ -69,22 +55,7 @@ def wrap(
     optimizer: torch.optim.Optimizer,
     model: torch.nn.Module,
     group: dist.ProcessGroup | None = None,
-    *,
-    fidelity: Fidelity | None = None,
-    compressors: Sequence[str] | None = None,
-    error_budget: float | None = None,
-    lossy_after: int | None = None,
-    policy: Policy | None = None,
-    strategy: PathLike | None = None,
-    tuning_budget: int | None = None,
-    tuning_share: float | None = None,
-    memory_budget: int | None = None,
-    host_threads: int | None = None,
-    timeout: Seconds | None = None,
-    journal: PathLike | None = None,
-    seed: int | None = None,
-    quiet: bool | None = None,
-    broadcast_buffers: bool | None = None,
+    **options: Unpack[Options],
 ) -> Optimizer: ...
 
 
@@ -93,45 +64,16 @@ def wrap(
     optimizer: Sequence[torch.optim.Optimizer],
     model: torch.nn.Module,
     group: dist.ProcessGroup | None = None,
-    *,
-    fidelity: Fidelity | None = None,
-    compressors: Sequence[str] | None = None,
-    error_budget: float | None = None,
-    lossy_after: int | None = None,
-    policy: Policy | None = None,
-    strategy: PathLike | None = None,
-    tuning_budget: int | None = None,
-    tuning_share: float | None = None,
-    memory_budget: int | None = None,
-    host_threads: int | None = None,
-    timeout: Seconds | None = None,
-    journal: PathLike | None = None,
-    seed: int | None = None,
-    quiet: bool | None = None,
-    broadcast_buffers: bool | None = None,
+    **options: Unpack[Options],
 ) -> list[Optimizer]: ...
 
 
+@with_options
 def wrap(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     model: torch.nn.Module,
     group: dist.ProcessGroup | None = None,
-    *,
-    fidelity: Fidelity | None = None,
-    compressors: Sequence[str] | None = None,
-    error_budget: float | None = None,
-    lossy_after: int | None = None,
-    policy: Policy | None = None,
-    strategy: PathLike | None = None,
-    tuning_budget: int | None = None,
-    tuning_share: float | None = None,
-    memory_budget: int | None = None,
-    host_threads: int | None = None,
-    timeout: Seconds | None = None,
-    journal: PathLike | None = None,
-    seed: int | None = None,
-    quiet: bool | None = None,
-    broadcast_buffers: bool | None = None,
+    **options: Unpack[Options],
 ) -> Optimizer | list[Optimizer]:
     """Averages the model's gradients over the ranks of `group` while backward runs, and tunes how they travel.
 
@@ -178,40 +120,22 @@ def wrap(
     Raises:
         Error: ranks that differ, and by name what can not be served: parameters that are sharded (DTensor, FSDP), lazy,
             sparse, complex, on another device than the CPU or missing from the model; DistributedDataParallel around
-            a part of the model, or with a communication hook already; optimizers that evaluate their closure several times (LBFGS), that take sparse gradients alone
-            (SparseAdam) or that step inside backward; an optimizer that is wrapped already; torch.distributed that is
+            a part of the model, or with a communication hook already; optimizers that evaluate their closure several
+            times (LBFGS) or that step inside backward; an optimizer that is wrapped already; torch.distributed that is
             not initialised; an option's value. What one rank can not do the others are told at once.
-        TypeError: an argument of another type.
+        TypeError: an argument of another type or name.
     """
-    options = as_given(
-        {
-            "fidelity": fidelity,
-            "compressors": compressors,
-            "error_budget": error_budget,
-            "lossy_after": lossy_after,
-            "policy": policy,
-            "strategy": strategy,
-            "tuning_budget": tuning_budget,
-            "tuning_share": tuning_share,
-            "memory_budget": memory_budget,
-            "host_threads": host_threads,
-            "timeout": timeout,
-            "journal": journal,
-            "seed": seed,
-            "quiet": quiet,
-            "broadcast_buffers": broadcast_buffers,
-        }
-    )
+    given = as_given(options)
     one = not isinstance(optimizer, Sequence)
     optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
     _check(optimizers, model)
     ddp = model if isinstance(model, DistributedDataParallel) else None
     if ddp is not None:  # which broadcasts buffers itself
         model, group = ddp.module, group or ddp.process_group
-        options["broadcast_buffers"] = False
+        given["broadcast_buffers"] = False
     trained = Trained(optimizers, model)
     arrival = _gradtune.Arrival.handed_over if ddp else _gradtune.Arrival.hooks
-    session = _gradtune.Session(trained, trained.count, _group(group), options, arrival)
+    session = _gradtune.Session(trained, trained.count, check_group(group), given, arrival)
     if ddp is not None:
         _attach(session, ddp)
     made = Wrap(session, optimizers)

@@ -30,32 +30,31 @@ struct Kind {
   std::function<std::unique_ptr<Optimizer>(Groups)> make;
   std::function<void(OptimizerOptions&)> change;  // what a scheduler may do
   const char* momentum;
-  bool takes_sparse;
 };
 
 template <typename Optim, typename Options>
-Kind kind(const char* name, const Options& options, const char* momentum, bool takes_sparse) {
+Kind kind(const char* name, const Options& options, const char* momentum) {
   return {name, [options](Groups groups) { return std::make_unique<Optim>(std::move(groups), options); },
           [](OptimizerOptions& of) {
             auto& own = dynamic_cast<Options&>(of);
             own.lr(own.lr() / 2).weight_decay(own.weight_decay() + 0.05);
           },
-          momentum, takes_sparse};
+          momentum};
 }
 
 std::vector<Kind> kinds() {
   return {
-      kind<SGD>("SGD", SGDOptions(0.1), "", true),
-      kind<SGD>("SGD with momentum", SGDOptions(0.1).momentum(0.9).dampening(0.1), "momentum 0.9", true),
-      kind<SGD>("SGD with nesterov", SGDOptions(0.1).momentum(0.5).nesterov(true), "momentum 0.5", true),
-      kind<SGD>("SGD with weight decay", SGDOptions(0.1).momentum(0.9).weight_decay(0.01), "momentum 0.9", false),
-      kind<Adam>("Adam", AdamOptions(0.01), "beta1 0.9", false),
-      kind<Adam>("Adam with amsgrad", AdamOptions(0.01).amsgrad(true).weight_decay(0.01), "beta1 0.9", false),
-      kind<AdamW>("AdamW", AdamWOptions(0.01).weight_decay(0.1), "beta1 0.9", false),
-      kind<RMSprop>("RMSprop", RMSpropOptions(0.01).weight_decay(0.01), "", false),
-      kind<RMSprop>("RMSprop centered", RMSpropOptions(0.01).centered(true).momentum(0.9), "momentum 0.9", false),
-      kind<Adagrad>("Adagrad", AdagradOptions(0.1).lr_decay(0.1), "", true),
-      kind<Adagrad>("Adagrad with weight decay", AdagradOptions(0.1).weight_decay(0.01), "", false),
+      kind<SGD>("SGD", SGDOptions(0.1), ""),
+      kind<SGD>("SGD with momentum", SGDOptions(0.1).momentum(0.9).dampening(0.1), "momentum 0.9"),
+      kind<SGD>("SGD with nesterov", SGDOptions(0.1).momentum(0.5).nesterov(true), "momentum 0.5"),
+      kind<SGD>("SGD with weight decay", SGDOptions(0.1).momentum(0.9).weight_decay(0.01), "momentum 0.9"),
+      kind<Adam>("Adam", AdamOptions(0.01), "beta1 0.9"),
+      kind<Adam>("Adam with amsgrad", AdamOptions(0.01).amsgrad(true).weight_decay(0.01), "beta1 0.9"),
+      kind<AdamW>("AdamW", AdamWOptions(0.01).weight_decay(0.1), "beta1 0.9"),
+      kind<RMSprop>("RMSprop", RMSpropOptions(0.01).weight_decay(0.01), ""),
+      kind<RMSprop>("RMSprop centered", RMSpropOptions(0.01).centered(true).momentum(0.9), "momentum 0.9"),
+      kind<Adagrad>("Adagrad", AdagradOptions(0.1).lr_decay(0.1), ""),
+      kind<Adagrad>("Adagrad with weight decay", AdagradOptions(0.1).weight_decay(0.01), ""),
   };
 }
 
@@ -176,7 +175,7 @@ TEST(Stepper, GroupsSayWhatTheyAre) {
     EXPECT_EQ(groups[2].name, "1, group 1");
     EXPECT_TRUE(groups[2].parameters.at(0).is_same(parameters[1]));
     EXPECT_EQ(groups[0].momentum, kind.momentum);
-    EXPECT_EQ(groups[0].takes_sparse, kind.takes_sparse);
+    EXPECT_FALSE(groups[0].needs_sparse);
     const bool is_sgd = std::string(kind.name).starts_with("SGD");
     EXPECT_EQ(groups[0].family, is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive) << kind.name;
   }
@@ -194,26 +193,6 @@ TEST(Stepper, TheFamilyIsSgdWhereAllAre) {
   EXPECT_EQ(family_of(OptimStepper({&a, &b})), core::OptimizerFamily::sgd);
   EXPECT_EQ(family_of(OptimStepper({&a, &adam})), core::OptimizerFamily::adaptive);
   EXPECT_EQ(family_of(OptimStepper({&derived})), core::OptimizerFamily::adaptive);
-}
-
-TEST(Stepper, WhatTakesSparseGradientsIsSteppedWithThem) {
-  for (const Kind& kind : kinds()) {
-    SCOPED_TRACE(kind.name);
-    const torch::Tensor table = torch::zeros({4, 2}).requires_grad_();
-    const auto optimizer = kind.make({OptimizerParamGroup(Tensors{table})});
-    const auto steps = [&] {
-      for (const int64_t row : {2, 1, 2}) {
-        table.mutable_grad() =
-            torch::sparse_coo_tensor(torch::full({1, 1}, row, torch::kLong), torch::ones({1, 2}), {4, 2});
-        optimizer->step();
-      }
-    };
-    if (kind.takes_sparse) {
-      EXPECT_NO_THROW(steps());
-    } else {
-      EXPECT_THROW(steps(), c10::Error);
-    }
-  }
 }
 
 struct OwnSgd : SGD {

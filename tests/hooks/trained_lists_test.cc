@@ -8,12 +8,16 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
+#include "engine/compress/compressor.h"
 #include "hooks/session.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {
@@ -147,6 +151,74 @@ TEST(TrainedLists, HyperParametersAreCompared) {
     EXPECT_THAT(message_of([&] { wrap(adam, *model, group, quiet()); }),
                 HasSubstr("optimizer 0, group 0: eps is 0.0001 on rank 1 and 1e-08 on rank 0"));
   });
+}
+
+// A table whose gradient is sparse, and a layer behind it; without ids the table is not used.
+struct TableImpl : torch::nn::Module {
+  TableImpl() {
+    table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 4).sparse(true)));
+    layer = register_module("layer", torch::nn::Linear(4, 1));
+  }
+  torch::Tensor loss(const torch::Tensor& ids) {
+    return layer->forward(ids.defined() ? table->forward(ids) : torch::ones({1, 4})).square().mean();
+  }
+  torch::nn::Embedding table{nullptr};
+  torch::nn::Linear layer{nullptr};
+};
+TORCH_MODULE(Table);
+
+// As Python's SparseAdam: an optimizer of the table alone, and another one of the rest.
+std::shared_ptr<Lists> lists_of_table(Table& model) {
+  auto lists = lists_of(*model);
+  lists->groups_[0].parameters = model->layer->parameters();
+  lists->groups_.push_back(
+      {.name = "1, group 0", .parameters = model->table->parameters(), .momentum = "", .needs_sparse = true});
+  return lists;
+}
+
+void step_of(Session& session, Table& model, const torch::Tensor& ids) {
+  for (torch::Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+  model->loss(ids).backward();
+  session.begin_update();
+  session.end_update();
+}
+
+void write_with_residuals(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                          const std::string& file) {
+  Table model;
+  Session session(trained_by(lists_of_table(model)), group, quiet({.fidelity = "lossy", .tuning_budget = 0}));
+  step_of(session, model, torch::tensor({1, 2, 3}));
+  session.export_strategy(file);
+  if (rank.rank == 0) {
+    const auto known = compress::known_traits();
+    auto read = tuner::parse_strategy(tuner::read_file(file, 1 << 20).value(), known).value();
+    const core::Option option = core::parse_option("topk:0.05: encode@device all_gather decode@device", known).value();
+    for (core::Bucket& bucket : read.strategy.buckets) bucket.option = option;
+    core::set_default_flow(read.strategy);
+    ASSERT_TRUE(tuner::write_file_atomically(file, tuner::to_json(read)).ok());
+  }
+  group->barrier()->wait();
+}
+
+TEST(TrainedLists, WhoTakesSparseGradientsAloneFindsThemAlsoWhereResidualsAreOwed) {
+  const std::string file = std::filesystem::temp_directory_path() / "gradtune_trained_lists_test.json";
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    write_with_residuals(rank, group, file);
+    Table model;
+    Session session(trained_by(lists_of_table(model)), group,
+                    quiet({.fidelity = "lossy", .strategy = file, .tuning_budget = 0}));
+    EXPECT_THAT(session.describe_in_force(), HasSubstr("topk:0.05"));
+    for (int step = 0; step < 6; ++step) {
+      const bool is_used = step != 3;
+      torch::manual_seed(10 * step + rank.rank);
+      step_of(session, model, is_used ? torch::randint(50, {12}) : torch::Tensor());
+      const torch::Tensor average = model->table->weight.grad();
+      ASSERT_TRUE(average.defined() && average.is_sparse() && average.is_coalesced()) << step;
+      EXPECT_GT(average._nnz(), 0) << "also what was owed, in step " << step;
+    }
+  });
+  std::filesystem::remove(file);
 }
 
 struct Recorder final : Front {

@@ -331,10 +331,12 @@ def factors() -> nn.Module:
 
 
 def deep_fm() -> nn.Module:
+    """Recommendation by embeddings with an optimizer of their own, which takes sparse gradients alone."""
+
     class DeepFM(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embedding, self.linear = nn.Embedding(40, 4), nn.Embedding(40, 1)
+            self.embedding, self.linear = nn.Embedding(40, 4, sparse=True), nn.Embedding(40, 1, sparse=True)
             self.deep = mlp(12, 16, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -343,14 +345,17 @@ def deep_fm() -> nn.Module:
             return self.linear(x).sum((1, 2)) + cross + self.deep(v.flatten(1)).squeeze(1)
 
     model = DeepFM()
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    model = DDP(model)
+    of_tables = torch.optim.SparseAdam([*model.embedding.parameters(), *model.linear.parameters()], 1e-2)
+    optimizers = [of_tables, torch.optim.Adam(model.deep.parameters(), 1e-2)]
+    model = DDP(model)  # optimizers
     own_seed()
     for _ in range(5):
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         x, y = torch.randint(40, (8, 3)), torch.randint(2, (8,)).float()
         F.binary_cross_entropy_with_logits(model(x), y).backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
     return model
 
 

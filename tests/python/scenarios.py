@@ -346,13 +346,36 @@ def head_and_trunk(model: nn.Module) -> list[torch.optim.Optimizer]:
 
 
 class Words(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, sparse: bool = False) -> None:
         super().__init__()
-        self.words = nn.Embedding(50, 16)
+        self.words = nn.Embedding(50, 16, sparse=sparse)
         self.head = nn.Linear(16, 4)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.head(self.words((inputs.abs() * 10).long() % 50).mean(1))
+
+
+def sparse_words() -> nn.Module:
+    return Words(sparse=True)
+
+
+def words_and_head(model: nn.Module) -> list[torch.optim.Optimizer]:
+    assert isinstance(model, Words)
+    words = torch.optim.SparseAdam(model.words.parameters(), 1e-2)
+    return [words, torch.optim.Adam(model.head.parameters(), 1e-2)]
+
+
+def sparse_and_accumulated(job: Job) -> None:
+    """The gradients of several passes are added before they travel, rows of several passes among them."""
+    for step in range(STEPS):
+        for optimizer in job.optimizers:
+            optimizer.zero_grad()
+        with job.no_sync():
+            (loss_of(job, 10 * step) / 2).backward()
+        (loss_of(job, 10 * step + 1) / 2).backward()
+        assert job.model.words.weight.grad.is_sparse
+        for optimizer in job.optimizers:
+            optimizer.step()
 
 
 def two_passes(job: Job) -> None:
@@ -481,6 +504,12 @@ SCENARIOS: dict[str, Scenario] = {
     "averages swapped in": Scenario(mlp, averaged_weights),
     "two optimizers": Scenario(mlp, two_optimizers, head_and_trunk),
     "embedding": Scenario(Words, plain),
+    "sparse embedding, SGD": Scenario(sparse_words, plain, sgd(momentum=0.9)),
+    "sparse embedding, Adagrad": Scenario(
+        sparse_words, plain, lambda model: [torch.optim.Adagrad(model.parameters(), 0.1)]
+    ),
+    "SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head),
+    "SparseAdam and Adam, accumulation": Scenario(sparse_words, sparse_and_accumulated, words_and_head),
     "two passes a step": Scenario(mlp, two_passes),
     "gradient penalty": Scenario(mlp, penalised),
     "model.to the same device": Scenario(mlp, moved_to_the_same_place),
@@ -497,6 +526,7 @@ SCENARIOS: dict[str, Scenario] = {
     "DDP's hook, unused by all": Scenario(Halves, unused_alike, ddp=FIND_UNUSED, hook=FIND_UNUSED),
     "DDP's hook, channels_last": Scenario(Convolution, plain, hook={}),
     "DDP's hook, BatchNorm": Scenario(Norms, with_statistics, hook={}),
+    "DDP's hook, SparseAdam and Adam": Scenario(sparse_words, two_optimizers, words_and_head, hook={}),
     "DDP's hook, closed halfway": Scenario(mlp, closed_halfway, hook=EACH_TENSOR),
     "compiled": Scenario(mlp, plain, compiled=lambda model: torch.compile(model, backend="aot_eager"), allowed=1e-6),
     "compiled by blocks": Scenario(mlp, plain, compiled=compiled_blocks, allowed=1e-6),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import tempfile
 import threading
@@ -118,7 +119,6 @@ def refusals() -> dict[str, str]:
     refused("DDP", ddp)
     refused("ZeRO", zero)
     refused("LBFGS", of_model(lambda m: torch.optim.LBFGS(m.parameters())))
-    refused("SparseAdam", of_model(lambda m: torch.optim.SparseAdam(m.parameters())))
     refused("post-accumulate hook", stepping_inside)
     refused("complex", of_model(lambda m: m.register_parameter("c", nn.Parameter(torch.zeros(2, dtype=torch.cfloat)))))
     refused(
@@ -170,7 +170,6 @@ REFUSED = {
     "DDP": "the module 0 is wrapped in DistributedDataParallel",
     "ZeRO": "ZeroRedundancyOptimizer can not be wrapped: it keeps a part of the parameters on each rank",
     "LBFGS": "LBFGS can not be wrapped: it evaluates its closure several times",
-    "SparseAdam": "SparseAdam takes sparse gradients alone",
     "post-accumulate hook": "parameter 0.weight has a post-accumulate-gradient hook",
     "complex": "parameter c is ComplexFloat",
     "another device": "parameter meta is on meta",
@@ -183,7 +182,7 @@ REFUSED = {
     "kind of optimizer": "optimizer 0, group 0: class is Adam on rank 1 and AdamW on rank 0",
     "state on one rank": "optimizer 0, group 0: state is  on rank 1 and exp_avg, exp_avg_sq, step (step 1.0) on rank 0",
     "one rank alone": "LBFGS can not be wrapped",
-    "misspelt": "TypeError: wrap() got an unexpected keyword argument 'fidelty'",
+    "misspelt": "TypeError: gradtune: unexpected keyword argument 'fidelty'; the options are fidelity, compressors,",
     "type of an option": "TypeError: gradtune: option tuning_budget is 'many'; allowed is an int",
     "no optimizer": "TypeError: gradtune: Sequential is not a torch.optim.Optimizer",
     "no model": "TypeError: gradtune: the model is a list",
@@ -228,6 +227,47 @@ def changes() -> dict[str, str]:
     changed("unfrozen", lambda m, o: m.requires_grad_())
     changed("buffer", lambda m, o: m.register_buffer("mean", torch.zeros(3)))
     return told
+
+
+def joined() -> dict[str, str]:
+    """Uneven inputs: DDP's own way of them is refused before anything is sent, and there again after close()."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.algorithms.join import Join
+
+    set_up()
+    told = {}
+    model = new_model()
+    optimizer = gradtune.wrap(torch.optim.SGD(model.parameters(), 0.1), model, quiet=True, timeout=30)
+    told["join"] = message_of(lambda: optimizer.join())
+    told["Join"] = message_of(lambda: Join([optimizer]))
+    train(model, optimizer, 2)
+    optimizer.close()
+    ddp = torch.nn.parallel.DistributedDataParallel(new_model())
+    optimizer = gradtune.wrap(torch.optim.SGD(ddp.parameters(), 0.1), ddp, quiet=True, timeout=30)
+    told["DDP's"] = message_of(lambda: ddp.join())
+    train(ddp, optimizer, 2)
+    optimizer.close()
+    with ddp.join():
+        train(ddp, optimizer, 2 + dist.get_rank())
+    told["closed"] = type(optimizer).__name__
+    return told
+
+
+def uneven() -> str:
+    """Rank 1 has no more inputs, and its program ends."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    set_up()
+    model = new_model()
+    optimizer = gradtune.wrap(torch.optim.SGD(model.parameters(), 0.1), model, quiet=True, timeout=30)
+    said = message_of(lambda: train(model, optimizer, 5 if dist.get_rank() == 0 else 3))
+    if dist.get_rank() == 1:
+        optimizer.close()
+    return said
 
 
 def compiled_autograd() -> str:
@@ -292,6 +332,21 @@ def watched() -> dict[str, Any]:
     return {"written": written, "spans": spans}
 
 
+def to_tensorboard(folder: str) -> None:
+    import gradtune
+    import torch
+    import torch.distributed as dist
+    from torch.utils.tensorboard import SummaryWriter
+
+    set_up()
+    model = new_model()
+    optimizer = gradtune.wrap(torch.optim.SGD(model.parameters(), 0.1), model, quiet=True, timeout=30)
+    with SummaryWriter(str(Path(folder) / str(dist.get_rank()))) as writer:
+        optimizer.log_to(writer, every=3)
+        train(model, optimizer, 9)
+    optimizer.close()
+
+
 def told_to_people(folder: str) -> dict[str, Any]:
     """Lines on sys.stderr, warnings, results from another thread, files."""
     import gradtune
@@ -300,7 +355,6 @@ def told_to_people(folder: str) -> dict[str, Any]:
 
     set_up()
     model = new_model()
-    model.append(torch.nn.Embedding(5, 4, sparse=True))
     lines = io.StringIO()
     seen: list[gradtune.Progress] = []
     done = threading.Event()
@@ -323,9 +377,7 @@ def told_to_people(folder: str) -> dict[str, Any]:
         thread = threading.Thread(target=monitor, args=(optimizer,))
         thread.start()
         for _ in range(60):
-            optimizer.zero_grad()
-            (model[:3](torch.randn(4, 8)).square().mean() + model[3](torch.tensor([1, 2])).sum()).backward()
-            optimizer.step()
+            train(model, optimizer, 1)
             time.sleep(0.002)
         done.set()
         thread.join()
@@ -334,6 +386,9 @@ def told_to_people(folder: str) -> dict[str, Any]:
         optimizer.export_strategy(Path(folder) / "strategy.json")
         optimizer.save_checkpoint(Path(folder) / "checkpoint")
         optimizer.load_checkpoint(Path(folder) / "checkpoint")
+        for _ in range(2):
+            with optimizer.no_sync():
+                train(model, optimizer, 1)
         optimizer.close()
     told = {
         "rank": dist.get_rank(),
@@ -375,8 +430,18 @@ class Wrap(unittest.TestCase):
                 self.assertIn("Error: gradtune: ", told["added"])
                 self.assertIn("parameter 3.weight was added, replaced or unfrozen", told["added"])
                 self.assertIn("parameter 0.weight was added, replaced or unfrozen", told["assigned"])
-                self.assertIn("parameter 0.weight was moved, converted or replaced", told["converted"])
+                self.assertRegex(told["converted"], r"parameter 0\.\w+ was moved, converted or replaced")
                 self.assertIn("was added, replaced or unfrozen", told["unfrozen"])
+
+    def test_uneven_inputs_are_refused_by_name(self) -> None:
+        for told in ranks.must_run(joined):
+            for how in ("join", "Join", "DDP's"):
+                self.assertIn("Error: gradtune: join() is not served", told[how])
+            self.assertEqual(told["closed"], "SGD")
+        first, last = ranks.must_run(uneven)
+        self.assertEqual(last, "no error")
+        self.assertIn("Error: gradtune: rank 0 at step 3: ", first)
+        self.assertIn("rank 1", first)
 
     def test_compiled_autograd_is_refused_by_name(self) -> None:
         for said in ranks.must_run(compiled_autograd):
@@ -401,6 +466,20 @@ class Wrap(unittest.TestCase):
             self.assertEqual(told["spans"]["gradtune::end_update"], 4)
             self.assertEqual(told["spans"]["Optimizer.step#SGD.step"], 4)
 
+    @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "tensorboard is not installed")
+    def test_tensorboard_shows_its_scalars(self) -> None:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.must_run(to_tensorboard, arguments=[folder])
+            for rank in ("0", "1"):
+                events = EventAccumulator(str(Path(folder) / rank))
+                events.Reload()
+                names = ("step_ms", "encode_ms", "decode_ms", "wait_ms", "epoch", "nonfinite_steps")
+                self.assertEqual(set(events.Tags()["scalars"]), {f"gradtune/{name}" for name in names})
+                self.assertEqual([each.step for each in events.Scalars("gradtune/step_ms")], [3, 6, 9])
+                self.assertTrue(all(each.value > 0 for each in events.Scalars("gradtune/step_ms")))
+
     def test_people_are_told_where_their_program_tells_them(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             told = ranks.must_run(told_to_people, arguments=[folder])
@@ -408,7 +487,7 @@ class Wrap(unittest.TestCase):
         self.assertNotIn("\r", told[0]["lines"])
         self.assertEqual(told[1]["lines"], "")
         for of_rank in told:
-            self.assertEqual(len([each for each in of_rank["warnings"] if "is sparse; it is made dense" in each]), 1)
+            self.assertEqual(len([each for each in of_rank["warnings"] if "were all under no_sync()" in each]), 1)
             self.assertGreater(len(of_rank["steps seen"]), 2, "seen from another thread")
             self.assertTrue(of_rank["is plain"])
             self.assertIn("AttributeError", of_rank["after close"])
