@@ -3,6 +3,7 @@
 //
 // The module gradtune._gradtune: what the package's Python calls. Its types are in _gradtune.pyi.
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -37,6 +38,8 @@ PYBIND11_MODULE(_gradtune, module) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const core::Exception& error) {
       set_python_error(error);
+    } catch (python_error& error) {  // out of a hook that FSDP called
+      error.restore();
     }
   });
 
@@ -51,6 +54,7 @@ PYBIND11_MODULE(_gradtune, module) {
                     const py::dict&, Arrival>())
       .def("attach", [](PythonSession& session, const std::shared_ptr<c10d::Reducer>& reducer,
                         const c10::intrusive_ptr<c10d::ProcessGroup>& group) { session.attach(*reducer, group); })
+      .def("hand_over", &PythonSession::hand_over)
       .def("begin_update", &PythonSession::begin_update)
       .def("end_update", &PythonSession::end_update)
       .def("enter_no_sync", &PythonSession::enter_no_sync)

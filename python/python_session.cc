@@ -9,13 +9,14 @@
 namespace gradtune {
 namespace {
 
-template <typename T>
-void take(const py::dict& from, const char* name, std::optional<T>& into) {
-  if (from.contains(name)) into = from[name].cast<T>();
-}
-
 Options options_of(const py::dict& given) {
   Options options;
+  size_t taken = 0;
+  const auto take = [&taken]<typename T>(const py::dict& from, const char* name, std::optional<T>& into) {
+    if (!from.contains(name)) return;
+    into = from[name].cast<T>();
+    ++taken;
+  };
   take(given, "fidelity", options.fidelity);
   take(given, "compressors", options.compressors);
   take(given, "error_budget", options.error_budget);
@@ -31,6 +32,7 @@ Options options_of(const py::dict& given) {
   take(given, "seed", options.seed);
   take(given, "quiet", options.quiet);
   take(given, "broadcast_buffers", options.broadcast_buffers);
+  core::check(taken == given.size(), "every option of the package is one of gradtune.h");
   return options;
 }
 
@@ -85,6 +87,13 @@ void PythonSession::run(const std::function<void(Session&)>& body) {
 
 void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   bridge_ = DdpBridge::build(reducer, group, open());
+}
+
+void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced) {
+  run([&](Session& session) {
+    if (!replicas_) replicas_ = std::make_unique<ReplicaHook>(session);
+    replicas_->run(unit, reduced);
+  });
 }
 
 void PythonSession::begin_update() {

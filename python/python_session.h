@@ -22,6 +22,7 @@
 #include "python/ddp_hook.h"
 #include "python/python_front.h"
 #include "python/python_lists.h"
+#include "python/replica_hook.h"
 
 namespace gradtune {
 
@@ -36,6 +37,9 @@ class PythonSession {
 
   // Where gradients are handed over: by DistributedDataParallel, whose reducer and group these are.
   void attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
+
+  // Where gradients are handed over: by FSDP2, to average over replicas; see ReplicaHook.
+  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced);
 
   void begin_update();
   void end_update();
@@ -62,8 +66,9 @@ class PythonSession {
 
   std::unique_ptr<Session> session_;  // null once it is closed
   const std::shared_ptr<PythonFront> front_ =
-      std::make_shared<PythonFront>();  // the session's too: it keeps an interrupt
-  std::shared_ptr<DdpBridge> bridge_;   // null where there is no DDP
+      std::make_shared<PythonFront>();     // the session's too: it keeps an interrupt
+  std::shared_ptr<DdpBridge> bridge_;      // null where there is no DDP
+  std::unique_ptr<ReplicaHook> replicas_;  // null where there is no FSDP
   std::thread::id trainer_ = std::this_thread::get_id();
 
   std::mutex mutex_;  // of the two

@@ -32,8 +32,14 @@ class Package(unittest.TestCase):
     def test_names_and_types(self) -> None:
         ran = python(
             "import gradtune, inspect\n"
-            "assert gradtune.__all__ == ['Error', 'Optimizer', 'Progress', 'Result', '__version__', 'wrap']\n"
+            "assert gradtune.__all__ == "
+            "['Error', 'HsdpHook', 'Optimizer', 'Progress', 'Result', '__version__', 'hsdp_hook', 'wrap']\n"
             "assert all(getattr(gradtune, name).__doc__ for name in gradtune.__all__ if name != '__version__')\n"
+            "from gradtune._options import Options\n"
+            "names = set(Options.__annotations__)\n"
+            "shown = [set(inspect.signature(f).parameters) for f in (gradtune.wrap, gradtune.hsdp_hook)]\n"
+            "assert all(names < each and 'options' not in each for each in shown), shown\n"
+            "assert all(f'        {name}: ' in gradtune.wrap.__doc__ for name in names)\n"
             "print(gradtune.__version__, inspect.signature(gradtune.wrap).parameters['fidelity'].kind)\n"
         )
         self.assertEqual(ran.stdout.split()[0], "0.1.0", ran.stderr)
