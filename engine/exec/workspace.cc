@@ -310,7 +310,8 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
                                        : verdicts_[static_cast<size_t>(program.first_op + op)];
   if (is_away && op == 0) queue.fill(away, std::byte{0}, report_bytes(program));
   const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
-  if (op == 0 && program.lists && (drain.is_due || drain.is_parked_due)) lay_out(bucket);
+  const bool owes = drain.is_parked_due || (drain.is_due && residuals_.allocated());
+  if (op == 0 && program.lists && owes) lay_out(bucket);
   if (op == program.first_work) begin_bucket(bucket, findings, queue);
   core::Status decoded = run_op(program, what, memory, queue, verdict);
   if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);

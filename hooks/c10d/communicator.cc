@@ -260,14 +260,19 @@ class C10dCommunicator final : public comm::Communicator {
     const bool goes_around = what.kind == Collective::Kind::all_gather;
     const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
     GlooExchange::Messages messages;
-    if (bytes > 0) messages = goes_around ? around(what, out) : between_pairs(what, out);
+    if (bytes > 0 && size() > 1) messages = goes_around ? around(what, out) : between_pairs(what, out);
     if (what.used_bytes != nullptr) {
       messages.length = [what](const at::Tensor& payload) {
         return comm::used_bytes(what, static_cast<const std::byte*>(payload.const_data_ptr()));
       };
     }
-    const auto copy_own = [own, to = out + rank() * bytes, bytes] {
-      if (own != to) std::memcpy(to, own, static_cast<size_t>(bytes));
+    const auto copy_own = [what, own, to = out + rank() * bytes, bytes] {
+      if (own == to || bytes == 0) return;
+      const int64_t step = what.used_bytes == nullptr ? bytes : what.payload_bytes;
+      for (int64_t at = 0; at < bytes; at += step) {
+        const int64_t used = what.used_bytes == nullptr ? bytes : comm::used_bytes(what, own + at);
+        std::memcpy(to + at, own + at, static_cast<size_t>(used));
+      }
     };
     exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own,
                      [running](core::Status status) { running->end(std::move(status)); });
@@ -284,7 +289,7 @@ class C10dCommunicator final : public comm::Communicator {
     return messages;
   }
 
-  // A ring: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
+  // A ring, of at least two: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
   // once.
   GlooExchange::Messages around(const Collective& what, std::byte* out) const {
     const int64_t bytes = what.count * bytes_per_element(what.type);
