@@ -72,6 +72,13 @@ void add(const std::vector<float>& from, std::vector<float>& to) {
   std::transform(from.begin(), from.end(), to.begin(), to.begin(), std::plus<>());
 }
 
+void take_contents(const tuner::SavedRank& rank, core::GradientTable& table) {
+  for (const auto& [tensor, content] : rank.contents) {
+    if (static_cast<size_t>(tensor) < table.tensors.size())
+      table.tensors[static_cast<size_t>(tensor)].content = content;
+  }
+}
+
 core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& manifest, int rank,
                               const core::GradientTable& table) {
   auto sections = tuner::parse_rank_file(text, manifest, rank);
@@ -94,6 +101,7 @@ core::Result<SavedFile> parse(std::string_view text, const tuner::Manifest& mani
       return Error{ordered.error().code, "strategy of slot " + std::to_string(slot) + ": " + ordered.error().message};
     file.table = std::move(ordered).value();  // the same for all slots
   }
+  take_contents(file.rank, file.table);
   const core::ArenaLayout layout = core::lay_arenas(file.table);
   auto residuals = residuals_of(sections.value(), layout, residuals_section);
   if (!residuals) return residuals.error();
@@ -213,8 +221,8 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
   const core::TraitsTable known = compress::known_traits();
   mine.rank = tuner::parse_saved_rank(text, known).value();
   const tuner::StrategyFile& in_force = mine.rank.in_force();
-  const core::GradientTable ordered =
-      tuner::fit(in_force, table, manifest.world_size, in_force.fidelity, known).value();
+  core::GradientTable ordered = tuner::fit(in_force, table, manifest.world_size, in_force.fidelity, known).value();
+  take_contents(mine.rank, ordered);
   status = {};
   if (any[0] != 0 && mine.table != ordered) {
     status = Error{Error::Code::mismatch, "its files hold gradients in different orders"};

@@ -127,7 +127,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     position_of_[p] = static_cast<int32_t>(p);
     registered_[parameters_[p].tensor.unsafeGetTensorImpl()] = p;
   }
-  allocate(/*touches=*/false);
+  allocate();
 }
 
 Gradients::~Gradients() { end(); }
@@ -140,17 +140,25 @@ void Gradients::end() {
   }
 }
 
-// `touches`: page faults belong here, and not into a step; but where gradients come as rows there may be none.
-void Gradients::allocate(bool touches) {
+void Gradients::allocate() {
   layout_ = core::lay_arenas(table_);
   arenas_.clear();
   for (const core::ArenaInfo& arena : layout_.arenas) {
     const int64_t bytes = arena.numel * bytes_per_element(arena.dtype);
     arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::untouched_zeros(bytes)));
   }
+  for (size_t p = 0; p < parameters_.size(); ++p) lay_slot(p);
+}
+
+void Gradients::touch() {
+  constexpr int64_t kPageBytes = 4096;
   for (size_t p = 0; p < parameters_.size(); ++p) {
-    lay_slot(p);
-    if (touches && table_.tensors[p].content == core::Content()) parameters_[p].slot.zero_();
+    const core::TensorInfo& tensor = table_.tensors[p];
+    if (tensor.content != core::Content()) continue;
+    for (int64_t at = 0; at < tensor.numel * bytes_per_element(tensor.dtype); at += kPageBytes) {
+      volatile std::byte& byte = parameters_[p].memory[at];
+      byte = byte;
+    }
   }
 }
 
@@ -197,7 +205,7 @@ void Gradients::lay(const std::vector<int32_t>& order) {
     table_.tensors.push_back(old_table.tensors[old]);
   }
   for (int32_t& position : position_of_) position = new_position[static_cast<size_t>(position)];
-  allocate(/*touches=*/true);
+  allocate();
   for (size_t p = 0; p < order.size(); ++p) {
     Parameter& parameter = parameters_[p];
     torch::Tensor& gradient = gradient_of(parameter);
@@ -248,6 +256,12 @@ void Gradients::adopt(int32_t position) {
   const torch::NoGradGuard no_grad;
   parameter.slot.copy_(gradient);
   gradient = parameter.slot;
+}
+
+Gradients::Use Gradients::use_of(int32_t position) const {
+  const torch::Tensor& gradient = gradient_of(parameters_[static_cast<size_t>(position)]);
+  if (!gradient.defined()) return Use::none;
+  return gradient.is_sparse() ? Use::rows : Use::dense;
 }
 
 // Rows where the gradient's first dimension alone is sparse, and its slot has rows one behind the other.
@@ -340,7 +354,7 @@ void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& liste
   gradient_of(parameter) = sparse;
 }
 
-double Gradients::share_of_rows(int32_t position) {
+double Gradients::share_of_rows(int32_t position) const {
   const torch::Tensor gradient = gradient_of(parameters_[static_cast<size_t>(position)]);
   const torch::Tensor indices = gradient._indices().select(0, 0).contiguous();
   std::vector<int64_t> rows(indices.const_data_ptr<int64_t>(), indices.const_data_ptr<int64_t>() + indices.numel());
@@ -349,9 +363,12 @@ double Gradients::share_of_rows(int32_t position) {
   return static_cast<double>(rows.size() - repeated.size()) / static_cast<double>(gradient.size(0));
 }
 
-void Gradients::set_content(int32_t position, double of_one, double of_all) {
+void Gradients::set_content(int32_t position, const core::Content& content) {
+  table_.tensors[static_cast<size_t>(position)].content = content;
+}
+
+void Gradients::set_rows(int32_t position, double of_one, double of_all) {
   core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
-  if (!(of_one > 0)) of_one = of_all;  // rank 0 had none
   tensor.content = {.row = tensor.numel / tensor.shape[0],
                     .of_one = of_one,
                     .of_all = of_all,
@@ -371,6 +388,10 @@ void Gradients::forget(int32_t position) {
 
 torch::Tensor& Gradients::gradient_of(Parameter& parameter) const {
   return arrival_ == Arrival::hooks ? parameter.tensor.mutable_grad() : parameter.given;
+}
+
+const torch::Tensor& Gradients::gradient_of(const Parameter& parameter) const {
+  return arrival_ == Arrival::hooks ? parameter.tensor.grad() : parameter.given;
 }
 
 int32_t Gradients::position_of(const torch::Tensor& parameter) const {

@@ -56,6 +56,8 @@ class Gradients {
   // Lays the arenas in another order: new position p holds what was at old position order[p]. Gradients that are
   // defined keep their values.
   void lay(const std::vector<int32_t>& order);
+  // Page faults belong here, and not into a step; but where gradients come as rows there may be none.
+  void touch();
 
   struct Calls {
     // On the thread that runs backward, each time a gradient was accumulated.
@@ -92,6 +94,8 @@ class Gradients {
   // How a gradient came. Ordered: of several ranks' the largest says what the average is.
   enum class Use : uint8_t { none, rows, dense };
 
+  Use use_of(int32_t position) const;
+
   // What there is of a gradient now. What lies elsewhere is kept until let_go(). A dense one whose values do not lie as
   // those of its slot is brought there. Rows that repeat are added up with `adds_up`, in the order in which torch does
   // (which DDP's sums follow); else by whoever sends them. Throws when its dtype, device or layout can not be served.
@@ -108,10 +112,10 @@ class Gradients {
   void give_rows(int32_t position, const exec::Workspace::Listed& listed);
 
   // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
-  double share_of_rows(int32_t position);
-  // Marks a tensor whose gradient came as rows: so large a share of them, on one rank and in the average. The next
-  // lay() leaves its slot untouched.
-  void set_content(int32_t position, double of_one, double of_all);
+  double share_of_rows(int32_t position) const;
+  // Marks a tensor whose gradients come as rows: so large a share of them, on one rank and in the average.
+  void set_rows(int32_t position, double of_one, double of_all);
+  void set_content(int32_t position, const core::Content& content);
 
   // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
   void forget(int32_t position);
@@ -137,12 +141,13 @@ class Gradients {
     uintptr_t hook = 0;
     bool was_sparse = false;
   };
-  void allocate(bool touches);
+  void allocate();
   void lay_slot(size_t p);
   void keep_slot(size_t p);
   const Parameter& at(int32_t position) const { return parameters_[static_cast<size_t>(position)]; }
   void end();
   torch::Tensor& gradient_of(Parameter& parameter) const;
+  const torch::Tensor& gradient_of(const Parameter& parameter) const;
   void adopt(int32_t position);
   bool bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                   Brought& brought);

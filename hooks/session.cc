@@ -16,7 +16,6 @@
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/shared_state.h"
-#include "policies/space/baseline.h"
 
 namespace gradtune {
 namespace {
@@ -151,7 +150,6 @@ void Session::take_imported() {
         check_momentum(*job_.stepper, bucket.option.codecs);
       }
       lay(table.value());
-      order_learned_ = true;
       imported_ = std::move(file.value());
       return;
     }
@@ -162,64 +160,6 @@ void Session::take_imported() {
   throw core::Exception({why_not->code, is_one ? why_not->message
                                                : "no file of \"" + settings_.strategy +
                                                      "\" can be used; the first: " + why_not->message});
-}
-
-// The arena in the order of that table, which has the same tensors.
-void Session::lay(const core::GradientTable& ordered) {
-  const auto& tensors = gradients_.table().tensors;
-  std::vector<int32_t> order;
-  for (const core::TensorInfo& tensor : ordered.tensors) {
-    const auto found = std::ranges::find(tensors, tensor.name, &core::TensorInfo::name);
-    core::check(found != tensors.end(), "an order is one of the same tensors");
-    order.push_back(static_cast<int32_t>(found - tensors.begin()));
-  }
-  gradients_.lay(order);
-}
-
-void Session::set_gradients() {
-  executor_.set_gradients(gradients_.table(), gradients_.arenas());
-  overlap_.set_tensors();
-  pass_.set_tensors(gradients_.table().tensors.size());
-  used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
-  shares_.assign(used_.size(), {});
-  owed_ = used_;
-  for (const Stepper::Group& group : job_.stepper->groups()) {
-    for (const torch::Tensor& parameter : group.parameters) {
-      const int32_t position = gradients_.position_of(parameter);
-      if (position < 0 || !group.needs_sparse) continue;
-      owed_[static_cast<size_t>(position)] = static_cast<uint8_t>(Gradients::Use::rows);
-    }
-  }
-}
-
-// (Again) after the arena was laid: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for this table.
-void Session::start_tuning() {
-  const core::GradientTable& table = gradients_.table();
-  set_gradients();
-  std::vector<policies::Candidate> baselines = policies::baselines(table, settings_.fidelity);
-  std::optional<policies::Candidate> imported;
-  if (imported_) imported = policies::Candidate{imported_->strategy, imported_->label};
-  tuner::Candidates ready;
-  for (size_t b = 0; b < baselines.size(); ++b) ready[static_cast<int32_t>(b)] = std::move(baselines[b]);
-  if (imported) ready[tuner::kImportedSlot] = *imported;
-  const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
-  protocol_.start(ready, first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
-  if (driver_ && order_learned_) driver_->start(table, std::move(imported));
-}
-
-// After the first step: the arena is laid in the order in which rank 0's gradients were ready.
-void Session::learn_order() {
-  std::vector<int32_t> order(pass_.order().begin(), pass_.order().end());
-  for (size_t p = 0; p < used_.size(); ++p) {
-    if (!pass_.is_ready(p)) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
-  }
-  order = core::small_last(gradients_.table(), order);
-  learn_content();
-  peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
-  gradients_.lay(order);
-  order_learned_ = true;
-  protocol_.exclude();
-  start_tuning();
 }
 
 void Session::explained(Final final, const std::function<void()>& body) {
@@ -273,6 +213,7 @@ void Session::take_ready(int32_t position) {
               " was accumulated twice in one backward pass (checkpointing that runs backward inside backward?), or the "
               "pass before ended with an exception; each parameter may be reached once"});
   }
+  if (known_ == Known::nothing) return;  // what is sent, and how, depends on what gradients are like
   const int64_t now_ns = clock_->now_ns();
   if (pass_.order().size() == 1) first_ready_ns_ = now_ns;
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
@@ -289,9 +230,6 @@ exec::Arrived Session::take(int32_t position) {
   const Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
   used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
-  if (!order_learned_ && brought.use == Gradients::Use::rows) {
-    shares_[static_cast<size_t>(position)].of_one = gradients_.share_of_rows(position);
-  }
   return brought.arrived;
 }
 
@@ -306,10 +244,14 @@ void Session::begin_backward() {
   peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
   buffer_layout_ = job_.model->buffer_layout();
-  protocol_.begin(buffer_layout_);
   own_ns_ = 0;
-  if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
+  if (known_ != Known::nothing) begin_step();
   queue_end_of_pass();
+}
+
+void Session::begin_step() {
+  protocol_.begin(buffer_layout_);
+  if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
 }
 
 // Autograd calls it at the end of the backward pass that runs the hook, and destroys it in any case.
@@ -364,6 +306,7 @@ void Session::pass_was_left() {
 // The last thing of a backward pass, on the thread that called it.
 void Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
+  if (known_ == Known::nothing) begin_first_step();
   if (!pass_.is_whole()) bring_missing();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   int64_t finished_ns = clock_->now_ns();
@@ -381,7 +324,7 @@ void Session::finish_backward() {
   give_averages(received.value().not_dense);
   learn_forward();
   carry_out(received.value().command);
-  if (driver_ && order_learned_) {
+  if (driver_ && known_ == Known::all) {
     const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);
     if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
@@ -498,7 +441,7 @@ void Session::end_update() {
     peers_.enter(Call::step, protocol_.step());
     explained(Final::every_error, [this] {
       module_broadcast_.broadcast(job_.model->buffers());  // running statistics: rank 0's hold everywhere, as with DDP
-      if (!order_learned_) learn_order();
+      if (known_ == Known::content) learn_order();
     });
   }
   const int64_t now_ns = clock_->now_ns();
@@ -563,11 +506,13 @@ std::string Session::file_text(const policies::Candidate& candidate, bool eviden
 
 void Session::export_strategy(const std::string& path) const {
   if (!driver_) return;
-  if (!order_learned_) {
+  const bool knows = known_ == Known::all;
+  if (!knows && !imported_) {
     throw core::Exception(
         {core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
   }
-  tuner::write_file_atomically(path, file_text(driver_->chosen(), /*evidence=*/true)).value();
+  tuner::write_file_atomically(path, file_text(knows ? driver_->chosen() : protocol_.in_force(), /*evidence=*/knows))
+      .value();
 }
 
 Optimizer::Progress Session::progress() const {
@@ -586,7 +531,7 @@ Optimizer::Progress Session::progress() const {
 Optimizer::Result Session::result() const {
   Optimizer::Result result;
   // Of what was decided, not of what happens to be tried now.
-  const bool knows = driver_ != nullptr && order_learned_;
+  const bool knows = driver_ != nullptr && known_ == Known::all;
   if (knows) result = driver_->result();
   const policies::Candidate& shown = knows ? driver_->chosen() : protocol_.in_force();
   result.fidelity = core::to_string(settings_.fidelity);

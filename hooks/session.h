@@ -3,7 +3,8 @@
 //
 // One wrap on one rank: brings together a model and who steps it, gradients, executor, agreement and (on rank 0) the
 // tuner. The order of things in a step:
-//   backward        each gradient is brought into the arena when it is ready, and its bucket starts
+//   backward        each gradient is brought into the arena when it is ready, and its bucket starts; in the first pass
+//                   that waits for the end of it, when it is known what gradients are like
 //   end of backward waits for the last bucket and the control word; carries out the command that the word brought
 //   begin_update    what is trained is still what the ranks compared
 //   the update      by the stepper in step(), or by the user's program
@@ -99,9 +100,10 @@ class Session {
   void set_up();
   void take_imported();
   void start_tuning();
-  void learn_order();
   void learn_content();
+  void learn_order();
   void tell_content(int32_t position);
+  std::vector<int32_t> take_content(const core::GradientTable& from);
   void lay(const core::GradientTable& ordered);
   void set_gradients();
 
@@ -120,6 +122,8 @@ class Session {
   void take_ready(int32_t position);
   exec::Arrived take(int32_t position);
   void begin_backward();
+  void begin_step();
+  void begin_first_step();
   class PassEnd;
   void queue_end_of_pass();
   void end_of_pass(PassEnd& end);
@@ -169,15 +173,12 @@ class Session {
   const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool accumulated_ = false;             // by a pass under no_sync, since the last step()
   std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
-  bool order_learned_ = false;
+  // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
+  enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
   int64_t first_ready_ns_ = 0;
-  int64_t own_ns_ = 0;         // what gradtune took on this thread beside the executor
-  std::vector<uint8_t> used_;  // by position: Gradients::Use, of this rank, then of all
-  std::vector<uint8_t> owed_;  // by position: the Use of an average that holds residuals
-  struct Shares {
-    double of_one = 0, of_all = 0;  // of its rows, that a sparse gradient has: this rank's, and the average
-  };
-  std::vector<Shares> shares_;  // by position, of the first step
+  int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;   // by position: Gradients::Use, of this rank, then of all
+  std::vector<uint8_t> owed_;   // by position: the Use of an average that holds residuals
   uint64_t buffer_layout_ = 0;  // as the other ranks were told
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;

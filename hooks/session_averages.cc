@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a session gives averages to the user's optimizer, and what it learns of sparse ones.
+// How a session gives averages to the user's optimizer, and what it tells of sparse ones.
 #include "hooks/session.h"
 
 #include <ATen/record_function.h>
@@ -33,7 +33,6 @@ void Session::give_averages(bool not_dense) {
       case Gradients::Use::rows:
         gradients_.give_rows(position, executor_.listed(position));
         tell_content(position);
-        if (!order_learned_) shares_[p].of_all = gradients_.share_of_rows(position);
         continue;
       case Gradients::Use::dense: break;
     }
@@ -50,15 +49,6 @@ void Session::tell_content(int32_t position) {
   const auto rows = static_cast<double>(listed.order->rows());
   driver_->saw_content(position, static_cast<double>(listed.own) / rows,
                        static_cast<double>(listed.rows->count) / rows);
-}
-
-// All ranks know alike which averages are sparse, and how dense they are. What one rank has is rank 0's.
-void Session::learn_content() {
-  peers_.broadcast(reinterpret_cast<std::byte*>(shares_.data()), static_cast<int64_t>(shares_.size() * sizeof(Shares)));
-  for (size_t p = 0; p < used_.size(); ++p) {
-    if (used_[p] != static_cast<uint8_t>(Gradients::Use::rows)) continue;
-    gradients_.set_content(static_cast<int32_t>(p), shares_[p].of_one, shares_[p].of_all);
-  }
 }
 
 }  // namespace gradtune

@@ -38,19 +38,25 @@ tuner::SavedRank Session::saved_rank() const {
   const tuner::StepProtocol::State state = protocol_.state();
   tuner::SavedRank saved{.step = state.step,
                          .nonfinite_steps = state.nonfinite_steps,
-                         .order_learned = order_learned_,
+                         .order_learned = known_ == Known::all,
                          .committed = state.committed,
                          .local = state.local,
                          .agreement = state.agreement,
                          .errors = state.errors};
+  const core::GradientTable& table = gradients_.table();
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    if (const core::Content& content = table.tensors[t].content; content != core::Content()) {
+      saved.contents[static_cast<int32_t>(t)] = content;
+    }
+  }
   std::vector<int32_t> slots;
   for (const auto& [slot, hash] : saved.agreement.slots) slots.push_back(slot);
   const auto& pending = saved.agreement.pending;
   if (pending && pending->hash) slots.push_back(pending->slot);
   for (const int32_t slot : slots) {
     const policies::Candidate& candidate = protocol_.candidates().at(slot);
-    saved.strategies[slot] = tuner::strategy_file(gradients_.table(), peers_.size(), settings_.fidelity,
-                                                  candidate.label, candidate.strategy);
+    saved.strategies[slot] =
+        tuner::strategy_file(table, peers_.size(), settings_.fidelity, candidate.label, candidate.strategy);
   }
   return saved;
 }
@@ -79,7 +85,7 @@ void Session::save_checkpoint(const std::string& folder) {
       if (!residuals.empty()) sections.emplace(residuals_section(layout, arena), bytes_of(residuals));
       if (!parked.empty()) sections.emplace(parked_section(layout, arena), bytes_of(parked));
     }
-    if (driver_ && order_learned_) {
+    if (driver_ && known_ == Known::all) {
       tuner_text = tuner::to_json(driver_->saved());
       history = driver_->history();
       sections.emplace(kTunerSection, tuner_text);
@@ -148,8 +154,9 @@ core::Status Session::fits(const SavedFile& file) const {
 void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   const tuner::SavedRank& saved = file.rank;
   lay(file.table);
+  known_ = saved.order_learned ? Known::all : Known::nothing;
+  if (saved.order_learned) gradients_.touch();
   set_gradients();
-  order_learned_ = saved.order_learned;
   tuner::Candidates candidates;
   for (const auto& [slot, file_of] : saved.strategies) candidates[slot] = {file_of.strategy, file_of.label};
   const core::Status prepared = protocol_.restore_candidates(candidates);
@@ -177,9 +184,11 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
 // With a new tuner, in the order and with the residuals of the checkpoint, which are parked: what they were left by may
 // never run again. It starts from the strategy that the user gave, else from what had been committed, as imported.
 void Session::start_again(const SavedFile& file, const std::string& committed) {
-  if (settings_.strategy.empty()) {
+  if (file.rank.order_learned) known_ = Known::all;
+  if (!settings_.strategy.empty()) {
+    take_content(file.table);
+  } else {
     lay(file.table);
-    order_learned_ = file.rank.order_learned;
     imported_.reset();
     const core::TraitsTable known = compress::known_traits();
     auto strategy = tuner::parse_strategy(committed, known);

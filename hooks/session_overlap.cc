@@ -11,7 +11,7 @@ namespace gradtune {
 // Of the last step, when all that belongs to it is done.
 void Session::tell_times() {
   if (!ran_) return;
-  if (driver_ && order_learned_) driver_->ran(ran_->step, ran_->slot, executor_.program(), executor_.op_times());
+  if (driver_ && known_ == Known::all) driver_->ran(ran_->step, ran_->slot, executor_.program(), executor_.op_times());
   ran_.reset();
 }
 

@@ -289,8 +289,8 @@ class C10dCommunicator final : public comm::Communicator {
     return messages;
   }
 
-  // A ring, of at least two: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
-  // once.
+  // A ring, of at least two: each rank passes on to the next one what comes from the one before, so that a node's link
+  // carries each part once.
   GlooExchange::Messages around(const Collective& what, std::byte* out) const {
     const int64_t bytes = what.count * bytes_per_element(what.type);
     const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();

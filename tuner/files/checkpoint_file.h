@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The files of a checkpoint (schema "gradtune.checkpoint/3"). A folder holds one checkpoint: a file for each rank, and
+// The files of a checkpoint (schema "gradtune.checkpoint/4"). A folder holds one checkpoint: a file for each rank, and
 // `checkpoint.json`, which names them. A rank's file is a line of JSON, then its sections one after the other as bytes
 // (little-endian); the line gives their lengths and checksums, and every byte is covered. No pickle, nothing that runs.
 //
@@ -19,7 +19,7 @@
 
 namespace gradtune::tuner {
 
-constexpr std::string_view kCheckpointSchema = "gradtune.checkpoint/3";
+constexpr std::string_view kCheckpointSchema = "gradtune.checkpoint/4";
 constexpr std::string_view kManifestName = "checkpoint.json";
 
 // What all files of a checkpoint say alike.

@@ -95,6 +95,14 @@ ordered_json json_of(const exec::ResidualOwners& holders) {
   return all;
 }
 
+ordered_json json_of(const std::map<int32_t, core::Content>& contents) {
+  ordered_json all = ordered_json::array();
+  for (const auto& [tensor, content] : contents) {
+    all.push_back({tensor, content.row, content.of_one, content.of_all, content.high_one, content.high_all});
+  }
+  return all;
+}
+
 // Reads in a straight line; the reader keeps the first error.
 class Parser {
  public:
@@ -104,7 +112,7 @@ class Parser {
     SavedRank saved;
     const JsonObject& top = in_.object(root, "state",
                                        {"step", "nonfinite_steps", "random_step", "order_learned", "committed", "local",
-                                        "agreement", "errors", "holders", "strategies"});
+                                        "agreement", "errors", "holders", "contents", "strategies"});
     saved.step = integer(top, "step", 0, kMostSteps);
     saved.nonfinite_steps = integer(top, "nonfinite_steps", 0, kMostSteps);
     saved.random_step = static_cast<uint32_t>(integer(top, "random_step", 0, std::numeric_limits<uint32_t>::max()));
@@ -114,6 +122,7 @@ class Parser {
     saved.agreement = agreement(JsonReader::member(top, "agreement"));
     saved.errors = errors(JsonReader::member(top, "errors"));
     saved.holders = holders(JsonReader::member(top, "holders"));
+    saved.contents = contents(JsonReader::member(top, "contents"));
     for (const JsonValue& entry : in_.array(JsonReader::member(top, "strategies"), "strategies")) {
       const JsonObject& line = in_.object(entry, "strategies", {"slot", "strategy"});
       const auto slot = static_cast<int32_t>(integer(line, "slot", 0, kMostSlot));
@@ -259,6 +268,23 @@ class Parser {
     return state;
   }
 
+  std::map<int32_t, core::Content> contents(const JsonValue& value) {
+    std::map<int32_t, core::Content> contents;
+    for (const JsonValue& entry : in_.array(value, "contents")) {
+      const JsonArray& of = in_.array(entry, "contents");
+      if (of.size() != 6) in_.fail("contents", "[tensor, row, of_one, of_all, high_one, high_all] is needed");
+      if (!in_.ok()) break;
+      const auto share = [&](size_t i) { return in_.number(of[i], "contents", 0, 1); };
+      contents[static_cast<int32_t>(in_.integer(of[0], "contents", 0, kMostSlot))] = {
+          .row = in_.integer(of[1], "contents", 1, kMostSteps),
+          .of_one = share(2),
+          .of_all = share(3),
+          .high_one = share(4),
+          .high_all = share(5)};
+    }
+    return contents;
+  }
+
   exec::ResidualOwners holders(const JsonValue& value) {
     exec::ResidualOwners holders;
     for (const JsonValue& entry : in_.array(value, "holders")) {
@@ -329,6 +355,7 @@ std::string to_json(const SavedRank& saved) {
                       {"agreement", json_of(saved.agreement)},
                       {"errors", json_of(saved.errors)},
                       {"holders", json_of(saved.holders)},
+                      {"contents", json_of(saved.contents)},
                       {"strategies", std::move(strategies)}}
       .dump();
 }

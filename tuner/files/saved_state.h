@@ -28,10 +28,11 @@ namespace gradtune::tuner {
 struct SavedRank {
   int64_t step = 0;  // steps done
   int64_t nonfinite_steps = 0;
-  uint32_t random_step = 0;    // what random compressors draw from, with seed and element
-  bool order_learned = false;  // of the gradients
-  bool committed = false;      // what is in force is not on trial
-  LocalStep local = {};        // what this rank says of its last step in the next control word
+  uint32_t random_step = 0;                        // what random compressors draw from, with seed and element
+  bool order_learned = false;                      // of the gradients
+  std::map<int32_t, core::Content> contents = {};  // of those that are sparse, by position in the strategies' tensors
+  bool committed = false;                          // what is in force is not on trial
+  LocalStep local = {};                            // what this rank says of its last step in the next control word
   Agreement::State agreement = {};
   ErrorBudget::State errors = {};     // what this rank has seen of compression
   exec::ResidualOwners holders = {};  // of its residuals

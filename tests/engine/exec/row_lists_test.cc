@@ -216,6 +216,20 @@ TEST(RowLists, more_ranks_than_rows_and_many_ranks_are_served) {
   }
 }
 
+TEST(RowLists, sixty_four_ranks_are_served) {
+  core::Rng rng(6);
+  const core::GradientTable table = job(150, 2);
+  Fleet fleet(64, table, {.timeout_ms = 120'000});
+  for (const size_t program : {0, 1}) {
+    fleet.run(strategy(table, "rows: " + kPrograms[program]));
+    std::vector<Given> given;
+    for (int64_t r = 0; r < 64; ++r) given.push_back(rows_of(rng, {2 * r, 7, 2 * r, 149 - r}, 2));
+    const Averages averages = run(fleet, table, given);
+    const Values expected = expected_average(given, 150, 2);
+    for (const Values& average : averages.dense) ASSERT_TRUE(same(average, expected));
+  }
+}
+
 TEST(RowLists, what_is_not_finite_is_where_plain_sums_have_it_on_all_ranks_with_the_same_bits) {
   core::Rng rng(4);
   const core::GradientTable table = job(40, 3);

@@ -36,6 +36,7 @@ SavedRank saved_rank() {
                   .nonfinite_steps = 2,
                   .random_step = 0xfffffffe,
                   .order_learned = true,
+                  .contents = {{0, {.row = 10, .of_one = 0.1, .of_all = 0.3, .high_one = 0.1 + 0.2, .high_all = 1}}},
                   .committed = true,
                   .local = {.step = 119,
                             .step_ms = 0.1 + 0.2,
