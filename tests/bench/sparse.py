@@ -1,64 +1,81 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs whose tables hold most of their parameters: gradtune beside dense sums and beside a sparse all-gather by hand.
+"""Jobs whose tables hold most of their parameters: gradtune beside dense DDP and a sparse all-gather by hand.
 
-usage: sparse.py [--parts lstm-1gbit,...] [--rounds 3] [--steps 30] BUILD_FOLDER OUT.json
+usage: sparse.py [--parts lstm-1gbit,...] [--rounds 3] [--steps 12] [--tuning 200] BUILD_FOLDER OUT.json
 
-Models and arms are those of support/sparse_job.cc. Arms take turns in fresh processes; a step is the median of the second
-half of them. The anchor is the dense arm, and of `auto` also the fastest of the others that are sparse. Losses of all arms
-are those of the dense one but for the order of sums.
+Models and arms are those of support/sparse_job.cc. `auto` tunes once in a part, in a job of --tuning steps, and exports
+its strategy. Then arms take turns in fresh processes, `auto` with that strategy pinned. A job's step is the median of
+the second half of its steps.
+
+Anchors are DDP, and of `auto` also the fastest of those that are pinned or `zen`. `error` is the largest relative
+difference between a loss and that of the same step under DDP: 0 means the same bits, which is so on two ranks, where
+sums have one order; on four ranks by_hand, gather and two_step add in the order of ranks.
 """
 import json
 import statistics
 import sys
 import tempfile
-from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
 from support.shaped import Bench, flags_of_parts, row, save  # noqa: E402
 
-ARMS = ("dense", "by_hand", "gather", "zen", "auto")
+PINNED = ("dense", "gather", "two_step")
+ARMS = ("ddp", "by_hand", *PINNED, "zen", "auto")
 PARTS = [f"{model}-{rate}" + nodes for model in ("lstm", "deepfm") for rate in ("1gbit", "200mbit")
          for nodes in ("", "-4")]
 WORSE = 1.02  # that auto may be than the best other
-FASTER = 1 / 3  # of the dense arm
+FASTER = 1 / 3  # of DDP
 
 
-def measure(bench, program, part, flags):
-    model, rate, *nodes = part.split("-")
-    times, losses, strategies = {arm: [] for arm in ARMS}, {}, {}
+class SparseBench(Bench):
+    def __init__(self, build, folder):
+        super().__init__(build, folder)
+        self.program = build / "tests" / "bench" / "sparse_job"
+
+    def run(self, part, arm, strategy, steps):
+        """What rank 0 reports."""
+        model, rate, *nodes = part.split("-")
+        report = self.folder / "sparse.json"
+        self.launch(self.launcher(rate, nodes=int(nodes[0]) if nodes else 2),
+                    [self.program, "--model", model, "--arm", arm, "--steps", steps, "--strategy", strategy,
+                     "--report", report])
+        return json.loads(report.read_text(encoding="utf-8"))
+
+
+def measure(bench, part, flags):
+    tuned, file = bench.folder / f"{part}.json", bench.folder / "pinned.json"
+    told = bench.run(part, "auto", tuned, flags.tuning)
+    print(f"{part}: auto {'decided' if told['decided'] else 'DID NOT DECIDE'}:\n{told['description']}", flush=True)
+    times, losses, strategies = {arm: [] for arm in ARMS}, {}, {"auto": told["description"]}
     for _ in range(flags.rounds):
         for arm in ARMS:
-            steps = flags.steps if arm in ("zen", "auto") else 8
-            report = bench.folder / "sparse.json"
-            bench.launch(bench.launcher(rate, nodes=int(nodes[0]) if nodes else 2),
-                         [program, "--model", model, "--arm", arm, "--steps", steps, "--report", report])
-            told = json.loads(report.read_text(encoding="utf-8"))
-            ms = [step["ms"] for step in told["steps"]]
+            report = bench.run(part, "file", tuned, flags.steps) if arm == "auto" else \
+                bench.run(part, arm, file, flags.steps)
+            ms = [step["ms"] for step in report["steps"]]
             times[arm].append(statistics.median(ms[len(ms) // 2:]))
-            losses[arm] = [step["loss"] for step in told["steps"]][:8]
-            strategies[arm] = told.get("strategy", "")
-    rows = flags.rows
-    dense = statistics.median(times["dense"])
+            losses[arm] = {step["step"]: step["loss"] for step in report["steps"]}
+            strategies.setdefault(arm, report.get("description", ""))
+    rows, anchor = flags.rows, statistics.median(times["ddp"])
     for arm in ARMS[1:]:
-        ratios = [a / b for a, b in zip(times[arm], times["dense"])]
-        row(rows, f"{part}: {arm} / dense", statistics.median(times[arm]), dense, ratios,
-            FASTER if arm == "auto" else None)
+        row(rows, f"{part}: {arm} / ddp", statistics.median(times[arm]), anchor,
+            [a / b for a, b in zip(times[arm], times["ddp"])], FASTER if arm == "auto" else None)
         rows[-1]["strategy"] = strategies[arm]
-        rows[-1]["error"] = max(abs(a - b) / abs(b) for a, b in zip(losses[arm], losses["dense"]))
-    best = min((arm for arm in ARMS[1:-1]), key=lambda arm: statistics.median(times[arm]))
+        rows[-1]["error"] = max(abs(loss - losses["ddp"][step]) / abs(losses["ddp"][step])
+                                for step, loss in losses[arm].items())
+    best = min((*PINNED, "zen"), key=lambda arm: statistics.median(times[arm]))
     row(rows, f"{part}: auto / best other ({best})", statistics.median(times["auto"]), statistics.median(times[best]),
         [a / b for a, b in zip(times["auto"], times[best])], WORSE)
 
 
 def main():
-    flags = flags_of_parts(__doc__, PARTS, rounds=3, steps=60)
+    flags = flags_of_parts(__doc__, PARTS, rounds=3, steps=12, tuning=200)
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(flags.build, folder)
+        bench = SparseBench(flags.build, folder)
         for part in flags.parts:
-            measure(bench, flags.build / "tests" / "bench" / "sparse_job", part, flags)
+            measure(bench, part, flags)
             save(flags.out, flags.rows)
 
 

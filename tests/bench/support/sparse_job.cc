@@ -1,121 +1,49 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank of the benchmark "sparse": trains one of two models whose tables hold most of their parameters, and writes how
-// long each step took.
-//   lstm    A word-level language model. Words of the text are hashed to rows. The softmax is over the words of the
-//           batch and 512 sampled others, the same on all ranks, so that both tables are updated by rows.
-//   deepfm  A factorization machine and a small network over 26 fields of one table. Ids are Zipf-distributed.
+// A rank of the benchmark "sparse": trains a model of support/sparse_models.h, and writes how long each step took and
+// what the loss was.
 // Arms:
-//   dense      Gradients are dense, in DDP's buckets.
+//   ddp        Dense gradients under c10d::Reducer, which Python's DistributedDataParallel is made of, with its
+//              defaults.
 //   by_hand    Sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
 //              The rest is all-reduced as one.
-//   gather     gradtune with the baseline of sparse jobs pinned.
-//   zen, auto  gradtune with that policy.
+//   dense, gather, two_step
+//              gradtune with sparse gradients, and that scheme pinned for all tables; the rest in the baseline's
+//              buckets.
+//   zen, auto  gradtune with that policy, which tunes while it trains.
+//   file       gradtune with a strategy pinned that `auto` exported.
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <fstream>
-#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <random>
-#include <sstream>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
+#include "engine/compress/compressor.h"
+#include "engine/core/strategy.h"
 #include "gradtune/gradtune.h"
+#include "tests/bench/support/sparse_models.h"
+#include "tuner/files/strategy_file.h"
 
+namespace gradtune::bench {
 namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kLstmRows = 60'000, kLstmWidth = 256, kNegatives = 512, kBatch = 16, kLength = 32;
-constexpr int64_t kFields = 26, kFieldRows = 75'000, kFieldWidth = 16, kClicks = 512;
-
-torch::nn::Embedding table(int64_t rows, int64_t width, bool sparse) {
-  torch::nn::Embedding made(torch::nn::EmbeddingOptions(rows, width).sparse(sparse));
-  made->weight.data().mul_(0.05);
-  return made;
-}
-
-struct Job : torch::nn::Module {
-  virtual Tensor loss(int64_t step, int rank) = 0;
-};
-
-std::vector<int64_t> words_of(const std::string& command) {
-  std::string text;
-  if (FILE* const pipe = popen(command.c_str(), "r")) {
-    char buffer[1 << 16];
-    for (size_t count = 1; count > 0;) {
-      count = std::fread(buffer, 1, sizeof buffer, pipe);
-      text.append(buffer, count);
-    }
-    pclose(pipe);
-  }
-  std::istringstream stream(text);
-  std::vector<int64_t> words;
-  for (std::string word; stream >> word;) {
-    words.push_back(static_cast<int64_t>(std::hash<std::string>()(word) % kLstmRows));
-  }
-  if (words.empty()) throw std::runtime_error("the command \"bible\" prints no text; apt-get install bible-kjv");
-  return words;
-}
-
-struct Lstm final : Job {
-  explicit Lstm(bool sparse) : words(words_of("bible -f 'gen1:1-rev22:21' 2>/dev/null")) {
-    in = register_module("in", table(kLstmRows, kLstmWidth, sparse));
-    out = register_module("out", table(kLstmRows, kLstmWidth, sparse));
-    lstm = register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(kLstmWidth, kLstmWidth).batch_first(true)));
-  }
-  Tensor loss(int64_t step, int rank) override {
-    torch::manual_seed(1000 * step + rank);
-    const Tensor text = torch::tensor(words),
-                 last = torch::randint(static_cast<int64_t>(words.size()) - kLength - 1, {kBatch, 1});
-    const Tensor at = last + torch::arange(kLength);
-    const Tensor targets = text.index({at + 1}).flatten();
-    torch::manual_seed(step);
-    const Tensor among = torch::cat({targets, torch::randint(kLstmRows, {kNegatives})});
-    const Tensor hidden = std::get<0>(lstm->forward(in->forward(text.index({at})))).flatten(0, 1);
-    const Tensor scores = hidden.matmul(out->forward(among).t());
-    return torch::nn::functional::cross_entropy(scores, torch::arange(targets.size(0)));
-  }
-  std::vector<int64_t> words;
-  torch::nn::Embedding in{nullptr}, out{nullptr};
-  torch::nn::LSTM lstm{nullptr};
-};
-
-struct DeepFm final : Job {
-  explicit DeepFm(bool sparse) {
-    fields = register_module("fields", table(kFields * kFieldRows, kFieldWidth, sparse));
-    deep = register_module(
-        "deep", torch::nn::Sequential(torch::nn::Linear(kFields * kFieldWidth, 256), torch::nn::ReLU(),
-                                      torch::nn::Linear(256, 128), torch::nn::ReLU(), torch::nn::Linear(128, 1)));
-  }
-  Tensor loss(int64_t step, int rank) override {
-    torch::manual_seed(1000 * step + rank);
-    // Rank r of a field has a share of about 1 / r.
-    const Tensor zipf =
-        torch::pow(static_cast<double>(kFieldRows), torch::rand({kClicks, kFields}, torch::kDouble)).to(torch::kLong) -
-        1;
-    const Tensor mixed = (zipf * 7919 + 13) % kFieldRows + torch::arange(kFields) * kFieldRows;
-    const Tensor rows = fields->forward(mixed);
-    const Tensor pairs = (rows.sum(1).square() - rows.square().sum(1)).sum(1, true) * 0.5;
-    const Tensor clicks = (zipf.sum(1, true) % 2).to(torch::kFloat);
-    return torch::binary_cross_entropy_with_logits(pairs + deep->forward(rows.flatten(1)), clicks);
-  }
-  torch::nn::Embedding fields{nullptr};
-  torch::nn::Sequential deep{nullptr};
-};
-
 // What users of torch.distributed write: gather what is sparse, all-reduce the rest.
-void average_by_hand(Job& job, c10d::ProcessGroup& group) {
+void average_by_hand(SparseModel& model, c10d::ProcessGroup& group) {
   const int64_t size = group.getSize();
   std::vector<Tensor> dense;
-  for (const Tensor& parameter : job.parameters()) {
+  for (const Tensor& parameter : model.parameters()) {
     if (!parameter.grad().is_sparse()) {
       dense.push_back(parameter.grad());
       continue;
@@ -157,47 +85,130 @@ void average_by_hand(Job& job, c10d::ProcessGroup& group) {
   }
 }
 
+// The rest of what is c10d::Reducer's is done as in Python's DistributedDataParallel.
+std::unique_ptr<c10d::Reducer> make_ddp(SparseModel& model, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  constexpr int64_t kFirstBytes = 1 << 20, kBytes = 25 << 20;
+  std::vector<Tensor> parameters = model.parameters();
+  const std::vector<bool> is_sparse(parameters.size(), false);
+  for (Tensor& parameter : parameters) {
+    std::vector<Tensor> value{parameter.detach()};
+    group->broadcast(value)->wait();
+  }
+  auto buckets =
+      std::get<0>(c10d::compute_bucket_assignment_by_size(parameters, {kFirstBytes, kBytes}, is_sparse, {}, {}));
+  std::ranges::reverse(buckets);
+  std::unordered_map<size_t, std::string> names;
+  for (const auto& entry : model.named_parameters()) names[names.size()] = entry.key();
+  return std::make_unique<c10d::Reducer>(parameters, buckets, group, is_sparse, kBytes,
+                                         /*find_unused_parameters=*/false, /*gradient_as_bucket_view=*/false, names,
+                                         kFirstBytes, /*skip_all_reduce_unused_params=*/false,
+                                         /*use_python_reducer=*/false, std::vector<int64_t>());
+}
+
+// The strategy of that file, with that option for what is in buckets of compressors that take rows.
+void write_with_option(const std::string& path, const core::Option& option) {
+  const core::TraitsTable known = compress::known_traits();
+  tuner::StrategyFile file = tuner::parse_strategy(tuner::read_file(path, 1 << 20).value(), known).value();
+  for (core::Bucket& bucket : file.strategy.buckets) {
+    if (!bucket.option.codecs.empty()) bucket.option = option;
+  }
+  core::set_default_flow(file.strategy);
+  tuner::write_file_atomically(path, tuner::to_json(file)).value();
+}
+
+class Trainer {
+ public:
+  Trainer(const std::string& model, const std::string& arm, const std::string& file)
+      : model_(make_sparse_model(model, arm != "ddp")) {
+    if (!model_) throw std::runtime_error("unknown model " + model);
+    // A power of two: dense and sparse updates then have the same bits, whether or not they round the product.
+    sgd_.emplace(model_->parameters(), 0.5);
+    if (arm == "ddp") ddp_ = make_ddp(*model_, group_);
+    if (arm == "ddp" || arm == "by_hand") return;
+    if (arm == "zen" || arm == "auto") {
+      wrap({.policy = arm});
+      return;
+    }
+    if (arm == "file") {
+      wrap({.strategy = file, .tuning_budget = 0});
+      return;
+    }
+    const std::map<std::string, core::Option> schemes{{"dense", core::plain_all_reduce()},
+                                                      {"gather", core::gather_payloads({"rows"}, core::Place::device)},
+                                                      {"two_step", core::two_step({"rows"}, core::Place::device)}};
+    const auto scheme = schemes.find(arm);
+    if (scheme == schemes.end()) throw std::runtime_error("unknown arm " + arm);
+    // What is sparse is known after a step.
+    wrap({.tuning_budget = 0});
+    step(0);
+    wrapped_->export_strategy(file);
+    if (group_->getRank() == 0) write_with_option(file, scheme->second);
+    wrap({.strategy = file, .tuning_budget = 0});
+    first_ = 1;
+  }
+
+  int64_t first() const { return first_; }  // step that is still to be done
+  bool leads() const { return group_->getRank() == 0; }
+  const std::optional<Optimizer>& wrapped() const { return wrapped_; }
+
+  float step(int64_t number) {
+    wrapped_ ? wrapped_->zero_grad() : sgd_->zero_grad();
+    if (ddp_) ddp_->prepare_for_forward();
+    if (ddp_) ddp_->rebuild_buckets();
+    const Tensor loss = model_->loss(number, group_->getRank());
+    if (ddp_) ddp_->prepare_for_backward({});
+    loss.backward();
+    if (!wrapped_ && !ddp_) average_by_hand(*model_, *group_);
+    wrapped_ ? void(wrapped_->step()) : void(sgd_->step());
+    return loss.item<float>();
+  }
+
+ private:
+  void wrap(Options options) {
+    options.fidelity = "exact";
+    wrapped_.emplace(gradtune::wrap(*sgd_, *model_, group_, options));
+  }
+
+  const c10::intrusive_ptr<c10d::ProcessGroup> group_ = init_process_group();
+  const std::shared_ptr<SparseModel> model_;
+  std::optional<torch::optim::SGD> sgd_;
+  std::unique_ptr<c10d::Reducer> ddp_;
+  std::optional<Optimizer> wrapped_;
+  int64_t first_ = 0;
+};
+
 }  // namespace
+}  // namespace gradtune::bench
 
 int main(int argc, char** argv) {
   CLI::App app("a rank of the benchmark \"sparse\"");
-  std::string model, arm, report;
+  std::string model, arm, report, file;
   int64_t steps = 20;
   app.add_option("--model", model, "lstm or deepfm")->required();
-  app.add_option("--arm", arm, "dense, by_hand, gather, zen or auto")->required();
+  app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, zen, auto or file")->required();
   app.add_option("--steps", steps);
+  app.add_option("--strategy", file, "file that auto exports, file reads and pinned schemes use")->required();
   app.add_option("--report", report, "file of rank 0")->required();
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
-  auto group = gradtune::init_process_group();
-  const int rank = group->getRank();
   torch::manual_seed(1);
-  std::shared_ptr<Job> job;
-  if (model == "lstm") job = std::make_shared<Lstm>(arm != "dense");
-  if (model == "deepfm") job = std::make_shared<DeepFm>(arm != "dense");
-  if (!job) return std::fprintf(stderr, "unknown model\n"), 2;
-  torch::optim::Adagrad adagrad(job->parameters(), 0.05);
-  std::optional<gradtune::Optimizer> wrapped;
-  if (arm != "by_hand") {
-    gradtune::Options options{.fidelity = "exact"};
-    if (arm == "dense" || arm == "gather") options.tuning_budget = 0;
-    if (arm == "zen") options.policy = "zen";
-    wrapped.emplace(gradtune::wrap(adagrad, *job, group, options));
-  }
+  gradtune::bench::Trainer trainer(model, arm, file);
   nlohmann::json out{{"model", model}, {"arm", arm}, {"steps", nlohmann::json::array()}};
   auto began = std::chrono::steady_clock::now();
-  for (int64_t step = 0; step < steps; ++step) {
-    wrapped ? wrapped->zero_grad() : adagrad.zero_grad();
-    const Tensor loss = job->loss(step, rank);
-    loss.backward();
-    if (!wrapped) average_by_hand(*job, *group);
-    wrapped ? void(wrapped->step()) : void(adagrad.step());
+  for (int64_t step = trainer.first(); step < steps; ++step) {
+    const float loss = trainer.step(step);
     const auto now = std::chrono::steady_clock::now();
     const double ms = std::chrono::duration<double, std::milli>(now - began).count();
     began = now;
-    out["steps"].push_back({{"ms", ms}, {"loss", loss.item<float>()}});
+    out["steps"].push_back({{"step", step}, {"ms", ms}, {"loss", loss}});
   }
-  if (wrapped) out["strategy"] = wrapped->result().strategy;
-  if (rank == 0) std::ofstream(report) << out.dump();
+  if (trainer.wrapped()) {
+    const auto result = trainer.wrapped()->result();
+    out["strategy"] = result.strategy;
+    out["description"] = result.description;
+    out["decided"] = result.decided;
+    if (arm == "auto") trainer.wrapped()->export_strategy(file);
+  }
+  if (trainer.leads()) std::ofstream(report) << out.dump();
   return 0;
 }
