@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session learns of its gradients in the first step, where they lie from then on, and that tuning begins with it.
+// What a session learns of its gradients in the first step, where they lie from then on, and how tuning begins.
 #include <algorithm>
 #include <span>
 #include <utility>
