@@ -9,6 +9,7 @@
 struct Flags : JobFlags {
   std::string model = "vgg";
   double rate = 0.02, momentum = 0.9;  // of SGD
+  bool decay = false;                  // of the rate, linear, to 0 at the last step
   std::string checkpoint;              // folder; empty: none
   int64_t checkpoint_every = 100;
   std::string data = "/usr/share/datasets/fashion-mnist";

@@ -45,6 +45,10 @@ double accuracy_percent(torch::nn::Sequential& model, const Dataset& test) {
   return 100.0 * static_cast<double>(right) / static_cast<double>(n);
 }
 
+void set_rate(torch::optim::SGD& sgd, double rate) {
+  for (auto& group : sgd.param_groups()) static_cast<torch::optim::SGDOptions&>(group.options()).lr(rate);
+}
+
 void train(const Flags& flags) {
   const auto group = gradtune::init_process_group();
   const bool speaks = group->getRank() == 0;
@@ -66,6 +70,7 @@ void train(const Flags& flags) {
 
   Record record(group->getSize());
   for (int64_t step = first_step; step < flags.steps; ++step) {
+    if (flags.decay) set_rate(sgd, flags.rate * (1 - static_cast<double>(step) / static_cast<double>(flags.steps)));
     const Batch batch = batches.next();
     optimizer ? optimizer->zero_grad() : sgd.zero_grad();
     const torch::Tensor loss = torch::nn::functional::cross_entropy(model->forward(batch.images), batch.labels);

@@ -6,6 +6,8 @@
 
 #include <stdexcept>
 
+#include "examples/train_fashion_mnist/residual.h"
+
 namespace nn = torch::nn;
 
 torch::nn::Sequential make_model(const std::string& name) {
@@ -38,6 +40,7 @@ torch::nn::Sequential make_model(const std::string& name) {
                           nn::Linear(28, 256), nn::TransformerEncoderLayer(layer), nn::TransformerEncoderLayer(layer),
                           nn::Functional([](const torch::Tensor& x) { return x.mean(0); }), nn::Linear(256, 10));
   }
+  if (name == "resnet") return residual_network();
   throw std::runtime_error("model \"" + name +
-                           "\" is unknown; known are vgg, mlp-small, large-first, large-last and transformer");
+                           "\" is unknown; known are vgg, resnet, mlp-small, large-first, large-last and transformer");
 }

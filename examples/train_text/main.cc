@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains a small transformer to predict the next byte of a text, with AdamW and gradtune.
+// Trains a small transformer or LSTM to predict the next byte of a text, with AdamW and gradtune.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -10,12 +10,13 @@
 
 #include "examples/support/job_flags.h"
 #include "examples/support/record.h"
+#include "examples/train_text/models.h"
 #include "examples/train_text/text.h"
-#include "examples/train_text/transformer.h"
 
 namespace {
 
 struct Flags : JobFlags {
+  std::string model = "transformer";
   double rate = 2e-3;
   std::string text;
 };
@@ -25,8 +26,9 @@ Flags parse_flags(int argc, char** argv) {
   flags.batch = 16;
   flags.steps = 400;
   CLI::App app{
-      "Trains a small transformer (0.43 M parameters) on the bytes of a text, data-parallel, with gradtune. Start one "
-      "process per rank with torchrun, Slurm, mpirun or examples/cluster."};
+      "Trains a small model on the bytes of a text, data-parallel, with gradtune. Start one process per rank with "
+      "torchrun, Slurm, mpirun or examples/cluster."};
+  app.add_option("--model", flags.model, "transformer (0.43 M parameters) or lstm (0.37 M)")->capture_default_str();
   add_job_flags(app, flags);
   app.add_option("--rate", flags.rate, "of AdamW, after 50 steps of warm-up")->capture_default_str();
   app.add_option("--text", flags.text, "file; without it the King James Bible of Debian's package bible-kjv");
@@ -34,21 +36,21 @@ Flags parse_flags(int argc, char** argv) {
   return flags;
 }
 
-torch::Tensor loss_of(Transformer& model, const TextBatch& batch) {
+torch::Tensor loss_of(torch::nn::Sequential& model, const TextBatch& batch) {
   const torch::Tensor scores = model->forward(batch.inputs);
   return torch::nn::functional::cross_entropy(scores.view({-1, kSymbols}), batch.targets.view({-1}));
 }
 
 // Over the first 128 Ki bytes that were held out.
-double perplexity_of(Transformer& model, const torch::Tensor& text, int64_t length) {
+double perplexity_of(torch::nn::Sequential& model, const torch::Tensor& text) {
   const torch::NoGradGuard no_grad;
   model->eval();
   double sum = 0;
   int64_t batches = 0;
   const int64_t bytes = std::min<int64_t>(text.size(0) - 1, 1 << 17);
-  for (int64_t begin = 0; begin + 64 * length <= bytes; begin += 64 * length, ++batches) {
-    const torch::Tensor begins = torch::arange(begin, begin + 64 * length, length);
-    sum += loss_of(model, piece(text, begins, length)).item<double>();
+  for (int64_t begin = 0; begin + 64 * kLength <= bytes; begin += 64 * kLength, ++batches) {
+    const torch::Tensor begins = torch::arange(begin, begin + 64 * kLength, kLength);
+    sum += loss_of(model, piece(text, begins, kLength)).item<double>();
   }
   model->train();
   return std::exp(sum / static_cast<double>(std::max<int64_t>(batches, 1)));
@@ -58,11 +60,10 @@ void train(const Flags& flags) {
   const auto group = gradtune::init_process_group();
   const bool speaks = group->getRank() == 0;
   const Text text = load_text(flags.text);
-  const TransformerShape shape;
-  TextBatches batches(text.train, flags.batch, shape.length, group->getRank(), flags.seed);
+  TextBatches batches(text.train, flags.batch, kLength, group->getRank(), flags.seed);
 
   torch::manual_seed(flags.seed);
-  Transformer model(shape);
+  torch::nn::Sequential model = make_model(flags.model);
   torch::optim::AdamW adam(model->parameters(), torch::optim::AdamWOptions(flags.rate).weight_decay(0.01));
   gradtune::Optimizer optimizer = gradtune::wrap(adam, *model, group, options_of(flags));
 
@@ -84,7 +85,7 @@ void train(const Flags& flags) {
 
   if (!speaks) return;
   if (!flags.no_eval) {
-    record.perplexity = perplexity_of(model, text.validation, shape.length);
+    record.perplexity = perplexity_of(model, text.validation);
     std::printf("perplexity %.3f after %ld steps\n", *record.perplexity, static_cast<long>(flags.steps));
   }
   std::fputs(record.where_time_went().c_str(), stdout);

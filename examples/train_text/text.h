@@ -13,6 +13,7 @@ struct Text {
   torch::Tensor train, validation;  // int64 [n], bytes below kSymbols; validation is the last twentieth of the text
 };
 constexpr int64_t kSymbols = 128;
+constexpr int64_t kLength = 64;  // bytes of a piece that a model reads
 
 // A file of ASCII; without a name what Debian's command "bible" (package bible-kjv) prints. Throws std::runtime_error
 // that says what is missing and how to get it.
