@@ -1,26 +1,44 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What each lossy compressor costs in accuracy: it alone, from the first step to the last, beside fp32 with the same seeds.
+"""What each lossy compressor costs in accuracy: it alone, from the first step on, beside fp32 with the same seeds.
 
-usage: accuracy.py [--tasks fashion,text] [--ranks 2,4] [--seeds 3] [--compressors qsgd:4,...] [--runs FOLDER]
-                   BUILD_FOLDER OUT.json
+usage: accuracy.py [--tasks fashion,resnet,text,lstm] [--ranks 2,4] [--seeds 5] [--compressors qsgd:4,...]
+                   [--runs FOLDER] BUILD_FOLDER OUT.json
 
-fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may lose
-            half a point.
-text        A small transformer with AdamW on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank:
+fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may
+            lose half a point. The rate falls to 0 by the last step: at a constant one single runs differ by points.
+resnet      The same with a small residual network.
+text        A small transformer, AdamW, on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank:
             perplexity of a byte. A compressor may lose 2 percent.
-Seeds are paired: the same initial values and data for all. `steps` is how many it takes until the loss (mean of 50 steps)
-is what fp32's is at three quarters of the way, in relation to fp32's. The link is not shaped, since only what is learned
-counts: this benchmark does not mind a busy machine. Rows that are not run again are kept as OUT.json has them. The whole
-takes hours: what --runs FOLDER holds of a call that was cut off is not run again.
+lstm        The same with a recurrent network.
+
+Seeds are paired: the same initial values and data for all. The ratio to fp32 is the mean over pairs, `spread` its
+95 % interval (Student's t), and a compressor is admitted (`met`) where all of the interval is within `goal`. The other
+columns:
+
+steps       How many it takes until the loss (mean of 50 steps) is what fp32's is at three quarters of the way, in
+            relation to fp32's.
+bits        What a rank sent for an element of what is compressed, in relation to 32 for fp32 by the same collectives:
+            counted as it was sent. Tensors that are too small to be compressed are left out.
+error       Of the bucket of which it was largest: norm(p - decode(encode(p))) / norm(p), the median of 32 steps. The
+            larger one of two such windows, from the first step on and from a quarter of the steps on.
+ms          Computation, encoding and decoding of a step, as rank 0 measured them; `elements`: of all tensors.
+
+At the end stands, for each task and rate of a link, the admitted compressor that is the first at the loss of fp32, by a
+model in which nothing overlaps and messages have no latency: steps x (ms + bits x elements / rate).
+
+The link is not shaped, since only what is learned counts: but for `ms` this benchmark does not mind a busy machine.
+Rows that are not run again are kept as OUT.json has them. The whole takes hours: what --runs FOLDER holds of a call
+that was cut off is not run again.
 
 Compressors run with their default parameters unless others are given. Those whose updates have another size get the
-rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer then
-must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps.
+rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer
+then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps.
 """
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -31,16 +49,22 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 from support.shaped import Bench, plans, save  # noqa: E402
 
 SUMMED = 50  # steps whose mean loss is looked at
-LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int6", "int5", "int4", "int3", "int2",
-         "int8s", "fp8e4m3", "fp8e5m2", "natural", "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
-# A task's program, steps by ranks, metric, flags that some compressors need, and those that it can not have.
-TASKS = {
-    "fashion": {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234}, "metric": "accuracy", "unit": "%",
-                "flags": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
-                          "dgc": ["--rate", "0.2", "--momentum", "0"]}, "without": []},
-    "text": {"program": "train_text", "steps": {2: 400, 4: 400}, "metric": "perplexity", "unit": "",
-             "flags": {}, "without": ["dgc"]},
-}
+PROBED = 36  # steps in which one error and what is sent are seen
+LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "int8", "int6", "int5", "int4", "int3",
+         "int2", "int8packed", "int4packed", "int3packed", "int2packed", "int8s", "fp8e4m3", "fp8e5m2", "natural",
+         "qsgd:4", "qsgd:8", "terngrad", "randk", "powersgd", "thc"]
+RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
+# Student's t by degrees of freedom.
+T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+# A task's program and flags, steps by ranks, metric, flags that some compressors need, and those that it can not have.
+IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234}, "metric": "accuracy", "unit": "%",
+          "special": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
+                      "dgc": ["--rate", "0.2", "--momentum", "0"]}, "without": []}
+BYTES = {"program": "train_text", "steps": {2: 400, 4: 400}, "metric": "perplexity", "unit": "", "special": {},
+         "without": ["dgc"]}
+TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
+         "text": {**BYTES, "flags": []}, "lstm": {**BYTES, "flags": ["--model", "lstm"]}}
+IMPORTED = 2  # slot, in the journal, of a strategy that a job starts with
 WARM_UP = {"dgc": 0.1}  # share of the steps before which nothing is compressed
 
 
@@ -52,8 +76,7 @@ class AccuracyBench(Bench):
     def __init__(self, build, folder, runs, task, ranks):
         super().__init__(build, folder)
         self.runs = runs
-        self.name = f"{task}-{ranks}"
-        self.task = TASKS[task]
+        self.task = {"name": task, **TASKS[task]}
         self.ranks = ranks
         self.program = build / "examples" / self.task["program"]
 
@@ -64,7 +87,7 @@ class AccuracyBench(Bench):
 
     def once(self, name, run):
         """What the run returns, or returned in a call before this."""
-        file = self.runs / f"{self.name}-{name}.json"
+        file = self.runs / f"{self.task['name']}-{self.ranks}-{name}.json"
         if not file.exists():
             result = run()
             file.with_suffix(".new").write_text(json.dumps(result), encoding="utf-8")
@@ -76,39 +99,93 @@ class AccuracyBench(Bench):
         journal = self.folder / f"{compressor}.jsonl"
         flags = ["--fidelity", "lossy", "--policy", "mergecomp", "--compressors", compressor, "--journal", journal]
         self.gradtune("none", [*flags, *self.flags_of(compressor)], 150)
-        entries = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
         name = name_of(compressor)
-        found = {label: plan for label, plan in plans(entries).items() if name_of(label).split()[0] == name}
+        found = {label: plan for label, plan in plans(entries_of(journal)).items() if name_of(label).split()[0] == name}
         if not found:
             raise RuntimeError(f"tuning proposed no strategy with {compressor}")
         return found[min(found, key=lambda name: (len(found[name]["buckets"]), name))]
 
-    def train(self, seed, compressor=None, strategy=None):
-        """The metric at the end, and the loss of each step."""
-        flags = ["--seed", seed, *self.flags_of(compressor or "none")]
+    def train(self, seed, compressor=None, strategy=None, flags=(), steps=None, environment=None):
+        """The report. With a strategy that runs from the first step on, which is lossy; without one, fp32 does."""
+        command = [self.program, "--steps", steps or self.steps(), "--seed", seed,
+                   *self.flags_of(compressor or "none"), *flags]
+        variables = {"GRADTUNE_TUNING_BUDGET": "0", **(environment or {})}
         if strategy is None:
-            report = self.cluster("none", [self.program, "--steps", self.steps(), *flags, "--fidelity", "exact"],
-                                  {"GRADTUNE_TUNING_BUDGET": "0"})
-        else:
-            file = self.folder / f"{compressor}.json"
-            file.write_text(json.dumps(strategy), encoding="utf-8")
-            warm_up = int(WARM_UP.get(name_of(compressor), 0) * self.steps())
-            report = self.cluster("none", [self.program, "--steps", self.steps(), *flags, "--fidelity", "lossy",
-                                           "--strategy", file],
-                                  {"GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_LOSSY_AFTER": str(warm_up)})
-        return {"metric": report[self.task["metric"]], "losses": [step["loss"] for step in report["steps"]]}
+            return self.cluster("none", [*command, "--fidelity", "exact"], variables)
+        file = self.folder / f"{compressor}.json"
+        file.write_text(json.dumps(strategy), encoding="utf-8")
+        warm_up = int(WARM_UP.get(name_of(compressor), 0) * self.steps())
+        return self.cluster("none", [*command, "--fidelity", "lossy", "--strategy", file],
+                            {"GRADTUNE_LOSSY_AFTER": str(warm_up), **variables})
 
     def train_all(self, seeds, compressor=None, strategy=None):
-        """Metrics and losses of each seed."""
-        runs = [self.once(f"{compressor or 'fp32'}-{seed}", lambda seed=seed: self.train(seed, compressor, strategy))
-                for seed in range(seeds)]
-        return {"metric": [run["metric"] for run in runs], "losses": [run["losses"] for run in runs]}
+        """Metrics, and losses of all steps, of each seed."""
+        def run(seed):
+            report = self.train(seed, compressor, strategy)
+            return {"metric": report[self.task["metric"]], "losses": [step["loss"] for step in report["steps"]]}
+
+        return [self.once(f"{compressor or 'fp32'}-{seed}", lambda seed=seed: run(seed)) for seed in range(seeds)]
+
+    def probe(self, compressor, strategy):
+        """What compression loses in one step, and what is sent."""
+        errors, sent = [], []
+        for begin in (0, self.steps() // 4):
+            journal = self.folder / f"probe-{begin}.jsonl"
+            # A budget that nothing lossy keeps has the guard tell the error.
+            self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], begin + PROBED + 8,
+                       {"GRADTUNE_ERROR_BUDGET": "0.001", "GRADTUNE_LOSSY_AFTER": str(begin)})
+            entries = entries_of(journal)
+            errors += [entry["excess"]["value"] for entry in entries if "excess" in entry]
+            sent.append(bits_sent(entries, strategy, self.ranks))
+        return {"error": max(errors, default=0), "bits": statistics.mean(sent)}
+
+    def time(self, compressor=None, strategy=None):
+        """Computation and codecs of a step in ms, and elements of all tensors."""
+        journal = self.folder / "time.jsonl"
+        report = self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], PROBED)
+        table = next(entry for entry in entries_of(journal) if entry.get("kind") == "table")
+        parts = report["profile"]["before"]  # nothing was decided
+        return {"ms": parts["compute_ms"] + parts["encode_ms"] + parts["decode_ms"],
+                "elements": sum(math.prod(tensor["shape"]) for tensor in table["tensors"])}
+
+    def rows(self, compressors, seeds):
+        """One after the other, since each takes minutes."""
+        fp32 = self.train_all(seeds)
+        timed = self.once("fp32-time", self.time)
+        for name in compressors:
+            if name in self.task["without"]:
+                continue
+            strategy = self.once(f"{name}-strategy", lambda name=name: self.proposed_strategy(name))
+            ours = self.train_all(seeds, name, strategy)
+            probed = self.once(f"{name}-probe", lambda name=name, plan=strategy: self.probe(name, plan))
+            mine = self.once(f"{name}-time", lambda name=name, plan=strategy: self.time(name, plan))
+            yield compare(self.task, self.ranks, name, strategy, fp32, ours, probed, {**mine, "ms_fp32": timed["ms"]})
 
     def flags_of(self, compressor):
-        return self.task["flags"].get(name_of(compressor), [])
+        return [*self.task["flags"], *self.task["special"].get(name_of(compressor), [])]
 
     def steps(self):
         return self.task["steps"][self.ranks]
+
+
+def entries_of(journal):
+    return [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
+
+
+def bits_sent(entries, strategy, ranks):
+    """By a rank for an element, on average over the steps of which the journal tells; fp32 would send 32."""
+    sent, elements = 0, 0
+    for entry in entries:
+        if entry.get("kind") != "timing" or entry["slot"] != IMPORTED:
+            continue
+        for number, bucket in enumerate(strategy["buckets"]):
+            steps = [step.split("@")[0] for step in bucket["option"].split(": ")[-1].split()]
+            if "encode" not in steps:
+                continue
+            is_gather = not {"all_to_all", "all_reduce", "reduce_scatter"} & set(steps)
+            elements += (ranks - 1) * (1 if is_gather else 2 / ranks) * sum(part["length"] for part in bucket["slices"])
+            sent += sum(op[4] for op in entry["ops"] if op[0] == number and op[4] > 0)
+    return 8 * sent / elements
 
 
 def smoothed(losses):
@@ -122,30 +199,71 @@ def steps_to(losses, target):
     return 2 if reached is None else (reached + SUMMED) / len(losses)
 
 
-def compare(bench, task, name, label, fp32, ours, rows):
-    metric, unit = bench.task["metric"], bench.task["unit"]
-    value, anchor = statistics.mean(ours["metric"]), statistics.mean(fp32["metric"])
-    goal = (anchor - 0.5) / anchor if metric == "accuracy" else 1.02
-    ratio = value / anchor
-    met = ratio >= goal if metric == "accuracy" else ratio <= goal
-    pairs = [a / b for a, b in zip(ours["metric"], fp32["metric"])]
-    targets = [smoothed(losses)[3 * (len(losses) - SUMMED) // 4] for losses in fp32["losses"]]
-    needed = [steps_to(mine, target) / steps_to(theirs, target)
-              for mine, theirs, target in zip(ours["losses"], fp32["losses"], targets)]
-    rows.append({"name": f"{task}, {bench.ranks} ranks: {name}", "strategy": label, "value": value, "unit": unit,
-                 "anchor": anchor, "ratio": ratio, "spread": [min(pairs), max(pairs)], "goal": goal, "met": met,
-                 "seeds": len(pairs), "steps": statistics.mean(needed)})
-    print(f"{task:8} {bench.ranks} ranks {name:10} {value:8.3f} {unit:1} fp32 {anchor:8.3f}  ratio {ratio:.4f} "
-          f"{'admitted' if met else 'NOT admitted'}  steps {statistics.mean(needed):.2f}  ({label})", flush=True)
+def interval(values):
+    """Mean of a normal distribution of which these are samples: 95 % interval."""
+    mean = statistics.mean(values)
+    width = T_95[len(values) - 1] * statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return [mean - width, mean + width]
+
+
+def compare(task, ranks, name, strategy, fp32, ours, probed, timed):
+    """The row of a compressor; `fp32`, `ours`: what train_all() returns."""
+    values, anchors = ([run["metric"] for run in runs] for runs in (ours, fp32))
+    anchor = statistics.mean(anchors)
+    ratios = [a / b for a, b in zip(values, anchors)]
+    low, high = interval(ratios)
+    is_accuracy = task["metric"] == "accuracy"
+    goal = (anchor - 0.5) / anchor if is_accuracy else 1.02
+    targets = [smoothed(run["losses"])[3 * (len(run["losses"]) - SUMMED) // 4] for run in fp32]
+    needed = [steps_to(mine["losses"], target) / steps_to(theirs["losses"], target)
+              for mine, theirs, target in zip(ours, fp32, targets)]
+    command = f"accuracy.py --tasks {task['name']} --ranks {ranks} --seeds {len(ratios)} --compressors {name}"
+    return {"name": row_name(task["name"], ranks, name), "command": command, "strategy": strategy["label"],
+            "value": statistics.mean(values), "unit": task["unit"], "anchor": anchor, "ratio": statistics.mean(ratios),
+            "spread": [low, high], "goal": goal, "met": low >= goal if is_accuracy else high <= goal,
+            "seeds": len(ratios), "steps": statistics.mean(needed), **probed, **timed}
+
+
+def row_name(task, ranks, compressor):
+    return f"{task}, {ranks} ranks: {compressor}"
+
+
+def said(row):
+    low, high = row["spread"]
+    return (f"{row['name']:30} {row['value']:7.3f} {row['unit']:1} fp32 {row['anchor']:7.3f}  ratio {row['ratio']:.4f} "
+            f"[{low:.4f}, {high:.4f}] {'admitted' if row['met'] else 'NOT admitted':12} bits {row['bits']:5.2f} "
+            f"error {row['error']:.3f}  steps {row['steps']:.2f}  ({row['strategy']})")
+
+
+def fastest(rows, rate):
+    """Of the rows of a task, the admitted one that is the first at the loss of fp32 on a link of so many bits a second, and
+    how many times sooner it is than fp32; None where fp32 is."""
+    def seconds(row):
+        return row["steps"] * (row["ms"] / 1e3 + row["bits"] * row["elements"] / rate)
+
+    best = min((row for row in rows if row["met"]), key=seconds, default=None)
+    if best is None:
+        return None
+    fp32 = best["ms_fp32"] / 1e3 + 32 * best["elements"] / rate
+    return None if fp32 <= seconds(best) else (best, fp32 / seconds(best))
+
+
+def tell_fastest(rows):
+    measured = [row for row in rows if "ms_fp32" in row]
+    for task in dict.fromkeys(row["name"].split(":")[0] for row in measured):
+        for link, rate in RATES.items():
+            found = fastest([row for row in measured if row["name"].split(":")[0] == task], rate)
+            what = f"{found[0]['name'].split(': ')[1]}, {found[1]:.2f} times as fast as fp32" if found else "fp32"
+            print(f"{task}, {link}: {what}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tasks", default="fashion,text")
+    parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5, choices=range(2, 11))
     parser.add_argument("--compressors", default=",".join(LOSSY))
     parser.add_argument("--runs", type=Path)
     flags = parser.parse_args()
@@ -156,15 +274,11 @@ def main():
         for task in flags.tasks.split(","):
             for ranks in map(int, flags.ranks.split(",")):
                 bench = AccuracyBench(flags.build.resolve(), folder, runs, task, ranks)
-                fp32 = bench.train_all(flags.seeds)
-                for name in flags.compressors.split(","):
-                    if name in bench.task["without"]:
-                        continue
-                    strategy = bench.once(f"{name}-strategy", lambda name=name: bench.proposed_strategy(name))
-                    ours = bench.train_all(flags.seeds, name, strategy)
-                    rows = [row for row in rows if row["name"] != f"{task}, {ranks} ranks: {name}"]
-                    compare(bench, task, name, strategy["label"], fp32, ours, rows)
+                for row in bench.rows(flags.compressors.split(","), flags.seeds):
+                    print(said(row), flush=True)
+                    rows = [other for other in rows if other["name"] != row["name"]] + [row]
                     save(flags.out, rows)
+    tell_fastest(rows)
 
 
 if __name__ == "__main__":
