@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The anchor of the benchmarks: what PyTorch's DistributedDataParallel needs for the job of
-examples/train_fashion_mnist.
+"""The anchor of the benchmarks: what PyTorch's DistributedDataParallel needs for the jobs of
+examples/train_fashion_mnist, and with `--model text` for that of examples/train_text.
 
-Same data, models, seeds and order of samples as the example; a launcher's variables say which rank
-this is. The report has the example's form as far as DDP has something to say: {world_size, network,
-steps: [{ms, loss}], accuracy}.
+Same data, models, seeds and order of samples as the examples; a launcher's variables say which rank
+this is. The report has the examples' form as far as DDP has something to say: {world_size, network,
+steps: [{ms, loss}], accuracy or perplexity}.
 """
 
 import argparse
@@ -15,11 +15,16 @@ import gzip
 import json
 import os
 import pathlib
+import sys
 import time
 
 import torch
 from torch import distributed, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support import text_job  # noqa: E402
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")  # Debian's dataset-fashion-mnist
 MEAN, DEVIATION = 0.2860, 0.3530
@@ -103,6 +108,7 @@ MODELS = {
     "large-first": large_first,
     "large-last": large_last,
     "transformer": Transformer,
+    "text": text_job.Transformer,
 }
 
 HOOKS = {
@@ -121,7 +127,9 @@ def parse_arguments():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=MODELS, default="vgg")
-    parser.add_argument("--batch", type=int, default=64, help="per rank")
+    parser.add_argument(
+        "--batch", type=int, help="per rank; default 64 images, or 16 pieces of a text"
+    )
     parser.add_argument(
         "--steps", type=int, default=468, help="default 468, one epoch of two ranks"
     )
@@ -134,8 +142,10 @@ def parse_arguments():
         help="default: DDP's own; PowerSGD always has one bucket",
     )
     parser.add_argument("--report", type=pathlib.Path, help="file for the figures of rank 0")
-    parser.add_argument("--eval", action="store_true", help="report the accuracy on the test set")
-    return parser.parse_args()
+    parser.add_argument("--eval", action="store_true", help="report what was learned, on other data")
+    options = parser.parse_args()
+    options.batch = options.batch or (16 if options.model == "text" else 64)
+    return options
 
 
 def load(split):
@@ -152,8 +162,9 @@ def normalise(images):
     return (images.float() / 255 - MEAN) / DEVIATION
 
 
-def batches(images, labels, options, rank, world_size):
+def batches(options, rank, world_size):
     """Endless: each epoch is a permutation, dealt to the ranks; what fills no batch is dropped."""
+    images, labels = load("train")
     epoch = 0
     while True:
         generator = torch.Generator().manual_seed(options.seed + epoch)
@@ -162,6 +173,10 @@ def batches(images, labels, options, rank, world_size):
             chosen = own[start : start + options.batch]
             yield normalise(images[chosen]), labels[chosen]
         epoch += 1
+
+
+def image_loss(model, images, labels):
+    return nn.functional.cross_entropy(model(images), labels)
 
 
 def distribute(model, options):
@@ -178,14 +193,21 @@ def distribute(model, options):
 
 def train(model, options, rank, world_size):
     """Milliseconds between the ends of successive steps, and the loss of each."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
-    data = batches(*load("train"), options, rank, world_size)
+    is_text = options.model == "text"
+    if is_text:
+        optimizer = text_job.optimizer(model)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    data = (text_job.batches if is_text else batches)(options, rank, world_size)
+    loss_of = text_job.loss_of if is_text else image_loss
     steps = []
     last = time.perf_counter()
     for number in range(options.steps):
-        images, labels = next(data)
+        if is_text:
+            optimizer.param_groups[0]["lr"] = text_job.rate_at(number)
+        inputs, targets = next(data)
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = loss_of(model, inputs, targets)
         loss.backward()
         optimizer.step()
         now = time.perf_counter()
@@ -222,7 +244,10 @@ def main():
         "steps": train(model, options, rank, world_size),
         "accuracy": None,
     }
-    if rank == 0 and options.eval:
+    if rank == 0 and options.eval and options.model == "text":
+        report["perplexity"] = text_job.perplexity(module)
+        print(f"perplexity {report['perplexity']:.3f}")
+    elif rank == 0 and options.eval:
         report["accuracy"] = accuracy_percent(module)
         print(f"accuracy {report['accuracy']:.2f} %")
     if rank == 0 and options.report:

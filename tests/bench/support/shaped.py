@@ -29,13 +29,16 @@ def attempts():
         yield
 
 
-def flags_of_parts(doc, parts, **counts):
-    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, a flag for each count with its default,
-    and `rows`, those of OUT.json that belong to parts that are not run."""
+def flags_of_parts(doc, parts, choices=None, **counts):
+    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, a flag for each of the choices (the
+    first is the default) and for each count with its default, and `rows`, those of OUT.json that belong to parts that
+    are not run."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--parts", default=",".join(parts))
+    for name, words in (choices or {}).items():
+        parser.add_argument(f"--{name}", choices=list(words), default=next(iter(words)))
     for name, default in counts.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     flags = parser.parse_args()
