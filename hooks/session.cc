@@ -41,9 +41,9 @@ Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& war
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
     check_parameters(*stepper, *model);
-    if (settings.codecs.empty()) {
+    limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
+    if (limits.names_none)
       settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
-    }
     check_momentum(*stepper, settings.codecs);
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival);
   } catch (const std::exception& caught) {
@@ -69,7 +69,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
                 [this](bool finite) { return protocol_.control_word(finite); }),
       overlap_(settings_.forward_overlap, gradients_, *job_.stepper, executor_, *clock_, warnings_),
-      protocol_(executor_, peers_.rank(), settings_.error_budget, &tuner::read_candidate) {
+      protocol_(executor_, peers_.rank(), job_.limits, &tuner::read_candidate) {
   explained(Final::every_error, [this] { set_up(); });
   gradients_.set_hooks({.ready = [this](int32_t position) { on_ready(position); },
                         .alarm =

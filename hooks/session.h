@@ -90,6 +90,7 @@ class Session {
     Job(const MakeTrained& make, const Options& options, Warnings& warnings);
 
     Settings settings;
+    tuner::ErrorBudget::Limits limits;
     std::unique_ptr<Model> model;
     std::unique_ptr<Stepper> stepper;
     std::unique_ptr<Gradients> gradients;

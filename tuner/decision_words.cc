@@ -54,7 +54,10 @@ std::string in_words(const Decision& decision) {
     case What::ranking_holds: return fmt::format("{} is still the fastest of what is known", label);
     case What::ranking_changed: return fmt::format("{} looks faster than what is in force: a new search begins", label);
     case What::over_error_budget:
-      return fmt::format("its compression loses more than its error budget allows, and is dropped: {}", label);
+      return fmt::format(
+          "its compression loses more than it may (option error_budget, or without one what was seen of it), and is "
+          "dropped: {}",
+          label);
     case What::residual_runs_away:
       return fmt::format("its residual runs away against the gradient, and it is dropped: {}", label);
     case What::repair:

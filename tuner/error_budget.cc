@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/median.h"
+#include "tuner/seen_errors.h"
 
 namespace gradtune::tuner {
 
@@ -15,9 +16,20 @@ double ErrorBudget::Window<N>::median() const {
   return core::median_in_place({copy.data(), static_cast<size_t>(std::min(count, N))});
 }
 
-void ErrorBudget::run(size_t buckets) {
+void ErrorBudget::run(const core::Strategy& strategy) {
   state_.is_committed = false;
-  state_.buckets.assign(buckets, {});
+  state_.buckets.assign(strategy.buckets.size(), {});
+  on_trial_.clear();
+  for (const core::Bucket& bucket : strategy.buckets) on_trial_.push_back(allowed_on_trial(bucket));
+}
+
+std::optional<double> ErrorBudget::allowed_on_trial(const core::Bucket& bucket) const {
+  if (limits_.budget || !limits_.names_none) return limits_.budget;
+  std::optional<double> most;  // which one is sampled does not matter then
+  for (const core::CompressorSpec& codec : bucket.option.codecs) {
+    if (const auto seen = seen_error(codec)) most = std::max({kLeast, kFar * *seen, most.value_or(0)});
+  }
+  return most;
 }
 
 void ErrorBudget::commit(const core::Strategy& strategy) {
@@ -25,7 +37,7 @@ void ErrorBudget::commit(const core::Strategy& strategy) {
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const uint64_t bucket = core::hash({.buckets = {strategy.buckets[b]}, .order = {}});
     const bool is_known = b < state_.committed.size() && state_.committed[b].bucket == bucket;
-    committed.push_back(is_known ? state_.committed[b] : Committed{.bucket = bucket, .allowed = budget_});
+    committed.push_back(is_known ? state_.committed[b] : Committed{.bucket = bucket, .allowed = limits_.budget});
   }
   state_ = {.buckets = std::vector<Bucket>(committed.size()), .is_committed = true, .committed = std::move(committed)};
 }
@@ -51,8 +63,8 @@ core::Excess ErrorBudget::record(std::span<const core::BucketLoss> losses) {
 bool ErrorBudget::is_over(size_t index, core::Excess& excess) {
   const Window<kSteps>& errors = state_.buckets[index].errors;
   if (!state_.is_committed) {
-    if (!budget_ || errors.count < kTrialSteps) return false;
-    excess = {.kind = core::Excess::Kind::error, .value = errors.median(), .allowed = *budget_};
+    if (!on_trial_[index] || errors.count < kTrialSteps) return false;
+    excess = {.kind = core::Excess::Kind::error, .value = errors.median(), .allowed = *on_trial_[index]};
     return excess.value > excess.allowed;
   }
   if (!errors.is_full()) return false;

@@ -10,8 +10,9 @@
 // Rules for a bucket. Medians are over the last kSteps steps.
 //   error     The median of e exceeds the budget. That is the user's, or else kMargin times the median over steps
 //             kSettling to kSettling + kSteps after the commit (before, the residual still finds its level), at least
-//             kLeast. While a strategy is on trial only a user's budget counts, and the median is over the steps since
-//             it came into force, at least kTrialSteps.
+//             kLeast. While a strategy is on trial it is the user's, or else, where users named no compressors, kFar
+//             times what the bucket's compressors lost where they were found accurate (seen_errors.h), at least kLeast;
+//             the median is over the steps since it came into force, at least kTrialSteps.
 //   residual  Only after a commit. The median of norm(residual) / norm(gradient) exceeds kMostResidual, or it is above
 //             kLeastGrown and has doubled within kGrowthSteps. The first kGrowthSteps after the commit do not count, as
 //             every residual grows in them.
@@ -37,7 +38,7 @@ namespace gradtune::tuner {
 class ErrorBudget {
  public:
   static constexpr int kSteps = 32, kSettling = 32, kTrialSteps = 3, kGrowthSteps = 100;
-  static constexpr double kMargin = 1.2, kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2;
+  static constexpr double kMargin = 1.2, kFar = 2, kLeast = 0.05, kMostResidual = 30, kLeastGrown = 10, kGrowth = 2;
 
   // The last N values.
   template <int N>
@@ -71,23 +72,32 @@ class ErrorBudget {
     bool operator==(const State&) const = default;
   };
 
-  explicit ErrorBudget(std::optional<double> budget) : budget_(budget) {}
+  struct Limits {
+    std::optional<double> budget = {};  // the user's
+    bool names_none = false;            // the user named no compressors: those run that our table admits
+  };
+  explicit ErrorBudget(const Limits& limits) : limits_(limits) {}
 
-  // Another strategy is in force: on trial, with so many buckets, or for good. These allocate; record() does not.
-  void run(size_t buckets);
+  // Another strategy is in force: on trial, or for good. These allocate; record() does not.
+  void run(const core::Strategy& strategy);
   void commit(const core::Strategy& strategy);
 
   // A step that was finite on all ranks, by bucket. Returns the worst by value / allowed, of kind none if all is well.
   core::Excess record(std::span<const core::BucketLoss> losses);
 
   const State& state() const { return state_; }
+  // After run() or commit() of the strategy in force.
   void restore(State state) { state_ = std::move(state); }
 
  private:
   bool is_over(size_t index, core::Excess& excess);
   bool runs_away(Bucket& bucket, core::Excess& excess) const;
 
-  std::optional<double> budget_;  // the user's
+  // What the bucket may lose while its strategy is on trial.
+  std::optional<double> allowed_on_trial(const core::Bucket& bucket) const;
+
+  Limits limits_;
+  std::vector<std::optional<double>> on_trial_;  // by bucket of the strategy in force; follows from it
   State state_;
 };
 

@@ -6,9 +6,9 @@
 
 namespace gradtune::tuner {
 
-StepProtocol::StepProtocol(exec::StrategyRunner& runner, int rank, std::optional<double> error_budget,
+StepProtocol::StepProtocol(exec::StrategyRunner& runner, int rank, const ErrorBudget::Limits& limits,
                            ReadCandidate read)
-    : runner_(runner), rank_(rank), error_budget_option_(error_budget), read_(read), error_budget_(error_budget) {}
+    : runner_(runner), rank_(rank), limits_(limits), read_(read), error_budget_(limits) {}
 
 void StepProtocol::start(const Candidates& ready, int32_t first, bool is_committed) {
   agreement_.emplace(first, core::hash(ready.at(first).strategy));
@@ -17,7 +17,7 @@ void StepProtocol::start(const Candidates& ready, int32_t first, bool is_committ
     if (slot != first) agreement_->prepared(slot, core::hash(candidate.strategy));
   }
   candidates_ = ready;
-  error_budget_ = ErrorBudget(error_budget_option_);
+  error_budget_ = ErrorBudget(limits_);
   put_in_force(first, is_committed);
   announced_ = {};
   local_ = {};
@@ -27,7 +27,7 @@ void StepProtocol::put_in_force(int32_t slot, bool is_committed) {
   is_committed ? runner_.commit(slot) : runner_.run(slot);
   committed_ = is_committed;
   losses_.assign(runner_.strategy().buckets.size(), {});
-  is_committed ? error_budget_.commit(runner_.strategy()) : error_budget_.run(losses_.size());
+  is_committed ? error_budget_.commit(runner_.strategy()) : error_budget_.run(runner_.strategy());
 }
 
 // --- a step ----------------------------------------------------------------------------------------------------------

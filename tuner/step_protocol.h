@@ -37,8 +37,7 @@ using ReadCandidate = core::Result<policies::Candidate> (*)(const std::string& t
 
 class StepProtocol {
  public:
-  // `error_budget` as in ErrorBudget.
-  StepProtocol(exec::StrategyRunner& runner, int rank, std::optional<double> error_budget, ReadCandidate read);
+  StepProtocol(exec::StrategyRunner& runner, int rank, const ErrorBudget::Limits& limits, ReadCandidate read);
 
   // (Again) from epoch 1: prepares these strategies and puts the one in slot `first` in force. What is committed at
   // once is never on trial. Strategies that can not be prepared are thrown.
@@ -101,7 +100,7 @@ class StepProtocol {
 
   exec::StrategyRunner& runner_;
   const int rank_;
-  const std::optional<double> error_budget_option_;
+  const ErrorBudget::Limits limits_;
   const ReadCandidate read_;
   std::optional<Agreement> agreement_;
   ErrorBudget error_budget_;

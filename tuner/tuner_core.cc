@@ -63,6 +63,8 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   }
   schedule_.record(report);
   ended_ = schedule_.take_scores();
+  // Of a trial that loses too much the policy is not told how fast it was: others would seem too slow for a race.
+  if (is_in<Searching>() && report.slot != confirmed_) guard(report);
   for (const Score& score : ended_) note(score);
   if (is_watching()) watch(report);
   if (!is_watching()) {

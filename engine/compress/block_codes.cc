@@ -182,7 +182,10 @@ CompressorRow int8() {
 
 CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int3() { return row<kInt3>("int3", "3-bit integers, scaled by block", true, kSmallBlock); }
-CompressorRow int4() { return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock); }
+CompressorRow int4() {
+  return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock, core::Listed::for_adaptive);
+}
+
 CompressorRow int5() { return row<kInt5>("int5", "5-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int6() { return row<kInt6>("int6", "6-bit integers, scaled by block", true, kSmallBlock); }
 

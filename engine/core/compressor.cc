@@ -55,8 +55,8 @@ std::vector<Matrix> matrices_within(std::span<const Matrix> matrices, int64_t be
 std::vector<CompressorSpec> default_list(Fidelity fidelity, OptimizerFamily family, TraitsTable known) {
   std::vector<CompressorSpec> list;
   for (const CompressorTraits& traits : known) {
-    const bool is_listed =
-        traits.listed == Listed::always || (traits.listed == Listed::for_sgd && family == OptimizerFamily::sgd);
+    const Listed of_family = family == OptimizerFamily::sgd ? Listed::for_sgd : Listed::for_adaptive;
+    const bool is_listed = traits.listed == Listed::always || traits.listed == of_family;
     if (is_listed && traits.fidelity <= fidelity) list.push_back({std::string(traits.name), traits.parameter_default});
   }
   return list;

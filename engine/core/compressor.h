@@ -31,7 +31,7 @@ enum class OptimizerFamily : uint8_t { sgd, adaptive };
 
 // In whose jobs a compressor is used at its fidelity without being named: where our accuracy table admits it
 // (tests/bench/results/README.md).
-enum class Listed : uint8_t { never, for_sgd, always };
+enum class Listed : uint8_t { never, for_sgd, for_adaptive, always };
 
 // A compressor with its parameter as users write it: "bf16", "topk:0.01", "efsignsgd:64".
 struct CompressorSpec {

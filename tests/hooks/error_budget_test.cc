@@ -18,8 +18,10 @@
 namespace gradtune::test {
 namespace {
 
+using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kChange = 60, kSteps = 160;
 
@@ -137,6 +139,51 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_THAT(read.value().decided, Contains(HasSubstr("over error budget")));
   std::filesystem::remove(journal);
+}
+
+// What the default list of a job with Adam decides where the link is so slow that fewer bits are faster beyond doubt.
+// Gradients are those of the rank's step; the last decision is the strategy that was in force at the end.
+std::vector<std::string> decided_by_default(const char* name, const std::function<torch::Tensor()>& gradient) {
+  const std::string journal = std::filesystem::temp_directory_path() / name;
+  run_ranks(2,
+            [&](const Rank& rank) {
+              auto group = make_group();
+              Given model;
+              torch::optim::AdamW adam(model->parameters(), 0.01);
+              auto optimizer = wrap(adam, *model, group, quiet({.fidelity = "lossy", .journal = journal}));
+              for (int step = 0; step < 420; ++step) {
+                torch::manual_seed(1'000 * step + rank.rank);
+                optimizer.zero_grad();
+                model->loss(gradient()).backward();
+                optimizer.step();
+              }
+              EXPECT_EQ(difference_from_rank0(model->weight, *group), 0);
+            },
+            {.environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
+  auto read = tuner::read_journal(journal);
+  EXPECT_TRUE(read.ok());
+  std::filesystem::remove(journal);
+  return read.ok() ? read.value().decided : std::vector<std::string>();
+}
+
+constexpr const char *kFourBits = "int4", *kOver = "over error budget";
+
+TEST(ErrorBudget, GradientsLikeThoseOfTrainingsAreSentInFourBits) {
+  const auto decided = decided_by_default("gradtune_error_budget_normal.jsonl", [] { return torch::randn({80, 100}); });
+  EXPECT_THAT(decided, Contains(AllOf(HasSubstr("\"commit\""), HasSubstr(kFourBits))));
+  EXPECT_THAT(decided, Not(Contains(HasSubstr(kOver))));
+}
+
+// One element in 50 is 30 times as large as the others, which 4 bits then round to 0 until error feedback has added
+// them up: what is lost is three times what it was in any training.
+TEST(ErrorBudget, GradientsThatFourBitsDoNotSuitAreNotSentInThem) {
+  const auto decided = decided_by_default("gradtune_error_budget_tails.jsonl", [] {
+    const torch::Tensor signs = torch::randint(0, 2, {80, 100}) * 2 - 1;
+    return torch::where(torch::arange(8'000).view({80, 100}) % 50 == 0, signs.to(torch::kFloat), signs / 30);
+  });
+  EXPECT_THAT(decided, Contains(AllOf(HasSubstr(kOver), HasSubstr(kFourBits), HasSubstr("allowed 0."))));
+  EXPECT_THAT(decided, Not(Contains(AllOf(HasSubstr("\"commit\""), HasSubstr(kFourBits)))));
+  EXPECT_THAT(decided, Contains(HasSubstr("\"commit\""))) << "with more bits";
 }
 
 // Two parameters, each in a bucket of its own.

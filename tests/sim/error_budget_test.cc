@@ -53,7 +53,7 @@ struct Guarded {
     options.rank.table = table;
     options.rank.executor = {.backward_ns = 4'000'000, .device = {.fixed_ns = 50'000, .element_ns = 1}};
     options.rank.steps = kSteps;
-    options.rank.error_budget = error_budget;
+    options.rank.limits.budget = error_budget;
     options.rank.gradient = [=](int rank, int64_t step) { return gradient(table, rank, size, step, dense); };
     options.rank.on_values = [this](StepValues values) { ledger.add(std::move(values)); };
     const tuner::Job tuned{.table = table,

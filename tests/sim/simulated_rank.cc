@@ -38,7 +38,7 @@ SimulatedRank::SimulatedRank(World& world, std::unique_ptr<comm::Communicator> d
       control_(sim::record(std::move(control), Call::Group::control, world, calls_)),
       executor_(world, *data_, *control_, gradients_, options.executor,
                 [this](bool finite) { return protocol_.control_word(finite); }),
-      protocol_(executor_, rank_, options.error_budget, &tuner::read_candidate) {
+      protocol_(executor_, rank_, options.limits, &tuner::read_candidate) {
   tuner::Candidates ready;
   for (size_t slot = 0; slot < options.start.size(); ++slot) ready[static_cast<int32_t>(slot)] = options.start[slot];
   protocol_.start(ready, /*first=*/0, /*is_committed=*/false);

@@ -56,7 +56,7 @@ struct RankOptions {
   double noise = 0;              // the share by which forward and backward take longer or shorter, at most
   std::vector<policies::Candidate> start = {};  // slots 0, 1, ...; the first one is in force
   int64_t steps = 10;
-  std::optional<double> error_budget = {};
+  tuner::ErrorBudget::Limits limits = {};
 
   std::function<exec::Values(int rank, int64_t step)> gradient = {};
   // What arrives at a rank of a strategy that was broadcast; empty: the strategy.

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "tuner/seen_errors.h"
+
 namespace gradtune::tuner {
 namespace {
 
@@ -43,7 +45,7 @@ struct Bucket {
 };
 
 TEST(ErrorBudget, AUsersBudgetHoldsFromThe32ndStepAfterACommit) {
-  Bucket run{ErrorBudget(0.5)};
+  Bucket run{ErrorBudget({.budget = 0.5})};
   run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.6}), ErrorBudget::kSteps);
   EXPECT_EQ(run.found, (core::Excess{.kind = Kind::error, .bucket = 1, .value = 0.6, .allowed = 0.5}));
@@ -52,19 +54,48 @@ TEST(ErrorBudget, AUsersBudgetHoldsFromThe32ndStepAfterACommit) {
 }
 
 TEST(ErrorBudget, OnTrialItTakesThreeStepsAndNothingIsHeldAgainstAStrategyWithoutAUsersBudget) {
-  Bucket run{ErrorBudget(0.5)};
-  run.budget.run(2);
+  Bucket run{ErrorBudget({.budget = 0.5})};
+  run.budget.run(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.6, .residual = 1000}), ErrorBudget::kTrialSteps);
   EXPECT_EQ(run.found.kind, Kind::error);
-  run.budget.run(2);
+  run.budget.run(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, [](int step) { return BucketLoss{.error = step == 1 ? 0.9 : 0.4}; }), -1);
   Bucket free{ErrorBudget({})};
-  free.budget.run(2);
+  free.budget.run(strategy_of(2, 3));
   EXPECT_EQ(free.until_found(300, {.error = 1.5, .residual = 1000}), -1);
 }
 
+core::Strategy compressed(const char* codec, double parameter) {
+  core::Strategy strategy = strategy_of(2, 3);
+  strategy.buckets[1].option = core::gather_payloads({codec, parameter}, core::Place::device);
+  return strategy;
+}
+
+TEST(ErrorBudget, OnTrialACompressorThatNoOneNamedMayLoseTwiceWhatItDidInTrainings) {
+  const double seen = seen_error({"int4", 64}).value();
+  const double allowed = ErrorBudget::kFar * seen;
+  ASSERT_GT(allowed, ErrorBudget::kLeast);
+  Bucket run{ErrorBudget({.names_none = true})};
+  run.budget.run(compressed("int4", 64));
+  EXPECT_EQ(run.until_found(100, {.error = 1.01 * allowed}), ErrorBudget::kTrialSteps);
+  EXPECT_EQ(run.found, (core::Excess{.kind = Kind::error, .bucket = 1, .value = 1.01 * allowed, .allowed = allowed}));
+  run.budget.run(compressed("int4", 64));
+  EXPECT_EQ(run.until_found(100, {.error = 0.99 * allowed}), -1);
+  run.budget.run(compressed("int8", 256));
+  EXPECT_EQ(run.until_found(100, {.error = 0.99 * ErrorBudget::kLeast}), -1) << "however little was seen";
+  run.budget.run(compressed("int4", 128));
+  EXPECT_EQ(run.until_found(100, {.error = 1}), -1) << "no training had that block";
+
+  Bucket named{ErrorBudget({.names_none = false})};
+  named.budget.run(compressed("int4", 64));
+  EXPECT_EQ(named.until_found(100, {.error = 1}), -1);
+  Bucket given{ErrorBudget({.budget = 4 * allowed, .names_none = true})};
+  given.budget.run(compressed("int4", 64));
+  EXPECT_EQ(given.until_found(100, {.error = 3 * allowed}), -1);
+}
+
 TEST(ErrorBudget, ItIsTheMedianThatCounts) {
-  Bucket run{ErrorBudget(0.5)};
+  Bucket run{ErrorBudget({.budget = 0.5})};
   run.budget.commit(strategy_of(2, 3));
   const auto often = [](int share) {
     return [share](int step) { return BucketLoss{.error = step % 10 < share ? 0.9 : 0.3}; };
@@ -89,7 +120,7 @@ TEST(ErrorBudget, WhatWasSeenOfAStrategyStaysWhenItIsCommittedAgain) {
   Bucket run{ErrorBudget({})};
   run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.4}), -1);
-  run.budget.run(1);
+  run.budget.run(strategy_of(1, 3));
   run.budget.commit(strategy_of(2, 3));
   EXPECT_EQ(run.until_found(100, {.error = 0.5}), ErrorBudget::kSteps);
   run.budget.commit(strategy_of(2, 5));
@@ -104,7 +135,7 @@ TEST(ErrorBudget, WhatWasSeenOfABucketHoldsWhereAnotherOneWasReplaced) {
     EXPECT_EQ(run.until_found(100, {.error = 0.4}), -1);
     core::Strategy after = before;
     after.buckets[static_cast<size_t>(replaced)].option = core::gather_payloads({.name = "topk"}, core::Place::device);
-    run.budget.run(1);
+    run.budget.run(strategy_of(1, 3));
     run.budget.commit(after);
     EXPECT_EQ(run.until_found(100, {.error = 0.5}), replaced == 0 ? ErrorBudget::kSteps : -1);
   }
@@ -178,7 +209,7 @@ TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
 }
 
 TEST(ErrorBudget, TheWorstBucketIsNamed) {
-  ErrorBudget budget(0.5);
+  ErrorBudget budget({.budget = 0.5});
   budget.commit(strategy_of(3, 0));
   core::Excess found;
   for (int step = 0; step < ErrorBudget::kSteps; ++step) {
@@ -188,7 +219,7 @@ TEST(ErrorBudget, TheWorstBucketIsNamed) {
 }
 
 TEST(ErrorBudget, BucketsThatLoseNothingAreNotLookedAt) {
-  ErrorBudget budget(0.5);
+  ErrorBudget budget({.budget = 0.5});
   budget.commit(strategy_of(1, 0));
   for (int step = 0; step < 200; ++step) EXPECT_EQ(budget.record(std::vector<BucketLoss>(1)).kind, Kind::none);
 }

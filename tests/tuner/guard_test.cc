@@ -199,6 +199,26 @@ TEST(Guard, ACandidateOverItsBudgetIsNotCommittedHoweverFast) {
   EXPECT_LE(runs, 12) << "its one trial";
 }
 
+// A trial has three steps, and the third is the first that can be over the budget.
+TEST(Guard, ATrialOverItsBudgetIsNotToldToThePolicy) {
+  JobOptions options;
+  options.ranks = 3;
+  int64_t first = -1;
+  options.excess = [&first](int64_t at, const std::string& label) {
+    if (label != "sparse") return core::Excess();
+    if (first < 0) first = at;
+    return at >= first + 2 ? kError : core::Excess();
+  };
+  SimulatedJob job(options, times(), {{{kMerged, kSparse}, false}, {{kMerged}, true}}, {kFull, kHalf});
+  job.run(/*more=*/20);
+  ASSERT_EQ(job.decided(What::over_error_budget).size(), 1U);
+  for (const Decision& decision : job.decisions) {
+    const bool is_time = decision.what == What::measure && decision.label == "sparse";
+    EXPECT_TRUE(!is_time || decision.value == 0) << decision.value;
+  }
+  EXPECT_THAT(job.decided(What::commit), ElementsAre("merged"));
+}
+
 // Wherever it happens in a tuning, it ends well, and the sparse strategy is out at once and does not come back.
 TEST(Guard, AtAnyStepOfATuningItIsOut) {
   for (int64_t from = 0; from < 150; from += 3) {
