@@ -1,0 +1,75 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Payloads that need not be full, in real processes: a job learns from what it sent how many bits its own gradients
+// take.
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+
+#include "engine/compress/compressor.h"
+#include "policies/cost/cost_fit.h"
+#include "tests/hooks/jobs.h"
+#include "tests/hooks/ranks.h"
+#include "tuner/files/journal_reader.h"
+
+namespace gradtune::test {
+namespace {
+
+struct OneMatrixImpl : torch::nn::Module {
+  OneMatrixImpl() { weight = register_parameter("weight", torch::zeros({80, 100})); }
+  torch::Tensor weight;
+};
+TORCH_MODULE(OneMatrix);
+
+// The share of payloads of int4packed that was used, as the cost model has it.
+double learned_use(const char* name, double share_of_zeros) {
+  const std::string journal = std::filesystem::temp_directory_path() / name;
+  run_ranks(2,
+            [&](const Rank& rank) {
+              auto group = make_group();
+              OneMatrix model;
+              torch::optim::SGD sgd(model->parameters(), 0.01);
+              auto optimizer = wrap(sgd, *model, group,
+                                    quiet({.fidelity = "lossy",
+                                           .compressors = std::vector<std::string>{"int4packed"},
+                                           .tuning_budget = 60,
+                                           .journal = journal}));
+              for (int step = 0; step < 80; ++step) {
+                torch::manual_seed(1'000 * step + rank.rank);
+                optimizer.zero_grad();
+                const torch::Tensor gradient =
+                    torch::randn({80, 100}) * (torch::rand({80, 100}) >= share_of_zeros).to(torch::kFloat);
+                (model->weight * gradient).sum().backward();
+                optimizer.step();
+              }
+            },
+            {.environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
+  const auto read = tuner::read_journal(journal);
+  EXPECT_TRUE(read.ok());
+  std::filesystem::remove(journal);
+  if (!read) return -1;
+  const tuner::Job& job = read.value().job;
+  const policies::FittedCost fitted =
+      policies::fit_cost(read.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
+  return policies::find_use(fitted.table, {"int4packed", 256}).value_or(-1);
+}
+
+double usual_use() { return core::traits_of({"int4packed", 256}, compress::known_traits())->usual_use; }
+
+// 3.56 of 4.17 bits.
+TEST(PackedIntegers, OfNormallyDistributedGradientsTakeMoreThanUsualAndTheJobLearnsIt) {
+  const double use = learned_use("gradtune_packed_normal.jsonl", 0);
+  EXPECT_NEAR(use, 0.854, 0.02);
+  EXPECT_GT(use, usual_use() + 0.1) << "what this test is about";
+}
+
+TEST(PackedIntegers, OfGradientsThatAreMostlyZeroTakeLess) {
+  const double use = learned_use("gradtune_packed_zeros.jsonl", 0.98);
+  EXPECT_GT(use, 0.2);
+  EXPECT_LT(use, usual_use() - 0.2);
+}
+
+}  // namespace
+}  // namespace gradtune::test
