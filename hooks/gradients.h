@@ -113,6 +113,9 @@ class Gradients {
 
   // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
   double share_of_rows(int32_t position) const;
+  // The share of rows that are not zero, as a sample of the step has it, of a dense gradient at `values` (null: in its
+  // slot); negative where that is of no use: of tensors without rows, or that are small.
+  double sampled_share(int32_t position, const std::byte* values, int64_t step) const;
   // Marks a tensor whose gradients come as rows: so large a share of them, on one rank and in the average.
   void set_rows(int32_t position, double of_one, double of_all);
   void set_content(int32_t position, const core::Content& content);

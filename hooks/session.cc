@@ -230,6 +230,7 @@ exec::Arrived Session::take(int32_t position) {
   const Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
   used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
+  if (driver_) own_shares_[static_cast<size_t>(position)] = own_share(position, brought);
   return brought.arrived;
 }
 

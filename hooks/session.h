@@ -103,7 +103,9 @@ class Session {
   void start_tuning();
   void learn_content();
   void learn_order();
+  double own_share(int32_t position, const Gradients::Brought& brought) const;
   void tell_content(int32_t position);
+  void tell_sample(int32_t position);
   std::vector<int32_t> take_content(const core::GradientTable& from);
   void lay(const core::GradientTable& ordered);
   void set_gradients();
@@ -177,10 +179,11 @@ class Session {
   // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
   enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
   int64_t first_ready_ns_ = 0;
-  int64_t own_ns_ = 0;          // what gradtune took on this thread beside the executor
-  std::vector<uint8_t> used_;   // by position: Gradients::Use, of this rank, then of all
-  std::vector<uint8_t> owed_;   // by position: the Use of an average that holds residuals
-  uint64_t buffer_layout_ = 0;  // as the other ranks were told
+  int64_t own_ns_ = 0;              // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;       // by position: Gradients::Use, of this rank, then of all
+  std::vector<uint8_t> owed_;       // by position: the Use of an average that holds residuals
+  std::vector<double> own_shares_;  // by position, on rank 0: of rows that are not zero; negative: not looked at
+  uint64_t buffer_layout_ = 0;      // as the other ranks were told
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
   double last_step_ms_ = 0;

@@ -38,17 +38,36 @@ void Session::give_averages(bool not_dense) {
     }
     executor_.lay_out_average(position);
     gradients_.give_dense(position);
+    tell_sample(position);
   }
   gradients_.let_go();
 }
 
-// Of a bucket that works on lists, which has counted them.
+// Buckets that work on lists count their rows.
+double Session::own_share(int32_t position, const Gradients::Brought& brought) const {
+  if (brought.use == Gradients::Use::none) return -1;
+  if (brought.use == Gradients::Use::dense) {
+    return gradients_.sampled_share(position, brought.arrived.values, protocol_.step());
+  }
+  return executor_.listed(position).rows == nullptr ? gradients_.share_of_rows(position) : -1;
+}
+
 void Session::tell_content(int32_t position) {
+  if (!driver_) return;
   const exec::Workspace::Listed listed = executor_.listed(position);
-  if (!driver_ || listed.rows == nullptr) return;
-  const auto rows = static_cast<double>(listed.order->rows());
-  driver_->saw_content(position, static_cast<double>(listed.own) / rows,
-                       static_cast<double>(listed.rows->count) / rows);
+  if (listed.rows != nullptr) {
+    const auto rows = static_cast<double>(listed.order->rows());
+    driver_->saw_content(position,
+                         {static_cast<double>(listed.own) / rows, static_cast<double>(listed.rows->count) / rows});
+  } else if (const double own = own_shares_[static_cast<size_t>(position)]; own >= 0) {
+    driver_->saw_content(position, {own, gradients_.share_of_rows(position)});
+  }
+}
+
+void Session::tell_sample(int32_t position) {
+  if (!driver_ || own_shares_[static_cast<size_t>(position)] < 0) return;
+  const double of_all = gradients_.sampled_share(position, nullptr, protocol_.step());
+  if (of_all >= 0) driver_->saw_sample(position, {own_shares_[static_cast<size_t>(position)], of_all});
 }
 
 }  // namespace gradtune

@@ -33,6 +33,7 @@ void Session::set_gradients() {
   overlap_.set_tensors();
   if (!pass_.is_running()) pass_.set_tensors(gradients_.table().tensors.size());
   used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
+  own_shares_.assign(used_.size(), -1);
   owed_ = used_;
   for (const Stepper::Group& group : job_.stepper->groups()) {
     for (const torch::Tensor& parameter : group.parameters) {

@@ -22,6 +22,20 @@ std::string today() {
 // Stages before candidates are planned.
 bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe || stage == tuner::Stage::imported; }
 
+// Of a gradient of which less than `dense_from` is there in the sum.
+core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares& shares, double dense_from) {
+  constexpr double kLeast = 1e-6;  // a sample may have met none
+  if (shares.of_all >= dense_from) return {};
+  const double of_one = std::max(shares.of_one, kLeast), of_all = std::max(shares.of_all, of_one);
+  return {.row = tensor.numel / tensor.shape[0],
+          .of_one = of_one,
+          .of_all = of_all,
+          .high_one = of_one,
+          .high_all = of_all};
+}
+
+constexpr double kSparseBelow = 0.5;  // of dense gradients: with more there is little to gain
+
 }  // namespace
 
 TunerDriver::TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
@@ -69,6 +83,8 @@ void TunerDriver::begin(tuner::Job job) {
   job_ = std::move(job);
   ready_count_.assign(job_.table.tensors.size(), 0);
   history_ = tuner::ReplayLog();
+  sampled_.clear();
+  content_watches_.clear();
   timed_.clear();
   timed_in_observation_ = true;
   decided_ = false;
@@ -127,9 +143,12 @@ void TunerDriver::saw_ready(int32_t position, double ready_us) {
   mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
 }
 
-void TunerDriver::saw_content(int32_t position, double of_one, double of_all) {
+void TunerDriver::saw_content(int32_t position, const tuner::RowShares& shares) {
   const auto p = static_cast<size_t>(position);
-  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
+  if (!tuner_) return;
+  if (decided_) return watch_content(position, shares, /*dense_from=*/1);
+  if (!is_observing(tuner_->stage())) return;
+  const auto [of_one, of_all] = shares;
   core::Content& content = job_.table.tensors[p].content;
   if (content == core::Content()) return;                                         // not known to be sparse, on any rank
   const auto count = static_cast<double>(std::max<int64_t>(ready_count_[p], 1));  // it was ready before
@@ -139,6 +158,28 @@ void TunerDriver::saw_content(int32_t position, double of_one, double of_all) {
   };
   if (of_one > 0) add(content.of_one, content.high_one, of_one);
   if (of_all > 0) add(content.of_all, content.high_all, of_all);
+}
+
+void TunerDriver::saw_sample(int32_t position, const tuner::RowShares& shares) {
+  if (!tuner_) return;
+  if (decided_) return watch_content(position, shares, kSparseBelow);
+  if (!is_observing(tuner_->stage())) return;
+  auto& [mean, steps] = sampled_[position];
+  ++steps;
+  mean.of_one += (shares.of_one - mean.of_one) / static_cast<double>(steps);
+  mean.of_all += (shares.of_all - mean.of_all) / static_cast<double>(steps);
+  core::TensorInfo& tensor = job_.table.tensors[static_cast<size_t>(position)];
+  tensor.content = content_of(tensor, mean, kSparseBelow);
+}
+
+// What was decided rests on the content that was known then.
+void TunerDriver::watch_content(int32_t position, const tuner::RowShares& shares, double dense_from) {
+  if (tuner_->stage() != tuner::Stage::watch) return;
+  const auto moved = content_watches_[position].record(shares);
+  if (!moved) return;
+  core::TensorInfo& tensor = job_.table.tensors[static_cast<size_t>(position)];
+  tensor.content = content_of(tensor, *moved, dense_from);
+  tuner_->learn_table(job_.table);
 }
 
 void TunerDriver::learn_forward(const ForwardTimes& times) {

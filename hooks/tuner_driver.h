@@ -16,6 +16,7 @@
 #include "hooks/forward_observation.h"
 #include "hooks/front.h"
 #include "hooks/options.h"
+#include "tuner/content_watch.h"
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/replay_log.h"
 #include "tuner/files/saved_state.h"
@@ -51,7 +52,9 @@ class TunerDriver {
   // not count.
   void saw_ready(int32_t position, double ready_us);
   // How large a share of its rows a sparse gradient had: on this rank, and in the average.
-  void saw_content(int32_t position, double of_one, double of_all);
+  void saw_content(int32_t position, const tuner::RowShares& shares);
+  // The same of a dense gradient, of a sample of its rows. It counts as sparse where less than half of them are used.
+  void saw_sample(int32_t position, const tuner::RowShares& shares);
   // What was seen of the forward pass; a parameter with no first read is never read late.
   void learn_forward(const ForwardTimes& times);
   // A step reduced over ranks; what to announce next.
@@ -78,6 +81,7 @@ class TunerDriver {
   void end_journal(const core::Error& why);
   void note(const tuner::Decision& decision);
   void learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops);
+  void watch_content(int32_t position, const tuner::RowShares& shares, double dense_from);
 
   const Settings settings_;
   const core::Seat seat_;
@@ -86,8 +90,14 @@ class TunerDriver {
   Front& front_;
   tuner::Job job_;
   std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
-  std::map<int32_t, int> timed_;      // steps of each slot of whose operations the tuner was told
-  bool timed_in_observation_ = true;  // the last of them
+  struct Sampled {
+    tuner::RowShares mean = {};
+    int64_t steps = 0;
+  };
+  std::map<int32_t, Sampled> sampled_;                      // by position, while observing
+  std::map<int32_t, tuner::ContentWatch> content_watches_;  // by position, once it was decided
+  std::map<int32_t, int> timed_;                            // steps of each slot of whose operations the tuner was told
+  bool timed_in_observation_ = true;                        // the last of them
   std::unique_ptr<tuner::Tuner> tuner_;
   std::optional<tuner::JournalPlace> journal_place_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more

@@ -181,8 +181,12 @@ class ModelPolicy final : public Policy {
     std::vector<MeasuredStrategy> measured;
     double best_ms = std::numeric_limits<double>::infinity();
     std::set<uint64_t> known;
+    // Baselines were made before it was known which dense gradients are mostly zeros.
+    const bool is_sparse = has_sparse(knowledge.table);
     for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {
-      known.insert(core::hash(baseline.strategy));
+      const bool ran = std::ranges::any_of(knowledge.timed,
+                                           [&](const TimedRun& timed) { return timed.strategy == baseline.strategy; });
+      if (ran || !is_sparse) known.insert(core::hash(baseline.strategy));
     }
     for (const Tried& tried : tried_) {
       known.insert(tried.hash);
@@ -195,7 +199,6 @@ class ModelPolicy final : public Policy {
     Knowledge bare = knowledge;
     bare.timed.clear();
     bare.table = without_sparse(bare.table);
-    const bool is_sparse = has_sparse(knowledge.table);
     double most_ms = kWorthMore * best_ms;
     if (knowledge.baseline_ms > 0) {
       most_ms = std::min(most_ms, (rounds_ == 0 ? kWorthTrying : kWorthAgain) * knowledge.baseline_ms);

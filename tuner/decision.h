@@ -39,12 +39,14 @@ struct Decision {
     keep_baseline,   // value: the baseline's step time, ms. label: why
     keep_committed,  // value: its step time, ms
     // While it watches, and after an alarm.
-    drift,             // value: logarithm of the new step time over the old one. label: the strategy in force
-    link,              // the same of the time that collectives take
-    straggler,         // value: the rank that holds up the others. label: the strategy in force
-    audit,             // value: gain over the baseline
-    drop_committed,    // value: that gain, which is too small
-    look_again,        // value: how often that was done before. label: the strategy in force
+    drift,           // value: logarithm of the new step time over the old one. label: the strategy in force
+    link,            // the same of the time that collectives take
+    density,         // value: logarithm of the new share of rows that are not zero over the old one, in the sum of all
+                     // ranks. label: the tensor
+    straggler,       // value: the rank that holds up the others. label: the strategy in force
+    audit,           // value: gain over the baseline
+    drop_committed,  // value: that gain, which is too small
+    look_again,      // value: how often that was done before. label: the strategy in force
     relation_changed,  // value: by how much it lost against the baseline since the last search, log-ratio
     ranking_holds,     // value: 0. label: the strategy that looks best
     ranking_changed,   // the same

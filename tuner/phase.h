@@ -21,7 +21,7 @@ struct Observing {
   enum class Before : uint8_t {
     opening,   // the imported strategy runs first, and nothing is measured yet
     imported,  // the imported strategy races the baseline next
-    search,    // the first search is next
+    search,    // a search is next
     looking,   // after an alarm: then it is known whether there is a new search
   } before = Before::search;
 };

@@ -69,6 +69,7 @@ std::string change_line(const Decision& decision) {
   switch (decision.what) {
     case What::drift:
     case What::link:
+    case What::density:
     case What::straggler:
     case What::drop_committed:
     case What::over_error_budget:

@@ -117,7 +117,8 @@ class Tuner {
 
   Action on_step(const core::StepReport& report);
 
-  // Ready times of the tensors as learned in the first steps; may be told while observing.
+  // Ready times and contents of the tensors: as learned in the first steps, while observing; and later where contents
+  // changed, which leads to a new search.
   void learn_table(const core::GradientTable& table);
 
   // When the operations of a step ran under the strategy of that slot; told before the report of the step. A few steps

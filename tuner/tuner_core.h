@@ -38,7 +38,7 @@ class Tuner::Core {
        const std::vector<policies::Candidate>& baselines, const std::optional<policies::Candidate>& imported);
 
   Action on_step(const core::StepReport& report);
-  void learn_table(const core::GradientTable& table) { knowledge_.table = table; }
+  void learn_table(const core::GradientTable& table);
   void learn_timing(int32_t slot, std::vector<policies::TimedOp> ops);
 
   Stage stage() const { return stage_of(phase_); }
@@ -77,6 +77,7 @@ class Tuner::Core {
   std::vector<int32_t> compared_baselines() const;
   void start_audit(bool has_cause, int pairs);
   void look_again();
+  void observe_again(Observing::Before before);
   std::vector<policies::Candidate> foreseen() const;
   void rank_again();
   void race_known();
@@ -132,6 +133,7 @@ class Tuner::Core {
   Bans bans_;
   Contenders contenders_;
   AuditClock clock_;
+  bool has_new_content_ = false;       // of the gradients, which no search knows yet
   int confirmations_ = 0, looks_ = 0;  // begun; how often it was looked again
 
   int64_t step_ = -1;

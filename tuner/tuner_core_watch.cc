@@ -60,6 +60,12 @@ void Tuner::Core::watch(const core::StepReport& report) {
   }
   if (!options_.retune) return;
   clock_.count(report.step_ms);
+  if (std::exchange(has_new_content_, false)) {
+    scores_.clear();
+    budget_ = Budget(options_.budget_steps, options_.budget_share);
+    contenders_.add_former_as_leaders(bans_);
+    return observe_again(Observing::Before::search);
+  }
   const bool is_alarm = finding && finding->kind != Finding::Kind::straggler;
   const bool is_audit_due = confirmed_ && (is_alarm || clock_.is_audit_due());
   if (!is_audit_due && !clock_.is_look_due()) return;
@@ -123,14 +129,30 @@ void Tuner::Core::forget_committed() {
   outcome_.first_commit = before.first_commit;
 }
 
+// Step times need not show that gradients have more or less in them than when a strategy was chosen.
+void Tuner::Core::learn_table(const core::GradientTable& table) {
+  const auto& before = knowledge_.table.tensors;
+  for (size_t t = 0; t < table.tensors.size() && is_watching(); ++t) {
+    const core::TensorInfo& tensor = table.tensors[t];
+    if (t >= before.size() || tensor.content == before[t].content) continue;
+    decide(What::density, tensor.name, std::log(tensor.content.of_all / before[t].content.of_all));
+    has_new_content_ = true;
+  }
+  knowledge_.table = table;
+}
+
 // Whether something else is best by now, once it is time to look.
 void Tuner::Core::look_again() {
   if (!clock_.is_look_due()) return conclude(confirmed_.value_or(baseline_));
+  observe_again(Observing::Before::looking);
+}
+
+void Tuner::Core::observe_again(Observing::Before before) {
   decide(What::look_again, slots_.at(confirmed_.value_or(baseline_)).candidate->label, looks_++);
   slots_.forget_times();
   knowledge_.timed.clear();
   observation_ = Observation(baselines_);
-  phase_ = Observing{Observing::Before::looking};
+  phase_ = Observing{before};
   if (confirmed_) schedule_.add(trial_block(*confirmed_));
   run_baselines();
 }

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +16,7 @@
 
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
 namespace {
@@ -194,6 +197,55 @@ TEST(Sparse, OtherLayoutsAreRefusedByName) {
     EXPECT_THAT(message_of([&] { (model->other * 2).sum().backward(); }),
                 HasSubstr("the gradient of weight is of layout SparseCsr; allowed are dense and sparse COO gradients"));
   });
+}
+
+// Of two ranks whose table is used at so many ids in a step, until rank 0's tuner has decided, and some steps longer;
+// then at so many. What rank 0 wrote of it.
+tuner::JournalFile train_with_journal(const std::string& name, int64_t rows, int64_t width, bool is_sparse, int64_t ids,
+                                      int64_t ids_later) {
+  const std::string journal = std::filesystem::temp_directory_path() / ("gradtune_sparse_test_" + name + ".jsonl");
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(3);
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(rows, width).sparse(is_sparse));
+    torch::optim::SGD sgd(table->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *table, group, quiet({.fidelity = "exact", .journal = journal}));
+    int64_t step = 0, count = ids;
+    const auto train = [&](int) {
+      torch::manual_seed(100 * ++step + rank.rank);
+      optimizer.zero_grad();
+      table->forward(torch::randint(0, rows, {count})).square().mean().backward();
+      optimizer.step();
+    };
+    train_until_decided(optimizer, *group, train);
+    for (int s = 0; s < 30; ++s) train(s);
+    count = ids_later;
+    for (int s = 0; s < 150; ++s) train(s);
+  });
+  tuner::JournalFile file = tuner::read_journal(journal).value();
+  std::filesystem::remove(journal);
+  return file;
+}
+
+TEST(Sparse, DenseGradientsThatAreMostlyZerosAreRecognised) {
+  const tuner::JournalFile file = train_with_journal("dense", 20'000, 64, /*is_sparse=*/false, 1000, 1000);
+  const core::Content& content = file.job.table.tensors[0].content;
+  EXPECT_EQ(content.row, 64);
+  EXPECT_NEAR(content.of_one, 0.05, 0.03);
+  EXPECT_NEAR(content.of_all, 0.1, 0.05);
+  EXPECT_EQ(std::ranges::count(file.decisions, tuner::Decision::What::density, &tuner::Decision::what), 0);
+}
+
+TEST(Sparse, ADensityThatChangesLeadsToANewSearch) {
+  const tuner::JournalFile file = train_with_journal("change", 2000, 8, /*is_sparse=*/true, 40, 1000);
+  using What = tuner::Decision::What;
+  const auto density = std::ranges::find(file.decisions, What::density, &tuner::Decision::what);
+  ASSERT_NE(density, file.decisions.end());
+  EXPECT_EQ(density->label, "weight");
+  EXPECT_GT(density->value, std::log(5));
+  const auto look = std::ranges::find(file.decisions, What::look_again, &tuner::Decision::what);
+  ASSERT_NE(look, file.decisions.end());
+  EXPECT_GE(look->step, density->step);
 }
 
 double resident_mb() {

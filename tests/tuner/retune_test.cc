@@ -46,6 +46,23 @@ TEST(Retune, ASlowerLinkLeadsToTheStrategyThatIsBestThere) {
   EXPECT_EQ(job->held.size(), 3U);
 }
 
+TEST(Retune, GradientsThatAreFullerThanTheyWereLeadToANewSearch) {
+  JobOfSearches job({.before = kFast, .after = kFast}, {{kMerged}, {kMerged, kSparse}});
+  ASSERT_EQ(job->tuner->stage(), Stage::watch);
+  core::GradientTable table;
+  table.tensors.push_back({.name = "table", .shape = {1000, 8}, .numel = 8000});
+  job->tuner->learn_table(table);
+  EXPECT_THAT(job->decided(What::density), IsEmpty()) << "nothing was known before";
+  table.tensors[0].content = {.row = 8, .of_one = 0.1, .of_all = 0.2};
+  job->tuner->learn_table(table);
+  job->run(/*more=*/100);
+  EXPECT_THAT(job->decided(What::density), ElementsAre("table"));
+  EXPECT_THAT(job->decided(What::look_again), SizeIs(1));
+  EXPECT_EQ(job->tuner->stage(), Stage::watch) << "and that once";
+  const auto measured = job->decided(What::measure);
+  EXPECT_THAT(measured, Contains("topk")) << "which only the second search finds";
+}
+
 TEST(Retune, AFasterLinkLeadsBackToWhatIsLessLossy) {
   ChangingJob job({.before = kSlow, .after = kFast});
   job.decide();

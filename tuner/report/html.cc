@@ -303,6 +303,7 @@ bool is_change(Decision::What what) {
   switch (what) {
     case What::drift:
     case What::link:
+    case What::density:
     case What::straggler:
     case What::audit:
     case What::drop_committed:
