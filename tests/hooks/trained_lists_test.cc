@@ -139,6 +139,29 @@ TEST(TrainedLists, UpdatesOfTheOtherProgramComeToTheBitsOfAWrap) {
   });
 }
 
+TEST(TrainedLists, UpdatesOfTheOtherProgramAreNeverLate) {
+  const auto ends = start_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    auto model = make_mlp(1);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    Session session(trained_by(lists_of(*model)), group, quiet({.tuning_budget = 0, .forward_overlap = true}));
+    for (int step = 0; step < 8; ++step) {
+      sgd.zero_grad();
+      loss_of(model, make_data(rank.rank, step)).backward();
+      session.begin_update();
+      sgd.step();
+      session.end_update();
+    }
+    EXPECT_EQ(session.progress().late_updates, 0);
+  });
+  for (const RankEnd& end : ends) {
+    EXPECT_EQ(end.exit_code, 0) << end.output;
+    EXPECT_THAT(end.output,
+                HasSubstr("forward_overlap is off for this job: a step can not be done in parts: the program "
+                          "runs its own optimizer"));
+  }
+}
+
 TEST(TrainedLists, HyperParametersAreCompared) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

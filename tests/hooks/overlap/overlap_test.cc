@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,8 +49,9 @@ void meet(c10d::ProcessGroup& group) {
   group.allreduce(one)->wait();
 }
 
-// A bucket for each tensor, all due at the next forward pass.
-void write_late_strategy(const torch::nn::Module& module, int ranks, const std::string& file) {
+// A bucket for each tensor, all due at the next forward pass but that of `early`.
+void write_late_strategy(const torch::nn::Module& module, int ranks, const std::string& file,
+                         const std::string& early = "") {
   core::GradientTable table;
   for (const auto& item : module.named_parameters()) {
     table.tensors.push_back(
@@ -62,7 +64,9 @@ void write_late_strategy(const torch::nn::Module& module, int ranks, const std::
   }
   const core::Option option = core::parse_option("all_reduce", compress::known_traits()).value();
   core::Strategy strategy = core::uniform(std::move(slices), option, 2);
-  for (core::Bucket& bucket : strategy.buckets) bucket.due = core::Due::forward;
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    if (table.tensors[t].name != early) strategy.buckets[t].due = core::Due::forward;
+  }
   tuner::write_file_atomically(
       file, tuner::to_json(tuner::strategy_file(table, ranks, core::Fidelity::exact, "late", strategy)))
       .value();
@@ -103,15 +107,23 @@ class WrappedTrainer final : public OverlapTrainer {
     });
   }
   void synchronize() override { optimizer_->synchronize(); }
-  // By turns: saved, saved and loaded again, wrapped again, wrapped anew after the end of the wrap before.
+  // By turns: saved, saved and loaded again, the optimizer's state likewise, wrapped again, wrapped anew after the end
+  // of the wrap before.
   void checkpoint() override {
     const std::string folder = scratch(std::to_string(::getppid()) + "_checkpoint");
-    switch (checkpoints_++ % 4) {
+    switch (checkpoints_++ % 5) {
       case 0: return optimizer_->save_checkpoint(folder);
-      case 1:
-        optimizer_->save_checkpoint(folder);
-        return optimizer_->load_checkpoint(folder);
-      case 2: *optimizer_ = wrap(inner_, model_, group_, options_); return;
+      case 1: optimizer_->save_checkpoint(folder); return optimizer_->load_checkpoint(folder);
+      case 2: {
+        std::stringstream state;
+        torch::serialize::OutputArchive saved;
+        optimizer_->save(saved);
+        saved.save_to(state);
+        torch::serialize::InputArchive loaded;
+        loaded.load_from(state);
+        return optimizer_->load(loaded);
+      }
+      case 3: *optimizer_ = wrap(inner_, model_, group_, options_); return;
       default: optimizer_.reset(); optimizer_.emplace(wrap(inner_, model_, group_, options_));
     }
   }
@@ -270,6 +282,69 @@ TEST(Overlap, WhatNoOperatorShowsIsRightAfterSynchronize) {
   run_ranks(2, [](const Rank& rank) { train_hiding(rank, true); });
 }
 
+struct WordsImpl : torch::nn::Module {
+  WordsImpl() {
+    words = register_module("words", torch::nn::Embedding(torch::nn::EmbeddingOptions(40, 8).sparse(true)));
+    out = register_module("out", torch::nn::Linear(8, 5));
+  }
+  torch::Tensor loss(const torch::Tensor& text, const torch::Tensor& classes) {
+    return torch::nn::functional::cross_entropy(out->forward(words->forward(text).mean(1)), classes);
+  }
+  torch::nn::Embedding words{nullptr};
+  torch::nn::Linear out{nullptr};
+};
+TORCH_MODULE(Words);
+
+TEST(Overlap, SparseGradientsAreNeverLate) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    const std::string file = scratch(std::to_string(::getppid()) + "_words.json");
+    if (rank.rank == 0) write_late_strategy(*Words(), rank.size, file, "words.weight");
+    meet(*group);
+    const auto train = [&](bool overlaps) {
+      torch::manual_seed(7);
+      Words model;
+      torch::optim::SGD sgd(model->parameters(), 0.1);
+      auto optimizer =
+          wrap(sgd, *model, group,
+               quiet({.fidelity = "exact", .strategy = file, .tuning_budget = 0, .forward_overlap = overlaps}));
+      torch::manual_seed(rank.rank);
+      const auto step = [&] {
+        optimizer.zero_grad();
+        model->loss(torch::randint(0, 40, {6, 3}), torch::randint(0, 5, {6})).backward();
+        EXPECT_TRUE(model->words->weight.grad().is_sparse());
+        optimizer.step();
+      };
+      for (int number = 0; number < 12; ++number) step();
+      optimizer.synchronize();
+      const int64_t late = optimizer.progress().late_updates;
+      step();
+      optimizer.synchronize();
+      EXPECT_EQ(optimizer.progress().late_updates - late, overlaps ? 2 : 0);  // of the linear layer
+      std::vector<torch::Tensor> parameters;
+      for (const torch::Tensor& p : model->parameters()) parameters.push_back(p.detach().clone());
+      return parameters;
+    };
+    EXPECT_EQ(difference({train(true)}, {train(false)}), "");
+  });
+}
+
+TEST(Overlap, ALateBucketOfSparseGradientsIsAnError) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    Words model;
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, late_options(rank, *model, *group));
+    EXPECT_THAT(message_of([&] {
+                  for (int step = 0; step < 3; ++step) {
+                    model->loss(torch::randint(0, 40, {6, 3}), torch::randint(0, 5, {6})).backward();
+                    optimizer.step();
+                  }
+                }),
+                HasSubstr("the bucket of words.weight, whose gradients are sparse, is due at the next forward pass"));
+  });
+}
+
 TEST(Overlap, TheEndOfAWrapDoesWhatIsToCome) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -340,6 +415,18 @@ TEST(Overlap, IsOffWhereGradientsAreUsedBeforeTheStep) {
   });
   EXPECT_THAT(output, AllOf(HasSubstr("forward_overlap is off for this job: the gradient of"),
                             HasSubstr("is used between backward() and step()"), HasSubstr("late after that: 0")));
+}
+
+TEST(Overlap, IsOffWhereTheLossIsScaled) {
+  const std::string output = outputs_of([](Optimizer& optimizer, OverlapModel& model, const auto& backward) {
+    backward();
+    const torch::NoGradGuard no_grad;
+    for (const torch::Tensor& p : model.parameters()) {
+      if (p.grad().defined()) p.grad().div_(1024);
+    }
+    optimizer.step();
+  });
+  EXPECT_THAT(output, AllOf(HasSubstr("is used between backward() and step()"), HasSubstr("late after that: 0")));
 }
 
 TEST(Overlap, IsOffWithAClosure) {
