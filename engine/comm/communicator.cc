@@ -97,6 +97,7 @@ core::Status run(Communicator& communicator, std::span<const Collective> collect
     if (!ends_within(results[r], most_abort_ms)) core::end_process(name + ", which was aborted,", most_abort_ms);
     core::Status own = results[r].get();
     if (own.ok()) own = waiters[r].done().wait(limit_ms);
+    if (own.ok()) own = communicator.health();
     if (ended.ok()) ended = std::move(own);
   }
   if (results.empty() && !failed.ok()) abort_anyway(communicator);

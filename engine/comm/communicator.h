@@ -68,7 +68,8 @@ class CompletionSink {
  public:
   virtual ~CompletionSink() = default;
 
-  // What was received is there once `done` has passed; a communicator of the host tells when it is.
+  // What was received is there once `done` has passed, if the communicator is in good health then; one of the host
+  // tells when it is.
   virtual void complete(uint64_t token, core::Status status, core::Fence done) = 0;
 };
 
@@ -92,6 +93,10 @@ class Communicator {
   // Other ranks may have started theirs, so that nothing but abort() makes sense then. A communicator of the host waits
   // here for `after`, within the collective's time limit.
   virtual void start(const Collective& collective, CompletionSink& sink, uint64_t token) = 0;
+
+  // Of a communicator whose fences pass also where what they stand for was aborted: an error once that has happened.
+  // Asked when they have passed.
+  virtual core::Status health() const { return {}; }
 
   // Makes everything under way and everything later complete with an error. From any thread.
   virtual void abort() = 0;

@@ -29,6 +29,9 @@ class Fence {
   Fence(const Source& source, uint64_t point) : source_(&source), point_(point) {}
 
   bool empty() const { return source_ == nullptr; }
+  // For queues that know each other.
+  const Source* source() const { return source_; }
+  uint64_t point() const { return point_; }
 
   // Never blocks.
   bool passed() const { return source_ == nullptr || source_->passed(point_); }

@@ -66,7 +66,7 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
     bring_dense(program.space);
     return {};
   }
-  const core::Place place = option_.steps.back().place;
+  const core::Place place = place_of(option_.steps.back());
   const core::Space space = space_of(place);
   bring_dense(space);
   numbers_in(space);
@@ -116,7 +116,7 @@ core::Status BucketCompiler::find_grid() {
 // it, the scale and the residual.
 void BucketCompiler::begin() {
   const Step& first = option_.steps.front();
-  const core::Place place = is_encode(first) ? first.place : core::Place::device;
+  const core::Place place = is_encode(first) ? place_of(first) : own_place();
   const core::Space space = program_->begins_in = space_of(place);
   at_ = program_->space;
   bool feeds_back_first = false, encodes = false;
@@ -170,14 +170,14 @@ core::Status BucketCompiler::compile_step(const Step& step) {
 
 core::Status BucketCompiler::encode(const Step& step) {
   if (encoded_) return refuse("encode needs a gradient, but has payloads");
-  const core::Space space = space_of(step.place);
+  const core::Space space = space_of(place_of(step));
   const bool is_other_codec = round_ > 0 && codecs_[step.codec][core::Space::host] != codec_;
   if (step.round != round_ || is_other_codec) return refuse_round();
   if (round_ > 0 && space != rounds_in_) return refuse_place();
   bring_dense(space);
   if (core::Status status = round_ == 0 ? begin_encoding(step) : core::Status(); !status) return status;
   Op op = encoding_;
-  op.place = step.place;
+  op.place = place_of(step);
   op.space = space;
   op.step = step_;
   op.round = round_;
@@ -185,7 +185,7 @@ core::Status BucketCompiler::encode(const Step& step) {
     op.list = list_;
     op.scratch_bytes = 0;
   }
-  op.scratch = layout_.scratch(step.place, space, op.scratch_bytes);
+  op.scratch = layout_.scratch(op.place, space, op.scratch_bytes);
   const Range longest = longest_part();
   const std::vector<core::Matrix> matrices = matrices_in(longest);
   part_bytes_ = codec_->payload_bytes({longest.length, matrices}, round_);
@@ -223,7 +223,7 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
     return refuse("encode after the whole bucket was reduced has no use");
   }
   codec_ = codecs_[step.codec][core::Space::host];
-  rounds_in_ = space_of(step.place);
+  rounds_in_ = space_of(place_of(step));
   const compress::Compressor& codec = *codecs_[step.codec][rounds_in_];
   const bool feeds_back = codec_->traits().error_feedback;
   Op op{.kind = Kind::encode,
@@ -279,12 +279,12 @@ core::Status BucketCompiler::decode(const Step& step) {
   }
   if (step.round != round_) return refuse_round();
   if (!exchanged_) return refuse("decode before any exchange only loses precision");
-  const core::Space space = space_of(step.place);
+  const core::Space space = space_of(place_of(step));
   if (codec_->traits().rounds > 1 && space != rounds_in_) return refuse_place();
   bring_payloads(space);
   dense_in(space);
   Op op{.kind = Kind::decode,
-        .place = step.place,
+        .place = place_of(step),
         .space = space,
         .step = step_,
         .codec = codecs_[step.codec][space],

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/exec/bucket_layout.h"
+#include "engine/exec/device.h"
 #include "engine/exec/program.h"
 #include "engine/exec/rank_grid.h"
 
@@ -62,6 +63,16 @@ class BucketCompiler {
   core::Error refuse_round() const;
   core::Error refuse_place() const;
 
+  // Where a step works: what the option places on a device that has no kernels for it is done by the host.
+  core::Place place_of(const core::Step& step) const {
+    if (core::is_collective(step.kind)) return own_place();
+    const bool has_kernel = codecs_[step.codec][program_->space] != nullptr;
+    return has_kernel ? step.place : core::Place::host;
+  }
+  core::Place own_place() const {  // of what is not a codec's
+    const bool has_kernels = program_->space == core::Space::host || platform_.device->kernels() != nullptr;
+    return has_kernels ? core::Place::device : core::Place::host;
+  }
   core::Space space_of(core::Place place) const {
     return place == core::Place::host ? core::Space::host : program_->space;
   }

@@ -24,7 +24,7 @@ void scale_bucket(const BucketProgram& bucket, const Op& op, const BucketMemory&
                                 .residual_next = op.residual ? memory.residual_next : nullptr,
                                 .factor = factor,
                                 .verdict = &verdict};
-    return op.space == core::Space::host ? compress::scale(job, queue) : memory.device->scale(job, queue);
+    return op.space == core::Space::host ? compress::scale(job, queue) : memory.device->kernels()->scale(job, queue);
   }
   const NumbersScaling job{.numbers = memory.at(bucket.dense[op.space]),
                            .dtype = bucket.dtype,
@@ -32,7 +32,7 @@ void scale_bucket(const BucketProgram& bucket, const Op& op, const BucketMemory&
                            .factor = factor,
                            .summed = memory.size,
                            .verdict = &verdict};
-  if (op.space != core::Space::host) return memory.device->scale(job, queue);
+  if (op.space != core::Space::host) return memory.device->kernels()->scale(job, queue);
   scale(job, *bucket.plain[op.space], compress::host(queue));
 }
 

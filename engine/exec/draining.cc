@@ -14,16 +14,13 @@ namespace {
 
 using core::DType;
 
-// Parts that are added up one by one, in order: as many for every number of threads.
-constexpr int64_t kMostParts = 256, kLeastPart = 4096;
-
 struct Squares {
   double gradient = 0, residual = 0;
 };
 
 template <typename Body>
 void for_parts(int64_t n, compress::HostQueue& queue, Body body) {
-  const int64_t length = std::max(kLeastPart, (n + kMostParts - 1) / kMostParts);
+  const int64_t length = drain_part(n);
   compress::for_blocks(queue, (n + length - 1) / length,
                        [&](int64_t part) { body(part, part * length, std::min(n, (part + 1) * length)); });
 }
@@ -31,7 +28,7 @@ void for_parts(int64_t n, compress::HostQueue& queue, Body body) {
 // load(i): a gradient and its residual.
 template <typename Load>
 Squares squares(int64_t n, compress::HostQueue& queue, Load load) {
-  std::array<Squares, kMostParts> parts{};
+  std::array<Squares, kDrainParts> parts{};
   for_parts(n, queue, [&](int64_t part, int64_t begin, int64_t end) {
     Squares& sum = parts[static_cast<size_t>(part)];
     for (int64_t i = begin; i < end; ++i) {

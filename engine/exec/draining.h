@@ -24,6 +24,14 @@ namespace gradtune::exec {
 
 constexpr double kDrainShare = 0.5;
 
+// Squares are added up in parts of so many elements, and these in order: the same for every number of threads.
+constexpr int64_t kDrainParts = 256;
+constexpr int64_t drain_part(int64_t n) {
+  constexpr int64_t kLeast = 4096;
+  const int64_t even = (n + kDrainParts - 1) / kDrainParts;
+  return even > kLeast ? even : kLeast;
+}
+
 struct Drain {
   std::byte* gradient;  // n elements of that type
   core::DType dtype;

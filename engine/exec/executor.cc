@@ -45,7 +45,8 @@ Device::Stream stream_of(const Op& op, const BucketProgram& bucket) {
   return to_host ? Device::Stream::to_host : Device::Stream::to_device;
 }
 
-constexpr Device::Stream kStreams[] = {Device::Stream::codec, Device::Stream::to_host, Device::Stream::to_device};
+constexpr Device::Stream kStreams[] = {Device::Stream::codec, Device::Stream::to_host, Device::Stream::to_device,
+                                       Device::Stream::collectives};
 
 }  // namespace
 
@@ -158,7 +159,7 @@ core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy
   auto compiled = workspace_.compile(slot, strategy);
   if (!compiled) return compiled.error();
   const Program& program = *compiled.value();
-  if (options_.host_threads == 0 && uses_host(program)) {
+  if (!host_queue_ && uses_host(program)) {
     return core::Error{core::Error::Code::invalid, "placement host needs at least one host thread, there are none"};
   }
   for (const auto& codec : program.codecs) {
@@ -335,12 +336,20 @@ core::Status Executor::wait_until(const Condition& holds) {
   return {};
 }
 
+core::Status Executor::health() const {
+  for (const comm::Communicator* group : {&groups_.flat, groups_.intra, groups_.inter}) {
+    if (group == nullptr) continue;
+    if (core::Status well = group->health(); !well) return well;
+  }
+  return {};
+}
+
 core::Status Executor::await_fences() const {
   for (size_t b = 0; b < fences_.size(); ++b) {
     if (workspace_.bucket(static_cast<int32_t>(b)).due != core::Due::backward) continue;
     if (!fences_[b].wait(options_.timeout_ms)) return hang();
   }
-  return {};
+  return health();
 }
 
 void Executor::add_comm_ms(core::Due due) {
@@ -362,7 +371,9 @@ void Executor::read_times(core::Due due) {
       if (bucket.ops[op].space == core::Space::host) continue;
       const size_t at = static_cast<size_t>(bucket.first_op) + op;
       const auto begin = op_fences_[at].begin.time_ns(), end = op_fences_[at].end.time_ns();
-      op_times_[at] = begin && end ? OpTime{.begin_ns = *begin, .end_ns = *end} : OpTime{};
+      const int64_t bytes = op_times_[at].bytes;
+      op_times_[at] =
+          begin && end ? OpTime{.begin_ns = *begin, .end_ns = *end, .bytes = bytes} : OpTime{.bytes = bytes};
     }
   }
 }
@@ -400,6 +411,7 @@ core::Status Executor::await(int32_t bucket) {
   const auto index = static_cast<size_t>(bucket);
   core::Status done = wait_until([&] { return late_done_[index].load(); });
   if (done && !fences_[index].wait(options_.timeout_ms)) done = hang();
+  if (done) done = health();
   if (done) guarded("a late bucket", [&] { done = workspace_.conclude_late(bucket, *device_queue_); });
   if (!done) fail(done.error());
   return failed_ ? failure() : core::Status();
@@ -603,8 +615,15 @@ void Executor::complete(uint64_t token, core::Status status, core::Fence done) {
       post({.kind = Event::Kind::control_done});
     } else {
       time_of(bucket_of(token), op_of(token)).end_ns = clock_.now_ns();
-      fences_[static_cast<size_t>(bucket_of(token))] = done;
-      post({.kind = Event::Kind::op_done, .bucket = bucket_of(token), .op = op_of(token)});
+      const int32_t bucket = bucket_of(token), op = op_of(token);
+      if (workspace_.op(bucket, op).space != core::Space::host) {  // asked for only, on the communication thread
+        op_fences_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)] = {
+            .begin = fences_[static_cast<size_t>(bucket)], .end = done};
+      }
+      fences_[static_cast<size_t>(bucket)] = done;
+      // On a device collectives follow each other, so that the next one finds memory free that this one had.
+      if (workspace_.op(bucket, op).frees) post({.kind = Event::Kind::op_ended, .bucket = bucket, .op = op});
+      post({.kind = Event::Kind::op_done, .bucket = bucket, .op = op});
     }
   });
 }

@@ -39,8 +39,8 @@
 namespace gradtune::exec {
 
 struct ExecutorOptions {
-  int host_threads = 0;                     // 0: placement `host` is refused
-  int64_t timeout_ms = 300'000;             // of every collective
+  int host_threads = 0;          // 0: placement `host` is refused; where there is a device it has the host thread alone
+  int64_t timeout_ms = 300'000;  // of every collective
   int64_t memory_budget_bytes = INT64_MAX;  // residuals and pool, in each space
   uint64_t seed = 0;                        // of random compressors
   Device* device = nullptr;                 // of gradients that are not the host's; outlives the executor
@@ -176,6 +176,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   template <typename Condition>
   core::Status wait_until(const Condition& holds);
   core::Status await_fences() const;  // of what is due at the end of backward
+  core::Status health() const;        // of communicators, as far as fences have passed
   void add_comm_ms(core::Due due);
   void read_times(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);

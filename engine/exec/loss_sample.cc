@@ -13,10 +13,8 @@ namespace {
 // Calls body(first element, elements) for each run.
 template <typename Body>
 void for_runs(const Range& range, uint32_t step, Body body) {
-  if (range.length <= kSample) return body(range.begin, range.length);
-  const int64_t stride = range.length / kRuns;
-  const int64_t shift = static_cast<int64_t>(step * 0x9e3779b9U) % (stride - kRun + 1);
-  for (int64_t run = 0; run < kRuns; ++run) body(range.begin + run * stride + shift, kRun);
+  const Runs runs = runs_of(range, step);
+  for (int64_t run = 0; run < runs.count; ++run) body(runs.first + run * runs.stride, runs.length);
 }
 
 // Eight sums that do not wait for each other; value(i) is squared.
@@ -50,7 +48,7 @@ Range range_of(const Op& op) {
 }
 
 void add(const RunSquares& job, const BucketMemory& memory, compress::Queue& queue) {
-  queue.space() == core::Space::host ? add_squares(job) : memory.device->add_squares(job, queue);
+  queue.space() == core::Space::host ? add_squares(job) : memory.device->kernels()->add_squares(job, queue);
 }
 
 // The next residual holds error_scale times what was missed: in units of the ranks' sum, as p is unless it was made a
@@ -116,6 +114,13 @@ int32_t sampled_op(const BucketProgram& bucket) {
     return is_visible ? static_cast<int32_t>(i) : -1;
   }
   return -1;
+}
+
+Runs runs_of(const Range& range, uint32_t step) {
+  if (range.length <= kSample) return {.first = range.begin, .stride = 0, .count = 1, .length = range.length};
+  const int64_t stride = range.length / kRuns;
+  const int64_t shift = static_cast<int64_t>(step * 0x9e3779b9U) % (stride - kRun + 1);
+  return {.first = range.begin + shift, .stride = stride, .count = kRuns, .length = kRun};
 }
 
 int64_t sample_bytes(const Op& op) {

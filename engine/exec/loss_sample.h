@@ -36,6 +36,12 @@ int32_t sampled_op(const BucketProgram& bucket);
 // Bytes of the pool that sampling this operation needs.
 int64_t sample_bytes(const Op& op);
 
+// The sample of a range in a step: `count` runs of `length` elements.
+struct Runs {
+  int64_t first, stride, count, length;
+};
+Runs runs_of(const Range& range, uint32_t step);
+
 // Squares of values, or of their sums or differences with others, over the runs of a range; `to` grows by `unit` times
 // their sum.
 struct RunSquares {

@@ -155,9 +155,8 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     if (!host) return host.error();
     codec[Space::host] = program->codecs.emplace_back(std::move(host.value())).get();
     if (!is_away) return codec;
-    auto away = platform.device->make_compressor(spec);
-    if (!away) return away.error();
-    codec[Space::cuda] = program->device_codecs.emplace_back(std::move(away.value())).get();
+    auto away = platform.device->kernels()->make_compressor(spec);
+    if (away) codec[Space::cuda] = program->device_codecs.emplace_back(std::move(away.value())).get();
     return codec;
   };
   std::vector<Draft> drafts;
@@ -184,16 +183,17 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
                          "the gradients of bucket " + std::to_string(b) + " are in memory of " +
                              std::string(core::to_string(compiled.space)) + ", and there is no such device here"};
     }
+    const bool computes_away = is_away && platform.device->kernels() != nullptr;
     for (size_t c = 0; c < bucket.option.codecs.size(); ++c) {
       const bool works_away =
-          is_away && std::ranges::any_of(bucket.option.steps, [&](const core::Step& step) {
+          computes_away && std::ranges::any_of(bucket.option.steps, [&](const core::Step& step) {
             return !core::is_collective(step.kind) && step.codec == c && step.place == core::Place::device;
           });
       const auto codec = add_codec(bucket.option.codecs[c], works_away);
       if (!codec) return codec.error();
       draft.codecs.push_back(codec.value());
     }
-    const auto plain = add_codec({plain_codec(compiled.dtype)}, is_away);
+    const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
     if (!plain) return plain.error();
     compiled.plain = plain.value();
     compiled.numel = core::numel(bucket);

@@ -334,7 +334,7 @@ void Workspace::begin_bucket(int32_t bucket, Findings& findings, compress::Queue
     if (queue.space() == core::Space::host) {
       result = drain(job, compress::host(queue));
     } else {
-      platform_.device->drain(job, result, queue);
+      platform_.device->kernels()->drain(job, result, queue);
     }
   };
   if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, queue, findings.sample);
@@ -491,15 +491,20 @@ void Workspace::poison(int32_t index, compress::Queue& queue) {
     if (was_drained) queue.fill(list.values, kNanByte, n * static_cast<int64_t>(sizeof(float)));
     return make_nans_alike(reinterpret_cast<std::byte*>(list.values), core::DType::f32, n);
   }
-  std::byte* const gradient = memory_of(index).gradient;
+  const BucketMemory memory = memory_of(index);
   const bool is_away = program.space != core::Space::host;
+  const int64_t bytes = program.numel * core::bytes_per_element(program.dtype);
+  compress::Queue& here = is_away ? platform_.device->current() : queue;
   if (!program.carries_nonfinite || was_drained) {
-    (is_away ? platform_.device->current() : queue)
-        .fill(gradient, kNanByte, program.numel * core::bytes_per_element(program.dtype));
-  } else if (is_away) {
-    platform_.device->make_nans_alike(gradient, program.dtype, program.numel, platform_.device->current());
-  } else {
-    make_nans_alike(gradient, program.dtype, program.numel);
+    here.fill(memory.gradient, kNanByte, bytes);
+  } else if (!is_away) {
+    make_nans_alike(memory.gradient, program.dtype, program.numel);
+  } else if (Kernels* const kernels = platform_.device->kernels()) {
+    kernels->make_nans_alike(memory.gradient, program.dtype, program.numel, here);
+  } else {  // what was copied to the device is still here
+    std::byte* const numbers = memory.at(program.numbers[core::Space::host]);
+    make_nans_alike(numbers, program.dtype, program.numel);
+    here.copy(memory.gradient, numbers, bytes);
   }
 }
 

@@ -32,9 +32,11 @@ constexpr uint8_t kGuard = 0xa5;
 // Remembers what completed, and that it did so once.
 class Sink final : public comm::CompletionSink {
  public:
-  void complete(uint64_t token, core::Status status, core::Fence) override {
+  explicit Sink(const Players& players) : players_(players) {}
+
+  void complete(uint64_t token, core::Status status, core::Fence done) override {
     const std::lock_guard lock(mutex_);
-    EXPECT_TRUE(told_.emplace(token, std::move(status)).second) << "token " << token << " completed twice";
+    EXPECT_TRUE(told_.emplace(token, Told{std::move(status), done}).second) << "token " << token << " completed twice";
     changed_.notify_all();
   }
 
@@ -49,13 +51,25 @@ class Sink final : public comm::CompletionSink {
       progress();
       lock.lock();
     }
-    return told_.at(token);
+    const auto [status, done] = told_.at(token);
+    lock.unlock();
+    if (!status) return status;
+    if (core::Status passed = done.wait(kLongTimeoutMs); !passed) return passed;
+    for (const comm::Communicator* rank : players_.ranks) {
+      if (core::Status well = rank->health(); !well) return well;
+    }
+    return {};
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<uint64_t, core::Status> told_;
+  struct Told {
+    core::Status status;
+    core::Fence done;
+  };
+  std::map<uint64_t, Told> told_;
+  const Players& players_;
 };
 
 // --- Values: small whole numbers, whose sums over a few ranks are exact in every type, repeating with a prime period -
@@ -250,7 +264,7 @@ class Part {
 // Starts all the cases on all the players, then waits for all of them.
 void run_together(const std::vector<Case>& cases, const Players& players) {
   std::vector<std::unique_ptr<Part>> parts;
-  Sink sink;
+  Sink sink(players);
   for (comm::Communicator* rank : players.ranks) {
     for (const Case& what : cases) {
       parts.push_back(std::make_unique<Part>(what, *rank));
@@ -336,7 +350,7 @@ class ShortPayloads {
 
 void run_short_payloads(const Players& players) {
   std::vector<std::unique_ptr<ShortPayloads>> all;
-  Sink sink;
+  Sink sink(players);
   for (comm::Communicator* rank : players.ranks) {
     for (const int64_t bytes : {16, 4096, 400'000}) {
       for (const int number : {1, 3}) {
@@ -408,7 +422,7 @@ class Stuck {
  private:
   const Players& players_;
   std::vector<std::array<float, 3>> values_;
-  Sink sink_;
+  Sink sink_{players_};
 };
 
 }  // namespace
@@ -442,7 +456,7 @@ void run_communicator_abort(const Players& players) {
 }
 
 void run_communicator_misuse(const Players& players) {
-  Sink sink;
+  Sink sink(players);
   std::vector<std::array<float, 2>> values(players.ranks.size());
   for (size_t p = 0; p < players.ranks.size(); ++p) {
     comm::Communicator& rank = *players.ranks[p];

@@ -116,6 +116,46 @@ TEST(DeviceExecutor, BucketsMayBeDueAtTheNextForwardPass) {
   }
 }
 
+// Gradients go to the host and back, and the host does what options place on the device.
+TEST(DeviceExecutor, ADeviceWithoutKernelsHasTheBitsOfTheHost) {
+  const core::GradientTable table = make_table({{700, DType::f32}, {133, DType::bf16}, {77, DType::f16}});
+  Pair pair(2, 0, table, {.has_kernels = false});
+  core::Rng rng(29);
+  for (const std::string& option : all_options(Place::device)) {
+    core::Strategy strategy = make_strategy(table, option, 2'000, 2);
+    pair.run(strategy, /*for_good=*/rng.below(2) == 0);
+    for (int step = 0; step < 3; ++step) {
+      std::vector<Values> gradients = random_gradients(table, 2, rng);
+      if (step == 1) gradients[0][static_cast<size_t>(rng.below(900))] = std::numeric_limits<float>::quiet_NaN();
+      ASSERT_TRUE(pair.step(gradients)) << option << ", step " << step << ": " << pair.message;
+    }
+  }
+}
+
+TEST(DeviceExecutor, WhatADeviceHasNoKernelForTheHostDoes) {
+  const core::GradientTable table = make_table({{700, DType::f32}, {133, DType::bf16}});
+  Pair pair(2, 0, table, {.lacks = "topk"});
+  core::Rng rng(31);
+  for (const std::string& option : all_options(Place::device)) {
+    if (!option.starts_with("topk")) continue;
+    pair.run(make_strategy(table, option, 2'000, 2));
+    for (int step = 0; step < 2; ++step) ASSERT_TRUE(pair.step(rng)) << option << ": " << pair.message;
+  }
+}
+
+TEST(DeviceExecutor, ADeviceWithoutKernelsOnlyCopies) {
+  HostDevice device({.has_kernels = false});
+  const core::GradientTable table = on_device(make_table({{900, DType::f32}, {300, DType::bf16}}));
+  for (const std::string& option : all_options(Place::device)) {
+    const auto program = compile(make_strategy(table, option, 1 << 20, 1), table, {.size = 2}, {.device = &device});
+    ASSERT_TRUE(program.ok()) << option;
+    EXPECT_TRUE(program.value()->device_codecs.empty());
+    for (const BucketProgram& bucket : program.value()->buckets) {
+      for (const Op& op : bucket.ops) EXPECT_EQ(op.space == core::Space::cuda, op.kind == Op::Kind::copy) << option;
+    }
+  }
+}
+
 // --- the order of work -----------------------------------------------------------------------------------------------
 
 TEST(DeviceExecutor, DelaysInEveryQueueChangeNothing) {

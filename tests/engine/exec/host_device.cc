@@ -15,8 +15,6 @@
 #include "engine/core/bounded_wait.h"
 #include "engine/core/clock.h"
 #include "engine/core/round_up.h"
-#include "engine/exec/compute.h"
-#include "engine/exec/nonfinite.h"
 
 namespace gradtune::exec {
 namespace {
@@ -25,65 +23,6 @@ ThreadQueue& thread_queue(compress::Queue& queue) {
   core::check(queue.space() == core::Space::cuda, "work of a device goes to its queue");
   return static_cast<ThreadQueue&>(queue);
 }
-
-// That of the host, on the thread of the queue.
-class QueuedCompressor final : public compress::Compressor {
- public:
-  QueuedCompressor(std::unique_ptr<compress::Compressor> host, const HostDevice& device)
-      : host_(std::move(host)), device_(device) {}
-
-  const core::CompressorTraits& traits() const override { return host_->traits(); }
-  const core::CompressorSpec& spec() const override { return host_->spec(); }
-  Summing summing(int round) const override { return host_->summing(round); }
-  int64_t scratch_bytes(const core::Extent& extent) const override { return host_->scratch_bytes(extent); }
-  int64_t round_bytes(const core::Extent& extent) const override { return host_->round_bytes(extent); }
-  int64_t state_bytes(const core::Extent& extent) const override { return host_->state_bytes(extent); }
-
-  void encode(const compress::Encode& job, compress::Queue& queue) const override {
-    thread_queue(queue).ask([this, job] {
-      compress::Encode here = job;
-      here.gradient = reach(job.gradient);
-      here.residual = device_.reach(job.residual);
-      here.residual_next = device_.reach(job.residual_next);
-      here.payload = reach(job.payload);
-      here.scratch = reach(job.scratch);
-      here.verdict = device_.reach(job.verdict);
-      reach(here.work);
-      host_->encode(here, *compress::make_serial_queue());
-    });
-  }
-
-  void decode(const compress::Decode& job, compress::Queue& queue) const override {
-    std::vector<std::span<const std::byte>> payloads(job.payloads.begin(), job.payloads.end());
-    thread_queue(queue).ask([this, job, payloads = std::move(payloads)]() mutable {
-      compress::Decode here = job;
-      for (std::span<const std::byte>& payload : payloads) payload = reach(payload);
-      here.payloads = payloads;
-      here.out = reach(job.out);
-      here.verdict = device_.reach(job.verdict);
-      reach(here.work);
-      host_->decode(here, *compress::make_serial_queue());
-    });
-  }
-
-  core::Error defect(const compress::Decode& job, size_t position) const override {
-    return host_->defect(job, position);
-  }
-
- private:
-  template <typename T>
-  std::span<T> reach(std::span<T> values) const {
-    return values.empty() ? values : std::span<T>(device_.reach(values.data()), values.size());
-  }
-  void reach(compress::Work& work) const {
-    work.round_memory = device_.reach(work.round_memory);
-    work.state = device_.reach(work.state);
-    work.state_next = device_.reach(work.state_next);
-  }
-
-  std::unique_ptr<compress::Compressor> host_;
-  const HostDevice& device_;
-};
 
 int64_t now_ns() { return core::SteadyClock().now_ns(); }
 
@@ -276,7 +215,7 @@ void ThreadQueue::fill(void* to, std::byte value, int64_t bytes) {
 HostDevice::HostDevice(HostDeviceOptions options)
     : options_(std::move(options)), memory_(std::make_unique<Memory>()), pinned_(std::make_unique<Pinned>()) {
   uint64_t seed = options_.seed;
-  for (const char* name : {"codec", "to_host", "to_device", "current"}) {
+  for (const char* name : {"codec", "to_host", "to_device", "collectives", "current"}) {
     queues_.push_back(std::make_unique<ThreadQueue>(*this, name, ++seed));
   }
 }
@@ -321,65 +260,8 @@ void HostDevice::notify(compress::Queue& queue, EndListener& listener, uint64_t 
   here.ask([&listener, token] { listener.ended(token); });
 }
 
-core::Result<std::unique_ptr<compress::Compressor>> HostDevice::make_compressor(
-    const core::CompressorSpec& spec) const {
-  auto host = compress::make_compressor(spec);
-  if (!host) return host.error();
-  return std::unique_ptr<compress::Compressor>(std::make_unique<QueuedCompressor>(std::move(host.value()), *this));
-}
-
-void HostDevice::scale(const compress::Scaling& job, compress::Queue& queue) {
-  thread_queue(queue).ask([this, job] {
-    compress::Scaling here = job;
-    here.values = {reach(job.values.data()), job.values.size()};
-    here.residual = reach(job.residual);
-    here.residual_next = reach(job.residual_next);
-    here.verdict = reach(job.verdict);
-    compress::scale(here, *compress::make_serial_queue());
-  });
-}
-
-void HostDevice::scale(const NumbersScaling& job, compress::Queue& queue) {
-  thread_queue(queue).ask([this, job] {
-    NumbersScaling here = job;
-    here.numbers = reach(job.numbers);
-    here.verdict = reach(job.verdict);
-    const auto codec = compress::make_compressor({job.dtype == core::DType::bf16 ? "bf16" : "fp16"});
-    exec::scale(here, *codec.value(), *compress::make_serial_queue());
-  });
-}
-
-void HostDevice::make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) {
-  thread_queue(queue).ask([=, this] { exec::make_nans_alike(reach(numbers), dtype, n); });
-}
-
-void HostDevice::drain(const Drain& job, Drained& result, compress::Queue& queue) {
-  thread_queue(queue).ask([this, job, to = &result] {
-    Drain here = job;
-    here.gradient = reach(job.gradient);
-    here.residual = reach(job.residual);
-    here.residual_next = reach(job.residual_next);
-    *reach(to) = exec::drain(here, *compress::make_serial_queue());
-  });
-}
-
-void HostDevice::drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) {
-  thread_queue(queue).ask([this, job, to = &result] {
-    ParkedDrain here = job;
-    here.gradient = reach(job.gradient);
-    here.residual = reach(job.residual);
-    *reach(to) = exec::drain(here, *compress::make_serial_queue());
-  });
-}
-
-void HostDevice::add_squares(const RunSquares& job, compress::Queue& queue) {
-  thread_queue(queue).ask([this, job] {
-    RunSquares here = job;
-    here.values = reach(job.values);
-    here.others = reach(job.others);
-    here.to = reach(job.to);
-    exec::add_squares(here);
-  });
+void HostDevice::ask(compress::Queue& queue, std::function<void()> work) const {
+  thread_queue(queue).ask(std::move(work));
 }
 
 }  // namespace gradtune::exec

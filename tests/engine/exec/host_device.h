@@ -25,13 +25,16 @@
 
 #include "engine/core/rng.h"
 #include "engine/exec/device.h"
+#include "tests/engine/exec/host_kernels.h"
 
 namespace gradtune::exec {
 
 struct HostDeviceOptions {
-  // Before each piece of work on that queue ("codec", "to_host", "to_device", "current"): so long.
+  // Before each piece of work on that queue ("codec", "to_host", "to_device", "collectives", "current"): so long.
   std::function<int64_t(const std::string& queue, core::Rng& rng)> delay_us = {};
   uint64_t seed = 0;
+  bool has_kernels = true;
+  std::string lacks = {};  // the name of a compressor that there is no kernel for
   // Faults to inject: a wait that is left out, a listener that is told at once, and work that never ends until the
   // device is closed.
   std::function<bool(const std::string& from, const std::string& to)> skips_wait = {};
@@ -76,7 +79,7 @@ class ThreadQueue final : public compress::Queue, private core::Fence::Source {
   std::thread thread_;
 };
 
-class HostDevice final : public Device {
+class HostDevice final : public Device, public HostKernels {
  public:
   explicit HostDevice(HostDeviceOptions options = {});
   ~HostDevice() override;
@@ -84,24 +87,17 @@ class HostDevice final : public Device {
   Allocator& memory() override;
   Allocator& pinned() override;
   ThreadQueue& queue(Stream stream) override { return *queues_[static_cast<size_t>(stream)]; }
-  ThreadQueue& current() override { return *queues_[3]; }
+  ThreadQueue& current() override { return *queues_.back(); }
   void notify(compress::Queue& queue, EndListener& listener, uint64_t token) override;
-  core::Result<std::unique_ptr<compress::Compressor>> make_compressor(const core::CompressorSpec& spec) const override;
-  void scale(const compress::Scaling& job, compress::Queue& queue) override;
-  void scale(const NumbersScaling& job, compress::Queue& queue) override;
-  void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) override;
-  void drain(const Drain& job, Drained& result, compress::Queue& queue) override;
-  void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) override;
-  void add_squares(const RunSquares& job, compress::Queue& queue) override;
+  bool lacks(const core::CompressorSpec& spec) const override { return spec.name == options_.lacks; }
+  Kernels* kernels() override { return options_.has_kernels ? this : nullptr; }
+  void ask(compress::Queue& queue, std::function<void()> work) const override;
 
   void close();  // ends what hangs
 
-  // How a queue reaches that memory. Throws for memory of the host that is not pinned.
-  std::byte* reach(const void* address) const;
-  template <typename T>
-  T* reach(T* address) const {
-    return address == nullptr ? nullptr : reinterpret_cast<T*>(reach(static_cast<const void*>(address)));
-  }
+  // Throws for memory of the host that is not pinned.
+  std::byte* reach(const void* address) const override;
+  using HostKernels::reach;
   const HostDeviceOptions& options() const { return options_; }
   void remember(const core::Fence& fence, const std::string& queue);
   std::string asked_on(const core::Fence& fence) const;

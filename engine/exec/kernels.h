@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What computes on a device: compressors, and the few kernels that are not compressors. They work on queues of any
+// device of their kind, whoever made these.
+//
+// Jobs are read before a call returns. All memory that they name is the device's; results are there when the queue's
+// work is done.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "engine/compress/compressor.h"
+#include "engine/compress/queue.h"
+#include "engine/compress/scaling.h"
+#include "engine/core/gradient_table.h"
+#include "engine/core/result.h"
+#include "engine/exec/draining.h"
+#include "engine/exec/loss_sample.h"
+
+namespace gradtune::exec {
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  // What works on a device's queues, with the traits and payloads of the host's of the same spec. An error where there
+  // is none, which is for the host to do then; there is one for the numbers of each dtype (`none`, `bf16`, `fp16`).
+  virtual core::Result<std::unique_ptr<compress::Compressor>> make_compressor(
+      const core::CompressorSpec& spec) const = 0;
+
+  // As the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h), with the same bits.
+  virtual void scale(const compress::Scaling& job, compress::Queue& queue) = 0;
+  virtual void scale(const NumbersScaling& job, compress::Queue& queue) = 0;
+  virtual void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) = 0;
+  virtual void drain(const Drain& job, Drained& result, compress::Queue& queue) = 0;
+  virtual void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) = 0;
+  virtual void add_squares(const RunSquares& job, compress::Queue& queue) = 0;
+};
+
+}  // namespace gradtune::exec
