@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/core/bounded_wait.h"
 #include "engine/core/hash.h"
 
 namespace gradtune {
@@ -91,8 +92,9 @@ std::vector<int64_t> gradient_strides(const torch::Tensor& parameter) {
              : torch::empty_like(parameter, torch::MemoryFormat::Contiguous).strides().vec();
 }
 
-Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival)
-    : owner_(owner), warnings_(warnings), arrival_(arrival) {
+Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival,
+                     std::shared_ptr<exec::Device> device)
+    : owner_(owner), warnings_(warnings), arrival_(arrival), device_(std::move(device)) {
   std::vector<Extent> extents;
   bool any = false;
   Gradients* before = nullptr;  // of the same optimizer
@@ -113,8 +115,11 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
           "averaged twice; wrap several optimizers of one module together, wrap({&a, &b}, module, group), or end the "
           "other one first");
     }
-    table_.tensors.push_back(
-        {.name = name, .shape = tensor.sizes().vec(), .numel = tensor.numel(), .dtype = dtype_of(tensor, name)});
+    table_.tensors.push_back({.name = name,
+                              .shape = tensor.sizes().vec(),
+                              .numel = tensor.numel(),
+                              .dtype = dtype_of(tensor, name),
+                              .space = device_ ? core::Space::cuda : core::Space::host});
     parameters_.push_back({.tensor = tensor, .slot = {}, .memory = nullptr, .given = {}, .accumulator = {}});
     extents.push_back(extent_of(parameter));
   }
@@ -145,12 +150,15 @@ void Gradients::allocate() {
   arenas_.clear();
   for (const core::ArenaInfo& arena : layout_.arenas) {
     const int64_t bytes = arena.numel * bytes_per_element(arena.dtype);
-    arenas_.push_back(std::make_shared<exec::AlignedBytes>(exec::AlignedBytes::untouched_zeros(bytes)));
+    arenas_.push_back(std::make_shared<ArenaMemory>(device_, device_
+                                                                 ? exec::AlignedBytes::zeros(bytes, &device_->memory())
+                                                                 : exec::AlignedBytes::untouched_zeros(bytes)));
   }
   for (size_t p = 0; p < parameters_.size(); ++p) lay_slot(p);
 }
 
 void Gradients::touch() {
+  if (device_) return;  // its memory is there
   constexpr int64_t kPageBytes = 4096;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const core::TensorInfo& tensor = table_.tensors[p];
@@ -164,13 +172,16 @@ void Gradients::touch() {
 
 void Gradients::lay_slot(size_t p) {
   const auto [arena, begin] = layout_.tensors[p];
-  const std::shared_ptr<exec::AlignedBytes>& memory = arenas_[static_cast<size_t>(arena)];
+  const std::shared_ptr<ArenaMemory>& memory = arenas_[static_cast<size_t>(arena)];
   const torch::Tensor& parameter = parameters_[p].tensor;
-  parameters_[p].memory = memory->data() + begin * bytes_per_element(table_.tensors[p].dtype);
+  parameters_[p].memory = memory->bytes.data() + begin * bytes_per_element(table_.tensors[p].dtype);
   // from_blob and not a view of one tensor, so that optimizers may detach_() it.
-  parameters_[p].slot = torch::from_blob(
-      parameters_[p].memory, parameter.sizes(), gradient_strides(parameter), [memory](void*) {},
-      torch::TensorOptions(parameter.scalar_type()));
+  parameters_[p].slot = at::for_blob(parameters_[p].memory, parameter.sizes())
+                            .strides(gradient_strides(parameter))
+                            .deleter([memory](void*) {})
+                            .options(torch::TensorOptions(parameter.scalar_type()).device(parameter.device()))
+                            .target_device(parameter.device())
+                            .make_tensor();
 }
 
 // A program may give the gradient's tensor other memory, as Python's model.to() does also where nothing has to move.
@@ -180,7 +191,9 @@ void Gradients::keep_slot(size_t p) {
 
 exec::Arenas Gradients::arenas() const {
   exec::Arenas arenas;
-  for (size_t a = 0; a < arenas_.size(); ++a) arenas.push_back({arenas_[a]->data(), layout_.arenas[a].numel});
+  for (size_t a = 0; a < arenas_.size(); ++a) {
+    arenas.push_back({arenas_[a]->bytes.data(), layout_.arenas[a].numel, layout_.arenas[a].space});
+  }
   return arenas;
 }
 
@@ -215,6 +228,7 @@ void Gradients::lay(const std::vector<int32_t>& order) {
       gradient = parameter.slot;
     }
   }
+  if (device_) device_->current().mark().wait(core::kMostWaitMs).value();  // what it reads goes next
 }
 
 const std::function<core::Status()>* Gradients::alarm_before() const {
@@ -288,14 +302,18 @@ Gradients::Brought Gradients::bring(int32_t position, bool adds_up) {
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
   if (!gradient.defined()) return {.arrived = {.kind = exec::Arrived::Kind::none}, .use = Use::none};
-  if (gradient.scalar_type() != parameter.tensor.scalar_type() || !gradient.device().is_cpu()) {
+  if (gradient.scalar_type() != parameter.tensor.scalar_type() || gradient.device() != parameter.tensor.device()) {
     refuse("the gradient of " + tensor.name + " is " + std::string(torch::toString(gradient.scalar_type())) + " on " +
            gradient.device().str() + ", its parameter is " +
-           std::string(torch::toString(parameter.tensor.scalar_type())) + " on the CPU");
+           std::string(torch::toString(parameter.tensor.scalar_type())) + " on " + parameter.tensor.device().str());
   }
   if (gradient.layout() != torch::kStrided && gradient.layout() != torch::kSparse) {
     refuse("the gradient of " + tensor.name + " is of layout " + c10::str(gradient.layout()) +
            "; allowed are dense and sparse COO gradients");
+  }
+  if (gradient.is_sparse() && device_) {
+    refuse("the gradient of " + tensor.name + " is sparse on " + gradient.device().str() +
+           "; sparse gradients may be on the CPU, on a device only dense ones");
   }
   const torch::NoGradGuard no_grad;
   Brought brought;
@@ -369,7 +387,7 @@ double Gradients::sampled_share(int32_t position, const std::byte* values, int64
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
   const Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const bool is_matrix = tensor.shape.size() > 1 && tensor.dtype == core::DType::f32 && parameter.slot.is_contiguous();
-  if (!is_matrix || tensor.shape[0] < kLeastRows || tensor.numel < kLeastElements) return -1;
+  if (device_ || !is_matrix || tensor.shape[0] < kLeastRows || tensor.numel < kLeastElements) return -1;
   const int64_t rows = tensor.shape[0], width = tensor.numel / rows;
   const auto* const all = reinterpret_cast<const float*>(values == nullptr ? parameter.memory : values);
   const auto first =
@@ -439,6 +457,7 @@ void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradien
 
 // Their versions do not tell: optimizers write by way of data().
 uint64_t Gradients::sample() const {
+  if (device_) return 0;
   constexpr size_t kParameters = 8;
   core::Hasher hasher;
   for (size_t i = 0; i < std::min(kParameters, parameters_.size()); ++i) {

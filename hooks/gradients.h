@@ -22,6 +22,7 @@
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "engine/exec/arrived.h"
+#include "engine/exec/device.h"
 #include "engine/exec/memory.h"
 #include "engine/exec/workspace.h"
 #include "hooks/model.h"
@@ -44,7 +45,9 @@ class Gradients {
   // (what backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that
   // another wrap has which still lives, unless it is one with the same `owner`: that one completes its updates now, and
   // ends when the hooks are set.
-  Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival = Arrival::hooks);
+  // `device`: null where the parameters are on the CPU, else the one that they are on.
+  Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival = Arrival::hooks,
+            std::shared_ptr<exec::Device> device = nullptr);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
@@ -114,7 +117,7 @@ class Gradients {
   // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
   double share_of_rows(int32_t position) const;
   // The share of rows that are not zero, as a sample of the step has it, of a dense gradient at `values` (null: in its
-  // slot); negative where that is of no use: of tensors without rows, or that are small.
+  // slot); negative where that is of no use: of tensors without rows, that are small, or on a device.
   double sampled_share(int32_t position, const std::byte* values, int64_t step) const;
   // Marks a tensor whose gradients come as rows: so large a share of them, on one rank and in the average.
   void set_rows(int32_t position, double of_one, double of_all);
@@ -130,7 +133,8 @@ class Gradients {
   // The gradient came as rows: on this rank in some pass since the wrap, or on any rank in the first one.
   bool was_sparse(int32_t position) const;
 
-  // A hash of a few of the parameters' values, which an optimizer's step changes.
+  // A hash of a few of the parameters' values, which an optimizer's step changes. Of those on a device always the same:
+  // reading them would wait for it.
   uint64_t sample() const;
 
  private:
@@ -158,14 +162,19 @@ class Gradients {
   const void* const owner_;
   Warnings& warnings_;
   const Arrival arrival_;
+  const std::shared_ptr<exec::Device> device_;
   bool ended_ = false;
   core::GradientTable table_;
   std::vector<Parameter> parameters_;                   // by position
   std::vector<int32_t> position_of_;                    // by order of registration, which hooks know
   std::unordered_map<const void*, size_t> registered_;  // where gradients are handed over
   core::ArenaLayout layout_;
-  std::vector<std::shared_ptr<exec::AlignedBytes>> arenas_;  // also of the tensors over them, which users may keep
-  std::vector<torch::Tensor> kept_;                          // of the pass under way
+  struct ArenaMemory {
+    std::shared_ptr<exec::Device> device;  // goes after the bytes
+    exec::AlignedBytes bytes;
+  };
+  std::vector<std::shared_ptr<ArenaMemory>> arenas_;  // also of the tensors over them, which users may keep
+  std::vector<torch::Tensor> kept_;                   // of the pass under way
   compress::RowScratch scratch_;
   Calls calls_;
 };

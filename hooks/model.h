@@ -23,7 +23,7 @@ class Model {
   virtual ~Model() = default;
 
   // Trainable or not, in an order that is the same on all ranks, each once. Those that were there when it was made: the
-  // list does not change. All can be sent to other ranks: dense, on the CPU, no element in the memory of another.
+  // list does not change. All can be sent to other ranks: dense, no element in the memory of another.
   virtual const std::vector<NamedTensor>& parameters() const = 0;
 
   // What is rank 0's after every step; none where each rank has its own. The tensors of now, until check_unchanged() is

@@ -26,9 +26,10 @@ void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (tensor.numel() == 0) continue;
     if (tensor.nbytes() >= kMostBytes) {
-      torch::Tensor rows = tensor.detach().contiguous();
+      torch::Tensor rows = tensor.detach().to(torch::kCPU).contiguous();
       peers_.broadcast(static_cast<std::byte*>(rows.data_ptr()), static_cast<int64_t>(rows.nbytes()));
-      if (peers_.rank() != 0 && !tensor.is_contiguous()) tensor.detach().copy_(rows);
+      const bool is_copy = rows.const_data_ptr() != tensor.const_data_ptr();
+      if (peers_.rank() != 0 && is_copy) tensor.detach().copy_(rows);
       continue;
     }
     together_.push_back(tensor.detach());
@@ -48,7 +49,7 @@ void ModuleBroadcast::broadcast_staged() {
   const bool is_root = peers_.rank() == 0;
   const auto for_staged = [&](auto body) {
     for (size_t at = 0; const torch::Tensor& tensor : together_) {
-      body(tensor, torch::from_blob(staging_.data() + at, tensor.sizes(), tensor.options()));
+      body(tensor, torch::from_blob(staging_.data() + at, tensor.sizes(), tensor.scalar_type()));
       at += room_of(tensor);
     }
   };

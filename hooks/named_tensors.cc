@@ -34,13 +34,24 @@ void check_sendable(std::string_view what, const std::vector<NamedTensor>& tenso
     if (tensor.layout() != torch::kStrided || tensor.is_nested() || tensor.is_quantized()) {
       refuse("is not a dense tensor (sparse, sharded, nested or quantized ones are not served)");
     }
-    if (!tensor.device().is_cpu()) {
-      refuse("is on " + tensor.device().str() + "; this build serves models on the CPU");
-    }
+    if (tensor.is_meta()) refuse("is on meta, where tensors have no memory; wrap after they have values");
     if (at::has_internal_overlap(tensor.unsafeGetTensorImpl()) == at::MemOverlap::Yes) {
       refuse("has elements that share memory (expand()?), so that it can not be written; register a clone() of it");
     }
   }
+}
+
+c10::Device device_of(const std::vector<NamedTensor>& parameters) {
+  const NamedTensor* first = nullptr;
+  for (const NamedTensor& each : parameters) {
+    if (!each.tensor.requires_grad()) continue;
+    if (first == nullptr) first = &each;
+    if (each.tensor.device() == first->tensor.device()) continue;
+    throw core::Exception(invalid("parameter " + each.name + " is on " + each.tensor.device().str() + ", parameter " +
+                                  first->name + " on " + first->tensor.device().str() +
+                                  "; all that require gradients have to be on one device of each rank"));
+  }
+  return first == nullptr ? c10::Device(c10::kCPU) : first->tensor.device();
 }
 
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors) {

@@ -21,9 +21,13 @@ struct NamedTensor {
   torch::Tensor tensor;
 };
 
-// Throws, with its name, for a tensor that can not be sent: one that is not dense, not on the CPU, or whose elements
+// Throws, with its name, for a tensor that can not be sent: one that is not dense, has no memory, or whose elements
 // share memory. `what`: "parameter" or "buffer".
 void check_sendable(std::string_view what, const std::vector<NamedTensor>& tensors);
+
+// Where the parameters are that require a gradient: the CPU if there are none. Throws for one that is elsewhere than
+// the first.
+c10::Device device_of(const std::vector<NamedTensor>& parameters);
 
 // What is there under several names stands under the first; undefined ones are left out.
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors);

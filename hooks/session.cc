@@ -20,11 +20,12 @@
 namespace gradtune {
 namespace {
 
-exec::ExecutorOptions executor_options(const Settings& settings, Peers& peers) {
+exec::ExecutorOptions executor_options(const Settings& settings, exec::Device* device, Peers& peers) {
   return {.host_threads = static_cast<int>(settings.host_threads),
           .timeout_ms = settings.timeout_ms,
           .memory_budget_bytes = settings.memory_budget,
           .seed = settings.seed,
+          .device = device,
           .alarm = [&peers] { return peers.alarm(); }};
 }
 
@@ -34,24 +35,6 @@ double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>
 
 // --- set-up ----------------------------------------------------------------------------------------------------------
 
-Session::Job::Job(const MakeTrained& make, const Options& options, Warnings& warnings) {
-  try {
-    settings = resolve(options, gradtune_variables()).value();
-    Trained trained = make(settings);
-    model = std::move(trained.model);
-    stepper = std::move(trained.stepper);
-    check_parameters(*stepper, *model);
-    limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
-    if (limits.names_none)
-      settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
-    check_momentum(*stepper, settings.codecs);
-    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival);
-  } catch (const std::exception& caught) {
-    status = error_of(caught);
-    settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
-  }
-}
-
 Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
                  std::unique_ptr<const core::Clock> clock, std::shared_ptr<Front> front)
     : process_(::getpid()),
@@ -59,14 +42,14 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       clock_(std::move(clock)),
       front_(std::move(front)),
       warnings_(*front_, group->getRank()),
-      job_(make, options, warnings_),
+      job_(make, options, *clock_, warnings_),
       settings_(job_.settings),
       // Throws where something of the job is missing.
       peers_(group, options, settings_.timeout_ms, *clock_, job_.status,
              job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); }),
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
-      executor_(peers_.groups(), *clock_, executor_options(settings_, peers_),
+      executor_(peers_.groups(), *clock_, executor_options(settings_, job_.device.get(), peers_),
                 [this](bool finite) { return protocol_.control_word(finite); }),
       overlap_(settings_.forward_overlap, gradients_, *job_.stepper, executor_, *clock_, warnings_),
       protocol_(executor_, peers_.rank(), job_.limits, &tuner::read_candidate) {

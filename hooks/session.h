@@ -44,6 +44,8 @@ struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
   Arrival arrival = Arrival::hooks;
+  // What computes on a device of that type. Null, also as a result: what gradtune knows itself, which may be nothing.
+  std::function<std::unique_ptr<exec::Kernels>(c10::DeviceType type)> make_kernels = {};
 };
 
 class Session {
@@ -87,12 +89,13 @@ class Session {
  private:
   // What was wrapped; where it can not be, `status` says why, and the rest is not all there.
   struct Job {
-    Job(const MakeTrained& make, const Options& options, Warnings& warnings);
+    Job(const MakeTrained& make, const Options& options, const core::Clock& clock, Warnings& warnings);
 
     Settings settings;
     tuner::ErrorBudget::Limits limits;
     std::unique_ptr<Model> model;
     std::unique_ptr<Stepper> stepper;
+    std::shared_ptr<exec::Device> device;  // null where gradients are the host's
     std::unique_ptr<Gradients> gradients;
     core::Status status;
   };

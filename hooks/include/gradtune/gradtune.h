@@ -219,8 +219,8 @@ class Optimizer {
 // optimizer must outlive the result. Collective: every rank of the group calls it.
 //
 // Throws for: ranks that differ, with the ranks, the tensor and the property; sharded, sparse, complex or integer
-// parameters, devices other than the CPU, parameters in two groups or of another wrap that lives, optimizers that call
-// their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once.
+// parameters, parameters on several devices, parameters in two groups or of another wrap that lives, optimizers that
+// call their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once.
 //
 // Parameters, groups and buffers that are added, removed, unfrozen, moved or converted later are an error in the step
 // in which that happens, and so are buffers whose shapes differ between ranks.

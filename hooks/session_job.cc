@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a session is made of on this rank, and the device that it is on.
+#include <algorithm>
+#include <cmath>
+#include <exception>
+
+#include "engine/compress/compressor.h"
+#include "hooks/c10d/errors.h"
+#include "hooks/session.h"
+#include "hooks/stream_device.h"
+
+namespace gradtune {
+
+Session::Job::Job(const MakeTrained& make, const Options& options, const core::Clock& clock, Warnings& warnings) {
+  try {
+    settings = resolve(options, gradtune_variables()).value();
+    Trained trained = make(settings);
+    model = std::move(trained.model);
+    stepper = std::move(trained.stepper);
+    check_parameters(*stepper, *model);
+    limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
+    if (limits.names_none)
+      settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
+    check_momentum(*stepper, settings.codecs);
+    if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
+      device = make_stream_device(where, trained.make_kernels ? trained.make_kernels(where.type()) : nullptr, clock);
+      if (settings.forward_overlap) {
+        warnings.once(Warnings::Kind::no_overlap,
+                      "forward_overlap is off for this job: it is not for parameters on " + where.str());
+        settings.forward_overlap = false;
+      }
+    }
+    gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival, device);
+  } catch (const std::exception& caught) {
+    status = error_of(caught);
+    settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
+  }
+}
+
+}  // namespace gradtune

@@ -1,0 +1,438 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/hooks/fake_device.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/core/CachingHostAllocator.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/view_native.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <sys/mman.h>
+#include <torch/library.h>
+#include <torch/utils.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/core/clock.h"
+#include "engine/core/round_up.h"
+#include "tests/engine/exec/host_kernels.h"
+
+namespace gradtune::test {
+namespace {
+
+constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
+const c10::Device kDevice(kType, 0);
+constexpr auto kLimit = std::chrono::seconds(30);
+
+// --- memory ----------------------------------------------------------------------------------------------------------
+
+class Memory final : public c10::Allocator {
+ public:
+  Memory() {
+    const int file = memfd_create("fake_device", 0);
+    TORCH_CHECK(file >= 0 && ftruncate(file, kBytes) == 0);
+    outside_ = map(file, PROT_NONE);
+    inside_ = map(file, PROT_READ | PROT_WRITE);
+    close(file);
+  }
+
+  c10::DataPtr allocate(size_t bytes) override {
+    const size_t rounded = rounded_of(bytes);
+    const std::lock_guard lock(mutex_);
+    std::vector<std::byte*>& free = free_[rounded];
+    std::byte* data = nullptr;
+    if (!free.empty()) {
+      data = free.back();
+      free.pop_back();
+    } else {
+      TORCH_CHECK_WITH(OutOfMemoryError, used_ + rounded <= kBytes, "the fake device has no more memory");
+      data = outside_ + used_;
+      used_ += rounded;
+    }
+    sizes_[data] = rounded;
+    return {data, data, &Memory::release, kDevice};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &Memory::release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+
+  // Null for what is not its memory.
+  std::byte* reach(const void* address) const {
+    const auto* const data = static_cast<const std::byte*>(address);
+    return data >= outside_ && data <= outside_ + kBytes ? inside_ + (data - outside_) : nullptr;
+  }
+
+ private:
+  static constexpr size_t kBytes = size_t{1} << 30;
+
+  static size_t rounded_of(size_t bytes) {
+    return static_cast<size_t>(core::round_up(static_cast<int64_t>(std::max<size_t>(bytes, 1)), 512));
+  }
+  static std::byte* map(int file, int access) {
+    void* const data = mmap(nullptr, kBytes, access, MAP_SHARED | MAP_NORESERVE, file, 0);
+    TORCH_CHECK(data != MAP_FAILED);
+    return static_cast<std::byte*>(data);
+  }
+  static void release(void* data);
+
+  std::byte *outside_ = nullptr, *inside_ = nullptr;
+  std::mutex mutex_;
+  size_t used_ = 0;
+  std::map<void*, size_t> sizes_;
+  std::map<size_t, std::vector<std::byte*>> free_;
+};
+
+class PinnedHost final : public at::HostAllocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const data = std::aligned_alloc(64, static_cast<size_t>(core::round_up(std::max<int64_t>(1, bytes), 64)));
+    const std::lock_guard lock(mutex_);
+    blocks_[static_cast<std::byte*>(data)] = bytes;
+    return {data, data, &PinnedHost::release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &PinnedHost::release; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
+  bool record_event(void*, void*, c10::Stream) override { return true; }
+  void empty_cache() override {}
+  at::HostStats get_stats() override { return {}; }
+  void reset_accumulated_stats() override {}
+  void reset_peak_stats() override {}
+
+  bool has(const void* address) const {
+    const auto* const data = static_cast<const std::byte*>(address);
+    const std::lock_guard lock(mutex_);
+    auto next = blocks_.upper_bound(const_cast<std::byte*>(data));
+    if (next == blocks_.begin()) return false;
+    --next;
+    return data < next->first + next->second;
+  }
+
+ private:
+  static void release(void* data);
+
+  mutable std::mutex mutex_;
+  std::map<std::byte*, size_t> blocks_;
+};
+
+// --- streams ---------------------------------------------------------------------------------------------------------
+
+class Event {
+ public:
+  void pass() {
+    const std::lock_guard lock(mutex_);
+    time_ns_ = core::SteadyClock().now_ns();
+    changed_.notify_all();
+  }
+  void wait() const {
+    std::unique_lock lock(mutex_);
+    TORCH_CHECK(changed_.wait_for(lock, kLimit, [&] { return time_ns_.has_value(); }), "an event did not pass");
+  }
+  std::optional<int64_t> time_ns() const {
+    const std::lock_guard lock(mutex_);
+    return time_ns_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::optional<int64_t> time_ns_;
+};
+
+class Stream {
+ public:
+  Stream() : thread_([this] { work(); }) { thread_.detach(); }  // lives as long as the process
+
+  void ask(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+  std::shared_ptr<Event> mark() {
+    auto event = std::make_shared<Event>();
+    ask([event] { event->pass(); });
+    return event;
+  }
+  std::string name;
+
+ private:
+  void work();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  std::thread thread_;
+};
+
+// All of the device. Never destroyed, as LibTorch and threads of streams use it to the end.
+struct FakeDevice {
+  Memory memory;
+  PinnedHost pinned;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Stream>> streams;
+  int made = 0;  // by a session, as far as streams have names
+  std::shared_ptr<const FakeDeviceFaults> planted = std::make_shared<const FakeDeviceFaults>();
+
+  std::shared_ptr<const FakeDeviceFaults> faults() {
+    const std::lock_guard lock(mutex);
+    return planted;
+  }
+  Stream& stream(c10::StreamId id) {
+    const std::lock_guard lock(mutex);
+    return *streams[static_cast<size_t>(id)];
+  }
+};
+
+FakeDevice& all() {
+  static FakeDevice& device = *new FakeDevice;
+  return device;
+}
+
+thread_local c10::StreamId current_stream = 0;
+
+Stream& current() { return all().stream(current_stream); }
+
+void Memory::release(void* data) {
+  Memory& memory = all().memory;
+  const std::lock_guard lock(memory.mutex_);
+  const auto found = memory.sizes_.find(data);
+  memory.free_[found->second].push_back(static_cast<std::byte*>(data));
+  memory.sizes_.erase(found);
+}
+
+void PinnedHost::release(void* data) {
+  PinnedHost& pinned = all().pinned;
+  {
+    const std::lock_guard lock(pinned.mutex_);
+    pinned.blocks_.erase(static_cast<std::byte*>(data));
+  }
+  std::free(data);
+}
+
+void Stream::work() {
+  for (;;) {
+    std::function<void()> task;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return !tasks_.empty(); });
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    const auto faults = all().faults();
+    if (faults->delay_us) std::this_thread::sleep_for(std::chrono::microseconds(faults->delay_us(name)));
+    task();
+  }
+}
+
+struct FakeEvent {
+  std::shared_ptr<Event> event;
+  std::string stream;
+};
+
+bool skips(const FakeEvent& event, const std::string& who) {
+  const auto faults = all().faults();
+  return faults->skips_wait && faults->skips_wait(event.stream, who);
+}
+
+struct Guard final : c10::impl::DeviceGuardImplInterface {
+  c10::DeviceType type() const override { return kType; }
+  c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
+  c10::Device getDevice() const override { return kDevice; }
+  void setDevice(c10::Device) const override {}
+  void uncheckedSetDevice(c10::Device) const noexcept override {}
+  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+
+  c10::Stream getStream(c10::Device) const override {
+    return c10::Stream(c10::Stream::UNSAFE, kDevice, current_stream);
+  }
+  c10::Stream getDefaultStream(c10::Device) const override { return c10::Stream(c10::Stream::UNSAFE, kDevice, 0); }
+  c10::Stream getNewStream(c10::Device, int) const override {
+    static constexpr std::array kNames = {"clock", "codec", "to_host", "to_device", "collectives"};
+    FakeDevice& device = all();
+    const std::lock_guard lock(device.mutex);
+    device.streams.push_back(std::make_unique<Stream>());
+    device.streams.back()->name = kNames[static_cast<size_t>(device.made++) % kNames.size()];
+    return c10::Stream(c10::Stream::UNSAFE, kDevice, static_cast<c10::StreamId>(device.streams.size()) - 1);
+  }
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    return c10::Stream(c10::Stream::UNSAFE, kDevice, std::exchange(current_stream, stream.id()));
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return &all().stream(stream.id()); }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    if (*event == nullptr) *event = new FakeEvent;
+    Stream& behind = all().stream(stream.id());
+    *static_cast<FakeEvent*>(*event) = {behind.mark(), behind.name};
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    const FakeEvent& from = *static_cast<FakeEvent*>(event);
+    Stream& to = all().stream(stream.id());
+    if (!skips(from, to.name)) to.ask([waits_for = from.event] { waits_for->wait(); });
+  }
+  bool queryEvent(void* event) const override {
+    const FakeEvent& from = *static_cast<FakeEvent*>(event);
+    return from.event->time_ns().has_value() || skips(from, "host");
+  }
+  void synchronizeEvent(void* event) const override { static_cast<FakeEvent*>(event)->event->wait(); }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<FakeEvent*>(event);
+  }
+  double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
+    const auto time = [](void* event) { return static_cast<FakeEvent*>(event)->event->time_ns().value_or(0); };
+    return static_cast<double>(time(to) - time(from)) * 1e-6;
+  }
+  void synchronizeStream(const c10::Stream& stream) const override { all().stream(stream.id()).mark()->wait(); }
+  void synchronizeDevice(const c10::DeviceIndex) const override { current().mark()->wait(); }
+};
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  c10::DeviceIndex deviceCount() const override { return 1; }
+  c10::DeviceIndex getCurrentDevice() const override { return 0; }
+  c10::DeviceIndex exchangeDevice(c10::DeviceIndex) const override { return 0; }
+  c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex) const override { return 0; }
+  void setCurrentDevice(c10::DeviceIndex) const override {}
+  c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
+  bool isPinnedPtr(const void* data) const override { return all().pinned.has(data); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &all().pinned; }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {  // seeded with all others
+    static const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
+    return generator;
+  }
+};
+
+// --- operators -------------------------------------------------------------------------------------------------------
+
+// The same memory as the CPU's, for the thread of a stream.
+at::Tensor inside(const at::Tensor& tensor) {
+  if (tensor.is_cpu()) return tensor.detach();
+  std::byte* const data = all().memory.reach(tensor.const_data_ptr());
+  TORCH_CHECK(data != nullptr, "a tensor of the fake device is not in its memory");
+  return at::from_blob(data, tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
+}
+
+at::Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype, std::optional<at::Layout>,
+                 std::optional<at::Device>, std::optional<bool>, std::optional<at::MemoryFormat> format) {
+  return at::detail::empty_generic(size, &all().memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                   c10::dtype_or_default(dtype), format);
+}
+
+at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::optional<at::ScalarType> dtype,
+                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>) {
+  return at::detail::empty_strided_generic(
+      size, stride, &all().memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
+}
+
+// From pinned memory, or to it, later; what is not pinned is read before the call returns, as on a real device.
+at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  const auto is_later = [&](const at::Tensor& host) { return non_blocking && all().pinned.has(host.const_data_ptr()); };
+  at::Tensor source = inside(from);
+  if (from.is_cpu() && !is_later(from)) source = source.clone();
+  current().ask([source, target = inside(to), from, to] {
+    const c10::InferenceMode mode;
+    target.copy_(source);
+  });
+  if (to.is_cpu() && !is_later(to)) current().mark()->wait();
+  return to;
+}
+
+const at::Tensor& resize_to(const at::Tensor& self, c10::IntArrayRef size, std::optional<at::MemoryFormat>) {
+  self.unsafeGetTensorImpl()->set_sizes_contiguous(size);
+  const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.element_size(), self.storage_offset());
+  const c10::Storage& storage = self.storage();
+  if (bytes <= storage.nbytes()) return self;
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(all().memory.allocate(bytes));
+  storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+  return self;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
+  if (from.sizes() != to.sizes()) resize_to(to, from.sizes(), std::nullopt);
+  return copy_from(from, to, /*non_blocking=*/false);
+}
+
+at::Tensor& fill(at::Tensor& self, const at::Scalar& value) {
+  current().ask([self, target = inside(self), value] {
+    const c10::InferenceMode mode;
+    at::Tensor(target).fill_(value);
+  });
+  return self;
+}
+
+at::Tensor& zero(at::Tensor& self) { return fill(self, 0); }
+
+void on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  library.impl("empty.memory_format", &empty);
+  library.impl("empty_strided", &empty_strided);
+  library.impl("as_strided", &at::native::as_strided_tensorimpl);
+  library.impl("view", &at::native::view);
+  library.impl("_reshape_alias", &at::native::_reshape_alias);
+  library.impl("_copy_from", &copy_from);
+  library.impl("_copy_from_and_resize", &copy_from_and_resize);
+  library.impl("resize_", &resize_to);
+  library.impl("fill_.Scalar", &fill);
+  library.impl("zero_", &zero);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&on_cpu>()); }
+
+class FakeKernels final : public exec::HostKernels {
+ public:
+  void ask(compress::Queue& queue, std::function<void()> work) const override {
+    static_cast<Stream*>(compress::device(queue).stream())->ask(std::move(work));
+  }
+  std::byte* reach(const void* address) const override {
+    if (std::byte* const data = all().memory.reach(address)) return data;
+    TORCH_CHECK(all().pinned.has(address),
+                "a stream of the fake device was given memory of the host that is not pinned");
+    return static_cast<std::byte*>(const_cast<void*>(address));
+  }
+};
+
+}  // namespace
+
+c10::Device fake_device() {
+  static const bool known = [] {
+    FakeDevice& device = all();
+    device.streams.push_back(std::make_unique<Stream>());
+    device.streams.back()->name = "current";
+    c10::register_privateuse1_backend("fake");
+    c10::SetAllocator(kType, &device.memory);
+    at::setHostAllocator(kType, &device.pinned);
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    static const c10::impl::DeviceGuardImplRegistrar registrar(kType, new Guard);
+    return true;
+  }();
+  TORCH_CHECK(known);
+  return kDevice;
+}
+
+void set_faults(FakeDeviceFaults faults) {
+  FakeDevice& device = all();
+  const std::lock_guard lock(device.mutex);
+  device.planted = std::make_shared<const FakeDeviceFaults>(std::move(faults));
+  device.made = 0;
+}
+
+std::unique_ptr<exec::Kernels> fake_kernels() { return std::make_unique<FakeKernels>(); }
+
+}  // namespace gradtune::test
