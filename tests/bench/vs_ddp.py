@@ -4,11 +4,12 @@
 """gradtune beside PyTorch DDP: the same model, data, seeds and shaped links, interleaved in one run.
 
 usage: vs_ddp.py [--model vgg|text] [--batch N] [--parts accuracy,1gbit,200mbit,mlp-small] [--rounds 3] [--seeds 3]
-                 BUILD_FOLDER OUT.json
+                 [--fidelities exact,half,lossy] BUILD_FOLDER OUT.json
 
 vgg trains the demo's model on images, with SGD; text a small transformer on bytes, with AdamW (examples/train_text),
 where `lossy` is also compared with the faster 16-bit hook. --batch is that of a rank; default 64 images, 16 pieces of
-64 bytes. Part mlp-small has a model of its own, and is left out with --model text.
+64 bytes; the names of its rows begin with "text". Part mlp-small has a model of its own, and is left out with it. Only
+the named fidelities are tuned and timed beside DDP.
 
 accuracy    After one epoch (468 steps of 2 x 64 images; of text 400 steps, the perplexity), the mean of the same
             seeds: DDP in fp32 and with PowerSGD, and gradtune at `lossy`, which tunes while it trains; `error` is the
@@ -64,9 +65,10 @@ TEXT_GOALS = {"1gbit": None, "200mbit": 0.45}  # of lossy beside 16 bits
 
 
 class DdpBench(Bench):
-    def __init__(self, build, folder, model, batch):
+    def __init__(self, build, folder, model, prefix, batch):
         super().__init__(build, folder)
         self.model = model
+        self.prefix = prefix
         self.job = JOBS[model]
         self.program = build / "examples" / self.job["program"]
         self.batch = ["--batch", batch] if batch else []
@@ -184,15 +186,15 @@ def one_round(bench, rate, caps, tuned):
     return times
 
 
-def time_rate(bench, rate, rounds, rows):
+def time_rate(bench, rate, rounds, fidelities, rows):
     caps = best_caps(bench, rate)
-    tuned = {fidelity: tune(bench, rate, fidelity) for fidelity in ("exact", "half", "lossy")}
+    tuned = {fidelity: tune(bench, rate, fidelity) for fidelity in fidelities}
     times = in_rounds(bench, rate, rounds, caps, tuned)
     medians = {key: statistics.median(values) for key, values in times.items()}
 
     def compare(what, key, anchor, goal):
         ratios = [a / b for a, b in zip(times[key], times[anchor])]
-        row(rows, f"{rate}: {what}", medians[key], medians[anchor], ratios, goal)
+        row(rows, f"{bench.prefix}{rate}: {what}", medians[key], medians[anchor], ratios, goal)
 
     fp32 = ("ddp", "fp32")
     for key in times:
@@ -200,14 +202,17 @@ def time_rate(bench, rate, rounds, rows):
             compare(f"DDP {key[1]}", key, fp32, None)
     half = min((("ddp", name) for name in ("fp16", "bf16")), key=medians.get)
     for fidelity, what, anchor in (("exact", "fp32", fp32), ("half", "16 bits", half)):
+        if fidelity not in tuned:
+            continue
         limits = tuned[fidelity]["limits"]
-        row(rows, f"{rate}: limit of {what} / DDP {anchor[1]}", statistics.median(limits), medians[anchor],
-            [limit / medians[anchor] for limit in limits], None)
-    fastest = min((("ddp", name) for name in HOOKS if is_sound(bench.job, name, rows)), key=medians.get)
+        row(rows, f"{bench.prefix}{rate}: limit of {what} / DDP {anchor[1]}", statistics.median(limits),
+            medians[anchor], [limit / medians[anchor] for limit in limits], None)
+    fastest = min((("ddp", name) for name in HOOKS if is_sound(bench, name, rows)), key=medians.get)
     for fidelity, anchor in (("exact", fp32), ("half", half), ("lossy", fastest)):
-        goal = GOALS[rate][fidelity]
-        compare(f"gradtune {fidelity} / DDP {anchor[1]}", (fidelity, "committed"), anchor, goal)
-    if bench.model == "text":
+        if fidelity in tuned:
+            goal = GOALS[rate][fidelity]
+            compare(f"gradtune {fidelity} / DDP {anchor[1]}", (fidelity, "committed"), anchor, goal)
+    if bench.model == "text" and "lossy" in tuned:
         compare(f"gradtune lossy / DDP {half[1]}, 16 bits", ("lossy", "committed"), half, TEXT_GOALS[rate])
     for fidelity, result in tuned.items():
         # What was exported runs pinned here too, and is one of the arms.
@@ -220,11 +225,11 @@ def time_rate(bench, rate, rounds, rows):
                 first["pinned"], None)
 
 
-def is_sound(job, name, rows):
+def is_sound(bench, name, rows):
     """Whether that DDP row loses no more against fp32 than it may; one of which it is not known counts as so."""
-    learned = {row["name"]: row["value"] for row in rows if row["name"].startswith("accuracy:")}
-    fp32 = learned.get("accuracy: DDP fp32")
-    return fp32 is None or is_as_good(job, learned.get(f"accuracy: DDP {name}", fp32), fp32)
+    learned = {row["name"]: row["value"] for row in rows}
+    fp32 = learned.get(f"{bench.prefix}accuracy: DDP fp32")
+    return fp32 is None or is_as_good(bench.job, learned.get(f"{bench.prefix}accuracy: DDP {name}", fp32), fp32)
 
 
 def is_as_good(job, value, fp32):
@@ -242,22 +247,23 @@ def accuracies(bench, rates, seeds, rows, out):
             report = bench.gradtune(rate, ["--fidelity", "lossy", "--seed", seed], steps, evaluate=True)
             found.setdefault(f"gradtune lossy at {rate}", []).append(report[metric])
             print(f"seed {seed}: {report['strategy']['label']}", flush=True)
-        others = [row for row in rows if not row["name"].startswith("accuracy:")]
-        rows[:] = [*others, *accuracy_rows(bench.job, found)]
+        others = [row for row in rows if not row["name"].startswith(f"{bench.prefix}accuracy:")]
+        rows[:] = [*others, *accuracy_rows(bench, found)]
         save(out, rows)  # a seed takes minutes
     for name, values in found.items():
         print(f"accuracy: {name:28} {statistics.mean(values):.2f} {bench.job['unit']} of {values}", flush=True)
 
 
-def accuracy_rows(job, found):
+def accuracy_rows(bench, found):
+    job = bench.job
     fp32 = statistics.mean(found["DDP fp32"])
     for name, values in found.items():
         value = statistics.mean(values)
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
         met = is_as_good(job, value, fp32) if name.startswith("gradtune") else None
-        yield {"name": f"accuracy: {name}", "value": value, "unit": job["unit"], "anchor": fp32, "ratio": value / fp32,
-               "spread": [min(values), max(values)], "goal": None if met is None else job["worst"](fp32) / fp32,
-               "met": met, "seeds": len(values), "error": error}
+        yield {"name": f"{bench.prefix}accuracy: {name}", "value": value, "unit": job["unit"], "anchor": fp32,
+               "ratio": value / fp32, "spread": [min(values), max(values)],
+               "goal": None if met is None else job["worst"](fp32) / fp32, "met": met, "seeds": len(values), "error": error}
 
 
 def nothing_to_gain(bench, rounds, rows):
@@ -273,18 +279,19 @@ def nothing_to_gain(bench, rounds, rows):
 
 
 def main():
-    flags = flags_of_parts(__doc__, ["accuracy", *GOALS, "mlp-small"], {"model": JOBS}, rounds=3, seeds=3, batch=0)
+    flags = flags_of_parts(__doc__, ["accuracy", *GOALS, "mlp-small"], models=JOBS,
+                           subsets={"fidelities": ["exact", "half", "lossy"]}, rounds=3, seeds=3, batch=0)
     if "mlp-small" in flags.parts and flags.model != "vgg":
         flags.parts.remove("mlp-small")
     with tempfile.TemporaryDirectory() as folder:
-        bench = DdpBench(flags.build, folder, flags.model, flags.batch)
+        bench = DdpBench(flags.build, folder, flags.model, flags.prefix, flags.batch)
         for part in flags.parts:
             if part == "accuracy":
                 accuracies(bench, GOALS, flags.seeds, flags.rows, flags.out)
             elif part == "mlp-small":
                 nothing_to_gain(bench, flags.rounds, flags.rows)
             else:
-                time_rate(bench, part, flags.rounds, flags.rows)
+                time_rate(bench, part, flags.rounds, flags.fidelities, flags.rows)
             save(flags.out, flags.rows)
 
 

@@ -29,25 +29,33 @@ def attempts():
         yield
 
 
-def flags_of_parts(doc, parts, choices=None, **counts):
-    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, a flag for each of the choices (the
-    first is the default) and for each count with its default, and `rows`, those of OUT.json that belong to parts that
-    are not run."""
+def flags_of_parts(doc, parts, models=(), subsets=None, **counts):
+    """Flags of a benchmark that runs in parts: its arguments, `parts` as a list, `model` (the first one by default), a
+    flag with a list for each of the subsets (all of it by default), a flag for each count with its default, and `rows`,
+    those of OUT.json that belong to parts that are not run. Names of rows begin with `prefix`, which is the model where
+    it is another than the first, and the part."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--parts", default=",".join(parts))
-    for name, words in (choices or {}).items():
-        parser.add_argument(f"--{name}", choices=list(words), default=next(iter(words)))
+    lists = {"parts": parts, **(subsets or {})}
+    for name, words in lists.items():
+        parser.add_argument(f"--{name}", default=",".join(words))
+    models = list(models)
+    if models:
+        parser.add_argument("--model", choices=models, default=models[0])
     for name, default in counts.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     flags = parser.parse_args()
     flags.build = flags.build.resolve()
-    flags.parts = flags.parts.split(",")
-    if unknown := [part for part in flags.parts if part not in parts]:
-        parser.error(f"--parts {','.join(unknown)}: there are {', '.join(parts)}")
+    for name, words in lists.items():
+        named = getattr(flags, name).split(",")
+        if unknown := [word for word in named if word not in words]:
+            parser.error(f"--{name} {','.join(unknown)}: there are {', '.join(words)}")
+        setattr(flags, name, named)
+    flags.prefix = f"{flags.model} " if models and flags.model != models[0] else ""
     earlier = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
-    flags.rows = [entry for entry in earlier if entry["name"].split(":")[0] not in flags.parts]
+    run = [flags.prefix + part for part in flags.parts]
+    flags.rows = [entry for entry in earlier if entry["name"].split(":")[0] not in run]
     return flags
 
 
