@@ -39,6 +39,10 @@ std::optional<Record::Parts> Record::before() const {
   return medians([](const Step& step) { return step.progress.stage == "observe" && step.progress.step > 1; });
 }
 
+std::optional<Record::Parts> Record::imported() const {
+  return medians([](const Step& step) { return step.progress.stage == "imported" && step.progress.step > 1; });
+}
+
 // Of what was watched last: where the job tuned again, what was watched before then is not what was decided.
 std::optional<Record::Parts> Record::after() const {
   const auto is_watched = [](const Step& step) { return step.progress.stage == "watch"; };
@@ -108,7 +112,8 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
         {"first_commit", result.first_commit ? ordered_json(*result.first_commit) : ordered_json(nullptr)}};
     json["strategy"] = {{"label", result.strategy}, {"description", result.description}};
   }
-  for (const auto& [name, parts] : {std::pair{"before", before()}, std::pair{"after", after()}}) {
+  for (const auto& [name, parts] :
+       {std::pair{"imported", imported()}, std::pair{"before", before()}, std::pair{"after", after()}}) {
     if (parts) {
       json["profile"][name] = {{"step_ms", parts->total},
                                {"compute_ms", parts->compute},

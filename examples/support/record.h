@@ -40,6 +40,7 @@ class Record {
     double total = 0, compute = 0, encode = 0, decode = 0, wait = 0;
   };
   std::optional<Parts> medians(const std::function<bool(const Step&)>& wanted) const;
+  std::optional<Parts> imported() const;
   std::optional<Parts> before() const;
   std::optional<Parts> after() const;
 

@@ -144,7 +144,7 @@ class AccuracyBench(Bench):
         journal = self.folder / "time.jsonl"
         report = self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], PROBED)
         table = next(entry for entry in entries_of(journal) if entry.get("kind") == "table")
-        parts = report["profile"]["before"]  # nothing was decided
+        parts = report["profile"]["before" if strategy is None else "imported"]
         return {"ms": parts["compute_ms"] + parts["encode_ms"] + parts["decode_ms"],
                 "elements": sum(math.prod(tensor["shape"]) for tensor in table["tensors"])}
 
