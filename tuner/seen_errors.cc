@@ -13,7 +13,7 @@ struct Row {
   double error;
 };
 // accuracy_table_test compares it with the committed results.
-constexpr Row kRows[] = {{"int8:256", 0.0085}, {"int4:64", 0.12}, {"int4packed:256", 0.16}};
+constexpr Row kRows[] = {{"int8:256", 0.0093}, {"int4:64", 0.13}};
 
 }  // namespace
 

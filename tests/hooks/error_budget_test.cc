@@ -168,22 +168,23 @@ std::vector<std::string> decided_by_default(const char* name, const std::functio
 
 constexpr const char *kFourBits = "int4", *kOver = "over error budget";
 
-TEST(ErrorBudget, GradientsLikeThoseOfTrainingsAreSentInFourBits) {
+TEST(ErrorBudget, GradientsLikeThoseOfTrainingsMayBeSentInFourBits) {
   const auto decided = decided_by_default("gradtune_error_budget_normal.jsonl", [] { return torch::randn({80, 100}); });
-  EXPECT_THAT(decided, Contains(AllOf(HasSubstr("\"commit\""), HasSubstr(kFourBits))));
+  EXPECT_THAT(decided,
+              Contains(AllOf(HasSubstr("\"measure\""), HasSubstr(kFourBits), Not(HasSubstr("\"value\":0.0")))));
   EXPECT_THAT(decided, Not(Contains(HasSubstr(kOver))));
 }
 
-// One element in 50 is 30 times as large as the others, which 4 bits then round to 0 until error feedback has added
-// them up: what is lost is three times what it was in any training.
+// One element in 64 is 16 times as large as the others, which 4 bits then round to 0 until error feedback has added
+// them up: three times of what was lost in any training is.
 TEST(ErrorBudget, GradientsThatFourBitsDoNotSuitAreNotSentInThem) {
   const auto decided = decided_by_default("gradtune_error_budget_tails.jsonl", [] {
     const torch::Tensor signs = torch::randint(0, 2, {80, 100}) * 2 - 1;
-    return torch::where(torch::arange(8'000).view({80, 100}) % 50 == 0, signs.to(torch::kFloat), signs / 30);
+    return torch::where(torch::arange(8'000).view({80, 100}) % 64 == 0, signs.to(torch::kFloat), signs / 16);
   });
   EXPECT_THAT(decided, Contains(AllOf(HasSubstr(kOver), HasSubstr(kFourBits), HasSubstr("allowed 0."))));
   EXPECT_THAT(decided, Not(Contains(AllOf(HasSubstr("\"commit\""), HasSubstr(kFourBits)))));
-  EXPECT_THAT(decided, Contains(HasSubstr("\"commit\""))) << "with more bits";
+  EXPECT_THAT(decided, Contains(HasSubstr("\"race won\""))) << "with more bits";
 }
 
 // Two parameters, each in a bucket of its own.

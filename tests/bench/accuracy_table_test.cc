@@ -1,0 +1,101 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The default lists hold what the committed table of accuracies admits, and the guard knows what that table saw.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/compress/compressor.h"
+#include "tuner/seen_errors.h"
+
+namespace gradtune {
+namespace {
+
+using core::OptimizerFamily;
+using nlohmann::json;
+
+// What the committed files say of each training, "text, 2 ranks: int4"; of two the later one counts.
+std::map<std::string, json> table() {
+  std::vector<std::filesystem::path> files;
+  for (const auto& file : std::filesystem::directory_iterator(GRADTUNE_RESULTS)) {
+    const std::string name = file.path().filename();
+    if (name.find("-accuracy") != std::string::npos && name.find("vs_ddp") == std::string::npos) files.push_back(file);
+  }
+  std::ranges::sort(files);
+  std::map<std::string, json> rows;
+  for (const auto& file : files) {
+    const json results = json::parse(std::ifstream(file));
+    for (const json& row : results["rows"]) rows[row["name"]] = row;
+  }
+  return rows;
+}
+
+// Rows of a compressor with its default parameter, in the tasks that such an optimizer trained.
+std::vector<json> rows_of(const core::CompressorSpec& codec, OptimizerFamily family) {
+  const auto tasks = family == OptimizerFamily::sgd ? std::vector{"fashion", "resnet"} : std::vector{"text", "lstm"};
+  std::vector<json> found;
+  for (const auto& [name, row] : table()) {
+    const bool is_of_family = std::ranges::any_of(tasks, [&](const char* task) { return name.starts_with(task); });
+    if (is_of_family && name.ends_with(": " + codec.name)) found.push_back(row);
+  }
+  return found;
+}
+
+std::vector<core::CompressorSpec> lossy_ones(OptimizerFamily family) {
+  const auto known = compress::known_traits();
+  std::vector<core::CompressorSpec> lossy = core::default_list(core::Fidelity::lossy, family, known);
+  std::erase_if(lossy, [&](const core::CompressorSpec& codec) {
+    return core::traits_of(codec, known)->fidelity != core::Fidelity::lossy;
+  });
+  return lossy;
+}
+
+class AccuracyTable : public testing::TestWithParam<OptimizerFamily> {};
+INSTANTIATE_TEST_SUITE_P(Families, AccuracyTable, testing::Values(OptimizerFamily::sgd, OptimizerFamily::adaptive),
+                         [](const auto& family) { return family.param == OptimizerFamily::sgd ? "Sgd" : "Adaptive"; });
+
+TEST_P(AccuracyTable, AdmitsWhatIsListed) {
+  ASSERT_FALSE(lossy_ones(GetParam()).empty());
+  for (const core::CompressorSpec& codec : lossy_ones(GetParam())) {
+    const std::vector<json> rows = rows_of(codec, GetParam());
+    EXPECT_GE(rows.size(), 2U) << codec.name << ": of two models, or numbers of ranks";
+    for (const json& row : rows) EXPECT_TRUE(row["met"].get<bool>()) << row;
+  }
+}
+
+// For slow links.
+TEST_P(AccuracyTable, AdmitsFewBits) {
+  constexpr int64_t kElements = 1 << 20;
+  const core::Matrix matrix{0, 1024, 1024};
+  double fewest_bits = 32;
+  for (const core::CompressorSpec& codec : lossy_ones(GetParam())) {
+    const core::CompressorTraits& traits = *core::traits_of(codec, compress::known_traits());
+    const auto bytes = static_cast<double>(core::usual_bytes(traits, codec, {kElements, {&matrix, 1}}));
+    fewest_bits = std::min(fewest_bits, 8 * bytes / kElements);
+  }
+  EXPECT_LE(fewest_bits, GetParam() == OptimizerFamily::sgd ? 3 : 4.5);
+}
+
+TEST(AccuracyTable, IsWhatTheGuardKnowsOfErrors) {
+  for (const OptimizerFamily family : {OptimizerFamily::sgd, OptimizerFamily::adaptive}) {
+    for (const core::CompressorSpec& codec : lossy_ones(family)) {
+      double most = 0;
+      for (const OptimizerFamily each : {OptimizerFamily::sgd, OptimizerFamily::adaptive}) {
+        for (const json& row : rows_of(codec, each)) most = std::max(most, row.value("error", 0.0));
+      }
+      if (most == 0) continue;  // measured before errors were
+      EXPECT_NEAR(tuner::seen_error(codec).value_or(0), most, 0.005 + 0.05 * most) << codec.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gradtune
