@@ -141,6 +141,12 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.broadcast_buffers); }},
     {"forward_overlap", [](const Options& o) { return bool_text(o.forward_overlap); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.forward_overlap); }},
+    {"collectives", [](const Options& o) { return o.collectives; },
+     [](std::string_view text, Draft& d) -> Status {
+       if (text != "gloo" && text != "nccl") return invalid("allowed are gloo and nccl");
+       d.settings.nccl = text == "nccl";
+       return {};
+     }},
 };
 
 std::string variable_of(const char* name) {
@@ -162,9 +168,10 @@ struct Found {
 
 Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found,
                       std::string& config) {
-  // Not options of wrap: the file of options, what launchers of emulated networks tell (examples/cluster), and which
-  // node this is (launcher.h).
-  const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_NODE", "GRADTUNE_PACING_MBIT"};
+  // Not options of wrap: the file of options, what launchers of emulated networks tell (examples/cluster), which node
+  // this is (launcher.h), and where NCCL is (nccl_group.h).
+  const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_NODE", "GRADTUNE_PACING_MBIT",
+                                "GRADTUNE_NCCL_LIBRARY"};
   for (const std::string& variable : variables) {
     const std::string name = variable.substr(0, variable.find('='));
     const std::string value = variable.substr(name.size() + 1);
@@ -175,7 +182,7 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
         std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
     if (row == std::end(kRows)) {
       return invalid("variable " + name +
-                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, " +
+                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, NCCL_LIBRARY, " +
                      known_names() + " in capitals");
     }
     found[row->name] = {value, "variable " + name};

@@ -35,6 +35,7 @@ struct Settings {
   bool quiet = false;
   bool broadcast_buffers = true;
   bool forward_overlap = false;
+  bool nccl = false;  // carries gradients on a device
 };
 
 // Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the

@@ -45,8 +45,10 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       job_(make, options, *clock_, warnings_),
       settings_(job_.settings),
       // Throws where something of the job is missing.
-      peers_(group, options, settings_.timeout_ms, *clock_, job_.status,
-             job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); }),
+      peers_(
+          group, options, settings_.timeout_ms, *clock_, job_.status,
+          job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); },
+          job_.collectives.get()),
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, job_.device.get(), peers_),

@@ -95,7 +95,8 @@ class Session {
     tuner::ErrorBudget::Limits limits;
     std::unique_ptr<Model> model;
     std::unique_ptr<Stepper> stepper;
-    std::shared_ptr<exec::Device> device;  // null where gradients are the host's
+    std::shared_ptr<exec::Device> device;                 // null where gradients are the host's
+    std::unique_ptr<comm::CollectiveStream> collectives;  // of NCCL; null where it is not used
     std::unique_ptr<Gradients> gradients;
     core::Status status;
   };

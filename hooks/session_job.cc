@@ -8,6 +8,7 @@
 
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
+#include "hooks/c10d/nccl_group.h"
 #include "hooks/session.h"
 #include "hooks/stream_device.h"
 
@@ -26,11 +27,16 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
       device = make_stream_device(where, trained.make_kernels ? trained.make_kernels(where.type()) : nullptr, clock);
+      if (settings.nccl) collectives = std::make_unique<QueueStream>(device->queue(exec::Device::Stream::collectives));
       if (settings.forward_overlap) {
         warnings.once(Warnings::Kind::no_overlap,
                       "forward_overlap is off for this job: it is not for parameters on " + where.str());
         settings.forward_overlap = false;
       }
+    } else if (settings.nccl) {
+      throw core::Exception({core::Error::Code::invalid,
+                             "option collectives is \"nccl\", which is for parameters on a CUDA device, and these are "
+                             "on the CPU; allowed is gloo"});
     }
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival, device);
   } catch (const std::exception& caught) {

@@ -38,7 +38,8 @@ std::vector<SharedThing> describe(const Settings& settings) {
           option("tuning_budget", settings.tuning_budget == 0 ? "0" : "above 0"),
           option("lossy_after", std::to_string(settings.lossy_after)),
           option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false"),
-          option("forward_overlap", settings.forward_overlap ? "true" : "false")};
+          option("forward_overlap", settings.forward_overlap ? "true" : "false"),
+          option("collectives", settings.nccl ? "nccl" : "gloo")};
 }
 
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {

@@ -490,8 +490,10 @@ void Executor::handle(const Event& event) {
       scheduler_.bucket_ready(event.bucket, event.op, actions_);
       break;
     case Event::Kind::op_done:
-      workspace_.take_report(event.bucket);
-      look_at(event.bucket, is_away(event.bucket) ? 0 : event.op, event.op + 1);
+      if (has_ended(event)) {
+        workspace_.take_report(event.bucket);
+        look_at(event.bucket, is_away(event.bucket) ? 0 : event.op, event.op + 1);
+      }
       scheduler_.op_done(event.bucket, event.op, actions_);
       break;
     case Event::Kind::op_ended: scheduler_.op_ended(event.bucket, event.op, actions_); break;
@@ -500,6 +502,12 @@ void Executor::handle(const Event& event) {
     case Event::Kind::stop: break;
   }
   for (size_t i = 0; i < actions_.size(); ++i) act(Action(actions_[i]));  // each may lead to more
+}
+
+// A collective on a device is done when it is asked for, and what is before it may be under way.
+bool Executor::has_ended(const Event& done) const {
+  const Op& op = workspace_.op(done.bucket, done.op);
+  return op.kind != Op::Kind::collective || op.space == core::Space::host;
 }
 
 // Asks the device for an operation and waits for nothing. What follows may be asked for at once, unless the host comes

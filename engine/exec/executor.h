@@ -181,6 +181,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   void read_times(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   void look_at(int32_t bucket, int32_t first_op, int32_t last_op);
+  bool has_ended(const Event& done) const;
   bool run_on_device(int32_t bucket, int32_t op);
   OpTime& time_of(int32_t bucket, int32_t op) {
     return op_times_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)];

@@ -17,6 +17,7 @@
 #include "hooks/c10d/errors.h"
 #include "hooks/c10d/launcher.h"
 #include "hooks/c10d/link_probe.h"
+#include "hooks/c10d/nccl_group.h"
 #include "hooks/c10d/store_server.h"
 #include "hooks/c10d/with_deadline.h"
 #include "tuner/agreement.h"
@@ -62,11 +63,12 @@ void must(core::Status status, const std::string& what) {
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
              const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
-             std::function<core::Status()> interrupted)
+             std::function<core::Status()> interrupted, comm::CollectiveStream* collectives)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
       interrupted_(std::move(interrupted)),
+      collectives_(collectives),
       store_(own_store(group, timeout_ms)),
       roll_call_(store_, rank_, size_, timeout_ms),
       watch_(store_, rank_, size_) {
@@ -98,11 +100,12 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
 void Peers::connect(const Options& options, const core::Clock& clock) {
   constexpr int kAtOnce = 4;
   machine_.collectives_at_once = kAtOnce;
-  data_ = make(options, "data", rank_, size_, /*threads=*/kAtOnce);
+  data_ = make_data(options, "data", rank_, size_, /*threads=*/kAtOnce);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator, int64_t most_bytes) {
-    if (!communicator) return policies::IdleLink();
+    const bool is_here = communicator && communicator->space() == core::Space::host;
+    if (!is_here) return policies::IdleLink();
     return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, most_bytes);
   };
   // What a byte takes over the network the baselines tell, but they send nothing over the links inside nodes alone.
@@ -132,6 +135,18 @@ std::unique_ptr<comm::Communicator> Peers::make(const Options& options, const st
   return link_ ? comm::make_paced(std::move(communicator), link_) : std::move(communicator);
 }
 
+std::unique_ptr<comm::Communicator> Peers::make_data(const Options& options, const std::string& name, int rank,
+                                                     int size, int threads) {
+  if (collectives_ == nullptr) return make(options, name, rank, size, threads);
+  if (options.make_group || link_) {
+    throw core::Exception(
+        {core::Error::Code::invalid, "option collectives is \"nccl\", and " +
+                                         std::string(link_ ? "GRADTUNE_PACING_MBIT paces" : "make_group makes") +
+                                         " other communicators; allowed is one of both"});
+  }
+  return make_nccl_group(name, store_, rank, size, timeout_ms_, *collectives_);
+}
+
 // Of a user's factory only groups over all ranks are asked for, and a paced link stands for one between all ranks: then
 // there are no levels.
 void Peers::make_levels(const Options& options) {
@@ -141,8 +156,8 @@ void Peers::make_levels(const Options& options) {
   if (options.make_group || link_) seat_ = {.rank = rank_, .size = size_};
   if (!seat_.has_levels()) return;
   constexpr int kThreads = 2;
-  intra_ = make(options, "intra/" + std::to_string(seat_.node), seat_.local_rank, seat_.local_size, kThreads);
-  inter_ = make(options, "inter/" + std::to_string(seat_.local_rank), seat_.node, seat_.nodes, kThreads);
+  intra_ = make_data(options, "intra/" + std::to_string(seat_.node), seat_.local_rank, seat_.local_size, kThreads);
+  inter_ = make_data(options, "inter/" + std::to_string(seat_.local_rank), seat_.node, seat_.nodes, kThreads);
 }
 
 core::Status Peers::run(const comm::Collective& collective) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/comm/groups.h"
+#include "engine/comm/nccl.h"
 #include "engine/comm/pacing.h"
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
@@ -26,11 +27,13 @@ class Peers {
  public:
   // `mine`: whether this rank can take part; an error is told to the others and thrown. `alarm_before`: of a wrap that
   // this one ends, asked while others are waited for; may be null. `interrupted`: asked whenever this rank waits, on
-  // its own thread; an error of it ends the wait.
+  // its own thread; an error of it ends the wait. `collectives`: gradients go over NCCL, on that stream; null: over
+  // Gloo.
   Peers(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
       const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before = nullptr,
-      std::function<core::Status()> interrupted = [] { return core::Status(); });
+      std::function<core::Status()> interrupted = [] { return core::Status(); },
+      comm::CollectiveStream* collectives = nullptr);
   ~Peers();
 
   int rank() const { return rank_; }
@@ -79,7 +82,10 @@ class Peers {
 
   void connect(const Options& options, const core::Clock& clock);
   void tell_failure(const core::Error& error);
-  // Over `size` ranks, of which this one is number `rank`.
+  // Of gradients: over `size` ranks, of which this one is number `rank`.
+  std::unique_ptr<comm::Communicator> make_data(const Options& options, const std::string& name, int rank, int size,
+                                                int threads);
+  // Of the host.
   std::unique_ptr<comm::Communicator> make(const Options& options, const std::string& name, int rank, int size,
                                            int threads);
   void make_levels(const Options& options);
@@ -88,6 +94,7 @@ class Peers {
   const int rank_, size_;
   const int64_t timeout_ms_;
   const std::function<core::Status()> interrupted_;
+  comm::CollectiveStream* const collectives_;
   c10::intrusive_ptr<c10d::Store> store_;  // with a prefix of this wrap
   RollCall roll_call_;
   Watch watch_;

@@ -66,6 +66,7 @@ struct Job {
   int steps = 5;
   torch::ScalarType type = torch::kFloat;
   int64_t tuning_budget = 0;
+  std::optional<std::string> collectives = {};
   int bad_step = -1;  // in which rank 0 has a gradient that is not finite
 };
 
@@ -98,6 +99,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
   const std::string file =
       (std::filesystem::temp_directory_path() / ("gradtune_device_training_" + std::to_string(getppid()) + ".json"))
           .string();
+  options.collectives = job.collectives;
   if (!job.option.empty()) {
     if (rank.rank == 0) tuner::write_file_atomically(file, strategy_of(job, model, rank.size)).value();
     options.strategy = file;
@@ -199,6 +201,47 @@ TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
         EXPECT_TRUE(same_bits(on_cpu, train(rank, group, {.where = where, .option = option, .bad_step = 2}))) << option;
       }
     }
+  });
+}
+
+// --- over NCCL -------------------------------------------------------------------------------------------------------
+
+TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
+  const auto body = [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const char* option : kOptions) {
+      const Parameters on_cpu = train(rank, group, {.option = option});
+      for (const Where where : {Where::copied, Where::kernels}) {
+        const Job job{.where = where, .option = option, .collectives = "nccl"};
+        EXPECT_TRUE(same_bits(on_cpu, train(rank, group, job))) << option;
+      }
+    }
+    const Job bad{.option = kOptions[5], .bad_step = 2};
+    Job over_nccl = bad;
+    over_nccl.where = Where::kernels;
+    over_nccl.collectives = "nccl";
+    EXPECT_TRUE(same_bits(train(rank, group, bad), train(rank, group, over_nccl)));
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
+}
+
+TEST(DeviceTraining, WithoutTheLibraryOfNcclAllRanksSaySo) {
+  const auto body = [](const Rank& rank) {
+    const auto group = make_group();
+    EXPECT_THAT(message_of([&] { train(rank, group, {.where = Where::copied, .collectives = "nccl"}); }),
+                HasSubstr("collectives of NCCL need the library libnccl_of_nobody.so, which can not be loaded"));
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", "libnccl_of_nobody.so"}}});
+}
+
+TEST(DeviceTraining, NcclIsRefusedForParametersOnTheCpu) {
+  run_ranks(1, [](const Rank& rank) {
+    const auto group = make_group();
+    EXPECT_THAT(
+        message_of([&] { train(rank, group, {.collectives = "nccl"}); }),
+        HasSubstr("option collectives is \"nccl\", which is for parameters on a CUDA device, and these are on the "
+                  "CPU; allowed is gloo"));
   });
 }
 

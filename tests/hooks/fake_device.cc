@@ -32,6 +32,7 @@
 
 #include "engine/core/clock.h"
 #include "engine/core/round_up.h"
+#include "tests/engine/comm/fake_nccl.h"
 #include "tests/engine/exec/host_kernels.h"
 
 namespace gradtune::test {
@@ -154,11 +155,13 @@ class Event {
   std::optional<int64_t> time_ns_;
 };
 
-class Stream {
+// Also what the fake NCCL of the tests takes for a stream.
+class Stream final : public comm::FakeNcclStream {
  public:
   Stream() : thread_([this] { work(); }) { thread_.detach(); }  // lives as long as the process
 
-  void ask(std::function<void()> task) {
+  std::byte* reach(const std::byte* address) override;
+  void ask(std::function<void()> task) override {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
     changed_.notify_all();
@@ -224,6 +227,14 @@ void PinnedHost::release(void* data) {
   std::free(data);
 }
 
+std::byte* reach_anywhere(const void* address) {
+  if (std::byte* const data = all().memory.reach(address)) return data;
+  TORCH_CHECK(all().pinned.has(address), "a stream of the fake device was given memory of the host that is not pinned");
+  return static_cast<std::byte*>(const_cast<void*>(address));
+}
+
+std::byte* Stream::reach(const std::byte* address) { return reach_anywhere(address); }
+
 void Stream::work() {
   for (;;) {
     std::function<void()> task;
@@ -272,7 +283,9 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Stream exchangeStream(c10::Stream stream) const override {
     return c10::Stream(c10::Stream::UNSAFE, kDevice, std::exchange(current_stream, stream.id()));
   }
-  void* getStreamNativeHandle(const c10::Stream stream) const override { return &all().stream(stream.id()); }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return static_cast<comm::FakeNcclStream*>(&all().stream(stream.id()));
+  }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     if (*event == nullptr) *event = new FakeEvent;
@@ -398,14 +411,9 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, library) { library.fallback(torch::CppFunctio
 class FakeKernels final : public exec::HostKernels {
  public:
   void ask(compress::Queue& queue, std::function<void()> work) const override {
-    static_cast<Stream*>(compress::device(queue).stream())->ask(std::move(work));
+    static_cast<comm::FakeNcclStream*>(compress::device(queue).stream())->ask(std::move(work));
   }
-  std::byte* reach(const void* address) const override {
-    if (std::byte* const data = all().memory.reach(address)) return data;
-    TORCH_CHECK(all().pinned.has(address),
-                "a stream of the fake device was given memory of the host that is not pinned");
-    return static_cast<std::byte*>(const_cast<void*>(address));
-  }
+  std::byte* reach(const void* address) const override { return reach_anywhere(address); }
 };
 
 }  // namespace

@@ -85,6 +85,9 @@ struct Options {
   // It is off, and one line says so, in a job that needs all gradients before step() (clipping by the norm, loss
   // scaling), steps with a closure, or has an optimizer other than SGD, Adam, AdamW, RMSprop and Adagrad of LibTorch.
   std::optional<bool> forward_overlap = {};
+  // What carries gradients on a CUDA device. gloo (default): they are copied to the host. nccl: NCCL, which is loaded
+  // as libnccl.so.2 when it is needed. It has not run on a GPU so far.
+  std::optional<std::string> collectives = {};
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
   std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::string& name)> make_group = {};

@@ -1,0 +1,36 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Communicators over NCCL for ranks that have a store: gradients of a device go over them without the host. NCCL is
+// loaded at run time, from the library that GRADTUNE_NCCL_LIBRARY names, or as libnccl.so.2.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <memory>
+#include <string>
+
+#include "engine/comm/nccl.h"
+#include "engine/compress/queue.h"
+
+namespace gradtune {
+
+// A device's queue for collectives.
+class QueueStream final : public comm::CollectiveStream {
+ public:
+  explicit QueueStream(compress::Queue& queue) : queue_(compress::device(queue)) {}
+
+  void* handle() override { return queue_.stream(); }
+  core::Status after(const core::Fence& fence, int64_t timeout_ms) override { return queue_.after(fence, timeout_ms); }
+  core::Fence mark() override { return queue_.mark(); }
+
+ private:
+  compress::DeviceQueue& queue_;
+};
+
+// By all ranks of the group, which `prefix` tells from others of the store. Throws core::Exception.
+std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
+                                                    const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                    int64_t timeout_ms, comm::CollectiveStream& stream);
+
+}  // namespace gradtune
