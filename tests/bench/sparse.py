@@ -10,8 +10,9 @@ its strategy. Then arms take turns in fresh processes, `auto` with that strategy
 the second half of its steps.
 
 Anchors are DDP, and of `auto` also the fastest of those that are pinned or `zen`. `error` is the largest relative
-difference between a loss and that of the same step under DDP: 0 means the same bits, which is so on two ranks, where
-sums have one order; on four ranks by_hand, gather and two_step add in the order of ranks.
+difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over ranks have
+one order, and what may differ is how LibTorch adds up rows that repeat in a batch, dense and sparse; on four ranks
+by_hand, gather and two_step add in the order of ranks.
 """
 import json
 import statistics
