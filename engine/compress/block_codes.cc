@@ -204,8 +204,7 @@ CompressorRow fp8e5m2() {
 CompressorRow natural() { return row<kNatural>("natural", "powers of two, rounded at random", false, {}); }
 
 CompressorRow terngrad() {
-  return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256),
-                        core::Listed::for_sgd);
+  return row<kTernGrad>("terngrad", "-1, 0 or 1, scaled by block, rounded at random", false, block_of(256));
 }
 
 CompressorRow qsgd() {
