@@ -196,11 +196,12 @@ class IntPacked final : public HostCompressor {
 constexpr double kBlocks[] = {64, 256, 1024};
 
 template <uint32_t id, int bits>
-CompressorRow row(std::string_view name, std::string_view summary, double usual_use) {
+CompressorRow row(std::string_view name, std::string_view summary, double usual_use,
+                  core::Listed listed = core::Listed::never) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
-                     .listed = core::Listed::never,
+                     .listed = listed,
                      .summable = false,
                      .error_feedback = true,
                      .parameter_name = "block",
@@ -231,7 +232,7 @@ CompressorRow int4packed() {
 
 CompressorRow int3packed() {
   return row<compressor_id("in3p"), 3>("int3packed", "3-bit integers, scaled by block, in as few bits as it takes",
-                                       0.65);
+                                       0.65, core::Listed::for_sgd);
 }
 
 CompressorRow int2packed() {

@@ -260,7 +260,7 @@ CompressorRow powersgd() {
   return {.traits = {.name = "powersgd",
                      .summary = "matrices as products of narrow ones, of this rank",
                      .fidelity = core::Fidelity::lossy,
-                     .listed = core::Listed::for_sgd,
+                     .listed = core::Listed::never,
                      .summable = true,
                      .error_feedback = true,
                      .parameter_name = "rank",
