@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/compress/compressor.h"
 #include "engine/core/median.h"
-#include "tuner/seen_errors.h"
 
 namespace gradtune::tuner {
 
@@ -27,7 +27,9 @@ std::optional<double> ErrorBudget::allowed_on_trial(const core::Bucket& bucket) 
   if (limits_.budget || !limits_.names_none) return limits_.budget;
   std::optional<double> most;  // which one is sampled does not matter then
   for (const core::CompressorSpec& codec : bucket.option.codecs) {
-    if (const auto seen = seen_error(codec)) most = std::max({kLeast, kFar * *seen, most.value_or(0)});
+    const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
+    if (traits == nullptr || traits->seen_error == 0 || codec.parameter != traits->parameter_default) continue;
+    most = std::max({kLeast, kFar * traits->seen_error, most.value_or(0)});
   }
   return most;
 }

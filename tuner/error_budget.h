@@ -11,7 +11,7 @@
 //   error     The median of e exceeds the budget. That is the user's, or else kMargin times the median over steps
 //             kSettling to kSettling + kSteps after the commit (before, the residual still finds its level), at least
 //             kLeast. While a strategy is on trial it is the user's, or else, where users named no compressors, kFar
-//             times what the bucket's compressors lost where they were found accurate (seen_errors.h), at least kLeast;
+//             times what the bucket's compressors lost where they were found accurate (seen_error), at least kLeast;
 //             the median is over the steps since it came into force, at least kTrialSteps.
 //   residual  Only after a commit. The median of norm(residual) / norm(gradient) exceeds kMostResidual, or it is above
 //             kLeastGrown and has doubled within kGrowthSteps. The first kGrowthSteps after the commit do not count, as

@@ -197,11 +197,12 @@ constexpr double kBlocks[] = {64, 256, 1024};
 
 template <uint32_t id, int bits>
 CompressorRow row(std::string_view name, std::string_view summary, double usual_use,
-                  core::Listed listed = core::Listed::never) {
+                  core::Listed listed = core::Listed::never, double seen_error = 0) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
                      .listed = listed,
+                     .seen_error = seen_error,
                      .summable = false,
                      .error_feedback = true,
                      .parameter_name = "block",
@@ -232,7 +233,7 @@ CompressorRow int4packed() {
 
 CompressorRow int3packed() {
   return row<compressor_id("in3p"), 3>("int3packed", "3-bit integers, scaled by block, in as few bits as it takes",
-                                       0.65, core::Listed::for_sgd);
+                                       0.65, core::Listed::for_sgd, 0.36);
 }
 
 CompressorRow int2packed() {

@@ -84,8 +84,11 @@ struct CompressorTraits {
   std::string_view name;
   std::string_view summary;  // one line for users
 
-  Fidelity fidelity;    // the least fidelity that admits it
-  Listed listed;        // without being named
+  Fidelity fidelity;  // the least fidelity that admits it
+  Listed listed;      // without being named
+  // norm(p - decode(encode(p))) / norm(p) of one step, at parameter_default: the largest in the trainings by which it
+  // is listed (tests/bench/results). These say nothing of gradients of which it loses far more. 0: not measured.
+  double seen_error = 0;
   bool summable;        // payloads may be added by a collective; otherwise they are gathered and decoded
   bool error_feedback;  // the encoding error is kept in the residual and sent later
 

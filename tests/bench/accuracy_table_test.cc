@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
-#include "tuner/seen_errors.h"
 
 namespace gradtune {
 namespace {
@@ -92,7 +91,8 @@ TEST(AccuracyTable, IsWhatTheGuardKnowsOfErrors) {
         for (const json& row : rows_of(codec, each)) most = std::max(most, row.value("error", 0.0));
       }
       if (most == 0) continue;  // measured before errors were
-      EXPECT_NEAR(tuner::seen_error(codec).value_or(0), most, 0.005 + 0.05 * most) << codec.name;
+      EXPECT_NEAR(core::traits_of(codec, compress::known_traits())->seen_error, most, 0.005 + 0.05 * most)
+          << codec.name;
     }
   }
 }

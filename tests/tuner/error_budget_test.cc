@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "tuner/seen_errors.h"
+#include "engine/compress/compressor.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -72,7 +72,7 @@ core::Strategy compressed(const char* codec, double parameter) {
 }
 
 TEST(ErrorBudget, OnTrialACompressorThatNoOneNamedMayLoseTwiceWhatItDidInTrainings) {
-  const double seen = seen_error({"int4", 64}).value();
+  const double seen = core::traits_of({"int4", 64}, compress::known_traits())->seen_error;
   const double allowed = ErrorBudget::kFar * seen;
   ASSERT_GT(allowed, ErrorBudget::kLeast);
   Bucket run{ErrorBudget({.names_none = true})};
