@@ -34,7 +34,7 @@ ONE_BUCKET_MB = 1 << 16
 FIRST_POWERSGD_STEP = 2
 
 
-def vgg():
+def convolutional(*classifier):
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1),
         nn.ReLU(),
@@ -43,11 +43,13 @@ def vgg():
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(3136, 2048),
-        nn.ReLU(),
-        nn.Linear(2048, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 10),
+        *classifier,
+    )
+
+
+def vgg():
+    return convolutional(
+        nn.Linear(3136, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.ReLU(), nn.Linear(1024, 10)
     )
 
 
@@ -75,18 +77,7 @@ def large_first():
 
 
 def large_last():
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(3136, 1024),
-        nn.ReLU(),
-        nn.Linear(1024, 10),
-    )
+    return convolutional(nn.Linear(3136, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
 
 class Transformer(nn.Sequential):

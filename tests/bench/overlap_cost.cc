@@ -211,11 +211,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace gradtune::bench
 
-int main(int argc, char** argv) {
-  try {
-    return gradtune::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return gradtune::bench::run_benchmark(argc, argv, gradtune::bench::run); }

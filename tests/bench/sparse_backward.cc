@@ -5,10 +5,10 @@
 //
 // The backward pass of a table of 400,000 x 64 of which 512 rows are read, on a group of one rank, so that no other
 // rank is waited for. A twin without gradtune takes turns. Rows:
-//   backward  backward(), in us, beside plain LibTorch's
-//   step      zero_grad, forward, backward and the update, likewise
-//   first     the first backward pass, which learns what gradients are like, beside the plain one's first
-//   memory    MB that came into memory from wrap() to the end, beside those of the table; the goal is of the ratio
+//   backward  us of backward(), beside plain LibTorch's.
+//   step      us of zero_grad, forward, backward and the update, beside plain LibTorch's.
+//   first     us of the first backward pass, which learns what gradients are like, beside plain LibTorch's first.
+//   memory    MB that came into memory from wrap() to the end, beside those of the table. The goal is of the ratio.
 #include <torch/torch.h>
 #include <unistd.h>
 
@@ -136,11 +136,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace gradtune::bench
 
-int main(int argc, char** argv) {
-  try {
-    return gradtune::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
-}
+int main(int argc, char** argv) { return gradtune::bench::run_benchmark(argc, argv, gradtune::bench::run); }

@@ -68,4 +68,13 @@ void write_results(int argc, char** argv, const std::vector<Row>& rows) {
   out << "\n]}\n";
 }
 
+int run_benchmark(int argc, char** argv, int (*benchmark)(int argc, char** argv)) {
+  try {
+    return benchmark(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
+
 }  // namespace gradtune::bench

@@ -24,6 +24,9 @@ struct Row {
   std::optional<double> ms = {};  // of one call, where the value is a rate
 };
 
+// What main() is: runs the benchmark, and says on standard error what it throws, with status 1.
+int run_benchmark(int argc, char** argv, int (*benchmark)(int argc, char** argv));
+
 // Takes main's arguments, of which the last two are BUILD_FOLDER OUTPUT.json. Numbers have four significant digits.
 void write_results(int argc, char** argv, const std::vector<Row>& rows);
 
