@@ -391,8 +391,9 @@ torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
   check_between_passes();
   torch::Tensor loss;
   if (closure) {
-    if (core::Status can = job_.stepper->can_be_split(/*has_closure=*/true); !can)
+    if (core::Status can = job_.stepper->can_be_split(/*has_closure=*/true); !can) {
       overlap_.turn_off(error_of(core::Exception(can.error())).message);
+    }
     const torch::AutoGradMode enable(true);
     loss = closure();
     check_between_passes();

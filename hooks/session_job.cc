@@ -22,8 +22,9 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     stepper = std::move(trained.stepper);
     check_parameters(*stepper, *model);
     limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
-    if (limits.names_none)
+    if (limits.names_none) {
       settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
+    }
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
       device = make_stream_device(where, trained.make_kernels ? trained.make_kernels(where.type()) : nullptr, clock);

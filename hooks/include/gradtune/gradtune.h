@@ -83,7 +83,8 @@ struct Options {
   // in the optimizer, TorchScript, and forward passes on other threads. A gradient of a parameter whose update is still
   // to come is an error.
   // It is off, and one line says so, in a job that needs all gradients before step() (clipping by the norm, loss
-  // scaling), steps with a closure, or has an optimizer other than SGD, Adam, AdamW, RMSprop and Adagrad of LibTorch.
+  // scaling) or steps with a closure. Optimizers other than LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad turn it
+  // off too.
   std::optional<bool> forward_overlap = {};
   // What carries gradients on a CUDA device. gloo (default): they are copied to the host. nccl: NCCL, which is loaded
   // as libnccl.so.2 when it is needed. It has not run on a GPU so far.
@@ -148,7 +149,7 @@ class Optimizer {
   void save(torch::serialize::OutputArchive& archive) const;
   void load(torch::serialize::InputArchive& archive);
 
-  // The strategy that is committed, also while others are tried, with its evidence (schema gradtune.strategy/1). Before
+  // The strategy that is committed, also while others are tried, with its evidence (schema gradtune.strategy/2). Before
   // anything is: that of the file that the job started from, until it is dropped, or else the baseline. Written by rank
   // 0, atomically; others return.
   void export_strategy(const std::string& path) const;
