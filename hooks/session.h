@@ -44,8 +44,8 @@ struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
   Arrival arrival = Arrival::hooks;
-  // What computes on a device of that type. Null, also as a result: what gradtune knows itself, which may be nothing.
-  std::function<std::unique_ptr<exec::Kernels>(c10::DeviceType type)> make_kernels = {};
+  // What computes on a device; null: what gradtune has for it.
+  std::function<std::unique_ptr<exec::Kernels>(c10::Device device)> make_kernels = {};
 };
 
 class Session {
@@ -95,8 +95,8 @@ class Session {
     tuner::ErrorBudget::Limits limits;
     std::unique_ptr<Model> model;
     std::unique_ptr<Stepper> stepper;
-    std::shared_ptr<exec::Device> device;                 // null where gradients are the host's
-    std::unique_ptr<comm::CollectiveStream> collectives;  // of NCCL; null where it is not used
+    std::shared_ptr<exec::Device> device;      // null where gradients are the host's
+    std::unique_ptr<QueueStream> collectives;  // of NCCL; null where it is not used
     std::unique_ptr<Gradients> gradients;
     core::Status status;
   };

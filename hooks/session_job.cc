@@ -9,10 +9,25 @@
 #include "engine/compress/compressor.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/c10d/nccl_group.h"
+#include "hooks/device_kernels.h"
 #include "hooks/session.h"
 #include "hooks/stream_device.h"
 
 namespace gradtune {
+namespace {
+
+// Null where there are none: then gradients are compressed on the host.
+std::unique_ptr<exec::Kernels> make_kernels(const Trained& trained, c10::Device where, Warnings& warnings) {
+  if (trained.make_kernels) return trained.make_kernels(where);
+  auto kernels = kernels_for(where);
+  if (kernels.ok()) return std::move(kernels).value();
+  warnings.once(Warnings::Kind::no_kernels,
+                "gradients on " + where.str() +
+                    " are compressed by the host, for there are no kernels: " + kernels.error().message);
+  return nullptr;
+}
+
+}  // namespace
 
 Session::Job::Job(const MakeTrained& make, const Options& options, const core::Clock& clock, Warnings& warnings) {
   try {
@@ -27,8 +42,10 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     }
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
-      device = make_stream_device(where, trained.make_kernels ? trained.make_kernels(where.type()) : nullptr, clock);
-      if (settings.nccl) collectives = std::make_unique<QueueStream>(device->queue(exec::Device::Stream::collectives));
+      device = make_stream_device(where, make_kernels(trained, where, warnings), clock);
+      if (settings.nccl) {
+        collectives = std::make_unique<QueueStream>(device->queue(exec::Device::Stream::collectives), where);
+      }
       if (settings.forward_overlap) {
         warnings.once(Warnings::Kind::no_overlap,
                       "forward_overlap is off for this job: it is not for parameters on " + where.str());

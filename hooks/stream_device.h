@@ -51,6 +51,7 @@ class StreamQueue final : public compress::DeviceQueue, public core::Fence::Sour
   StreamQueue(c10::Stream stream, EventClock& clock, const PinnedMemory& pinned);
 
   void* stream() const override { return stream_.native_handle(); }
+  int device() const override { return stream_.device_index(); }
   core::Status after(const core::Fence& fence, int64_t timeout_ms) override;
   core::Fence mark() override;
   void copy(void* to, const void* from, int64_t bytes) override;

@@ -70,8 +70,9 @@ class DeviceQueue : public Queue {
  public:
   core::Space space() const final { return core::Space::cuda; }
 
-  // What kernels are launched on: a cudaStream_t.
+  // What kernels are launched on, a cudaStream_t, and the number of its device.
   virtual void* stream() const = 0;
+  virtual int device() const = 0;
 };
 
 // That queue, which has to be one of a device.

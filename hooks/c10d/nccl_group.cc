@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/c10d/nccl_group.h"
 
+#include <c10/core/DeviceGuard.h>
+
 #include <chrono>
 #include <vector>
 
@@ -12,7 +14,7 @@ namespace gradtune {
 
 std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    int64_t timeout_ms, comm::CollectiveStream& stream) {
+                                                    int64_t timeout_ms, QueueStream& stream) {
   const auto share = [&](const std::string& mine) {
     return with_deadline(std::chrono::milliseconds(timeout_ms), [store, mine, key = "nccl/" + prefix] {
       if (!mine.empty()) store->set(key, std::vector<uint8_t>(mine.begin(), mine.end()));
@@ -20,6 +22,7 @@ std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
       return std::string(id.begin(), id.end());
     });
   };
+  const c10::DeviceGuard here(stream.device());  // NCCL takes the calling thread's
   auto made =
       comm::make_nccl_communicator({.rank = rank,
                                     .size = size,

@@ -5,6 +5,7 @@
 // loaded at run time, from the library that GRADTUNE_NCCL_LIBRARY names, or as libnccl.so.2.
 #pragma once
 
+#include <c10/core/Device.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <memory>
@@ -18,19 +19,21 @@ namespace gradtune {
 // A device's queue for collectives.
 class QueueStream final : public comm::CollectiveStream {
  public:
-  explicit QueueStream(compress::Queue& queue) : queue_(compress::device(queue)) {}
+  QueueStream(compress::Queue& queue, c10::Device device) : queue_(compress::device(queue)), device_(device) {}
 
+  c10::Device device() const { return device_; }
   void* handle() override { return queue_.stream(); }
   core::Status after(const core::Fence& fence, int64_t timeout_ms) override { return queue_.after(fence, timeout_ms); }
   core::Fence mark() override { return queue_.mark(); }
 
  private:
   compress::DeviceQueue& queue_;
+  const c10::Device device_;
 };
 
 // By all ranks of the group, which `prefix` tells from others of the store. Throws core::Exception.
 std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                                    int64_t timeout_ms, comm::CollectiveStream& stream);
+                                                    int64_t timeout_ms, QueueStream& stream);
 
 }  // namespace gradtune

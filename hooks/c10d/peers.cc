@@ -63,7 +63,7 @@ void must(core::Status status, const std::string& what) {
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
              const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
-             std::function<core::Status()> interrupted, comm::CollectiveStream* collectives)
+             std::function<core::Status()> interrupted, QueueStream* collectives)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "engine/comm/groups.h"
-#include "engine/comm/nccl.h"
 #include "engine/comm/pacing.h"
 #include "engine/core/clock.h"
 #include "gradtune/gradtune.h"
+#include "hooks/c10d/nccl_group.h"
 #include "hooks/c10d/roll_call.h"
 #include "hooks/c10d/watch.h"
 #include "policies/cost/cost_table.h"
@@ -32,8 +32,7 @@ class Peers {
   Peers(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
       const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before = nullptr,
-      std::function<core::Status()> interrupted = [] { return core::Status(); },
-      comm::CollectiveStream* collectives = nullptr);
+      std::function<core::Status()> interrupted = [] { return core::Status(); }, QueueStream* collectives = nullptr);
   ~Peers();
 
   int rank() const { return rank_; }
@@ -94,7 +93,7 @@ class Peers {
   const int rank_, size_;
   const int64_t timeout_ms_;
   const std::function<core::Status()> interrupted_;
-  comm::CollectiveStream* const collectives_;
+  QueueStream* const collectives_;
   c10::intrusive_ptr<c10d::Store> store_;  // with a prefix of this wrap
   RollCall roll_call_;
   Watch watch_;

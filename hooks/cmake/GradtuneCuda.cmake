@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Finds nvcc as GRADTUNE_WITH_CUDA says, and makes CUDA a language then. Kernels are the only CUDA there is: they are in a
-# library of their own, with the CUDA runtime linked statically, so that what links it runs where there is no GPU and no
-# CUDA as well. Without nvcc nothing is missing but that library.
+# Finds nvcc as GRADTUNE_WITH_CUDA says, and makes CUDA a language then. Kernels are the only CUDA there is: they are in
+# libraries of their own, with the CUDA runtime linked statically, so that what links them runs where there is no GPU and
+# no CUDA as well. Without nvcc nothing is missing but these.
 #
 # nvcc is looked for as CMAKE_CUDA_COMPILER, CUDACXX, in PATH, in /usr/local/cuda and as a wheel in .venv, which
 # `./run build --cuda` installs. (The wheel nvidia-cuda-nvcc alone does not do: its parts are of other versions then.)
@@ -26,8 +26,30 @@ if(NOT GRADTUNE_WITH_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER OR DEFINED ENV{CUDACXX})
     set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual CACHE STRING "What kernels are compiled for")
     enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    if(CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE}")
+    endif()
     set(GRADTUNE_CUDA TRUE)
   elseif(GRADTUNE_WITH_CUDA STREQUAL "ON")
     message(FATAL_ERROR "GRADTUNE_WITH_CUDA is ON, but there is no nvcc: './run build --cuda' installs one")
   endif()
 endif()
+
+# gradtune_cuda(TARGET): the language of kernels. Products and sums are rounded apart, as on the host. (The standard as an option:
+# CMake 3.25 does not know what nvcc 13 has.)
+function(gradtune_cuda target)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY None)
+  target_link_libraries(${target} PRIVATE CUDA::cudart_static)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false --expt-relaxed-constexpr>)
+endfunction()
+
+# gradtune_cuda_library(NAME SOURCES file... LIBS target...)
+function(gradtune_cuda_library name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBS")
+  set_property(GLOBAL APPEND PROPERTY gradtune_libraries ${name})
+  add_library(${name} STATIC ${arg_SOURCES})
+  gradtune_cuda(${name})
+  target_link_libraries(${name} PUBLIC ${arg_LIBS})
+endfunction()

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <stdexcept>
 #include <string>
 
 #include "engine/compress/queue.h"
@@ -35,6 +34,35 @@ namespace gradtune::compress::cuda {
 
 inline constexpr unsigned kThreads = 256, kWarps = kThreads / 32;
 inline constexpr uint32_t kAllLanes = 0xffffffff;
+
+#ifdef __CUDACC__
+inline core::Error error_of(cudaError_t code, const std::string& what) {
+  return {core::Error::Code::io, "CUDA says " + std::string(cudaGetErrorString(code)) + " (at " + what + ")"};
+}
+
+inline void must(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) throw core::Exception(error_of(code, what));
+}
+
+// The calling thread's device is that one for a while: a stream takes kernels from such threads alone.
+class OnDevice {
+ public:
+  explicit OnDevice(int device) {
+    must(cudaGetDevice(&before_), "cudaGetDevice");
+    is_other_ = device != before_;
+    if (is_other_) must(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~OnDevice() {
+    if (is_other_) static_cast<void>(cudaSetDevice(before_));
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int before_ = 0;
+  bool is_other_ = false;
+};
+#endif
 
 // Several jobs in one launch: the grid's blocks are theirs in turn.
 inline constexpr size_t kParameterBytes = 4096;
@@ -82,11 +110,9 @@ class Launches {
     for (size_t i = count_; i < Batch<Job>::kMost; ++i) batch_.ends[i] = batch_.ends[count_ - 1];
     const auto blocks = static_cast<uint32_t>(blocks_);
 #ifdef __CUDACC__
+    const OnDevice here(device(queue_).device());
     run_batch<Kernel><<<blocks, kThreads, 0, static_cast<cudaStream_t>(device(queue_).stream())>>>(batch_);
-    const cudaError_t error = cudaGetLastError();
-    if (error != cudaSuccess) {
-      throw std::runtime_error(std::string("a kernel was not launched: ") + cudaGetErrorString(error));
-    }
+    must(cudaGetLastError(), "the launch of a kernel");
 #else
     core::check(queue_.space() == core::Space::cuda, "kernels go to the queue of a device");
     emulator::launch(blocks, kThreads, [&] { run_batch<Kernel>(batch_); });
@@ -103,6 +129,24 @@ class Launches {
   size_t count_ = 0;
   int64_t blocks_ = 0;
 };
+
+// Whether kernels were compiled for that device; the error says why not.
+template <class Kernel>
+core::Status can_run(int device) {
+#ifdef __CUDACC__
+  try {
+    const OnDevice here(device);
+    cudaFuncAttributes attributes;
+    must(cudaFuncGetAttributes(&attributes, run_batch<Kernel>), "a kernel");
+  } catch (const core::Exception& failed) {
+    static_cast<void>(cudaGetLastError());  // it is told, and not for the next call
+    return core::Error{failed.code(), failed.what()};
+  }
+#else
+  static_cast<void>(device);
+#endif
+  return {};
+}
 
 constexpr int64_t blocks_of(int64_t n, int64_t each) { return (n + each - 1) / each; }
 

@@ -14,23 +14,23 @@
 #include <utility>
 #include <vector>
 
+#include "engine/compress/cuda/device.cuh"
 #include "engine/core/bounded_wait.h"
 #include "engine/exec/cuda/kernels.h"
 
 namespace gradtune::exec::cuda {
 namespace {
 
-core::Error error_of(cudaError_t code, const std::string& what) {
-  return {core::Error::Code::io, "CUDA says " + std::string(cudaGetErrorString(code)) + " (at " + what + ")"};
-}
-
-void must(cudaError_t code, const char* what) {
-  if (code != cudaSuccess) throw core::Exception(error_of(code, what));
-}
+using compress::cuda::error_of;
+using compress::cuda::must;
+using compress::cuda::OnDevice;
 
 class DeviceMemory final : public Allocator {
  public:
+  explicit DeviceMemory(int device) : device_(device) {}
+
   std::byte* allocate(int64_t bytes) override {
+    const OnDevice here(device_);
     void* data = nullptr;
     if (cudaMalloc(&data, static_cast<size_t>(bytes)) != cudaSuccess) throw std::bad_alloc();
     must(cudaMemset(data, 0, static_cast<size_t>(bytes)), "cudaMemset");
@@ -38,6 +38,9 @@ class DeviceMemory final : public Allocator {
     return static_cast<std::byte*>(data);
   }
   void free(std::byte* data, int64_t /*bytes*/) noexcept override { cudaFree(data); }
+
+ private:
+  const int device_;
 };
 
 class PinnedMemory final : public Allocator {
@@ -88,8 +91,12 @@ class EventClock {
 class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source {
  public:
   // Takes a stream that is its own.
-  CudaQueue(cudaStream_t stream, bool is_own, int times_every, EventClock& clock)
-      : stream_(stream), is_own_(is_own), times_every_(static_cast<uint64_t>(times_every)), clock_(clock) {
+  CudaQueue(cudaStream_t stream, bool is_own, const CudaDeviceOptions& options, EventClock& clock)
+      : stream_(stream),
+        is_own_(is_own),
+        device_(options.device),
+        times_every_(static_cast<uint64_t>(options.times_every)),
+        clock_(clock) {
     for (uint64_t i = 0; i < kEvents; ++i) {
       must(cudaEventCreateWithFlags(&events_[i], is_timed(i) ? cudaEventDefault : cudaEventDisableTiming),
            "cudaEventCreateWithFlags");
@@ -101,6 +108,7 @@ class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source
   }
 
   void* stream() const override { return stream_; }
+  int device() const override { return device_; }
 
   core::Status after(const core::Fence& fence, int64_t timeout_ms) override {
     if (fence.empty()) return {};
@@ -173,6 +181,7 @@ class CudaQueue final : public compress::DeviceQueue, public core::Fence::Source
 
   cudaStream_t stream_;
   const bool is_own_;
+  const int device_;
   const uint64_t times_every_;
   EventClock& clock_;
   mutable std::mutex mutex_;  // of `last_`
@@ -196,14 +205,14 @@ int most_urgent() {
 class CudaDevice final : public Device {
  public:
   CudaDevice(const CudaDeviceOptions& options, const core::Clock& clock)
-      : kernels_(make_kernels()),
+      : kernels_(make_kernels(options.device).value()),
+        memory_(options.device),
         clock_stream_(make_stream(0)),
         clock_(clock, clock_stream_),
-        current_(static_cast<cudaStream_t>(options.current), /*is_own=*/false, options.times_every, clock_) {
+        current_(static_cast<cudaStream_t>(options.current), /*is_own=*/false, options, clock_) {
     constexpr int kStreams = 4;  // Device::Stream
     for (int i = 0; i < kStreams; ++i) {
-      queues_.push_back(
-          std::make_unique<CudaQueue>(make_stream(most_urgent()), /*is_own=*/true, options.times_every, clock_));
+      queues_.push_back(std::make_unique<CudaQueue>(make_stream(most_urgent()), /*is_own=*/true, options, clock_));
     }
   }
   ~CudaDevice() override {
@@ -236,12 +245,12 @@ core::Result<std::unique_ptr<Device>> make_cuda_device(const CudaDeviceOptions& 
   int count = 0;
   cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && options.device >= count) code = cudaErrorInvalidDevice;
-  if (code == cudaSuccess) code = cudaSetDevice(options.device);
   if (code != cudaSuccess) {
     return core::Error{core::Error::Code::invalid, "CUDA device " + std::to_string(options.device) +
                                                        " can not be used: " + cudaGetErrorString(code)};
   }
   try {
+    const OnDevice here(options.device);
     return std::unique_ptr<Device>(std::make_unique<CudaDevice>(options, clock));
   } catch (const core::Exception& failed) {
     return core::Error{failed.code(), failed.what()};

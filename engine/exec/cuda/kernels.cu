@@ -350,6 +350,9 @@ class CudaKernels final : public Kernels {
 
 }  // namespace
 
-std::unique_ptr<Kernels> make_kernels() { return std::make_unique<CudaKernels>(); }
+core::Result<std::unique_ptr<Kernels>> make_kernels(int device) {
+  if (core::Status can = compress::cuda::can_run<Scale>(device); !can.ok()) return can.error();
+  return std::unique_ptr<Kernels>(std::make_unique<CudaKernels>());
+}
 
 }  // namespace gradtune::exec::cuda

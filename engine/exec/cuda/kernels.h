@@ -7,10 +7,12 @@
 
 #include <memory>
 
+#include "engine/core/result.h"
 #include "engine/exec/kernels.h"
 
 namespace gradtune::exec::cuda {
 
-std::unique_ptr<Kernels> make_kernels();
+// An error where there is no such device, or one that kernels were not compiled for.
+core::Result<std::unique_ptr<Kernels>> make_kernels(int device);
 
 }  // namespace gradtune::exec::cuda

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every compressor on a device, here on the emulator, does what the one of the host does, byte for byte: payloads,
+// Every compressor on a device (tested_device.h) does what the one of the host does, byte for byte: payloads,
 // residuals, state, verdicts and sums, in every schedule of threads. So it has all that the conformance suite asks of
 // the host's. With DEVICE_TEST=long in the environment it does so for more parameters and sizes.
 #include <gmock/gmock.h>
@@ -14,14 +14,11 @@
 #include <limits>
 
 #include "engine/compress/cuda/table.h"
-#include "tests/emulator/emulated_queue.h"
-#include "tests/emulator/emulator.h"
 #include "tests/suites/compressor_harness.h"
+#include "tests/suites/tested_device.h"
 
 namespace gradtune::suites {
 namespace {
-
-using emulator::Schedule;
 
 bool is_long() {
   const char* const wanted = std::getenv("DEVICE_TEST");
@@ -58,11 +55,11 @@ std::vector<core::CompressorSpec> specs() {
 
 class DeviceEqualsHost : public testing::TestWithParam<core::CompressorSpec> {
  protected:
-  void TearDown() override { emulator::set_schedule(Schedule::forward); }
+  void TearDown() override { use_schedule(Schedule::forward); }
 
   const std::unique_ptr<compress::Compressor> host_ = std::move(compress::make_compressor(GetParam())).value();
   const std::unique_ptr<compress::Compressor> device_ =
-      emulator::on_emulator(std::move(compress::cuda::make_device_compressor(GetParam())).value());
+      on_device(std::move(compress::cuda::make_device_compressor(GetParam())).value());
 
   static EncodeCase usual_case(size_t n, Data kind = Data::layered) {
     return {.gradient = make_data(kind, n, 11),
@@ -119,7 +116,7 @@ TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
         if (schedule != Schedule::forward && n != 1027 && n != 8200) continue;
         SCOPED_TRACE(testing::Message() << n << " elements, data " << static_cast<int>(kind) << ", schedule "
                                         << static_cast<int>(schedule));
-        emulator::set_schedule(schedule, n);
+        use_schedule(schedule, n);
         EncodeCase job = usual_case(n, kind);
         job.misaligned = schedule == Schedule::forward ? n % 3 * 4 : 1;  // mostly to 16 bytes
         const Encoded encoded = encode_on_both(job);
@@ -273,7 +270,7 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   constexpr size_t kBuckets = 30;
   const auto device = std::move(compress::cuda::make_device_compressor(GetParam())).value();
   if (device->traits().rounds > 1) return;
-  emulator::EmulatedQueue queue;
+  compress::Queue& queue = device_queue();
   std::vector<std::vector<float>> gradients, next(kBuckets), out(kBuckets);
   std::vector<std::unique_ptr<Guarded<std::byte>>> payloads, scratch;
   std::vector<compress::Verdict> verdicts(2 * kBuckets);
@@ -293,6 +290,7 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
                        .verdict = &verdicts[b]});
   }
   device->encode_all(encodes, queue);
+  finish(queue);
   std::vector<std::span<const std::byte>> spans;
   for (auto& payload : payloads) spans.emplace_back(payload->span());
   std::vector<compress::Decode> decodes;
@@ -302,6 +300,7 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   const std::span<const std::byte> shorter = spans[7].first(spans[7].size() - 1);
   decodes[7].payloads = {&shorter, 1};
   device->decode_all(decodes, queue);
+  finish(queue);
   for (size_t b = 0; b < kBuckets; ++b) {
     const Encoded alone = encode(*host_, {.gradient = gradients[b]});
     const std::vector<std::byte> bytes = payloads[b]->values();
@@ -328,9 +327,8 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
   for (int side = 0; side < 2; ++side) {
     const auto compressor = side == 0 ? std::move(compress::make_compressor(spec)).value()
                                       : std::move(compress::cuda::make_device_compressor(spec)).value();
-    emulator::EmulatedQueue device;
     const auto host = compress::make_serial_queue();
-    compress::Queue& queue = side == 0 ? static_cast<compress::Queue&>(*host) : device;
+    compress::Queue& queue = side == 0 ? *host : device_queue();
     Guarded<std::byte> scratch(static_cast<size_t>(compressor->scratch_bytes(extent)));
     Guarded<std::byte> between(static_cast<size_t>(compressor->round_bytes(extent)));
     next[side].resize(kNumel);
@@ -349,6 +347,7 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
                          queue);
       const std::span<const std::byte> one = payload.span();
       compressor->decode({.payloads = {&one, 1}, .out = out[side], .work = work, .verdict = &verdict}, queue);
+      finish(queue);
       EXPECT_EQ(verdict.nonfinite + verdict.rejected, 0U);
       EXPECT_TRUE(payload.intact() && scratch.intact() && between.intact());
       payloads[side].push_back(payload.values());

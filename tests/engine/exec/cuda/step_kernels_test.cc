@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of executors that are no compressors, here on the emulator, have the bits of the host's functions, in
+// The kernels of executors that are no compressors have the bits of the host's functions, in
 // every schedule of threads.
 #include <gtest/gtest.h>
 
@@ -15,24 +15,24 @@
 #include "engine/exec/compute.h"
 #include "engine/exec/cuda/kernels.h"
 #include "engine/exec/nonfinite.h"
-#include "tests/emulator/emulated_queue.h"
-#include "tests/emulator/emulator.h"
+#include "tests/suites/tested_device.h"
 
 namespace gradtune::exec {
 namespace {
 
 using core::DType;
-using emulator::Schedule;
+using suites::finish;
+using suites::Schedule;
 
 constexpr Schedule kSchedules[] = {Schedule::forward, Schedule::reverse, Schedule::shuffled};
 
 class StepKernels : public testing::TestWithParam<Schedule> {
  protected:
-  void SetUp() override { emulator::set_schedule(GetParam()); }
-  void TearDown() override { emulator::set_schedule(Schedule::forward); }
+  void SetUp() override { suites::use_schedule(GetParam()); }
+  void TearDown() override { suites::use_schedule(Schedule::forward); }
 
-  const std::unique_ptr<Kernels> kernels_ = cuda::make_kernels();
-  emulator::EmulatedQueue queue_;
+  const std::unique_ptr<Kernels> kernels_ = cuda::make_kernels(0).value();
+  compress::Queue& queue_ = suites::device_queue();
   const std::unique_ptr<compress::HostQueue> host_ = compress::make_serial_queue();
 };
 INSTANTIATE_TEST_SUITE_P(Schedules, StepKernels, testing::ValuesIn(kSchedules));
@@ -87,6 +87,7 @@ TEST_P(StepKernels, Scales) {
           };
           compress::scale(job(here, next_here, told_here), *host_);
           kernels_->scale(job(there, next_there, told_there), queue_);
+          finish(queue_);
           EXPECT_TRUE(same(here.values(), there.values())) << n;
           if (with_residual) {
             EXPECT_TRUE(same(next_here.values(), next_there.values())) << n;
@@ -126,6 +127,7 @@ TEST_P(StepKernels, ScalesNumbers) {
       };
       scale(job(here, told_here), *codec.value(), *host_);
       kernels_->scale(job(there, told_there), queue_);
+      finish(queue_);
       EXPECT_TRUE(same(here, there));
       EXPECT_EQ(told_here.nonfinite, told_there.nonfinite);
       EXPECT_EQ(told_here.nonfinite, has_bad ? 1U : 0U);
@@ -142,6 +144,7 @@ TEST_P(StepKernels, MakesNansAlike) {
     const int64_t n = static_cast<int64_t>(here.size()) * 2 / core::bytes_per_element(dtype);
     make_nans_alike(reinterpret_cast<std::byte*>(here.data()), dtype, n);
     kernels_->make_nans_alike(reinterpret_cast<std::byte*>(there.data()), dtype, n, queue_);
+    finish(queue_);
     EXPECT_TRUE(same(here, there));
     EXPECT_FALSE(same(here, all_numbers()));
   }
@@ -178,6 +181,7 @@ TEST_P(StepKernels, Drains) {
         };
         const Drained wanted = drain(job(here, next_here), *host_);
         kernels_->drain(job(there, next_there), found, queue_);
+        finish(queue_);
         EXPECT_EQ(wanted.added, found.added);
         EXPECT_EQ(wanted.left, found.left);
         EXPECT_EQ(wanted.share, found.share);
@@ -198,6 +202,8 @@ TEST_P(StepKernels, DrainsWhatIsParked) {
         ParkedDrain{.gradient = here.data(), .n = n, .residual = parked_here.data(), .left_before = 0.7F}, *host_);
     kernels_->drain(ParkedDrain{.gradient = there.data(), .n = n, .residual = parked_there.data(), .left_before = 0.7F},
                     found, queue_);
+    finish(queue_);
+    finish(queue_);
     EXPECT_TRUE(wanted.added);
     EXPECT_EQ(wanted.share, found.share);
     EXPECT_TRUE(same(here.values(), there.values()));
@@ -221,6 +227,7 @@ TEST_P(StepKernels, AddsSquaresOfASample) {
       };
       add_squares(job(here));
       kernels_->add_squares(job(there), queue_);
+      finish(queue_);
       EXPECT_EQ(here, there) << n;
     }
   }

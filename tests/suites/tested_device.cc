@@ -1,26 +1,17 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "tests/emulator/emulated_queue.h"
+#include "tests/suites/tested_device.h"
 
-#include <cstring>
 #include <utility>
 
-namespace gradtune::emulator {
-
-void EmulatedQueue::copy(void* to, const void* from, int64_t bytes) {
-  if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
-}
-void EmulatedQueue::fill(void* to, std::byte value, int64_t bytes) {
-  if (bytes > 0) std::memset(to, std::to_integer<int>(value), static_cast<size_t>(bytes));
-}
-
+namespace gradtune::suites {
 namespace {
 
 using namespace compress;
 
-class OnEmulator final : public Compressor {
+class OnDevice final : public Compressor {
  public:
-  explicit OnEmulator(std::unique_ptr<Compressor> device) : device_(std::move(device)) {}
+  explicit OnDevice(std::unique_ptr<Compressor> device) : device_(std::move(device)) {}
 
   const core::CompressorTraits& traits() const override { return device_->traits(); }
   const core::CompressorSpec& spec() const override { return device_->spec(); }
@@ -29,12 +20,12 @@ class OnEmulator final : public Compressor {
   int64_t round_bytes(const core::Extent& extent) const override { return device_->round_bytes(extent); }
   int64_t state_bytes(const core::Extent& extent) const override { return device_->state_bytes(extent); }
   void encode(const Encode& job, Queue& /*queue*/) const override {
-    EmulatedQueue queue;
-    device_->encode(job, queue);
+    device_->encode(job, device_queue());
+    finish(device_queue());
   }
   void decode(const Decode& job, Queue& /*queue*/) const override {
-    EmulatedQueue queue;
-    device_->decode(job, queue);
+    device_->decode(job, device_queue());
+    finish(device_queue());
   }
   core::Error defect(const Decode& job, size_t position) const override { return device_->defect(job, position); }
 
@@ -44,8 +35,13 @@ class OnEmulator final : public Compressor {
 
 }  // namespace
 
-std::unique_ptr<compress::Compressor> on_emulator(std::unique_ptr<compress::Compressor> device_compressor) {
-  return std::make_unique<OnEmulator>(std::move(device_compressor));
+void finish(compress::Queue& queue) {
+  constexpr int64_t kMostMs = 60'000;
+  queue.mark().wait(kMostMs).value();
 }
 
-}  // namespace gradtune::emulator
+std::unique_ptr<compress::Compressor> on_device(std::unique_ptr<compress::Compressor> device_compressor) {
+  return std::make_unique<OnDevice>(std::move(device_compressor));
+}
+
+}  // namespace gradtune::suites

@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "hooks/device_kernels.h"
+
+#ifdef GRADTUNE_HAS_CUDA
+#include "engine/exec/cuda/kernels.h"
+#endif
+
+namespace gradtune {
+
+core::Result<std::unique_ptr<exec::Kernels>> kernels_for(c10::Device device) {
+  if (!device.is_cuda()) {
+    return core::Error{core::Error::Code::invalid, "there are kernels for CUDA devices alone"};
+  }
+#ifdef GRADTUNE_HAS_CUDA
+  return exec::cuda::make_kernels(device.index());
+#else
+  return core::Error{core::Error::Code::invalid, "this build has none for CUDA devices, since it found no nvcc"};
+#endif
+}
+
+}  // namespace gradtune

@@ -1,0 +1,153 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/hooks/device_job.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "hooks/session.h"
+#include "tests/engine/exec/gradient_arenas.h"
+#include "tests/hooks/trained_by.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/strategy_file.h"
+
+namespace gradtune::test {
+
+namespace {
+
+constexpr int64_t kPlaces = 5, kInputs = 4, kWidth = 16, kHeads = 2;
+
+}  // namespace
+
+DeviceModel::DeviceModel(DeviceModelKind kind, c10::Device device, torch::ScalarType type) : kind_(kind) {
+  using torch::nn::LayerNormOptions, torch::nn::LayerNorm, torch::nn::Linear;
+  if (kind == DeviceModelKind::mlp) {
+    add(*make_mlp(1), "", device, type);
+    return;
+  }
+  torch::manual_seed(1);
+  add(*Linear(kInputs, kWidth), "inputs_", device, type);
+  add(*LayerNorm(LayerNormOptions({kWidth})), "norm_", device, type);
+  add(*Linear(kWidth, 3 * kWidth), "attention_", device, type);
+  add(*Linear(kWidth, kWidth), "attended_", device, type);
+  add(*LayerNorm(LayerNormOptions({kWidth})), "wide_norm_", device, type);
+  add(*Linear(kWidth, 4 * kWidth), "wide_", device, type);
+  add(*Linear(4 * kWidth, kWidth), "narrow_", device, type);
+  add(*Linear(kWidth, 5), "scores_", device, type);
+}
+
+void DeviceModel::add(const torch::nn::Module& on_cpu, const std::string& prefix, c10::Device device,
+                      torch::ScalarType type) {
+  for (const auto& parameter : on_cpu.named_parameters()) {
+    std::string name = prefix + parameter.key();
+    std::ranges::replace(name, '.', '_');
+    all_.push_back(register_parameter(name, parameter.value().detach().to(type).to(device)));
+  }
+}
+
+torch::Tensor DeviceModel::mlp(torch::Tensor x) const {
+  for (size_t layer = 0; layer < all_.size(); layer += 2) {
+    x = torch::linear(layer == 0 ? x : torch::relu(x), all_[layer], all_[layer + 1]);
+  }
+  return x;
+}
+
+torch::Tensor DeviceModel::transformer(torch::Tensor x) const {
+  const int64_t batch = x.size(0);
+  size_t next = 0;
+  const auto linear = [&](const torch::Tensor& in) {
+    next += 2;
+    return torch::linear(in, all_[next - 2], all_[next - 1]);
+  };
+  // Not layer_norm, which LibTorch computes in another way on devices that have none of their own.
+  const auto norm = [&](const torch::Tensor& in) {
+    next += 2;
+    const torch::Tensor centred = in - in.mean(-1, /*keepdim=*/true);
+    const torch::Tensor scale = (centred.square().mean(-1, /*keepdim=*/true) + 1e-5).rsqrt();
+    return centred * scale * all_[next - 2] + all_[next - 1];
+  };
+  x = linear(x.view({batch, kPlaces, kInputs}));
+  const torch::Tensor heads =
+      linear(norm(x)).view({batch, kPlaces, 3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4}).contiguous();
+  const torch::Tensor keys = heads[1].transpose(-1, -2).contiguous();
+  const torch::Tensor seen = torch::matmul(torch::matmul(heads[0], keys).softmax(-1), heads[2]);
+  x = x + linear(seen.transpose(1, 2).reshape({batch, kPlaces, kWidth}));
+  const torch::Tensor wide = torch::gelu(linear(norm(x)));
+  x = x + linear(wide);
+  return linear(x.mean(1));
+}
+
+torch::Tensor DeviceModel::loss(const Data& data) const {
+  const c10::Device device = all_[0].device();
+  const torch::Tensor inputs = data.inputs.to(device);
+  const torch::Tensor scores = kind_ == DeviceModelKind::mlp ? mlp(inputs) : transformer(inputs);
+  return torch::nn::functional::cross_entropy(scores, data.targets.to(device));
+}
+
+Parameters DeviceModel::on_cpu() const {
+  Parameters copies;
+  for (const torch::Tensor& parameter : all_) copies.push_back(parameter.detach().cpu().clone());
+  return copies;
+}
+
+namespace {
+
+// A strategy file of that option for all of the model's buckets, by rank 0.
+std::string strategy_of(const DeviceJob& job, const DeviceModel& model, int size) {
+  core::GradientTable table;
+  for (const auto& parameter : model.named_parameters()) {
+    table.tensors.push_back({.name = parameter.key(),
+                             .shape = parameter.value().sizes().vec(),
+                             .numel = parameter.value().numel(),
+                             .dtype = job.type == torch::kFloat  ? core::DType::f32
+                                      : job.type == torch::kHalf ? core::DType::f16
+                                                                 : core::DType::bf16});
+  }
+  std::ranges::reverse(table.tensors);
+  const core::Strategy strategy = exec::make_strategy(table, job.option, 9'000, 2);
+  return tuner::to_json(tuner::strategy_file(table, size, core::Fidelity::lossy, "of the test", strategy));
+}
+
+}  // namespace
+
+Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DeviceJob& job,
+                 const std::function<std::shared_ptr<void>()>& planted) {
+  DeviceModel model(job.model, job.device, job.type);
+  Options options = quiet({.fidelity = job.fidelity, .tuning_budget = job.tuning_budget, .host_threads = 1});
+  const std::string file =
+      (std::filesystem::temp_directory_path() / ("gradtune_device_training_" + std::to_string(getppid()) + ".json"))
+          .string();
+  options.collectives = job.collectives;
+  if (!job.option.empty()) {
+    if (rank.rank == 0) tuner::write_file_atomically(file, strategy_of(job, model, rank.size)).value();
+    options.strategy = file;
+  }
+  torch::optim::SGD sgd(model.parameters(), torch::optim::SGDOptions(0.05).momentum(0.9));
+  const Session::MakeTrained make = [&, inner = trained_by(sgd, model)](const Settings& settings) {
+    Trained trained = inner(settings);
+    trained.make_kernels = job.make_kernels;
+    return trained;
+  };
+  Session session(make, group, options);
+  const std::shared_ptr<void> there = planted ? planted() : nullptr;
+  for (int step = 0; step < job.steps; ++step) {
+    Data data = make_data(rank.rank, step, 8, job.type);
+    if (step == job.bad_step && rank.rank == 0) data.inputs[0][0] = std::numeric_limits<float>::infinity();
+    session.zero_grad();
+    model.loss(data).backward();
+    if (step != job.bad_step) session.step(nullptr);
+  }
+  return model.on_cpu();
+}
+
+bool same_bits(const Parameters& a, const Parameters& b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    const torch::Tensor here = a[i].contiguous(), there = b[i].contiguous();
+    if (std::memcmp(here.const_data_ptr(), there.const_data_ptr(), here.nbytes()) != 0) return false;
+  }
+  return a.size() == b.size();
+}
+
+}  // namespace gradtune::test
