@@ -202,7 +202,9 @@ Planned plan_gap_blocks(const PlannedJob& job) {
     const auto end_us = [&](const Sent& sent) {
       return end_us_of(strategy_in_order(with_option(sent, job.model.options()[o], job)), job);
     };
-    return std::vector<Sent>{search_gap_blocks(scheduled(job, o), end_us)};
+    ScheduledJob without_option = scheduled(job, o);
+    without_option.option = {};  // blocks are copied a lot, and get theirs where they are judged
+    return std::vector<Sent>{search_gap_blocks(without_option, end_us)};
   });
 }
 
