@@ -28,6 +28,7 @@ Options options_of(const py::dict& given) {
   take(given, "memory_budget", options.memory_budget);
   take(given, "host_threads", options.host_threads);
   take(given, "timeout", options.timeout);
+  take(given, "collectives", options.collectives);
   take(given, "journal", options.journal);
   take(given, "seed", options.seed);
   take(given, "quiet", options.quiet);

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 Fidelity = Literal["exact", "half", "lossy"]
 Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
+Collectives = Literal["gloo", "nccl"]
 PathLike = str | os.PathLike[str]
 Seconds = float | datetime.timedelta
 
@@ -30,6 +31,7 @@ class Options(TypedDict, total=False):
     memory_budget: int | None
     host_threads: int | None
     timeout: Seconds | None
+    collectives: Collectives | None
     journal: PathLike | None
     seed: int | None
     quiet: bool | None
@@ -82,6 +84,7 @@ def _texts(value: Any) -> list[str]:
 _BY_TYPE: dict[Any, Callable[[Any], Any]] = {
     Fidelity | None: _text,
     Policy | None: _text,
+    Collectives | None: _text,
     PathLike | None: _path,
     Seconds | None: _seconds,
     Sequence[str] | None: _texts,

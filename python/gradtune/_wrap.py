@@ -112,6 +112,7 @@ def wrap(
         memory_budget: bytes of residuals and payloads; default: no limit.
         host_threads: threads that may compress beside the one that trains; default: cores minus one.
         timeout: seconds, or a timedelta, that any communication may take; default 300.
+        collectives: what carries gradients on a CUDA device: "gloo" (default), by way of the host, or "nccl".
         journal: file (JSON lines) in which rank 0 writes every step, measurement and decision.
         seed: of the tuner's random choices and of random compressors; default 0.
         quiet: no progress on sys.stderr; default False.
@@ -119,7 +120,7 @@ def wrap(
 
     Raises:
         Error: ranks that differ, and by name what can not be served: parameters that are sharded (DTensor, FSDP), lazy,
-            sparse, complex, on another device than the CPU or missing from the model; DistributedDataParallel around
+            sparse, complex, on several devices or missing from the model; DistributedDataParallel around
             a part of the model, or with a communication hook already; optimizers that evaluate their closure several
             times (LBFGS) or that step inside backward; an optimizer that is wrapped already; torch.distributed that is
             not initialised; an option's value. What one rank can not do the others are told at once.
