@@ -16,6 +16,8 @@ void add_job_flags(CLI::App& app, JobFlags& flags) {
   app.add_option("--steps", flags.steps)->capture_default_str()->check(CLI::Range(1, 1 << 30));
   app.add_option("--seed", flags.seed, "of the model's initial values and the order of the data")
       ->capture_default_str();
+  app.add_option("--device", flags.device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--collectives", flags.collectives, "gloo, or nccl for gradients on CUDA devices");
   app.add_option("--fidelity", flags.fidelity, "exact, half or lossy");
   app.add_option("--compressors", flags.compressors, "allow-list, such as topk:0.01")->delimiter(',');
   app.add_option("--policy", flags.policy, "auto, mergecomp, espresso, usbyte, zen, fixed or exhaustive");
@@ -41,6 +43,7 @@ gradtune::Options options_of(const JobFlags& flags) {
   if (!flags.policy.empty()) options.policy = flags.policy;
   if (!flags.strategy.empty()) options.strategy = flags.strategy;
   if (!flags.journal.empty()) options.journal = flags.journal;
+  if (!flags.collectives.empty()) options.collectives = flags.collectives;
   return options;
 }
 

@@ -16,7 +16,8 @@ struct JobFlags {
   int64_t batch = 64;  // samples of a rank in a step
   int64_t steps = 468;
   int64_t seed = 0;
-  std::string fidelity, policy, strategy, journal;  // empty: gradtune's own default
+  std::string device = "cpu";
+  std::string fidelity, policy, strategy, journal, collectives;  // empty: gradtune's own default
   std::vector<std::string> compressors;
   std::string export_file, report;
   bool no_eval = false;

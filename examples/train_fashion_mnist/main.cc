@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "examples/support/device.h"
 #include "examples/support/record.h"
 #include "examples/train_fashion_mnist/checkpoint.h"
 #include "examples/train_fashion_mnist/data.h"
@@ -32,13 +33,15 @@ void merged_all_reduce(const std::vector<torch::Tensor>& parameters, c10d::Proce
   }
 }
 
-double accuracy_percent(torch::nn::Sequential& model, const Dataset& test) {
+Batch on(torch::Device device, const Batch& batch) { return {batch.images.to(device), batch.labels.to(device)}; }
+
+double accuracy_percent(torch::nn::Sequential& model, const Dataset& test, torch::Device device) {
   const torch::NoGradGuard no_grad;
   model->eval();
   int64_t right = 0;
   const int64_t n = test.images.size(0);
   for (int64_t at = 0; at < n; at += 500) {
-    const Batch batch = make_batch(test, torch::arange(at, std::min(n, at + 500)));
+    const Batch batch = on(device, make_batch(test, torch::arange(at, std::min(n, at + 500))));
     right += model->forward(batch.images).argmax(1).eq(batch.labels).sum().item<int64_t>();
   }
   model->train();
@@ -50,6 +53,7 @@ void set_rate(torch::optim::SGD& sgd, double rate) {
 }
 
 void train(const Flags& flags) {
+  const torch::Device device = open_device(flags.device);
   const auto group = gradtune::init_process_group();
   const bool speaks = group->getRank() == 0;
   const Dataset data = load_fashion_mnist(flags.data, "train");
@@ -57,6 +61,7 @@ void train(const Flags& flags) {
 
   torch::manual_seed(flags.seed);
   torch::nn::Sequential model = make_model(flags.model);
+  model->to(device);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(flags.rate).momentum(flags.momentum));
   const Checkpoints checkpoints(flags.checkpoint, flags.checkpoint_every);
   const int64_t first_step = checkpoints.load(model, sgd);
@@ -71,7 +76,7 @@ void train(const Flags& flags) {
   Record record(group->getSize());
   for (int64_t step = first_step; step < flags.steps; ++step) {
     if (flags.decay) set_rate(sgd, flags.rate * (1 - static_cast<double>(step) / static_cast<double>(flags.steps)));
-    const Batch batch = batches.next();
+    const Batch batch = on(device, batches.next());
     optimizer ? optimizer->zero_grad() : sgd.zero_grad();
     const torch::Tensor loss = torch::nn::functional::cross_entropy(model->forward(batch.images), batch.labels);
     loss.backward();
@@ -89,7 +94,7 @@ void train(const Flags& flags) {
 
   if (!speaks) return;
   if (!flags.no_eval) {
-    record.accuracy = accuracy_percent(model, load_fashion_mnist(flags.data, "t10k"));
+    record.accuracy = accuracy_percent(model, load_fashion_mnist(flags.data, "t10k"), device);
     std::printf("accuracy %.2f %% after %ld steps\n", *record.accuracy, static_cast<long>(flags.steps));
   }
   if (optimizer) std::fputs(record.where_time_went().c_str(), stdout);

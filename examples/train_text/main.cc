@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "examples/support/device.h"
 #include "examples/support/job_flags.h"
 #include "examples/support/record.h"
 #include "examples/train_text/models.h"
@@ -36,13 +37,17 @@ Flags parse_flags(int argc, char** argv) {
   return flags;
 }
 
+TextBatch on(torch::Device device, const TextBatch& batch) {
+  return {batch.inputs.to(device), batch.targets.to(device)};
+}
+
 torch::Tensor loss_of(torch::nn::Sequential& model, const TextBatch& batch) {
   const torch::Tensor scores = model->forward(batch.inputs);
   return torch::nn::functional::cross_entropy(scores.view({-1, kSymbols}), batch.targets.view({-1}));
 }
 
 // Over the first 128 Ki bytes that were held out.
-double perplexity_of(torch::nn::Sequential& model, const torch::Tensor& text) {
+double perplexity_of(torch::nn::Sequential& model, const torch::Tensor& text, torch::Device device) {
   const torch::NoGradGuard no_grad;
   model->eval();
   double sum = 0;
@@ -50,13 +55,14 @@ double perplexity_of(torch::nn::Sequential& model, const torch::Tensor& text) {
   const int64_t bytes = std::min<int64_t>(text.size(0) - 1, 1 << 17);
   for (int64_t begin = 0; begin + 64 * kLength <= bytes; begin += 64 * kLength, ++batches) {
     const torch::Tensor begins = torch::arange(begin, begin + 64 * kLength, kLength);
-    sum += loss_of(model, piece(text, begins, kLength)).item<double>();
+    sum += loss_of(model, on(device, piece(text, begins, kLength))).item<double>();
   }
   model->train();
   return std::exp(sum / static_cast<double>(std::max<int64_t>(batches, 1)));
 }
 
 void train(const Flags& flags) {
+  const torch::Device device = open_device(flags.device);
   const auto group = gradtune::init_process_group();
   const bool speaks = group->getRank() == 0;
   const Text text = load_text(flags.text);
@@ -64,6 +70,7 @@ void train(const Flags& flags) {
 
   torch::manual_seed(flags.seed);
   torch::nn::Sequential model = make_model(flags.model);
+  model->to(device);
   torch::optim::AdamW adam(model->parameters(), torch::optim::AdamWOptions(flags.rate).weight_decay(0.01));
   gradtune::Optimizer optimizer = gradtune::wrap(adam, *model, group, options_of(flags));
 
@@ -75,7 +82,7 @@ void train(const Flags& flags) {
       static_cast<torch::optim::AdamWOptions&>(parameters.options()).lr(flags.rate * share);
     }
     optimizer.zero_grad();
-    const torch::Tensor loss = loss_of(model, batches.next());
+    const torch::Tensor loss = loss_of(model, on(device, batches.next()));
     loss.backward();
     optimizer.step();
     record.add_step(loss.item<double>(), &optimizer);
@@ -85,7 +92,7 @@ void train(const Flags& flags) {
 
   if (!speaks) return;
   if (!flags.no_eval) {
-    record.perplexity = perplexity_of(model, text.validation);
+    record.perplexity = perplexity_of(model, text.validation, device);
     std::printf("perplexity %.3f after %ld steps\n", *record.perplexity, static_cast<long>(flags.steps));
   }
   std::fputs(record.where_time_went().c_str(), stdout);

@@ -43,7 +43,8 @@ torch::Tensor TransformerImpl::attend(Layer& layer, const torch::Tensor& x) cons
 }
 
 torch::Tensor TransformerImpl::forward(const torch::Tensor& symbols) {
-  torch::Tensor x = symbols_->forward(symbols) + places_->forward(torch::arange(symbols.size(1)));
+  if (hidden_.device() != symbols.device()) hidden_ = hidden_.to(symbols.device());
+  torch::Tensor x = symbols_->forward(symbols) + places_->forward(torch::arange(symbols.size(1), symbols.options()));
   for (Layer& layer : layers_) {
     x = x + attend(layer, layer.norm->forward(x));
     x = x + layer.narrow->forward(torch::gelu(layer.wide->forward(layer.wide_norm->forward(x))));

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each model of the examples learns, on two ranks: models_test.py TRAIN_FASHION_MNIST TRAIN_TEXT"""
+"""Each model of the examples learns, on two ranks: models_test.py TRAIN_FASHION_MNIST TRAIN_TEXT
+TRAIN_SYNTHETIC"""
 
 import json
 import os
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAMS = sys.argv[1:3]
+PROGRAMS = sys.argv[1:4]
 
 
 def train(folder, program, *flags):
@@ -68,9 +69,23 @@ class Models(unittest.TestCase):
                 with self.subTest(model):
                     self.assert_learns(PROGRAMS[1], "--model", model, "--steps", "60", "--batch", "8", "--text", text)
 
+    def test_of_random_data(self):
+        for model, flags in (("tiny", ["--length", "16", "--batch", "2"]), ("resnet50", ["--batch", "1"])):
+            with self.subTest(model), tempfile.TemporaryDirectory() as folder:
+                report = train(pathlib.Path(folder), PROGRAMS[2], "--model", model, "--steps", "3", *flags)
+                self.assertEqual(3, len(report["steps"]))
+                self.assertTrue(all(0 < step["loss"] < 20 for step in report["steps"]), report["steps"])
+
+    def test_devices_that_are_not_there_are_errors_that_name_the_flag(self):
+        for device, said in (("cuda:77", '--device is "cuda:77"'), ("meta", "allowed are cpu, cuda and cuda:N")):
+            ended = subprocess.run([PROGRAMS[2], "--device", device], capture_output=True, text=True, check=False, timeout=60)
+            self.assertEqual(1, ended.returncode)
+            self.assertIn(said, ended.stderr)
+
     def test_unknown_ones_are_errors_that_list_the_known_ones(self):
         images = "vgg, resnet, mlp-small, large-first, large-last and transformer"
-        for program, known, flags in zip(PROGRAMS, (images, "transformer and lstm"), ([], ["--text", __file__])):
+        known_ones = (images, "transformer and lstm", "gpt2, resnet50 and tiny")
+        for program, known, flags in zip(PROGRAMS, known_ones, ([], ["--text", __file__], [])):
             ended = subprocess.run([program, "--model", "perceptron", *flags], capture_output=True, text=True, check=False,
                                    timeout=60)
             self.assertEqual(1, ended.returncode)
