@@ -33,7 +33,7 @@ MAY_INCLUDE = {
 }
 
 # Which folders may include a library, by the first part of the include; libraries not named here are for everybody.
-LIBTORCH_FOLDERS = ["hooks", "python", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench"]
+LIBTORCH_FOLDERS = ["hooks", "python", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench", "tests/gpu"]
 LIBRARIES = {
     **dict.fromkeys(["torch", "ATen", "c10", "caffe2", "gloo"], LIBTORCH_FOLDERS),
     **dict.fromkeys(["tbb", "oneapi"], ["engine/compress", "engine/exec", "tests"]),

@@ -3,51 +3,63 @@
 """The job of examples/train_text in Python, for a comparison with DDP: same text, model, seeds and order of samples."""
 import math
 import subprocess
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 SYMBOLS, LENGTH = 128, 64
-WIDTH, HEADS, LAYERS = 128, 4, 2
 RATE, WARM_UP = 2e-3, 50
 
 
+@dataclass(frozen=True)
+class Shape:
+    symbols: int = SYMBOLS
+    length: int = LENGTH
+    width: int = 128
+    heads: int = 4
+    layers: int = 2
+
+
 class Layer(nn.Module):
-    def __init__(self):
+    def __init__(self, shape):
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
-        self.inputs = nn.Linear(WIDTH, 3 * WIDTH)
-        self.outputs = nn.Linear(WIDTH, WIDTH)
-        self.wide_norm = nn.LayerNorm(WIDTH)
-        self.wide = nn.Linear(WIDTH, 4 * WIDTH)
-        self.narrow = nn.Linear(4 * WIDTH, WIDTH)
+        width = shape.width
+        self.heads = shape.heads
+        self.norm = nn.LayerNorm(width)
+        self.inputs = nn.Linear(width, 3 * width)
+        self.outputs = nn.Linear(width, width)
+        self.wide_norm = nn.LayerNorm(width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, x, hidden):
-        batch, length, _ = x.shape
-        heads = self.inputs(self.norm(x)).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        scores = heads[0] @ heads[1].transpose(-1, -2) / math.sqrt(WIDTH // HEADS) + hidden
+        batch, length, width = x.shape
+        of_head = width // self.heads
+        heads = self.inputs(self.norm(x)).view(batch, length, 3, self.heads, of_head).permute(2, 0, 3, 1, 4)
+        scores = heads[0] @ heads[1].transpose(-1, -2) / math.sqrt(of_head) + hidden
         seen = scores.softmax(-1) @ heads[2]
-        x = x + self.outputs(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        x = x + self.outputs(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.narrow(nn.functional.gelu(self.wide(self.wide_norm(x))))
 
 
 class Transformer(nn.Module):
-    """int64 [batch, LENGTH] -> scores [batch, LENGTH, SYMBOLS]."""
+    """int64 [batch, length] -> scores [batch, length, symbols]."""
 
-    def __init__(self):
+    def __init__(self, shape=Shape()):
         super().__init__()
-        self.symbols = nn.Embedding(SYMBOLS, WIDTH)
-        self.places = nn.Embedding(LENGTH, WIDTH)
-        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.scores = nn.Linear(WIDTH, SYMBOLS)
-        self.register_buffer("hidden", torch.full((LENGTH, LENGTH), -math.inf).triu(1), persistent=False)
+        self.symbols = nn.Embedding(shape.symbols, shape.width)
+        self.places = nn.Embedding(shape.length, shape.width)
+        self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
+        self.norm = nn.LayerNorm(shape.width)
+        self.scores = nn.Linear(shape.width, shape.symbols)
+        self.register_buffer("hidden", torch.full((shape.length, shape.length), -math.inf).triu(1), persistent=False)
         with torch.no_grad():
             self.symbols.weight.mul_(0.02)
             self.places.weight.mul_(0.02)
 
     def forward(self, symbols):
-        x = self.symbols(symbols) + self.places(torch.arange(symbols.shape[1]))
+        x = self.symbols(symbols) + self.places(torch.arange(symbols.shape[1], device=symbols.device))
         for layer in self.layers:
             x = layer(x, self.hidden)
         return self.scores(self.norm(x))

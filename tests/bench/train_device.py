@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training a model of GPT-2's size on one GPU that two ranks share, over Gloo on links that are paced to a rate: PyTorch DDP
+with fp32, bf16 and PowerSGD beside gradtune, and gradtune's choice beside the same strategy with all compression on the
+device and on the host.
+
+usage: train_device.py [--device cuda] [--model gpt2] [--rates 5000] [--steps 12] [--tuning 60] [--rounds 2] PROGRAMS OUT.json
+
+PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. A paced link tells a collective's completion no earlier than
+a link of that rate would have (engine/comm/pacing.h; for DDP the same is done here): two ranks of one machine have no
+slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round.
+"""
+import argparse
+import datetime
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import median_step, row, save  # noqa: E402
+
+RANKS, WARM_UP = 2, 4
+HOOKS = ("fp32", "bf16", "powersgd4")
+LENGTH, BATCH = 512, 4
+
+
+# --- a rank of DDP -----------------------------------------------------------------------------------------------------------
+
+class PacedLink:
+    """One direction of a link: messages follow each other, as many bytes a second as there are."""
+
+    def __init__(self, mbit):
+        self.bytes_per_second = mbit * 1e6 / 8
+        self.lock = threading.Lock()
+        self.free_at = 0.0
+
+    def starts(self, tensor):
+        """When a ring's all-reduce of that tensor is through, if it starts now."""
+        sent = 2 * (RANKS - 1) / RANKS * tensor.numel() * tensor.element_size()
+        with self.lock:
+            self.free_at = max(self.free_at, time.monotonic()) + sent / self.bytes_per_second
+            return self.free_at
+
+
+def pace_all_reduce(distributed, link):
+    """Has all-reduces, as hooks of DDP call them, end no earlier than the link lets them."""
+    unpaced = distributed.all_reduce
+
+    class Work:
+        def __init__(self, work, until):
+            self.future = work.get_future().then(lambda done: (time.sleep(max(0, until - time.monotonic())), done.value())[1])
+
+        def get_future(self):
+            return self.future
+
+        def wait(self):
+            self.future.wait()
+
+    def paced(tensor, *args, async_op=False, **named):
+        until = link.starts(tensor)
+        work = Work(unpaced(tensor, *args, async_op=True, **named), until)
+        return work if async_op else work.wait()
+
+    distributed.all_reduce = paced
+
+
+def ddp_rank(flags):
+    import torch  # pylint: disable=import-outside-toplevel
+    from torch import distributed, nn  # pylint: disable=import-outside-toplevel
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
+
+    from support.text_job import Shape, Transformer  # pylint: disable=import-outside-toplevel
+
+    shapes = {"gpt2": Shape(symbols=50257, length=LENGTH, width=768, heads=12, layers=12),
+              "tiny": Shape(symbols=1000, length=LENGTH, width=64, heads=4, layers=2)}
+    shape, rank = shapes[flags.model], int(os.environ["RANK"])
+    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+    pace_all_reduce(distributed, PacedLink(flags.rate))
+    torch.manual_seed(0)
+    model = nn.parallel.DistributedDataParallel(Transformer(shape).to(flags.device), gradient_as_bucket_view=True,
+                                                bucket_cap_mb=1 << 16 if flags.hook == "powersgd4" else None)
+    if flags.hook == "powersgd4":
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2),
+                                 powerSGD_hook.powerSGD_hook)
+    else:
+        hook = default_hooks.allreduce_hook if flags.hook == "fp32" else default_hooks.bf16_compress_hook
+        model.register_comm_hook(None, hook)  # also of fp32, so that it is paced
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    torch.manual_seed(1 + rank)
+    steps, last = [], time.perf_counter()
+    for _ in range(flags.steps):
+        text = torch.randint(shape.symbols, (BATCH, shape.length + 1), device=flags.device)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(text[:, :-1]).reshape(-1, shape.symbols), text[:, 1:].reshape(-1))
+        loss.backward()
+        optimizer.step()
+        loss = loss.item()
+        now = time.perf_counter()
+        steps.append({"ms": (now - last) * 1e3, "loss": loss})
+        last = now
+    if rank == 0:
+        flags.report.write_text(json.dumps({"steps": steps}), encoding="utf-8")
+    distributed.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # an ordinary end aborts now and then: Gloo's threads hold callbacks of Python
+
+
+# --- the benchmark -----------------------------------------------------------------------------------------------------------
+
+class Bench:
+    def __init__(self, flags, folder):
+        self.flags, self.folder, self.count = flags, folder, 0
+
+    def ranks(self, command, environment):
+        """Runs a job to its end. Returns the report of rank 0."""
+        self.count += 1
+        report = self.folder / f"report{self.count}.json"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        place = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        words = [str(word) for word in [*command, "--report", report]]
+        ranks = [subprocess.Popen(words, env={**os.environ, **place, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(RANKS)]
+        try:
+            said = [rank.communicate(timeout=300)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        if any(rank.returncode != 0 for rank in ranks):
+            raise RuntimeError(f"{' '.join(words)} failed:\n" + "\n".join(text[-2000:] for text in said))
+        return json.loads(report.read_text(encoding="utf-8"))
+
+    def ddp(self, rate, hook):
+        command = [sys.executable, __file__, "--rank", "--rate", rate, "--hook", hook, "--model", self.flags.model, "--device",
+                   self.flags.device, "--steps", self.flags.steps]
+        return self.ranks(command, {})
+
+    def gradtune(self, rate, steps, tuning, *more):
+        command = [self.flags.programs / "train_synthetic", "--model", self.flags.model, "--device", self.flags.device, "--length",
+                   LENGTH, "--batch", BATCH, "--steps", steps, *more]
+        host_threads = max(1, len(os.sched_getaffinity(0)) // RANKS - 1)
+        return self.ranks(command, {"GRADTUNE_PACING_MBIT": str(rate), "GRADTUNE_TUNING_BUDGET": str(tuning), "GRADTUNE_QUIET": "1",
+                                    "GRADTUNE_HOST_THREADS": str(host_threads)})
+
+    def placed(self, strategy, place):
+        """The strategy with all compression there; nothing where that is what it is."""
+        other = {"host": "device", "device": "host"}[place]
+        text = strategy.read_text(encoding="utf-8")
+        moved = text.replace(f"@{other}", f"@{place}").replace(f'"{other}"', f'"{place}"')
+        if moved == text:
+            return None
+        path = self.folder / f"{strategy.stem}-{place}.json"
+        path.write_text(moved, encoding="utf-8")
+        return path
+
+    def run(self, rate, rows):
+        prefix = f"{self.flags.model}: {self.flags.device}: {rate} Mbit/s: "
+        committed = self.folder / f"committed-{rate}.json"
+        self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--export", committed)
+        arms = {f"DDP {hook}": (lambda hook=hook: self.ddp(rate, hook)) for hook in HOOKS}
+        strategies = {"gradtune": committed, **{f"gradtune, all on the {place}": self.placed(committed, place)
+                                                for place in ("device", "host")}}
+        for name, strategy in strategies.items():
+            if strategy is not None:
+                arms[name] = lambda strategy=strategy: self.gradtune(rate, self.flags.steps, 0, "--strategy", strategy)
+        times = {name: [] for name in arms}
+        for _ in range(self.flags.rounds):
+            for name, arm in arms.items():
+                times[name].append(median_step(arm(), WARM_UP))
+                print(f"{prefix}{name}: {times[name][-1]:.1f} ms", flush=True)
+        best = min((name for name in arms if name.startswith("DDP")), key=lambda name: statistics.median(times[name]))
+        for name in arms:
+            anchor = best if name == "gradtune" or name.startswith("DDP") else "gradtune"
+            if name == anchor:
+                continue
+            ratios = [mine / other for mine, other in zip(times[name], times[anchor])]
+            row(rows, f"{prefix}{name} / {anchor}", statistics.median(times[name]), statistics.median(times[anchor]), ratios, None)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", choices=("gpt2", "tiny"), default="gpt2")
+    parser.add_argument("--steps", type=int, default=12)
+    if "--rank" in sys.argv:
+        parser.add_argument("--rank", action="store_true")
+        parser.add_argument("--rate", type=float)
+        parser.add_argument("--hook", choices=HOOKS)
+        parser.add_argument("--report", type=Path)
+        ddp_rank(parser.parse_args())
+        return
+    parser.add_argument("--rates", type=lambda text: text.split(","), default=["5000"])
+    parser.add_argument("--tuning", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("programs", type=Path)
+    parser.add_argument("out", type=Path)
+    flags = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(flags, Path(folder))
+        for rate in flags.rates:
+            bench.run(rate, rows)
+            save(flags.out, rows)
+
+
+if __name__ == "__main__":
+    main()

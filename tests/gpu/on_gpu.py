@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""What needs a GPU, one thing after the other within ten minutes: what `./run gpu` runs.
+
+usage: on_gpu.py [--minutes 9.5] [--only STEP,...] PROGRAMS RESULTS
+
+PROGRAMS: the folder that `./run gpu pack` fills. RESULTS: a folder for the logs, one a step, benchmarks' JSON files, and
+summary.json, which says of each step whether it passed, failed, ran out of time or was not run, and why. What comes first
+matters most. A step that fails keeps none of the others from running. Ends with 0 where all that ran passed.
+"""
+import argparse
+import json
+import os
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "tests" / "bench"
+
+SANITIZED = "--gtest_filter=*in_the_middle_of_training/int8*:*in_the_middle_of_training/topk*:*several_buckets*int4*"
+
+
+def steps(programs, results):
+    """Each step: its name, the seconds that it may take, and its command."""
+    python = sys.executable
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    yield "machine", 30, ["nvidia-smi"]
+    yield "device", 30, [programs / "gpu_device_test"]
+    yield "step_kernels", 60, [programs / "gpu_step_kernels_test"]
+    yield "compressors", 120, [programs / "gpu_compressors_test"]
+    yield "training", 150, [programs / "gpu_training_test"]
+    yield "compress_device", 150, [programs / "bench_compress_device", programs, results / "compress_device.json"]
+    yield "compress_torch", 60, [python, BENCH / "compress_torch.py", results / "compress_device.json",
+                                 results / "compress_torch.json"]
+    yield "train_device", 180, [python, BENCH / "train_device.py", programs, results / "train_device.json"]
+    for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
+        yield tool, 40, [sanitizer, "--tool", tool, "--error-exitcode", "3", programs / "gpu_compressors_test", SANITIZED]
+
+
+def environment(programs):
+    """Libraries are those beside the programs, and those of the torch that this Python has."""
+    folders = [programs / "lib"]
+    for packages in [*site.getsitepackages(), *(path for path in sys.path if path.endswith("site-packages"))]:
+        folders += [Path(packages) / "torch" / "lib", *sorted(Path(packages).glob("nvidia/*/lib"))]
+    known = [str(folder) for folder in folders if folder.is_dir()]
+    return {**os.environ, "LD_LIBRARY_PATH": ":".join(dict.fromkeys(known)), "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "2", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def run(command, seconds, log, env):
+    """How it ended, in a word or a few."""
+    with open(log, "wb") as output:
+        try:
+            process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=subprocess.STDOUT, env=env,
+                                       start_new_session=True)
+        except OSError as error:
+            return f"not run: {error}"
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the ranks that it started
+            process.wait()
+            return f"ran out of time after {seconds:.0f} s"
+    if status != 0:
+        return f"failed with status {status}"
+    return "failed: a test was skipped" if b"[  SKIPPED ]" in log.read_bytes() else "passed"
+
+
+def run_all(wanted, results, seconds_for_all, env):
+    """0 where all passed. Steps are {name, seconds, command}."""
+    deadline = time.monotonic() + seconds_for_all
+    summary = {}
+    for name, seconds, command in wanted:
+        left = deadline - time.monotonic()
+        begin = time.monotonic()
+        ended = run(command, min(seconds, left), results / f"{name}.log", env) if left > 0 else "not run: no time left"
+        summary[name] = {"ended": ended, "seconds": round(time.monotonic() - begin, 1),
+                         "command": " ".join(str(word) for word in command)}
+        print(f"{name:18} {summary[name]['seconds']:6.1f} s  {ended}", flush=True)
+        (results / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    bad = [name for name, step in summary.items() if step["ended"] != "passed"]
+    print(f"{len(summary) - len(bad)} of {len(summary)} passed" + (f"; not: {', '.join(bad)}" if bad else ""), flush=True)
+    return 1 if bad else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=9.5)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=[])
+    parser.add_argument("programs", type=lambda path: Path(path).resolve())
+    parser.add_argument("results", type=lambda path: Path(path).resolve())
+    options = parser.parse_args()
+    options.results.mkdir(parents=True, exist_ok=True)
+    all_steps = list(steps(options.programs, options.results))
+    if unknown := set(options.only) - {name for name, _, _ in all_steps}:
+        parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(name for name, _, _ in all_steps)}")
+    wanted = [step for step in all_steps if not options.only or step[0] in options.only]
+    return run_all(wanted, options.results, 60 * options.minutes, environment(options.programs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
