@@ -21,6 +21,7 @@ namespace gradtune {
 struct Settings {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs;  // admitted, "none" first; empty: the fidelity's default list
+  std::string codecs_from;                   // why those, for journals
   std::optional<double> error_budget;        // none: by what is seen
   int64_t lossy_after = 0;
   std::string policy = "auto";

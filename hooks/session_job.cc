@@ -37,8 +37,12 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     stepper = std::move(trained.stepper);
     check_parameters(*stepper, *model);
     limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
+    settings.codecs_from = "named";
     if (limits.names_none) {
-      settings.codecs = core::default_list(settings.fidelity, family_of(*stepper), compress::known_traits());
+      const core::OptimizerFamily family = family_of(*stepper);
+      settings.codecs = core::default_list(settings.fidelity, family, compress::known_traits());
+      settings.codecs_from = std::string("what trainings by ") +
+                             (family == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers") + " admit";
     }
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {

@@ -52,6 +52,7 @@ tuner::Job TunerDriver::job_of(const core::GradientTable& table, std::optional<p
                  .ranks = seat_.ranks(),
                  .fidelity = settings_.fidelity,
                  .codecs = settings_.codecs,
+                 .codecs_from = settings_.codecs_from,
                  .host_threads = static_cast<int>(settings_.host_threads),
                  .memory_bytes = settings_.memory_budget,
                  .forward_overlap = settings_.forward_overlap,

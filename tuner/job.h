@@ -24,6 +24,7 @@ struct Job {
   core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
+  std::string codecs_from = {};                   // why those, for people; empty: not known
   int host_threads = 0;
   int64_t memory_bytes = INT64_MAX;  // for residuals and payloads
   bool forward_overlap = false;      // buckets may be due at the next forward pass (policies::Knowledge)

@@ -74,7 +74,7 @@ class Parser {
         in_.object(value, where_,
                    {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network",
                     "tuning", "collectives_at_once"},
-                   {"ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores"});
+                   {"compressors_from", "ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -86,6 +86,7 @@ class Parser {
       job.codecs.push_back(
           known(core::parse_compressor(in_.text(entry, at("compressors"), kMostText), traits_), "compressors"));
     }
+    if (has(header, "compressors_from")) job.codecs_from = text(header, "compressors_from");
     job.host_threads = static_cast<int>(integer(header, "host_threads", 0, 1 << 16));
     if (has(header, "memory_budget")) {
       job.memory_bytes = integer(header, "memory_budget", 0, std::numeric_limits<int64_t>::max());

@@ -51,6 +51,7 @@ std::string journal_header(const Job& job, std::string_view network) {
                            {"budget_share", job.tuning.budget_share},
                            {"lossy_after", job.tuning.lossy_after},
                            {"retune", job.tuning.retune}}}};
+  if (!job.codecs_from.empty()) header["compressors_from"] = job.codecs_from;
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
   if (job.forward_overlap) header["forward_overlap"] = true;
   const auto& [links, cores, collectives_at_once] = job.machine;

@@ -195,7 +195,8 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
                             count(static_cast<int64_t>(job.table.tensors.size())), count(job.table.numel()),
                             in_bytes(job.table.bytes()), job.table.fingerprint())},
       {"fidelity", fmt::format("{}: {}", core::to_string(job.fidelity), meaning())},
-      {"compressors that may be used", codecs.empty() ? "none" : codecs},
+      {"compressors that may be used",
+       (codecs.empty() ? "none" : codecs) + (job.codecs_from.empty() ? "" : " (" + job.codecs_from + ")")},
       {"policy", job.policy},
       {"started from", job.imported ? job.imported->label : "no strategy file"},
       {"tuning budget", job.tuning.budget_steps == 0

@@ -135,6 +135,13 @@ TEST(JournalFile, GivesBackTheMemoryBudget) {
   EXPECT_THAT(journal_header(little, ""), ::testing::Not(HasSubstr("memory_budget"))) << "where there is none";
 }
 
+TEST(JournalFile, GivesBackWhyTheseCompressors) {
+  Job named = job();
+  named.codecs_from = "named";
+  const std::string text = journal_header(named, "") + "\n" + journal_line(job().table) + "\n";
+  EXPECT_EQ(parse_journal(text).value().job.codecs_from, "named");
+}
+
 TEST(JournalFile, WhatOlderProgramsDidNotWriteIsAsTheyRan) {
   std::string text = journal();
   for (const std::string part : {R"("slowest_rank":3,)", R"("comm_ms":4.25,)", R"(,"retune":true)"}) {

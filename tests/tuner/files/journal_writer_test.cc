@@ -43,6 +43,12 @@ TEST(JournalLine, TheHeaderHasWhatCollectivesTookOverIdleLinks) {
                         R"("intra":{"message_us":12.0,"wait_us":0.0,"byte_us":0.5}})"));
 }
 
+TEST(JournalLine, TheHeaderSaysWhyTheseCompressors) {
+  Job named = job();
+  named.codecs_from = "named";
+  EXPECT_THAT(journal_header(named, ""), HasSubstr(R"("compressors_from":"named")"));
+}
+
 TEST(JournalLine, OfTheTable) {
   EXPECT_EQ(
       journal_line(job().table),
