@@ -5,9 +5,10 @@
 
 usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] BUILD_FOLDER OUT.json
 
-All ways train in the same processes and take turns: in a round each does so many steps of its own model, of the same
-values. A row is the median over rounds of the round's median step; ratios are taken inside a round, their spread is
-their range. Ranks are on loopback, a thread each, at fidelity exact.
+Each way trains in processes of its own, since what one leaves behind in the allocator is page faults for another. They
+take turns: in a round each does so many steps, with a model of the same values, while the others wait. A row is the
+median over rounds of the round's median step; ratios are taken inside a round, their spread is their range. Ranks are
+on loopback, a thread each, at fidelity exact.
 
 tensors      100 layers with 16 x 16 weights and 16 biases: what a tensor costs
 resnet18     11.2 M parameters, 2 images of 32 x 32
@@ -32,6 +33,7 @@ from support.shaped import row, save  # noqa: E402
 GOAL = 0.95  # of DDP's step, pinned
 FRONT_GOAL_MS = 0.1
 WAYS = ("plain", "ddp", "pinned", "tuning")
+WARM_UP = 12  # steps
 
 
 def make_tensors(torch):
@@ -78,31 +80,27 @@ def make_transformer(torch):
 MODELS = {"tensors": make_tensors, "resnet18": make_resnet18, "transformer": make_transformer}
 
 
-def train_on_a_rank(name, rounds, steps):
-    """Prints the medians in ms, {way: [of each round]}, on rank 0."""
+def train_on_a_rank(name, way):
+    """For each line of standard input does so many steps as it says, the first few unasked. Rank 0 then prints their
+    median in ms, and at the end what the step hooks took."""
     import gradtune
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    ways, hooks_ms = {}, []
-    for way in WAYS:
-        torch.manual_seed(1)
-        model, inputs = MODELS[name](torch)
-        optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-        forward = model
-        if way == "ddp":
-            forward = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
-        elif way != "plain":
-            gradtune.wrap(optimizer, model, fidelity="exact", quiet=True,
-                          tuning_budget=0 if way == "pinned" else None)
-        ways[way] = (forward, optimizer, inputs)
-    if dist.get_world_size() == 1:
-        time_hooks(ways["pinned"][1], hooks_ms)
+    torch.manual_seed(1)
+    model, inputs = MODELS[name](torch)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    forward, hooks_ms = model, []
+    if way == "ddp":
+        forward = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    elif way != "plain":
+        gradtune.wrap(optimizer, model, fidelity="exact", quiet=True, tuning_budget=0 if way == "pinned" else None)
+    if way == "pinned" and dist.get_world_size() == 1:
+        time_hooks(optimizer, hooks_ms)
 
-    def run(way, count):
-        forward, optimizer, inputs = ways[way]
+    def run(count):
         took = []
         for _ in range(count):
             x = inputs()
@@ -113,19 +111,19 @@ def train_on_a_rank(name, rounds, steps):
             took.append(1e3 * (time.perf_counter() - began))
         return statistics.median(took)
 
-    for way in WAYS:
-        run(way, 12)
+    run(WARM_UP)
     hooks_ms.clear()
-    medians = {way: [] for way in WAYS}
-    for at in range(rounds):
-        for turn in range(len(WAYS)):
-            way = WAYS[(at + turn) % len(WAYS)]
-            medians[way].append(run(way, steps))
-    if dist.get_rank() == 0:
-        print("MEDIANS " + json.dumps({"ways": medians, "front": hooks_ms}), flush=True)
-    for _, optimizer, _ in ways.values():
-        if isinstance(optimizer, gradtune.Optimizer):
-            optimizer.close()
+    speaks = dist.get_rank() == 0
+    if speaks:
+        print("READY", flush=True)
+    for line in sys.stdin:
+        median = run(int(line))
+        if speaks:
+            print(f"MEDIAN {median}", flush=True)
+    if speaks:
+        print("FRONT " + json.dumps(hooks_ms), flush=True)
+    if isinstance(optimizer, gradtune.Optimizer):
+        optimizer.close()
     dist.destroy_process_group()
 
 
@@ -149,18 +147,53 @@ def time_hooks(optimizer, took_ms):
             hooks[key] = timed(hooks[key], hooks is before)
 
 
-def start(python, name, size, rounds, steps):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [python, "-B", __file__, "--rank", name, str(rounds), str(steps)]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={
-        **os.environ, "RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port)}) for rank in range(size)]
-    outputs = [process.communicate()[0] for process in processes]
-    if any(process.returncode for process in processes):
-        sys.exit(f"{name} on {size} ranks failed")
-    return json.loads(outputs[0].split("MEDIANS ", 1)[1])
+class Way:
+    """The ranks of one way to train."""
+
+    def __init__(self, name, way, size):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.what = f"{name}, {way}, on {size} ranks"
+        self.ranks = [subprocess.Popen([sys.executable, "-B", __file__, "--rank", name, way], stdin=subprocess.PIPE,
+                                       stdout=subprocess.PIPE, text=True, env={
+                                           **os.environ, "RANK": str(rank), "WORLD_SIZE": str(size),
+                                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+                      for rank in range(size)]
+        self.answer("READY")
+
+    def answer(self, word):
+        """What rank 0 says behind that word, when it does."""
+        for line in self.ranks[0].stdout:
+            if line.startswith(word):
+                return line[len(word):]
+        sys.exit(f"{self.what}: failed")
+
+    def run(self, steps):
+        for rank in self.ranks:
+            rank.stdin.write(f"{steps}\n")
+            rank.stdin.flush()
+        return float(self.answer("MEDIAN"))
+
+    def end(self):
+        """What the step hooks took, in ms."""
+        for rank in self.ranks:
+            rank.stdin.close()
+        front = json.loads(self.answer("FRONT"))
+        if any(rank.wait() for rank in self.ranks):
+            sys.exit(f"{self.what}: failed")
+        return front
+
+
+def measure(name, size, rounds, steps):
+    """Medians in ms, {way: [of each round]}, and what the step hooks took."""
+    ways = {way: Way(name, way, size) for way in WAYS}
+    medians = {way: [] for way in WAYS}
+    for at in range(rounds):
+        for turn in range(len(WAYS)):
+            way = WAYS[(at + turn) % len(WAYS)]
+            medians[way].append(ways[way].run(steps))
+    return medians, [ms for way in ways.values() for ms in way.end()]
 
 
 def main():
@@ -174,8 +207,7 @@ def main():
     rows = []
     for name in args.models.split(","):
         for size in (1, 2):
-            measured = start(sys.executable, name, size, args.rounds, args.steps)
-            ways = measured["ways"]
+            ways, front_ms = measure(name, size, args.rounds, args.steps)
             ddp = statistics.median(ways["ddp"])
             for way in WAYS:
                 if way == "ddp":
@@ -183,14 +215,14 @@ def main():
                 ratios = [a / b for a, b in zip(ways[way], ways["ddp"])]
                 row(rows, f"{name}, {size} rank{'s' if size > 1 else ''}, {way}", statistics.median(ways[way]), ddp, ratios,
                     GOAL if way == "pinned" else None)
-            if measured["front"]:
-                front = statistics.median(measured["front"])
+            if front_ms:
+                front = statistics.median(front_ms)
                 row(rows, f"{name}, 1 rank, front", front, FRONT_GOAL_MS, [front / FRONT_GOAL_MS], 1.0)
     save(args.out, rows)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--rank"]:
-        train_on_a_rank(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        train_on_a_rank(sys.argv[2], sys.argv[3])
     else:
         main()
