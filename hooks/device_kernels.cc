@@ -10,12 +10,12 @@ namespace gradtune {
 
 core::Result<std::unique_ptr<exec::Kernels>> kernels_for(c10::Device device) {
   if (!device.is_cuda()) {
-    return core::Error{core::Error::Code::invalid, "there are kernels for CUDA devices alone"};
+    return core::Error{core::Error::Code::invalid, "gradtune has kernels for CUDA devices only"};
   }
 #ifdef GRADTUNE_HAS_CUDA
   return exec::cuda::make_kernels(device.index());
 #else
-  return core::Error{core::Error::Code::invalid, "this build has none for CUDA devices, since it found no nvcc"};
+  return core::Error{core::Error::Code::invalid, "this build has no kernels for CUDA devices, since it found no nvcc"};
 #endif
 }
 

@@ -22,8 +22,7 @@ std::unique_ptr<exec::Kernels> make_kernels(const Trained& trained, c10::Device 
   auto kernels = kernels_for(where);
   if (kernels.ok()) return std::move(kernels).value();
   warnings.once(Warnings::Kind::no_kernels,
-                "gradients on " + where.str() +
-                    " are compressed by the host, for there are no kernels: " + kernels.error().message);
+                "gradients on " + where.str() + " are compressed on the host: " + kernels.error().message);
   return nullptr;
 }
 
@@ -41,8 +40,8 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     if (limits.names_none) {
       const core::OptimizerFamily family = family_of(*stepper);
       settings.codecs = core::default_list(settings.fidelity, family, compress::known_traits());
-      settings.codecs_from = std::string("what trainings by ") +
-                             (family == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers") + " admit";
+      settings.codecs_from = "default list of " + std::string(core::to_string(settings.fidelity)) + " for " +
+                             (family == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers");
     }
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {

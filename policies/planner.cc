@@ -203,7 +203,7 @@ Planned plan_gap_blocks(const PlannedJob& job) {
       return end_us_of(strategy_in_order(with_option(sent, job.model.options()[o], job)), job);
     };
     ScheduledJob without_option = scheduled(job, o);
-    without_option.option = {};  // blocks are copied a lot, and get theirs where they are judged
+    without_option.option = {};  // copied with every block; with_option() sets it
     return std::vector<Sent>{search_gap_blocks(without_option, end_us)};
   });
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/support/record.h"
 #include "gradtune/gradtune.h"
 
 struct JobFlags {
@@ -30,6 +31,9 @@ void add_job_flags(CLI::App& app, JobFlags& flags);
 void parse_or_exit(CLI::App& app, int argc, char** argv);
 
 gradtune::Options options_of(const JobFlags& flags);
+
+// At the end of rank 0's training: prints where the time went, exports the strategy and writes the report as flags say.
+void finish(const JobFlags& flags, const Record& record, gradtune::Optimizer& optimizer);
 
 // The threads that OMP_NUM_THREADS asks for, then `train`; 1 where that ends with an error, which is printed.
 int run_example(const char* name, const std::function<void()>& train);

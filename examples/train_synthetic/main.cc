@@ -53,9 +53,7 @@ void train(const Flags& flags) {
     if (speaks && (step + 1) % 50 == 0) std::printf("step %ld\n", static_cast<long>(step + 1));
   }
   if (!speaks) return;
-  std::fputs(record.where_time_went().c_str(), stdout);
-  if (!flags.export_file.empty()) optimizer.export_strategy(flags.export_file);
-  if (!flags.report.empty()) record.write(flags.report, &optimizer);
+  finish(flags, record, optimizer);
 }
 
 }  // namespace

@@ -4,31 +4,20 @@
 
 #include <torch/torch.h>
 
+#include "examples/support/residual.h"
+
 namespace nn = torch::nn;
 
 namespace {
 
-nn::Conv2d convolution(int64_t inputs, int64_t outputs, int64_t size, int64_t stride) {
-  return nn::Conv2d(nn::Conv2dOptions(inputs, outputs, size).stride(stride).padding(size / 2).bias(false));
+Residual bottleneck(int64_t inputs, int64_t width, int64_t stride) {
+  const nn::Sequential convolutions(convolution(inputs, width, 1, 1), nn::BatchNorm2d(width), nn::ReLU(),
+                                    convolution(width, width, 3, stride), nn::BatchNorm2d(width), nn::ReLU(),
+                                    convolution(width, 4 * width, 1, 1), nn::BatchNorm2d(4 * width));
+  return Residual(convolutions, inputs, 4 * width, stride);
 }
 
 }  // namespace
-
-BottleneckImpl::BottleneckImpl(int64_t inputs, int64_t width, int64_t stride)
-    : convolutions_(convolution(inputs, width, 1, 1), nn::BatchNorm2d(width), nn::ReLU(),
-                    convolution(width, width, 3, stride), nn::BatchNorm2d(width), nn::ReLU(),
-                    convolution(width, 4 * width, 1, 1), nn::BatchNorm2d(4 * width)),
-      skip_(nn::Identity()) {
-  if (inputs != 4 * width || stride > 1) {
-    skip_ = nn::Sequential(convolution(inputs, 4 * width, 1, stride), nn::BatchNorm2d(4 * width));
-  }
-  register_module("convolutions", convolutions_);
-  register_module("skip", skip_);
-}
-
-torch::Tensor BottleneckImpl::forward(const torch::Tensor& x) {
-  return torch::relu(convolutions_->forward(x) + skip_->forward(x));
-}
 
 nn::Sequential resnet50() {
   nn::Sequential model(convolution(3, 64, 7, 2), nn::BatchNorm2d(64), nn::ReLU(),
@@ -36,7 +25,7 @@ nn::Sequential resnet50() {
   int64_t inputs = 64, width = 64;
   for (const int64_t blocks : {3, 4, 6, 3}) {
     for (int64_t block = 0; block < blocks; ++block) {
-      model->push_back(Bottleneck(inputs, width, block == 0 && width > 64 ? 2 : 1));
+      model->push_back(bottleneck(inputs, width, block == 0 && width > 64 ? 2 : 1));
       inputs = 4 * width;
     }
     width *= 2;

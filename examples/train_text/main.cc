@@ -95,9 +95,7 @@ void train(const Flags& flags) {
     record.perplexity = perplexity_of(model, text.validation, device);
     std::printf("perplexity %.3f after %ld steps\n", *record.perplexity, static_cast<long>(flags.steps));
   }
-  std::fputs(record.where_time_went().c_str(), stdout);
-  if (!flags.export_file.empty()) optimizer.export_strategy(flags.export_file);
-  if (!flags.report.empty()) record.write(flags.report, &optimizer);
+  finish(flags, record, optimizer);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@
 #include "engine/core/option.h"
 #include "engine/exec/cuda/device.h"
 #include "tests/bench/support/results.h"
+#include "tests/bench/support/rounds.h"
 
 namespace gradtune::bench {
 namespace {
@@ -99,11 +100,6 @@ struct IsLarge {
 };
 
 // --- how it is timed -------------------------------------------------------------------------------------------------
-
-double quantile(std::vector<double> values, double share) {
-  std::ranges::sort(values);
-  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
-}
 
 class Timer {
  public:
@@ -315,25 +311,17 @@ class Bench {
   std::vector<Row> rows_;
 };
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> words;
-  std::istringstream stream(text);
-  for (std::string word; std::getline(stream, word, ',');) words.push_back(word);
-  return words;
-}
-
 int run(int argc, char** argv) {
   std::vector<core::CompressorSpec> specs;
   std::vector<int64_t> sizes = {kSmallest, 1 << 16, 1 << 20, 1 << 24, kGoalSize, kLargest};
   for (int i = 1; i + 3 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--compressors") {
-      for (const std::string& word : split(argv[i + 1])) {
-        specs.push_back(core::parse_compressor(word, compress::known_traits()).value());
-      }
+      specs = core::parse_compressors(argv[i + 1], compress::known_traits()).value();
     } else if (flag == "--sizes") {
       sizes.clear();
-      for (const std::string& word : split(argv[i + 1])) sizes.push_back(std::stoll(word));
+      std::istringstream numbers(argv[i + 1]);
+      for (std::string number; std::getline(numbers, number, ',');) sizes.push_back(std::stoll(number));
     } else {
       std::fprintf(stderr, "unknown flag %s; there are --compressors and --sizes\n", flag.c_str());
       return 2;

@@ -8,9 +8,9 @@ usage: compress_torch.py COMPRESS_DEVICE.json OUT.json
 COMPRESS_DEVICE.json is what bench_compress_device wrote in this run on this machine. Rows, at each of its sizes:
   topk    the 1 % largest elements: torch.topk of magnitudes and the values there
   int8    8-bit integers with a scale for each 256 elements and error feedback, op by op and by torch.compile
-The value is gradtune's milliseconds for an encode, its anchor PyTorch's. Goal: topk in half of the time.
+The value is gradtune's median milliseconds for an encode, its anchor PyTorch's; the spread is that of PyTorch's rounds.
+Goal: topk in half of the time.
 """
-import datetime
 import json
 import statistics
 import sys
@@ -18,12 +18,16 @@ from pathlib import Path
 
 import torch
 
+sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
+
+from support.shaped import row, save  # noqa: E402
+
 ROUNDS = 15
 GOAL_TOPK = 0.5
 
 
 def ms_of(call):
-    """The median milliseconds of a call on the device, of several that follow each other."""
+    """Milliseconds of a call on the device, of several that follow each other; of each round."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def timed(repeats):
@@ -36,7 +40,7 @@ def ms_of(call):
 
     timed(1)
     repeats = max(1, min(200, int(2 / timed(3))))
-    return statistics.median(timed(repeats) for _ in range(ROUNDS))
+    return [timed(repeats) for _ in range(ROUNDS)]
 
 
 def topk(gradient, residual):
@@ -54,35 +58,26 @@ def int8(gradient, residual):
     return codes, scale, corrected - codes * scale
 
 
-def rows_of(measured):
-    ours = {row["name"]: row["ms"] for row in measured["rows"] if "ms" in row}
+def compare(measured, rows):
+    ours = {entry["name"]: entry["ms"] for entry in measured["rows"] if "ms" in entry}
     sizes = sorted({int(name.split("/")[2]) for name in ours if name.startswith("int8")})
-    compiled = torch.compile(int8)
+    calls = (("torch.topk", topk, "topk:", GOAL_TOPK), ("torch int8", int8, "int8:", None),
+             ("torch.compile int8", torch.compile(int8), "int8:", None))
     for n in sizes:
         generator = torch.Generator("cuda").manual_seed(1)
         gradient, residual = (torch.randn(n, device="cuda", generator=generator) for _ in range(2))
-        for name, call, prefix, goal in (("torch.topk", topk, "topk:", GOAL_TOPK), ("torch int8", int8, "int8", None),
-                                         ("torch.compile int8", compiled, "int8", None)):
-            ms = next((ms for row, ms in ours.items() if row.startswith(prefix) and f"/encode_feedback/{n}" in row), None)
-            if ms is None:
-                continue
-            anchor = ms_of(lambda: call(gradient, residual))  # pylint: disable=cell-var-from-loop
-            ratio = ms / anchor
-            yield {"name": f"{name}/{n}", "value": ms, "unit": "ms", "anchor": anchor, "ratio": ratio,
-                   "spread": [ratio, ratio], "goal": goal, "met": None if goal is None else ratio <= goal}
+        for name, call, prefix, goal in calls:
+            ms = next((ms for entry, ms in ours.items() if entry.startswith(prefix) and entry.endswith(f"/encode_feedback/{n}")),
+                      None)
+            if ms is not None:
+                times = ms_of(lambda: call(gradient, residual))  # pylint: disable=cell-var-from-loop
+                row(rows, f"{name}/{n}", ms, statistics.median(times), [ms / each for each in times], goal)
 
 
 def main():
-    measured = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     rows = []
-    for row in rows_of(measured):
-        rows.append({key: float(f"{value:.4g}") if isinstance(value, float) else value for key, value in row.items()})
-        print(f"{row['name']:30} {row['value']:9.4f} ms  torch {row['anchor']:9.4f}  ratio {row['ratio']:.3f}", flush=True)
-    run = {"date": datetime.date.today().isoformat(), "command": "compress_torch.py", "device": torch.cuda.get_device_name(),
-           "torch": torch.__version__}
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    text = f'{{"schema":"gradtune.benchmark/1",\n"run":{json.dumps(run)},\n"rows":[\n{lines}\n]}}\n'
-    Path(sys.argv[2]).write_text(text, encoding="utf-8")
+    compare(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")), rows)
+    save(Path(sys.argv[2]), rows)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@
 
 usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] BUILD_FOLDER OUT.json
 
-Each way trains in processes of its own, since what one leaves behind in the allocator is page faults for another. They
-take turns: in a round each does so many steps, with a model of the same values, while the others wait. A row is the
+Each way trains in processes of its own, so that none finds the heap as another one left it. They take turns: in a round each does so many steps, with a model of the same values, while the others wait. A row is the
 median over rounds of the round's median step; ratios are taken inside a round, their spread is their range. Ranks are
 on loopback, a thread each, at fidelity exact.
 

@@ -155,12 +155,15 @@ class Bench:
     def placed(self, strategy, place):
         """The strategy with all compression there; nothing where that is what it is."""
         other = {"host": "device", "device": "host"}[place]
-        text = strategy.read_text(encoding="utf-8")
-        moved = text.replace(f"@{other}", f"@{place}").replace(f'"{other}"', f'"{place}"')
-        if moved == text:
+        plan = json.loads(strategy.read_text(encoding="utf-8"))
+        options = [bucket["option"] for bucket in plan["buckets"]]
+        for bucket in plan["buckets"]:
+            bucket["option"] = bucket["option"].replace(f"@{other}", f"@{place}")
+        if options == [bucket["option"] for bucket in plan["buckets"]]:
             return None
+        plan.update(label=f"all on the {place}", evidence=None)
         path = self.folder / f"{strategy.stem}-{place}.json"
-        path.write_text(moved, encoding="utf-8")
+        path.write_text(json.dumps(plan), encoding="utf-8")
         return path
 
     def run(self, rate, rows):

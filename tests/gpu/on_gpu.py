@@ -73,8 +73,21 @@ def run(command, seconds, log, env):
     return "failed: a test was skipped" if b"[  SKIPPED ]" in log.read_bytes() else "passed"
 
 
+def name_device(results):
+    """Says in the results of benchmarks on which GPU they ran."""
+    try:
+        said = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True,
+                              check=False)
+    except OSError:
+        return
+    for path in results.glob("*.json"):
+        text = path.read_text(encoding="utf-8")
+        if '"run":{"' in text and '"device":' not in text:
+            path.write_text(text.replace('"run":{', '"run":{"device":' + json.dumps(said.stdout.strip()) + ",", 1), encoding="utf-8")
+
+
 def run_all(wanted, results, seconds_for_all, env):
-    """0 where all passed. Steps are {name, seconds, command}."""
+    """0 where all passed. Steps are tuples of name, seconds and command."""
     deadline = time.monotonic() + seconds_for_all
     summary = {}
     for name, seconds, command in wanted:
@@ -102,7 +115,9 @@ def main():
     if unknown := set(options.only) - {name for name, _, _ in all_steps}:
         parser.error(f"--only {','.join(sorted(unknown))}: there are {', '.join(name for name, _, _ in all_steps)}")
     wanted = [step for step in all_steps if not options.only or step[0] in options.only]
-    return run_all(wanted, options.results, 60 * options.minutes, environment(options.programs))
+    status = run_all(wanted, options.results, 60 * options.minutes, environment(options.programs))
+    name_device(options.results)
+    return status
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ inline void must(cudaError_t code, const char* what) {
   if (code != cudaSuccess) throw core::Exception(error_of(code, what));
 }
 
-// The calling thread's device is that one for a while: a stream takes kernels from such threads alone.
+// Makes a device the calling thread's current one for a while. A stream only takes kernels from threads whose current
+// device is its own.
 class OnDevice {
  public:
   explicit OnDevice(int device) {
@@ -139,7 +140,7 @@ core::Status can_run(int device) {
     cudaFuncAttributes attributes;
     must(cudaFuncGetAttributes(&attributes, run_batch<Kernel>), "a kernel");
   } catch (const core::Exception& failed) {
-    static_cast<void>(cudaGetLastError());  // it is told, and not for the next call
+    static_cast<void>(cudaGetLastError());  // or the next call would report it again
     return core::Error{failed.code(), failed.what()};
   }
 #else

@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Residual blocks of convolutions (He et al., CVPR 2016), of which models are made.
+#pragma once
+
+#include <torch/nn.h>
+
+// Without a bias; outputs are as large as inputs, divided by the stride.
+torch::nn::Conv2d convolution(int64_t inputs, int64_t outputs, int64_t size, int64_t stride);
+
+// Convolutions beside a connection that skips them: [n, inputs, h, w] -> [n, outputs, h / stride, w / stride]. Where
+// the size changes, that connection is a 1 x 1 convolution.
+class ResidualImpl : public torch::nn::Module {
+ public:
+  ResidualImpl(torch::nn::Sequential convolutions, int64_t inputs, int64_t outputs, int64_t stride);
+
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::nn::Sequential convolutions_, skip_;
+};
+TORCH_MODULE(Residual);
