@@ -284,12 +284,12 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   const auto& slot = parameter.slot;
   brought.use = Use::rows;
   if (gradient.sparse_dim() != 1 || slot.dim() < 2 || !slot.is_contiguous()) {
-    const torch::Tensor& dense = kept_.emplace_back(torch::zeros_like(slot).add_(gradient));
+    const torch::Tensor& dense = brought.memory[0] = torch::zeros_like(slot).add_(gradient);
     brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(dense.const_data_ptr()));
     return dense.numel() == tensor.numel;
   }
-  const torch::Tensor rows = kept_.emplace_back(gradient._indices().select(0, 0).contiguous());
-  const torch::Tensor values = kept_.emplace_back(gradient._values().contiguous());
+  const torch::Tensor& rows = brought.memory[0] = gradient._indices().select(0, 0).contiguous();
+  const torch::Tensor& values = brought.memory[1] = gradient._values().contiguous();
   brought.arrived = {.kind = exec::Arrived::Kind::rows,
                      .values = static_cast<const std::byte*>(values.const_data_ptr()),
                      .rows = {rows.const_data_ptr<int64_t>(), static_cast<size_t>(rows.numel())}};
@@ -329,9 +329,15 @@ Gradients::Brought Gradients::bring(int32_t position, bool adds_up) {
     adopt(position);
     return brought;
   }
-  const torch::Tensor& elsewhere = kept_.emplace_back(std::exchange(gradient, parameter.slot));
+  const torch::Tensor& elsewhere = brought.memory[0] = std::exchange(gradient, parameter.slot);
   brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(elsewhere.const_data_ptr()));
   return brought;
+}
+
+void Gradients::keep(Brought brought) {
+  for (torch::Tensor& memory : brought.memory) {
+    if (memory.defined()) kept_.push_back(std::move(memory));
+  }
 }
 
 void Gradients::give_dense(int32_t position) {

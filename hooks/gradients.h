@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -99,14 +100,17 @@ class Gradients {
 
   Use use_of(int32_t position) const;
 
-  // What there is of a gradient now. What lies elsewhere is kept until let_go(). A dense one whose values do not lie as
-  // those of its slot is brought there. Rows that repeat are added up with `adds_up`, in the order in which torch does
-  // (which DDP's sums follow); else by whoever sends them. Throws when its dtype, device or layout can not be served.
+  // What there is of a gradient now. A dense one whose values do not lie as those of its slot is brought there. Rows
+  // that repeat are added up with `adds_up`, in the order in which torch does (which DDP's sums follow); else by whoever
+  // sends them. Throws when its dtype, device or layout can not be served.
   struct Brought {
     exec::Arrived arrived;
     Use use = Use::dense;
+    std::array<torch::Tensor, 2> memory = {};  // of what arrived elsewhere
   };
   Brought bring(int32_t position, bool adds_up);
+  // Until let_go().
+  void keep(Brought brought);
   void let_go() { kept_.clear(); }
 
   // Makes the gradient what is in its slot; or a coalesced sparse one of the rows listed there, or of those in its slot
@@ -174,7 +178,7 @@ class Gradients {
     exec::AlignedBytes bytes;
   };
   std::vector<std::shared_ptr<ArenaMemory>> arenas_;  // also of the tensors over them, which users may keep
-  std::vector<torch::Tensor> kept_;                   // of the pass under way
+  std::vector<torch::Tensor> kept_;                   // memory of what arrived in the pass under way
   compress::RowScratch scratch_;
   Calls calls_;
 };

@@ -204,19 +204,20 @@ void Session::take_ready(int32_t position) {
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
   const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
   if (driver_) driver_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
-  const exec::Arrived arrived = take(position);
-  own_ns_ += clock_->now_ns() - now_ns;
-  executor_.tensor_ready(position, arrived);
+  send(position);
 }
 
 // The control word tells what is not dense: it can not leave before, as the tensor's bucket waits.
-exec::Arrived Session::take(int32_t position) {
+void Session::send(int32_t position) {
+  const int64_t began_ns = clock_->now_ns();
   const bool is_exact = settings_.fidelity == core::Fidelity::exact;
-  const Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
+  Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
   used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
   if (driver_) own_shares_[static_cast<size_t>(position)] = own_share(position, brought);
-  return brought.arrived;
+  own_ns_ += clock_->now_ns() - began_ns;
+  // Memory goes at once where it may: backward then allocates its next gradients in pages that are there.
+  if (!executor_.tensor_ready(position, brought.arrived)) gradients_.keep(std::move(brought));
 }
 
 void Session::begin_backward() {
@@ -324,11 +325,7 @@ void Session::finish_backward() {
 // What this rank did not use takes part all the same, with what was accumulated before or with zeros.
 void Session::bring_missing() {
   for (size_t p = 0; p < used_.size(); ++p) {
-    if (pass_.is_ready(p)) continue;
-    const int64_t began_ns = clock_->now_ns();
-    const exec::Arrived arrived = take(static_cast<int32_t>(p));
-    own_ns_ += clock_->now_ns() - began_ns;
-    executor_.tensor_ready(static_cast<int32_t>(p), arrived);
+    if (!pass_.is_ready(p)) send(static_cast<int32_t>(p));
   }
 }
 

@@ -127,7 +127,7 @@ class Session {
   // Backward.
   void on_ready(int32_t position);
   void take_ready(int32_t position);
-  exec::Arrived take(int32_t position);
+  void send(int32_t position);
   void begin_backward();
   void begin_step();
   void begin_first_step();

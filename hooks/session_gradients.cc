@@ -81,7 +81,7 @@ void Session::begin_first_step() {
   known_ = imported_ ? Known::all : Known::content;
   start_tuning();
   begin_step();
-  for (const int32_t position : pass_.order()) executor_.tensor_ready(position, take(position));
+  for (const int32_t position : pass_.order()) send(position);
 }
 
 // In the first pass: all ranks know alike which averages will be sparse. How dense these are is a guess until averages

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a backward pass leaves of one tensor, in one step on one rank. Memory is the caller's, and stays as it is until
-// the step's backward pass is finished.
+// What a backward pass leaves of one tensor, in one step on one rank. Memory is the caller's; Executor::tensor_ready
+// tells how long it is needed.
 #pragma once
 
 #include <cstddef>

@@ -281,17 +281,19 @@ core::Status Executor::begin_step() {
   return {};
 }
 
-void Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
+bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
   const bool is_elsewhere = arrived.kind != Arrived::Kind::in_place;
+  bool is_done_with = true;
   for (const Piece& piece : workspace_.pieces(tensor)) {
-    if (failed_) return;
+    if (failed_) return false;
     const int64_t start_ns = is_elsewhere ? clock_.now_ns() : 0;
     const bool away = is_away(piece.bucket);
     compress::Queue& queue = away ? options_.device->current() : *device_queue_;
     bool complete = false;
     const bool is_there = guarded("bringing a gradient to its place",
                                   [&] { complete = workspace_.arrived(tensor, piece, arrived, queue); });
-    if (!is_there) return;
+    if (!is_there) return false;
+    is_done_with = is_done_with && !away && !workspace_.bucket(piece.bucket).lists;
     if (is_elsewhere) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
     if (!complete) continue;
     if (away) {
@@ -301,11 +303,12 @@ void Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
     }
     const int32_t leading = leading_device_ops(workspace_.bucket(piece.bucket));
     for (int32_t op = 0; op < leading; ++op) {
-      if (!run_on_device(piece.bucket, op)) return;
+      if (!run_on_device(piece.bucket, op)) return false;
     }
     post({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = leading});
   }
   drain_device_ops();
+  return is_done_with;
 }
 
 // With the work on the device that others left to this thread.

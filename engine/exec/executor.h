@@ -103,8 +103,8 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   core::Status begin_step();
   // What is not in its place in the arena is brought there piece by piece, each piece just before its bucket starts:
   // the first bucket of a large tensor does not wait for all of it. Buckets that work on lists take it from where it
-  // is.
-  void tensor_ready(int32_t tensor, const Arrived& arrived = {});
+  // is. Returns whether what arrived is needed no longer: else it stays as it is until finish_backward returns.
+  bool tensor_ready(int32_t tensor, const Arrived& arrived = {});
   // Waits for the control word and for every bucket that is due at the end of backward.
   core::Status finish_backward();
   // Told whether all ranks were finite by the reduced word; the gradients of these buckets are averages then, or as

@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <future>
 #include <thread>
 
@@ -251,7 +253,7 @@ TEST(ExecutorPrepare, TheStrategyInForceIsNeitherReplacedNorDropped) {
   EXPECT_THROW(executor.drop(0), core::ProgramError);
 }
 
-// What tensor_ready brings piece by piece gives, bit for bit, what lies in the arena already.
+// What tensor_ready brings piece by piece gives, bit for bit, what lies in the arena already, and is needed no longer.
 TEST(ExecutorGradients, MayLieElsewhere) {
   const core::GradientTable table = mixed_table();
   for (const std::string& option : all_options(core::Place::device)) {
@@ -270,9 +272,11 @@ TEST(ExecutorGradients, MayLieElsewhere) {
         const core::ArenaLayout layout = core::lay_arenas(table);
         for (size_t t = 0; t < table.tensors.size(); ++t) {
           const auto [arena, begin] = layout.tensors[t];
-          const std::byte* values = source.arenas()[static_cast<size_t>(arena)].data +
-                                    begin * core::bytes_per_element(table.tensors[t].dtype);
-          rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? Arrived::dense_at(values) : Arrived());
+          const int64_t width = core::bytes_per_element(table.tensors[t].dtype);
+          std::byte* values = source.arenas()[static_cast<size_t>(arena)].data + begin * width;
+          const Arrived arrived = elsewhere ? Arrived::dense_at(values) : Arrived();
+          EXPECT_TRUE(rank.executor().tensor_ready(static_cast<int32_t>(t), arrived));
+          std::fill_n(values, table.tensors[t].numel * width, std::byte{0xFF});
         }
         EXPECT_TRUE(rank.executor().finish_backward().ok());
         EXPECT_TRUE(rank.settle().ok());

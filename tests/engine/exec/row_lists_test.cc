@@ -95,7 +95,7 @@ Averages run(Fleet& fleet, const core::GradientTable& table, const std::vector<G
     Executor& executor = rank.executor();
     EXPECT_TRUE(executor.begin_step().ok());
     executor.tensor_ready(0);
-    executor.tensor_ready(kTable, in_place ? Arrived() : own.arrived());
+    EXPECT_FALSE(executor.tensor_ready(kTable, in_place ? Arrived() : own.arrived()));
     executor.tensor_ready(2);
     ASSERT_TRUE(executor.finish_backward().ok());
     const core::Result<bool> concluded = executor.conclude(rank.finite());

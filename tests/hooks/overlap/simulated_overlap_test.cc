@@ -126,14 +126,18 @@ class SimulatedTrainer final : public OverlapTrainer {
       torch::autograd::Engine::get_default_engine().queue_callback([this] { end_pass(); });
     }
     pass_.ready(position);
-    executor_.tensor_ready(position, gradients_.bring(position, /*adds_up=*/true).arrived);
+    send(position);
+  }
+
+  void send(int32_t position) {
+    Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/true);
+    if (!executor_.tensor_ready(position, brought.arrived)) gradients_.keep(std::move(brought));
   }
 
   void end_pass() {
     const auto tensors = static_cast<int32_t>(gradients_.table().tensors.size());
     for (int32_t p = 0; p < tensors; ++p) {
-      if (!pass_.is_ready(static_cast<size_t>(p)))
-        executor_.tensor_ready(p, gradients_.bring(p, /*adds_up=*/true).arrived);
+      if (!pass_.is_ready(static_cast<size_t>(p))) send(p);
     }
     executor_.finish_backward().value();
     const bool counts = executor_.conclude(word_ == 0).value();
