@@ -74,23 +74,22 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
                  .leading = 0,
                  .last_tensor = 0,
                  .is_late = false,
-                 .judged = 0};
+                 .due_op = 0};
     const auto number = static_cast<int32_t>(b);
     const double pass = pass_us(cost, core::numel(bucket));
     const bool is_copied = is_staged(bucket.option, core::dtype_of(bucket, table));
     const Step &first_step = bucket.option.steps.front(), &last_step = bucket.option.steps.back();
     const auto add_pass = [&](Place place, int32_t step) {
       timeline.ops_.push_back(
-          {place == Place::device ? Server::device : Server::host, false, number, step, 0, pass, 0});
+          {place == Place::device ? Server::device : Server::host, false, false, number, step, 0, pass, 0});
     };
     if (is_copied) add_pass(first_step.place, kCopy);
     if (first_step.kind != Step::Kind::encode) add_pass(Place::device, kScale);
     for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
       const Step& step = bucket.option.steps[s];
       const OpCost& time = steps.value()[s];
-      timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), number, static_cast<int32_t>(s),
-                               time.messages_us, time.busy_us, time.wait_us});
-      timeline.ops_.back().is_held = brings_payloads(bucket.option.steps, s);
+      timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), brings_payloads(bucket.option.steps, s),
+                               number, static_cast<int32_t>(s), time.messages_us, time.busy_us, time.wait_us});
     }
     if (is_copied) add_pass(last_step.place, kCopy);
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
@@ -103,7 +102,8 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
         bucket.due == core::Due::forward && std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
           return table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
         });
-    timed.judged = is_copied ? 2 : 1;  // the first scale or encode
+    // Of a late one, the first scale or encode: then it is known whether its numbers are finite.
+    timed.due_op = timed.is_late ? timed.first_op + (is_copied ? 2 : 1) : timed.end_op;
     timeline.buckets_.push_back(timed);
   }
   timeline.find_gates(table, strategy);
@@ -283,7 +283,7 @@ void Timeline::finish(int32_t op, double now_us) {
   if (is_collective) --in_flight_;
   // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
   const Bucket& bucket = buckets_[b];
-  if (next_op_[b] == (bucket.is_late ? bucket.first_op + bucket.judged : bucket.end_op)) --due_;
+  if (next_op_[b] == bucket.due_op) --due_;
   has_progressed_ = has_progressed_ || bucket.is_late || next_op_[b] == bucket.end_op;
   if (next_op_[b] >= bucket.first_op + bucket.leading) {
     if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
@@ -346,11 +346,14 @@ void Timeline::issue(double now_us) {
     const Op& of = ops_[static_cast<size_t>(op)];
     return next_op_[static_cast<size_t>(of.bucket)] > op + (of.is_held ? 1 : 0);
   };
-  while (first_held_ < next_issue_ && is_free(order_[first_held_])) ++first_held_;
-  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_ && next_issue_ - first_held_ < most_held_) {
+  while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
     const int32_t op = order_[next_issue_];
     const auto b = static_cast<size_t>(ops_[static_cast<size_t>(op)].bucket);
     if (may_issue_[b] == 0) return;
+    if (next_issue_ - first_held_ >= most_held_) {
+      while (first_held_ < next_issue_ && is_free(order_[first_held_])) ++first_held_;
+      if (next_issue_ - first_held_ >= most_held_) return;
+    }
     may_issue_[b] = 0;
     ++next_issue_;
     ++in_flight_;

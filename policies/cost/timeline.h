@@ -78,18 +78,18 @@ class Timeline {
   struct Op {
     Server server;
     bool is_collective;
+    bool is_held;  // a collective that brings payloads, which are decoded next
     int32_t bucket, step;
-    double messages_us;    // of a collective, before its server is busy with it
-    double us;             // that its server is busy
-    double wait_us;        // that it takes longer
-    bool is_held = false;  // a collective that brings payloads, which are decoded next
+    double messages_us;  // of a collective, before its server is busy with it
+    double us;           // that its server is busy
+    double wait_us;      // that it takes longer
   };
   struct Bucket {
     int32_t first_op, end_op;
     int32_t leading;      // operations from the first that the thread of backward does at once
     int32_t last_tensor;  // that it waits for
     bool is_late;         // due at the next forward pass
-    int32_t judged;       // operations after which it is known whether its numbers are finite
+    int32_t due_op;       // backward returns when operations before it are done
   };
 
   // Where forward stops: at the first read of a tensor.

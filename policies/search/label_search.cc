@@ -38,6 +38,20 @@ class Front {
   const std::vector<Label>& labels() const { return labels_; }
   double least_dropped_us() const { return least_dropped_us_; }
 
+  // Whether labels that promise no more than that end would change nothing here.
+  bool is_past(double least_end_us) const {
+    return labels_.size() == width_ && least_end_us > labels_.back().least_end_us && least_end_us >= least_dropped_us_;
+  }
+  // In each lane the least of all labels.
+  Lanes least() const {
+    Lanes least;
+    least.us.fill(kInfinity);
+    for (const Label& label : labels_) {
+      for (size_t lane = 0; lane < kLanes; ++lane) least.us[lane] = std::min(least.us[lane], label.lanes.us[lane]);
+    }
+    return least;
+  }
+
   void add(const Label& label) {
     const bool full = labels_.size() == width_;
     if (full && !promises_more(label, labels_.back())) return drop(label);
@@ -236,9 +250,11 @@ class Search {
     labels_.resize(atoms_.size() + 1, Front(0));
     labels_[0] = Front(1);
     labels_[0].add({});
+    least_lanes_.clear();
     double least_dropped_us = kInfinity;
     for (size_t end = 1; end <= atoms_.size(); ++end) {
       labels_[end] = Front(width);
+      least_lanes_.push_back(labels_[end - 1].least());
       for (size_t first = messages_.least_first(end); first < end; ++first) extend(first, end, known_us);
       least_dropped_us = std::min(least_dropped_us, labels_[end].least_dropped_us());
     }
@@ -250,6 +266,11 @@ class Search {
     for (const Messages::Choice& choice : messages_.choices(first, end)) {
       const std::vector<Label>& from = labels_[first].labels();
       made_ += static_cast<int64_t>(from.size());
+      // Lanes that are earlier never end later: what the least of all can not reach none can.
+      Lanes least = least_lanes_[first];
+      least.send(choice.work, ready_us);
+      const double least_of_all_us = least_end_us(least, end);
+      if (least_of_all_us >= known_us || labels_[end].is_past(least_of_all_us)) continue;
       for (size_t l = 0; l < from.size(); ++l) {
         Lanes lanes = from[l].lanes;
         lanes.send(choice.work, ready_us);
@@ -282,7 +303,8 @@ class Search {
   const SearchOptions options_;
   const Messages messages_;
   std::vector<Least> least_;
-  std::vector<Front> labels_;  // of each prefix
+  std::vector<Front> labels_;       // of each prefix
+  std::vector<Lanes> least_lanes_;  // of these
   int64_t made_ = 0;
 };
 
