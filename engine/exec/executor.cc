@@ -199,6 +199,7 @@ void Executor::begin_program() {
   op_times_.assign(static_cast<size_t>(program.ops), {});
   op_fences_.assign(static_cast<size_t>(program.ops), {});
   ready_.assign(program.buckets.size(), {});
+  arrived_ns_.assign(program.buckets.size(), 0);
   fences_.assign(program.buckets.size(), {});
   late_done_ = std::vector<std::atomic<bool>>(program.buckets.size());
   may_be_left_.clear();
@@ -277,6 +278,7 @@ core::Status Executor::begin_step() {
   phase_ = Phase::running;
   done_ = Done::nothing;
   for (std::atomic<bool>& late : late_done_) late = false;
+  std::ranges::fill(arrived_ns_, 0);
   post({.kind = Event::Kind::begin});
   return {};
 }
@@ -286,7 +288,8 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
   bool is_done_with = true;
   for (const Piece& piece : workspace_.pieces(tensor)) {
     if (failed_) return false;
-    const int64_t start_ns = is_elsewhere ? clock_.now_ns() : 0;
+    const bool scales = workspace_.scales_arrivals(piece.bucket);
+    const int64_t start_ns = is_elsewhere || scales ? clock_.now_ns() : 0;
     const bool away = is_away(piece.bucket);
     compress::Queue& queue = away ? options_.device->current() : *device_queue_;
     bool complete = false;
@@ -294,7 +297,11 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
                                   [&] { complete = workspace_.arrived(tensor, piece, arrived, queue); });
     if (!is_there) return false;
     is_done_with = is_done_with && !away && !workspace_.bucket(piece.bucket).lists;
-    if (is_elsewhere) times_.encode_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
+    if (is_elsewhere || scales) {
+      const int64_t took_ns = clock_.now_ns() - start_ns;
+      times_.encode_ms += static_cast<double>(took_ns) * 1e-6;
+      if (scales) arrived_ns_[static_cast<size_t>(piece.bucket)] += took_ns;
+    }
     if (!complete) continue;
     if (away) {
       ready_[static_cast<size_t>(piece.bucket)] = queue.mark();
@@ -458,10 +465,11 @@ void Executor::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
 
 bool Executor::run_on_device(int32_t bucket, int32_t op) {
   if (!guarded("on the thread that runs backward", [&] { compute(bucket, op, *device_queue_); })) return false;
-  const OpTime& time = time_of(bucket, op);
+  OpTime& time = time_of(bucket, op);
   const double ms = static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
   const Op::Kind kind = workspace_.op(bucket, op).kind;
   (kind == Op::Kind::decode || kind == Op::Kind::store ? times_.decode_ms : times_.encode_ms) += ms;
+  if (op == 0) time.begin_ns -= arrived_ns_[static_cast<size_t>(bucket)];
   return true;
 }
 

@@ -67,7 +67,7 @@ struct StepTimes {
 };
 
 // When an operation of a bucket began and ended; a collective is under way from the moment it is started. Nanoseconds
-// of the executor's clock.
+// of the executor's clock. A scale that was done as pieces arrived takes as long as that took, up to the last of them.
 struct OpTime {
   int64_t begin_ns = 0, end_ns = 0;
   int64_t bytes = 0;  // of a collective: what the busiest link really carried of it (comm::link_bytes)
@@ -201,8 +201,9 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   enum class Phase : uint8_t { settled, running, averaged, concluded } phase_ = Phase::settled;
   std::unique_ptr<compress::HostQueue> device_queue_;
   StepTimes times_;
-  int64_t step_ = 0;                // that runs, counted from 1
-  std::vector<core::Fence> ready_;  // per bucket on a device: its gradients are there
+  int64_t step_ = 0;                 // that runs, counted from 1
+  std::vector<core::Fence> ready_;   // per bucket on a device: its gradients are there
+  std::vector<int64_t> arrived_ns_;  // per bucket: how long it took to scale what arrived so far
 
   // Of the communication thread.
   Scheduler scheduler_;

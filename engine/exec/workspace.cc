@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/compress/scaling.h"
 #include "engine/exec/add_rows.h"
 #include "engine/exec/nonfinite.h"
 
@@ -288,15 +289,53 @@ bool Workspace::arrived(int32_t tensor, const Piece& piece, const Arrived& arriv
   std::byte* const to = arenas_[static_cast<size_t>(bucket.arena)].data + piece.arena_begin * width;
   if (RowState* const rows = rows_[static_cast<size_t>(piece.bucket)].get()) {
     rows->arrived = arrived;
-  } else if (arrived.kind == Arrived::Kind::dense) {
-    queue.copy(to, arrived.values + piece.tensor_begin * width, piece.length * width);
-  } else if (arrived.kind != Arrived::Kind::in_place) {
-    queue.fill(to, std::byte{0}, piece.length * width);
-    if (arrived.kind == Arrived::Kind::rows) {
-      add_rows(arrived, table_.tensors[static_cast<size_t>(tensor)], piece, to);
+  } else {
+    const bool scales = scales_arrivals(piece.bucket);
+    const std::byte* from = to;
+    if (arrived.kind == Arrived::Kind::dense) {
+      from = arrived.values + piece.tensor_begin * width;
+      if (!scales) queue.copy(to, from, piece.length * width);
+    } else if (arrived.kind != Arrived::Kind::in_place) {
+      queue.fill(to, std::byte{0}, piece.length * width);
+      if (arrived.kind == Arrived::Kind::rows) {
+        add_rows(arrived, table_.tensors[static_cast<size_t>(tensor)], piece, to);
+      }
     }
+    if (scales) scale_piece(piece, from, to, queue);
   }
   return --missing_tensors_[static_cast<size_t>(piece.bucket)] == 0;
+}
+
+// Residuals are added to what is not scaled yet.
+bool Workspace::scales_arrivals(int32_t bucket) const {
+  const BucketProgram& program = this->bucket(bucket);
+  const Op& first = program.ops.front();
+  return first.kind == Op::Kind::scale && first.place == core::Place::device && first.space == core::Space::host &&
+         program.space == core::Space::host && program.dtype == core::DType::f32 && program.staged == 0 &&
+         !first.residual && !owes(bucket);
+}
+
+void Workspace::scale_piece(const Piece& piece, const std::byte* from, std::byte* to, compress::Queue& queue) {
+  const BucketProgram& program = bucket(piece.bucket);
+  const auto n = static_cast<size_t>(piece.length);
+  const float factor = 1.0F / static_cast<float>(seat_.size);
+  compress::Verdict* const verdict = &verdicts_[static_cast<size_t>(program.first_op)];
+  if (from == to) {
+    const std::span<float> values{reinterpret_cast<float*>(to), n};
+    return compress::scale({.values = values, .factor = factor, .verdict = verdict}, queue);
+  }
+  program.plain[core::Space::host]->encode({.gradient = {reinterpret_cast<const float*>(from), n},
+                                            .scale = factor,
+                                            .payload = {to, n * sizeof(float)},
+                                            .scratch = {},
+                                            .verdict = verdict},
+                                           queue);
+}
+
+// Whether residuals of earlier strategies are to be added to the bucket's gradient.
+bool Workspace::owes(int32_t bucket) const {
+  const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
+  return drain.is_parked_due || (drain.is_due && residuals_.allocated());
 }
 
 void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
@@ -309,11 +348,10 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   compress::Verdict& verdict = is_away ? reinterpret_cast<compress::Verdict*>(away + sizeof(Findings))[op]
                                        : verdicts_[static_cast<size_t>(program.first_op + op)];
   if (is_away && op == 0) queue.fill(away, std::byte{0}, report_bytes(program));
-  const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
-  const bool owes = drain.is_parked_due || (drain.is_due && residuals_.allocated());
-  if (op == 0 && program.lists && owes) lay_out(bucket);
+  if (op == 0 && program.lists && owes(bucket)) lay_out(bucket);
   if (op == program.first_work) begin_bucket(bucket, findings, queue);
-  core::Status decoded = run_op(program, what, memory, queue, verdict);
+  core::Status decoded;
+  if (op > 0 || !scales_arrivals(bucket)) decoded = run_op(program, what, memory, queue, verdict);
   if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);
   const bool is_last = static_cast<size_t>(op) + 1 == program.ops.size();
   if (is_away && (what.is_told || is_last)) {

@@ -74,6 +74,9 @@ class Workspace {
 
   // A piece of that tensor is ready. Returns whether its bucket is complete.
   bool arrived(int32_t tensor, const Piece& piece, const Arrived& arrived, compress::Queue& queue);
+  // Whether pieces of that bucket are scaled as they arrive, in the pass that brings them there or while they are in a
+  // cache. Then nothing is left for its first operation, which scales.
+  bool scales_arrivals(int32_t bucket) const;
 
   // From any thread, operations of different buckets at once.
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
@@ -146,6 +149,8 @@ class Workspace {
   std::byte* report(int32_t bucket, core::Space space) const;  // findings, and verdicts behind them
   std::span<std::byte> carried_state();
   void begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue);
+  bool owes(int32_t bucket) const;
+  void scale_piece(const Piece& piece, const std::byte* from, std::byte* to, compress::Queue& queue);
   bool is_finite(int32_t bucket) const;
   core::Status rejection(int32_t bucket, bool finite) const;
   void poison(int32_t bucket, compress::Queue& queue);

@@ -288,5 +288,38 @@ TEST(ExecutorGradients, MayLieElsewhere) {
   }
 }
 
+TEST(ExecutorGradients, AreFiniteOrNotWhereverTheyLie) {
+  const core::GradientTable table = mixed_table();
+  for (const std::string& option : all_options(core::Place::device)) {
+    for (const bool elsewhere : {false, true}) {
+      Fleet fleet(2, table, kWithHost);
+      fleet.run(make_strategy(table, option, 3'000, 3));
+      suites::on_every_rank(2, [&](int r) {
+        Rank& rank = fleet.rank(r);
+        const core::ArenaLayout layout = core::lay_arenas(table);
+        for (size_t bad = 0; bad <= table.tensors.size(); ++bad) {  // the last time none
+          if (bad < table.tensors.size() && table.tensors[bad].numel == 0) continue;
+          rank.load(Values(static_cast<size_t>(table.numel()), 1));
+          GradientArenas source(table);
+          source.write(Values(static_cast<size_t>(table.numel()), 1));
+          EXPECT_TRUE(rank.executor().begin_step().ok());
+          for (size_t t = 0; t < table.tensors.size(); ++t) {
+            const auto [arena, begin] = layout.tensors[t];
+            const int64_t width = core::bytes_per_element(table.tensors[t].dtype);
+            const Arenas arenas = elsewhere ? source.arenas() : rank.arenas();
+            std::byte* values = arenas[static_cast<size_t>(arena)].data + begin * width;
+            // All bits: a NaN of every type.
+            if (t == bad && r == 1) std::fill_n(values + (table.tensors[t].numel - 1) * width, width, std::byte{0xFF});
+            rank.executor().tensor_ready(static_cast<int32_t>(t), elsewhere ? Arrived::dense_at(values) : Arrived());
+          }
+          EXPECT_TRUE(rank.executor().finish_backward().ok());
+          EXPECT_EQ(rank.finite(), bad == table.tensors.size()) << option << ", tensor " << bad;
+          EXPECT_TRUE(rank.executor().conclude(rank.finite()).ok());
+        }
+      });
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradtune::exec
