@@ -2,7 +2,8 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 """The anchor of the benchmarks: what PyTorch's DistributedDataParallel needs for the jobs of
-examples/train_fashion_mnist, and with `--model text` for that of examples/train_text.
+examples/train_fashion_mnist, and with `--model text` for that of examples/train_text. With --gradtune,
+what the same script needs under gradtune's Python package.
 
 Same data, models, seeds and order of samples as the examples; a launcher's variables say which rank
 this is. The report has the examples' form as far as DDP has something to say: {world_size, network,
@@ -132,6 +133,11 @@ def parse_arguments():
         default=None,
         help="default: DDP's own; PowerSGD always has one bucket",
     )
+    parser.add_argument(
+        "--gradtune", metavar="FIDELITY", help="gradtune at that fidelity in place of DDP"
+    )
+    parser.add_argument("--strategy", type=pathlib.Path, help="file that gradtune starts from, and keeps to")
+    parser.add_argument("--export", type=pathlib.Path, help="file for the strategy that gradtune came to")
     parser.add_argument("--report", type=pathlib.Path, help="file for the figures of rank 0")
     parser.add_argument("--eval", action="store_true", help="report what was learned, on other data")
     options = parser.parse_args()
@@ -174,12 +180,22 @@ def distribute(model, options):
     if options.hook == "local":
         return model
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    if options.gradtune:
+        return model
     cap_mb = ONE_BUCKET_MB if options.hook.startswith("powersgd") else options.bucket_cap_mb
     wrapped = nn.parallel.DistributedDataParallel(
         model, gradient_as_bucket_view=True, bucket_cap_mb=cap_mb
     )
     HOOKS[options.hook](wrapped)
     return wrapped
+
+
+def under_gradtune(optimizer, model, options):
+    """Tunes, unless it starts from a strategy, which it keeps to."""
+    import gradtune  # of the benchmarks that need it
+
+    pinned = {"strategy": options.strategy, "tuning_budget": 0} if options.strategy else {}
+    return gradtune.wrap(optimizer, model, fidelity=options.gradtune, **pinned)
 
 
 def train(model, options, rank, world_size):
@@ -189,6 +205,8 @@ def train(model, options, rank, world_size):
         optimizer = text_job.optimizer(model)
     else:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    if options.gradtune:
+        optimizer = under_gradtune(optimizer, model, options)
     data = (text_job.batches if is_text else batches)(options, rank, world_size)
     loss_of = text_job.loss_of if is_text else image_loss
     steps = []
@@ -208,6 +226,10 @@ def train(model, options, rank, world_size):
             print(
                 f"step {number}: loss {steps[-1]['loss']:.4f}, {steps[-1]['ms']:.1f} ms", flush=True
             )
+    if options.gradtune:
+        if options.export:
+            optimizer.export_strategy(options.export)
+        optimizer.close()
     return steps
 
 

@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a step takes from Python: plain, under PyTorch DDP, and under gradtune with its baseline pinned and while it tunes.
 
-usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] BUILD_FOLDER OUT.json
+usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] [--links 1gbit,200mbit]
+                 BUILD_FOLDER OUT.json
 
 Each way trains in processes of its own, so that none finds the heap as another one left it. They take turns: in a round each does so many steps, with a model of the same values, while the others wait. A row is the
 median over rounds of the round's median step; ratios are taken inside a round, their spread is their range. Ranks are
@@ -14,6 +15,11 @@ resnet18     11.2 M parameters, 2 images of 32 x 32
 transformer  10 M parameters, 4 layers, 2 x 32 tokens
 
 `front`: what the step hooks take, which tell gradtune before and after an update; of one rank, so that nobody waits.
+
+With --links (as root) also examples/train_text and the same job in Python (ddp_train.py) on two nodes with a shaped link
+between them, each in fresh processes, which take turns. gradtune tunes with its defaults, from C++ and from Python, each
+once; rounds then run what it came to. The anchor is DDP with the faster one of its 16-bit hooks. `from Python / from
+C++` is by how much of DDP's step they differ.
 """
 import argparse
 import json
@@ -22,17 +28,21 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
-from support.shaped import row, save  # noqa: E402
+from support.shaped import ROOT, Bench, median_step, row, save  # noqa: E402
 
 GOAL = 0.95  # of DDP's step, pinned
 FRONT_GOAL_MS = 0.1
 WAYS = ("plain", "ddp", "pinned", "tuning")
 WARM_UP = 12  # steps
+DEFAULT_FIDELITY = "half"
+TUNING = 250  # steps; longer than tuning takes
+LINK_GOAL = 0.03  # of DDP's step, between Python and C++
 
 
 def make_tensors(torch):
@@ -195,16 +205,62 @@ def measure(name, size, rounds, steps):
     return medians, [ms for way in ways.values() for ms in way.end()]
 
 
+class LinkBench(Bench):
+    """The median step of examples/train_text, or of its job in Python, on two nodes."""
+
+    def __init__(self, build, folder, rate, steps):
+        super().__init__(build, folder)
+        self.program = build / "examples" / "train_text"
+        self.rate, self.steps = rate, steps
+
+    def in_python(self, flags, steps=None):
+        command = [sys.executable, "-B", ROOT / "tests" / "bench" / "ddp_train.py", "--model", "text", "--steps",
+                   steps or self.steps, *flags]
+        return median_step(self.cluster(self.rate, command), WARM_UP)
+
+    def tune(self):
+        """What gradtune came to, {language: file}."""
+        files = {language: self.folder / f"{self.rate}-{language}.json" for language in ("C++", "Python")}
+        self.gradtune(self.rate, ["--fidelity", DEFAULT_FIDELITY, "--export", files["C++"]], TUNING)
+        self.in_python(["--gradtune", DEFAULT_FIDELITY, "--export", files["Python"]], TUNING)
+        return files
+
+    def round(self, files):
+        pinned = self.gradtune(self.rate, ["--fidelity", DEFAULT_FIDELITY], self.steps, pinned=files["C++"])
+        return {"fp16": self.in_python(["--hook", "fp16"]), "bf16": self.in_python(["--hook", "bf16"]),
+                "C++": median_step(pinned, WARM_UP),
+                "Python": self.in_python(["--gradtune", DEFAULT_FIDELITY, "--strategy", files["Python"]])}
+
+
+def measure_link(build, rate, rounds, steps, rows):
+    with tempfile.TemporaryDirectory() as folder:
+        bench = LinkBench(build, folder, rate, WARM_UP + steps)
+        files = bench.tune()
+        times = {}
+        for _ in range(rounds):
+            for what, ms in bench.round(files).items():
+                times.setdefault(what, []).append(ms)
+    medians = {what: statistics.median(ms) for what, ms in times.items()}
+    ddp = min(("fp16", "bf16"), key=medians.get)
+    for language in files:
+        ratios = [a / b for a, b in zip(times[language], times[ddp])]
+        row(rows, f"text, {rate}, {DEFAULT_FIDELITY} from {language} / DDP {ddp}", medians[language], medians[ddp], ratios,
+            None)
+    points = [abs(a - b) / c for a, b, c in zip(times["Python"], times["C++"], times[ddp])]
+    row(rows, f"text, {rate}, from Python / from C++", medians["Python"], medians["C++"], points, LINK_GOAL)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--links", default="")
     parser.add_argument("build", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
     rows = []
-    for name in args.models.split(","):
+    for name in filter(None, args.models.split(",")):
         for size in (1, 2):
             ways, front_ms = measure(name, size, args.rounds, args.steps)
             ddp = statistics.median(ways["ddp"])
@@ -217,6 +273,8 @@ def main():
             if front_ms:
                 front = statistics.median(front_ms)
                 row(rows, f"{name}, 1 rank, front", front, FRONT_GOAL_MS, [front / FRONT_GOAL_MS], 1.0)
+    for rate in filter(None, args.links.split(",")):
+        measure_link(args.build.resolve(), rate, args.rounds, args.steps, rows)
     save(args.out, rows)
 
 
