@@ -17,43 +17,21 @@
 
 #include "engine/compress/block_codes_kernels.h"
 #include "engine/compress/blocks.h"
+#include "engine/compress/int_packed_layout.h"
 #include "engine/compress/rice_kernels.h"
 #include "engine/compress/shared.h"
 
 namespace gradtune::compress {
 namespace {
 
-constexpr int64_t kRun = kBlockElements;  // elements; so many at most are in blocks, too
-constexpr int64_t kRunsAtOnce = 64;       // whose streams are made before they are put together: half a MiB at most
-constexpr int64_t kUnit = 8;
+constexpr int64_t kRun = kIntPackedRun, kUnit = kIntPackedUnit;
+constexpr int64_t kRunsAtOnce = 64;  // whose streams are made before they are put together: half a MiB at most
 constexpr int64_t kScaleBytes = unit_bytes(CodeFormat::Unit::bf16);
+
+using Layout = IntPackedLayout;
 
 constexpr CodeFormat format_of(int bits) {
   return {.codes = CodeFormat::Codes::nearest, .bits = bits, .unit = CodeFormat::Unit::bf16, .planes = false};
-}
-
-// Where the sections begin, in bytes.
-struct Layout {
-  int64_t block, run, runs, ends_at, streams_at, most_of_run, bytes;
-  BlockLayout scales;  // with no codes
-};
-
-Layout layout_of(int64_t block, int bits, int64_t n) {
-  Layout layout{};
-  layout.block = block;
-  layout.run = run_elements(block, kRun);
-  layout.runs = (n + layout.run - 1) / layout.run;
-  layout.scales = block_layout(block, n, /*scales_per_block=*/1, /*code_bytes=*/0, kScaleBytes);
-  layout.ends_at = layout.scales.codes_at;
-  layout.streams_at = layout.ends_at + section_bytes(layout.runs * 4);
-  layout.most_of_run = most_rice_bytes(layout.run, bits);
-  const int64_t slack = n > 0 ? kRiceSlack : 0;
-  layout.bytes = section_bytes(layout.streams_at + layout.runs * layout.most_of_run + slack);
-  return layout;
-}
-
-Layout layout_of(const core::CompressorSpec& spec, int bits, int64_t n) {
-  return layout_of(static_cast<int64_t>(spec.parameter), bits, n);
 }
 
 template <class Bytes>
@@ -67,17 +45,17 @@ int64_t begin_of(const uint32_t* ends, int64_t run) { return run == 0 ? 0 : int6
 
 class IntPacked final : public HostCompressor {
  public:
-  IntPacked(core::CompressorSpec spec, const core::CompressorTraits& traits, uint32_t id, int bits)
-      : HostCompressor(std::move(spec), traits), id_(id), bits_(bits) {}
+  IntPacked(core::CompressorSpec spec, const core::CompressorTraits& traits)
+      : HostCompressor(std::move(spec), traits), code_(int_packed_code_of(this->spec().name)) {}
 
   int64_t scratch_bytes(const core::Extent& extent) const override {
-    const Layout layout = layout_of(spec(), bits_, extent.numel);
+    const Layout layout = int_packed_layout(spec(), extent.numel);
     return std::min(layout.runs, kRunsAtOnce) * layout.most_of_run;
   }
 
   bool encode_on_host(const Encode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.gradient.size());
-    const Layout layout = layout_of(spec(), bits_, n);
+    const Layout layout = int_packed_layout(spec(), n);
     uint32_t* const ends = ends_of(job.payload, layout);
     std::atomic<bool> finite = true;
     for (int64_t first = 0; first < layout.runs; first += kRunsAtOnce) {
@@ -98,9 +76,9 @@ class IntPacked final : public HostCompressor {
 
   Rejected decode_on_host(const Decode& job, HostQueue& queue) const override {
     const auto n = static_cast<int64_t>(job.out.size());
-    const Layout layout = layout_of(spec(), bits_, n);
+    const Layout layout = int_packed_layout(spec(), n);
     const Counts counts{layout.streams_at / kUsedUnit, layout.bytes / kUsedUnit};
-    if (Rejected bad = check_frames(job.payloads, layout.bytes, id_, n, counts)) return bad;
+    if (Rejected bad = check_frames(job.payloads, layout.bytes, code_.id, n, counts)) return bad;
     for (size_t p = 0; p < job.payloads.size(); ++p) {
       const int64_t used = layout.streams_at + begin_of(ends_of(job.payloads[p], layout), layout.runs);
       if (section_bytes(used) == used_bytes(job.payloads[p])) continue;
@@ -139,8 +117,8 @@ class IntPacked final : public HostCompressor {
                             .block = static_cast<size_t>(layout.block),
                             .stream = job.gradient.size_bytes() >= kStreamBytes,
                             .stream_codes = false};
-    const bool is_finite = encode_codes(format_of(bits_), run_of(job, begin, end), target);
-    const size_t bytes = pack_rice(codes.data(), static_cast<size_t>(end - begin), bits_, to);
+    const bool is_finite = encode_codes(format_of(code_.bits), run_of(job, begin, end), target);
+    const size_t bytes = pack_rice(codes.data(), static_cast<size_t>(end - begin), code_.bits, to);
     ends_of(job.payload, layout)[run] = static_cast<uint32_t>(static_cast<int64_t>(bytes) / kUnit);
     return is_finite;
   }
@@ -150,7 +128,7 @@ class IntPacked final : public HostCompressor {
       std::memset(payload.data() + begin, 0, static_cast<size_t>(end - begin));
     };
     const int64_t used = layout.streams_at + begin_of(ends_of(payload, layout), layout.runs);
-    write_header(payload, id_, n, section_bytes(used) / kUsedUnit);
+    write_header(payload, code_.id, n, section_bytes(used) / kUsedUnit);
     zero(layout.scales.scales_at + layout.scales.scales * kScaleBytes, layout.ends_at);
     zero(layout.ends_at + layout.runs * 4, layout.streams_at);
     zero(used, section_bytes(used));  // what is behind is left as it is
@@ -172,30 +150,29 @@ class IntPacked final : public HostCompressor {
         if (to < from || layout.streams_at + to + kRiceSlack > layout.bytes) return first + p;
         const std::span<const std::byte> stream =
             payload.subspan(static_cast<size_t>(layout.streams_at + from), static_cast<size_t>(to - from));
-        if (!unpack_rice(stream, static_cast<size_t>(end - begin), bits_, unpacked[p].codes.data())) return first + p;
+        if (!unpack_rice(stream, static_cast<size_t>(end - begin), code_.bits, unpacked[p].codes.data()))
+          return first + p;
         std::memcpy(unpacked[p].units.data(),
                     payload.data() + layout.scales.scales_at + begin / layout.block * kScaleBytes, unit_bytes);
         spans[p] = {reinterpret_cast<const std::byte*>(&unpacked[p]), sizeof(Unpacked)};
       }
-      decode_codes(format_of(bits_), {.payloads = {spans.data(), count},
-                                      .units_at = offsetof(Unpacked, units),
-                                      .codes_at = offsetof(Unpacked, codes),
-                                      .out = job.out.data() + begin,
-                                      .block = static_cast<size_t>(layout.block),
-                                      .n = static_cast<size_t>(end - begin),
-                                      .accumulate = job.accumulate || first > 0,
-                                      .stream = static_cast<int64_t>(job.out.size()) * 4 >= kStreamBytes});
+      decode_codes(format_of(code_.bits), {.payloads = {spans.data(), count},
+                                           .units_at = offsetof(Unpacked, units),
+                                           .codes_at = offsetof(Unpacked, codes),
+                                           .out = job.out.data() + begin,
+                                           .block = static_cast<size_t>(layout.block),
+                                           .n = static_cast<size_t>(end - begin),
+                                           .accumulate = job.accumulate || first > 0,
+                                           .stream = static_cast<int64_t>(job.out.size()) * 4 >= kStreamBytes});
     }
     return job.payloads.size();
   }
 
-  uint32_t id_;
-  int bits_;
+  const IntPackedCode& code_;
 };
 
 constexpr double kBlocks[] = {64, 256, 1024};
 
-template <uint32_t id, int bits>
 CompressorRow row(std::string_view name, std::string_view summary, double usual_use,
                   core::Listed listed = core::Listed::never, double seen_error = 0) {
   return {.traits = {.name = name,
@@ -212,33 +189,29 @@ CompressorRow row(std::string_view name, std::string_view summary, double usual_
                      .parameter_step = kPlaneElements,
                      .parameter_search = kBlocks,
                      .payload_bytes = [](const core::CompressorSpec& spec, const core::Extent& extent,
-                                         int) { return layout_of(spec, bits, extent.numel).bytes; },
+                                         int) { return int_packed_layout(spec, extent.numel).bytes; },
                      .used_bytes = used_bytes,
                      .usual_use = usual_use},
-          .make = [](const core::CompressorSpec& spec, const core::CompressorTraits& traits)
-              -> std::unique_ptr<Compressor> { return std::make_unique<IntPacked>(spec, traits, id, bits); }};
+          .make = make_as<IntPacked>};
 }
 
 }  // namespace
 
 CompressorRow int8packed() {
-  return row<compressor_id("in8p"), 8>("int8packed", "8-bit integers, scaled by block, in as few bits as it takes",
-                                       0.88);
+  return row("int8packed", "8-bit integers, scaled by block, in as few bits as it takes", 0.88);
 }
 
 CompressorRow int4packed() {
-  return row<compressor_id("in4p"), 4>("int4packed", "4-bit integers, scaled by block, in as few bits as it takes",
-                                       0.72);
+  return row("int4packed", "4-bit integers, scaled by block, in as few bits as it takes", 0.72);
 }
 
 CompressorRow int3packed() {
-  return row<compressor_id("in3p"), 3>("int3packed", "3-bit integers, scaled by block, in as few bits as it takes",
-                                       0.65, core::Listed::for_sgd, 0.36);
+  return row("int3packed", "3-bit integers, scaled by block, in as few bits as it takes", 0.65, core::Listed::for_sgd,
+             0.36);
 }
 
 CompressorRow int2packed() {
-  return row<compressor_id("in2p"), 2>("int2packed", "2-bit integers, scaled by block, in as few bits as it takes",
-                                       0.55);
+  return row("int2packed", "2-bit integers, scaled by block, in as few bits as it takes", 0.55);
 }
 
 }  // namespace gradtune::compress
