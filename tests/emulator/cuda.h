@@ -200,8 +200,15 @@ inline unsigned short __half_as_ushort(__half half) {
 }
 inline __half __ushort_as_half(unsigned short bits) { return gradtune::emulator::from_bits<__half>(bits); }
 inline int __popc(uint32_t value) { return __builtin_popcount(value); }
+inline int __popcll(uint64_t value) { return __builtin_popcountll(value); }
 inline int __clz(int value) { return value == 0 ? 32 : __builtin_clz(static_cast<uint32_t>(value)); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
+inline uint32_t __funnelshift_l(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) << by % 32 >> 32);
+}
+inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t by) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> by % 32);
+}
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return static_cast<uint32_t>(uint64_t{a} * b >> 32); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<__uint128_t>(a) * b >> 64);

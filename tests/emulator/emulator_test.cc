@@ -130,6 +130,11 @@ TEST(Emulator, warps_compute_what_CUDA_says) {
   });
   EXPECT_EQ(__byte_perm(0x33221100, 0x77665544, 0x7430), 0x77443300U);
   EXPECT_EQ(__umulhi(0xffffffff, 0xffffffff), 0xfffffffeU);
+  EXPECT_EQ(__funnelshift_l(0x89abcdef, 0x01234567, 8), 0x23456789U);
+  EXPECT_EQ(__funnelshift_l(0x89abcdef, 0x01234567, 32), 0x01234567U);
+  EXPECT_EQ(__funnelshift_r(0x89abcdef, 0x01234567, 8), 0x6789abcdU);
+  EXPECT_EQ(__funnelshift_r(0x89abcdef, 0x01234567, 0), 0x89abcdefU);
+  EXPECT_EQ(__popcll(0xff000000000000ff), 16);
   EXPECT_EQ(__clz(0), 32);
   uint32_t word = 5;
   EXPECT_EQ(atomicMax(&word, 9), 5U);

@@ -6,8 +6,6 @@
 // are read twice by eight warps, the second time from a cache.
 #include "engine/compress/block_codes.h"
 
-#include <cfloat>
-
 #include "engine/compress/cuda/codes.cuh"
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
@@ -30,27 +28,20 @@ struct EncodeJob {
   bool has_bf16_units;
 };
 
-// A block's unit, and what its elements are multiplied by; `unit` is written by the thread that is told to.
-struct Unit {
-  float unit, inverse;
-};
+// A block's unit, which is written by the thread that is told to.
 template <class Format>
 __device__ __forceinline__ Unit unit_of(const EncodeJob& job, const Format& format, float norm, int64_t block,
                                         bool writes) {
-  const float sent = norm * job.of.scale;
-  float unit = format.unit(sent);
-  if (job.has_bf16_units) unit = __uint_as_float((__float_as_uint(unit) + 0xffff) & 0xffff0000);  // the next larger one
-  const bool good = is_finite(sent) && is_finite(unit * format.largest_value());
-  if (!(good && unit >= FLT_MIN)) unit = 0;
+  const Unit made = make_unit(format, norm * job.of.scale, job.has_bf16_units);
   if (writes) {
     if (job.has_bf16_units) {
-      reinterpret_cast<uint16_t*>(job.units)[block] = static_cast<uint16_t>(__float_as_uint(unit) >> 16);
+      reinterpret_cast<uint16_t*>(job.units)[block] = static_cast<uint16_t>(__float_as_uint(made.unit) >> 16);
     } else {
-      reinterpret_cast<float*>(job.units)[block] = unit;
+      reinterpret_cast<float*>(job.units)[block] = made.unit;
     }
-    if (!good) tell_nonfinite(job.of.verdict);
+    if (!made.good) tell_nonfinite(job.of.verdict);
   }
-  return {unit, 1 / unit};
+  return made;
 }
 
 // Codes of four elements of each lane, 128 in all from `base` on, those before `end`, as bytes or in planes.
@@ -93,13 +84,7 @@ __device__ __forceinline__ void encode_quad(const EncodeJob& job, const Format& 
   if (Format::kRandom) random = random_bits(job.philox, base + lane_of_warp() * 4);
   uint32_t codes[4];
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const float sent = p.at[j] * job.of.scale;
-    Coded coded = format.encode(unit.unit > 0 ? sent * unit.inverse : 0.0F, random.at[j]);
-    if (!(unit.unit > 0)) coded = {format.zero_code(), 0.0F};
-    codes[j] = coded.code;
-    p.at[j] = (sent - coded.value * unit.unit) * job.of.error_scale;
-  }
+  for (int j = 0; j < 4; ++j) codes[j] = encode_element(job.of, format, unit, random.at[j], p.at[j]);
   store_codes<kWhole>(job, codes, base, end);
 }
 

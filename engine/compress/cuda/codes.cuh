@@ -10,6 +10,8 @@
 #include <cuda_fp16.h>
 #endif
 
+#include <cfloat>
+
 #include "engine/compress/cuda/elements.cuh"
 
 namespace gradtune::compress::cuda {
@@ -126,5 +128,32 @@ class Powers {
   __device__ __forceinline__ float step(float unit) const { return unit; }
   __device__ __forceinline__ bool none_sends(uint32_t /*four*/) const { return false; }
 };
+
+// What elements of a block are divided by, and what they are multiplied by for that.
+struct Unit {
+  float unit, inverse;
+  bool good;  // false where something is not finite; the unit is zero then
+};
+
+// By the norm of what is sent.
+template <class Format>
+__device__ __forceinline__ Unit make_unit(const Format& format, float norm, bool is_bf16) {
+  float unit = format.unit(norm);
+  if (is_bf16) unit = __uint_as_float((__float_as_uint(unit) + 0xffff) & 0xffff0000);  // the next larger one
+  const bool good = is_finite(norm) && is_finite(unit * format.largest_value());
+  if (!(good && unit >= FLT_MIN)) unit = 0;
+  return {unit, 1 / unit, good};
+}
+
+// The code of one element, p, which becomes its error.
+template <class Format>
+__device__ __forceinline__ uint32_t encode_element(const Elements& of, const Format& format, const Unit& unit,
+                                                   uint32_t random, float& p) {
+  const float sent = p * of.scale;
+  Coded coded = format.encode(unit.unit > 0 ? sent * unit.inverse : 0.0F, random);
+  if (!(unit.unit > 0)) coded = {format.zero_code(), 0.0F};
+  p = (sent - coded.value * unit.unit) * of.error_scale;
+  return coded.code;
+}
 
 }  // namespace gradtune::compress::cuda

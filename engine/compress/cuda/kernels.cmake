@@ -6,6 +6,7 @@ set(gradtune_kernels
   block_codes.cu
   dense.cu
   device_compressor.cu
+  int_packed.cu
   packed.cu
   powersgd.cu
   randk.cu

@@ -5,7 +5,7 @@
 // of 128 groups. Where a run's groups go is known when all runs before have their headers, so elements are read twice:
 // for headers, and for groups. Decode reads each payload once.
 #include "engine/compress/cuda/device_compressor.h"
-#include "engine/compress/cuda/frames.cuh"
+#include "engine/compress/cuda/runs.cuh"
 #include "engine/compress/packed_layout.h"
 
 namespace gradtune::compress::cuda {
@@ -98,31 +98,12 @@ struct WriteEnds {
 
   static __device__ void run(const Job& job, uint32_t /*block*/) {
     GRADTUNE_SHARED(Shared, shared);
-    uint32_t before = 0;
-    for (int64_t first = 0; first < job.layout.runs; first += kThreads) {
-      const int64_t run = first + threadIdx.x;
-      const uint32_t length = run < job.layout.runs ? job.ends[run] : 0;
-      uint32_t total;
-      const uint32_t sum = exclusive_sum_of_block(length, shared.sums, total);
-      if (run < job.layout.runs) job.ends[run] = before + sum + length;
-      before += total;
-      __syncthreads();
-    }
-    if (threadIdx.x != 0) return;
     const PackedLayout& layout = job.layout;
-    const int64_t used = layout.groups_at + int64_t{before} * kPackedUnit;
-    const auto zero = [&](int64_t begin, int64_t end) {
-      for (; begin < end; ++begin) job.payload[begin] = std::byte{0};
-    };
-    auto* const header = reinterpret_cast<uint32_t*>(job.payload);
-    header[0] = kPayloadMagic;
-    header[1] = packed_id(kType);
-    header[2] = static_cast<uint32_t>(job.of.n);
-    header[3] = static_cast<uint32_t>(section_bytes(used) / kUsedUnit);
-    zero(static_cast<int64_t>(sizeof(PayloadHeader)) + layout.runs * 4, layout.headers_at);
-    zero(layout.headers_at + layout.groups * static_cast<int64_t>(sizeof(GroupHeader)), layout.groups_at);
-    zero(used, section_bytes(used));
-    tell_used(job.of.verdict, section_bytes(used));
+    const uint32_t end = add_up_lengths(job.ends, layout.runs, shared.sums);
+    if (threadIdx.x != 0) return;
+    const Gap ends{static_cast<int64_t>(sizeof(PayloadHeader)) + layout.runs * 4, layout.headers_at};
+    const Gap headers{layout.headers_at + layout.groups * static_cast<int64_t>(sizeof(GroupHeader)), layout.groups_at};
+    write_frame(job.of, job.payload, packed_id(kType), ends, headers, layout.groups_at + int64_t{end} * kPackedUnit);
   }
 };
 
@@ -161,7 +142,7 @@ struct WriteGroups {
     const auto* const headers = reinterpret_cast<const GroupHeader*>(job.payload + job.layout.headers_at);
     bool valid;
     (void)find_offsets<kType>(headers, job.layout.groups, run, offsets, valid);
-    const int64_t begin = run == 0 ? 0 : int64_t{job.ends[run - 1]} * kPackedUnit;
+    const int64_t begin = begin_of(job.ends, run, kPackedUnit);
     const unsigned lane = lane_of_warp();
 #pragma unroll 4
     for (int g = 0; g < kGroupsOfWarp; ++g) {
@@ -222,7 +203,7 @@ struct AddGroups {
     for (uint32_t p = 0; p < sums.count; ++p) {
       const std::byte* const payload = sums.payloads[p];
       const auto* const ends = reinterpret_cast<const uint32_t*>(payload + sizeof(PayloadHeader));
-      const int64_t from = run == 0 ? 0 : int64_t{ends[run - 1]} * kPackedUnit, to = int64_t{ends[run]} * kPackedUnit;
+      const int64_t from = begin_of(ends, run, kPackedUnit), to = int64_t{ends[run]} * kPackedUnit;
       bool valid;
       const int64_t bytes = find_offsets<kType>(reinterpret_cast<const GroupHeader*>(payload + layout.headers_at),
                                                 layout.groups, run, offsets, valid);
@@ -253,12 +234,7 @@ struct AddGroups {
  private:
   static __device__ void check_payloads(const Job& job) {
     check_frames(job.frames, job.sums);
-    for (uint32_t p = threadIdx.x; p < job.sums.count; p += kThreads) {
-      const auto* const words = reinterpret_cast<const uint32_t*>(job.sums.payloads[p]);
-      const int64_t end = job.layout.runs == 0 ? 0 : words[sizeof(PayloadHeader) / 4 + job.layout.runs - 1];
-      const int64_t used = job.layout.groups_at + end * kPackedUnit;
-      if (section_bytes(used) != int64_t{words[3]} * kUsedUnit) tell_rejected(job.sums.verdict, job.sums.first + p);
-    }
+    check_used(job.sums, sizeof(PayloadHeader), job.layout.runs, job.layout.groups_at, kPackedUnit);
   }
 
   static __device__ __forceinline__ void add_group(const GroupHeader header, const uint8_t* planes, bool is_first,

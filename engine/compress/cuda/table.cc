@@ -16,6 +16,7 @@ Made packed(Made host);       // packed.cu
 Made bf16packed(Made host);   // packed.cu
 Made topk(Made host);         // topk.cu: of threshk and dgc as well
 Made block_codes(Made host);  // block_codes.cu
+Made int_packed(Made host);   // int_packed.cu
 Made signs(Made host);        // signs.cu
 Made powersgd(Made host);     // powersgd.cu
 Made randk(Made host);        // randk.cu
@@ -40,6 +41,10 @@ std::span<const DeviceRow> device_table() {
                                         {"int4", block_codes},
                                         {"int3", block_codes},
                                         {"int2", block_codes},
+                                        {"int8packed", int_packed},
+                                        {"int4packed", int_packed},
+                                        {"int3packed", int_packed},
+                                        {"int2packed", int_packed},
                                         {"int8s", block_codes},
                                         {"fp8e4m3", block_codes},
                                         {"fp8e5m2", block_codes},

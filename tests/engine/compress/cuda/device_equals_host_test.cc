@@ -8,12 +8,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
 
 #include "engine/compress/cuda/table.h"
+#include "engine/compress/int_packed_layout.h"
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/tested_device.h"
 
@@ -31,8 +33,7 @@ std::vector<size_t> sizes() {
 }
 
 // Those that have no kernels.
-constexpr std::string_view kHostOnly[] = {"int8packed", "int4packed", "int3packed", "int2packed",
-                                          "rows",       "coo",        "blocks"};
+constexpr std::string_view kHostOnly[] = {"rows", "coo", "blocks"};
 
 // The default and both ends of the range; in the long test and of int8 what policies choose from as well, and what no
 // kernel is made for.
@@ -356,6 +357,69 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
   EXPECT_EQ(payloads[0], payloads[1]);
   EXPECT_TRUE(same_bytes(next[0], next[1]));
   EXPECT_TRUE(same_bytes(out[0], out[1]));
+}
+
+// Of several runs, streams that end elsewhere, and bits that nobody made a stream of.
+TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
+  constexpr size_t kElements = 20000;
+  for (const core::CompressorSpec& spec :
+       {core::CompressorSpec{"int8packed", 256}, core::CompressorSpec{"int4packed", 64},
+        core::CompressorSpec{"int3packed", 192}, core::CompressorSpec{"int2packed", 8192}}) {
+    const auto host = std::move(compress::make_compressor(spec)).value();
+    const auto device = on_device(std::move(compress::cuda::make_device_compressor(spec)).value());
+    const compress::IntPackedLayout layout = compress::int_packed_layout(spec, kElements);
+    const auto ends_at = static_cast<size_t>(layout.ends_at), streams_at = static_cast<size_t>(layout.streams_at);
+    const Payload good = encode(*host, {.gradient = make_data(Data::normal, kElements)}).payload;
+    const auto compare = [&](const Payload& payload) {
+      const DecodeCase job{.payloads = {payload, good}, .n = kElements};
+      const auto from_host = decode(*host, job), from_device = decode(*device, job);
+      ASSERT_EQ(from_device.ok(), from_host.ok());
+      if (from_host.ok()) {
+        EXPECT_TRUE(same_bytes(from_device.value(), from_host.value()));
+      } else {
+        EXPECT_EQ(from_device.error().message, from_host.error().message);
+      }
+    };
+    for (const size_t run : {0, 1, 2}) {
+      for (const int change : {-1, 1, 1 << 11, 1 << 20, -(1 << 30)}) {
+        SCOPED_TRACE(testing::Message() << core::to_string(spec) << ", run " << run << ", changed by " << change);
+        Payload payload = good;
+        uint32_t end;
+        std::memcpy(&end, payload.data() + ends_at + run * sizeof end, sizeof end);
+        end += static_cast<uint32_t>(change);
+        std::memcpy(payload.data() + ends_at + run * sizeof end, &end, sizeof end);
+        compare(payload);
+      }
+    }
+    Payload around = good;  // from behind all memory to its beginning
+    for (const uint32_t end : {uint32_t{0xfffffffe}, uint32_t{7}}) {
+      std::memcpy(around.data() + ends_at + (end == 7 ? sizeof end : 0), &end, sizeof end);
+    }
+    compare(around);
+    for (size_t bit = 0; bit < 100; ++bit) {
+      SCOPED_TRACE(testing::Message() << core::to_string(spec) << ", bit " << bit);
+      Payload flipped = good;
+      flipped[streams_at + bit / 8] ^= static_cast<unsigned char>(1 << bit % 8);
+      compare(flipped);
+    }
+    Payload of_zeros = good;  // and negative ones
+    std::fill(of_zeros.begin() + 16, of_zeros.begin() + static_cast<ptrdiff_t>(ends_at), 0);
+    const DecodeCase job{.payloads = {of_zeros}, .n = kElements};
+    EXPECT_TRUE(same_bytes(decode(*device, job).value(), decode(*host, job).value()));
+    for (uint64_t seed = 0; seed < 12; ++seed) {
+      SCOPED_TRACE(testing::Message() << core::to_string(spec) << ", noise " << seed);
+      const auto bytes = static_cast<size_t>(host->traits().used_bytes(std::as_bytes(std::span(good)))) - streams_at;
+      const std::vector<float> noise = make_data(Data::normal, bytes / sizeof(float), seed),
+                               more = make_data(Data::normal, bytes / sizeof(float), seed + 100);
+      Payload payload = good;
+      for (size_t i = 0; i < noise.size(); ++i) {
+        uint32_t word = std::bit_cast<uint32_t>(noise[i]), other = std::bit_cast<uint32_t>(more[i]);
+        if (seed % 3 != 0) word = seed % 3 == 1 ? word & other : word | other;  // many bits that are set, or few
+        std::memcpy(payload.data() + streams_at + i * sizeof word, &word, sizeof word);
+      }
+      compare(payload);
+    }
+  }
 }
 
 // Every row of the compressor table has one there, but for those.
