@@ -149,7 +149,8 @@ class Compressor {
     for (const Decode& job : jobs) decode(job, queue);
   }
 
-  // How it makes payloads of lists of rows; null where it does not.
+  // How it makes payloads of lists of rows; null where it does not, and of all that work on a device: lists are on the
+  // host.
   virtual const RowCodec* rows() const { return nullptr; }
 
   // What is wrong with the payload at that position, which a decode of that job rejected, by name of the field:

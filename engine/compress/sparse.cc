@@ -52,20 +52,10 @@ bool is_there(const EncodeRun& run, int64_t begin, int64_t end) {
   return bits != 0;
 }
 
-enum class Grain : uint8_t { row, element, block };
-
-// Elements of a unit, of rows of so many; 0: not known. In a matrix no unit crosses the end of a row.
-int64_t unit_width(Grain grain, const core::CompressorSpec& spec, int64_t row) {
-  if (grain == Grain::row) return std::max<int64_t>(row, 1);
-  if (grain == Grain::element) return 1;
-  const auto block = static_cast<int64_t>(spec.parameter);
-  return row % block == 0 ? block : row;
-}
-
 class Sparse final : public HostCompressor, public RowCodec {
  public:
-  Sparse(core::CompressorSpec spec, const core::CompressorTraits& traits, Grain grain, uint32_t id)
-      : HostCompressor(std::move(spec), traits), grain_(grain), id_(id) {}
+  Sparse(core::CompressorSpec spec, const core::CompressorTraits& traits, Grain grain)
+      : HostCompressor(std::move(spec), traits), grain_(grain), id_(sparse_id(grain)) {}
 
   const RowCodec* rows() const override { return this; }
 
@@ -176,7 +166,7 @@ class Sparse final : public HostCompressor, public RowCodec {
 
   Rejected check_payloads(std::span<const std::span<const std::byte>> payloads, const SparseShape& shape,
                           HostQueue& queue) const {
-    const Counts counts{sparse_least_bytes() / kUsedUnit, sparse_payload_bytes(shape.n) / kUsedUnit};
+    const Counts counts{kSparseHeaderBytes / kUsedUnit, sparse_payload_bytes(shape.n) / kUsedUnit};
     if (Rejected bad = check_frames(payloads, sparse_payload_bytes(shape.n), id_, shape.n, counts)) return bad;
     for (size_t p = 0; p < payloads.size(); ++p) {
       if (auto what = defect_of_sparse(payloads[p], shape, queue)) return Rejection{p, std::move(*what)};
@@ -296,10 +286,7 @@ core::Error Sparse::defect_of_rows(const DecodeRows& job, size_t position) const
 
 template <Grain grain>
 std::unique_ptr<Compressor> make(const core::CompressorSpec& spec, const core::CompressorTraits& traits) {
-  constexpr uint32_t kId = grain == Grain::row       ? compressor_id("rows")
-                           : grain == Grain::element ? compressor_id("coo ")
-                                                     : compressor_id("blks");
-  return std::make_unique<Sparse>(spec, traits, grain, kId);
+  return std::make_unique<Sparse>(spec, traits, grain);
 }
 
 template <Grain grain>

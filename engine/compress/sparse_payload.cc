@@ -10,8 +10,6 @@
 namespace gradtune::compress {
 namespace {
 
-constexpr int64_t kHeaderBytes = sizeof(PayloadHeader) + sizeof(SparseHeader);
-
 SparseHeader sparse_header_of(std::span<const std::byte> payload) {
   SparseHeader header;
   std::memcpy(&header, payload.data() + sizeof(PayloadHeader), sizeof header);
@@ -25,37 +23,14 @@ const T* at(std::span<const std::byte> payload, int64_t offset) {
 
 }  // namespace
 
-SparseLayout sparse_layout(SparseForm form, const SparseShape& shape, int64_t count, bool has_last) {
-  SparseLayout layout{.form = form, .starts_at = kHeaderBytes};
-  if (form == SparseForm::bitmap) layout.starts_bytes = shape.runs() * 4;
-  layout.index_at = layout.starts_at + section_bytes(layout.starts_bytes);
-  layout.index_bytes = form == SparseForm::list ? count * 4 : form == SparseForm::bitmap ? shape.words() * 8 : 0;
-  layout.values_at = layout.index_at + section_bytes(layout.index_bytes);
-  const int64_t missing = has_last ? shape.units * shape.width - shape.n : 0;
-  layout.values_bytes = 4 * (form == SparseForm::dense ? shape.n : count * shape.width - missing);
-  layout.bytes = section_bytes(layout.values_at + layout.values_bytes);
-  return layout;
-}
-
-SparseLayout choose_layout(const SparseShape& shape, int64_t count, bool has_last) {
-  SparseLayout best = sparse_layout(SparseForm::dense, shape, count, has_last);
-  for (const SparseForm form : {SparseForm::list, SparseForm::bitmap}) {
-    const SparseLayout layout = sparse_layout(form, shape, count, has_last);
-    if (layout.bytes < best.bytes) best = layout;
-  }
-  return best;
-}
-
 int64_t sparse_bytes_at(const SparseShape& shape, double share) {
   const auto count = static_cast<int64_t>(std::ceil(share * static_cast<double>(shape.units)));
   return choose_layout(shape, std::clamp<int64_t>(count, 0, shape.units), false).bytes;
 }
 
-int64_t sparse_least_bytes() { return kHeaderBytes; }
-
-int64_t sparse_payload_bytes(int64_t n) { return section_bytes(kHeaderBytes + 4 * n); }
-
-int64_t sparse_used_bytes(std::span<const std::byte> payload) { return std::max(kHeaderBytes, used_bytes(payload)); }
+int64_t sparse_used_bytes(std::span<const std::byte> payload) {
+  return std::max(kSparseHeaderBytes, used_bytes(payload));
+}
 
 std::optional<std::string> defect_of_sparse(std::span<const std::byte> payload, const SparseShape& shape,
                                             HostQueue& queue) {

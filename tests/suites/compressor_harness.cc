@@ -83,6 +83,7 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
     const compress::Work work{.matrices = matrices,
                               .random = job.random,
                               .first_element = job.first_element,
+                              .row = job.row,
                               .round = round,
                               .round_memory = writable(between).data(),
                               .state = job.state.empty() ? nullptr : writable(state).data(),
@@ -154,6 +155,7 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor, 
                                                       .work = {.matrices = matrices,
                                                                .random = job.random,
                                                                .first_element = job.first_element,
+                                                               .row = job.row,
                                                                .round = round,
                                                                .round_memory = writable(between).data()}},
                                                      queue);
@@ -167,7 +169,8 @@ DecodeCase decoding_of(const EncodeCase& job, std::vector<Payload> payloads) {
   return {.payloads = std::move(payloads),
           .n = job.gradient.size(),
           .random = job.random,
-          .first_element = job.first_element};
+          .first_element = job.first_element,
+          .row = job.row};
 }
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job) {

@@ -76,6 +76,7 @@ struct EncodeCase {
   int summed = 1;
   compress::Random random = {};
   int64_t first_element = 0;
+  int64_t row = 0;
   std::vector<unsigned char> state = {};  // empty: none is given
   size_t misaligned = 1;                  // elements
   unsigned char fill = 0xa5;              // of payload, scratch and next residual before
@@ -99,6 +100,7 @@ struct DecodeCase {
   std::vector<float> add_to = {};  // not empty: accumulate
   compress::Random random = {};
   int64_t first_element = 0;
+  int64_t row = 0;
   size_t misaligned = 3;
 };
 

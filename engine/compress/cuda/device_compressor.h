@@ -3,8 +3,9 @@
 //
 // What compressors that work on a device have in common. Each has the traits, sizes and payloads of the host's
 // compressor of the same spec: the same bytes, so that ranks may differ in where they encode. (But for the bits of a
-// NaN, which a device does not keep.) It needs other scratch. No header here has CUDA in it; kernels are in the .cu
-// files, of which each has the compressors of one family.
+// NaN, which a device does not keep.) It needs other scratch, and takes gradients that lie on the device in full:
+// lists of rows are on the host, so rows() is null. No header here has CUDA in it; kernels are in the .cu files, of
+// which each has the compressors of one family.
 #pragma once
 
 #include <memory>

@@ -11,6 +11,7 @@ set(gradtune_kernels
   powersgd.cu
   randk.cu
   signs.cu
+  sparse.cu
   thc.cu
   topk.cu)
 set(gradtune_kernel_hosts

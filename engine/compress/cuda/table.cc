@@ -21,6 +21,9 @@ Made signs(Made host);        // signs.cu
 Made powersgd(Made host);     // powersgd.cu
 Made randk(Made host);        // randk.cu
 Made thc(Made host);          // thc.cu
+Made rows(Made host);         // sparse.cu
+Made coo(Made host);          // sparse.cu
+Made blocks(Made host);       // sparse.cu
 
 std::span<const DeviceRow> device_table() {
   static constexpr DeviceRow kRows[] = {{"none", none},
@@ -53,7 +56,10 @@ std::span<const DeviceRow> device_table() {
                                         {"terngrad", block_codes},
                                         {"randk", randk},
                                         {"powersgd", powersgd},
-                                        {"thc", thc}};
+                                        {"thc", thc},
+                                        {"rows", rows},
+                                        {"coo", coo},
+                                        {"blocks", blocks}};
   return kRows;
 }
 

@@ -16,6 +16,8 @@
 
 #include "engine/compress/cuda/table.h"
 #include "engine/compress/int_packed_layout.h"
+#include "engine/compress/sparse_layout.h"
+#include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/tested_device.h"
 
@@ -32,15 +34,11 @@ std::vector<size_t> sizes() {
   return {0, 1, 2, 3, 15, 17, 63, 64, 65, 127, 128, 513, 1001, 1027, 2049, 8191, 8200, 16384, 40000, 300001};
 }
 
-// Those that have no kernels.
-constexpr std::string_view kHostOnly[] = {"rows", "coo", "blocks"};
-
 // The default and both ends of the range; in the long test and of int8 what policies choose from as well, and what no
 // kernel is made for.
 std::vector<core::CompressorSpec> specs() {
   std::vector<core::CompressorSpec> all;
   for (const compress::CompressorRow& row : compress::compressor_table()) {
-    if (std::ranges::count(kHostOnly, row.traits.name) > 0) continue;
     std::vector<double> parameters = {row.traits.parameter_default, row.traits.parameter_min, row.traits.parameter_max};
     if (is_long() || row.traits.name == "int8") {
       parameters.insert(parameters.end(), row.traits.parameter_search.begin(), row.traits.parameter_search.end());
@@ -266,6 +264,107 @@ TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
   }
 }
 
+// A matrix of which that share of rows is other than zero, some of them in one element alone.
+std::vector<float> rows_that_are_there(int64_t rows, int64_t width, double share, uint64_t seed) {
+  std::vector<float> values = make_data(Data::layered, static_cast<size_t>(rows * width), seed);
+  core::Rng rng(seed);
+  for (int64_t row = 0; row < rows; ++row) {
+    const bool is_there = rng.uniform() < share;
+    const int64_t kept =
+        is_there && rng.below(3) == 0 ? static_cast<int64_t>(rng.below(static_cast<uint64_t>(width))) : -1;
+    for (int64_t i = 0; i < width; ++i) {
+      float& value = values[static_cast<size_t>(row * width + i)];
+      if (!is_there || (kept >= 0 && i != kept)) value = 0;
+      if (i == kept && row % 2 == 0) value = -0.0F;
+    }
+  }
+  return values;
+}
+
+// Of those that leave out what is zero, in units of all widths and in each form of a payload.
+TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
+  if (!host_->traits().takes_rows) return;
+  for (const int64_t width : {1, 2, 3, 7, 16, 31, 32, 48, 96, 257, 1024, 3000, 5000, 12288}) {
+    const int64_t rows = width < 8 ? 9000 / width + 1 : std::max<int64_t>(3, (is_long() ? 90000 : 20000) / width);
+    for (const double share : {0.0, 0.01, 0.3, 1.0}) {
+      SCOPED_TRACE(testing::Message() << rows << " rows of " << width << ", a share of " << share << " is there");
+      use_schedule(share == 0.3 ? Schedule::shuffled : share == 1 ? Schedule::reverse : Schedule::forward, 3);
+      EncodeCase job{
+          .gradient = rows_that_are_there(rows, width, share, 7), .scale = 0.5F, .row = width, .misaligned = 0};
+      const Encoded one = encode_on_both(job);
+      job.gradient = rows_that_are_there(rows, width, share / 2, 8);
+      job.residual = rows_that_are_there(rows, width, share / 2, 9);
+      job.misaligned = 3;
+      const Encoded other = encode_on_both(job);
+      DecodeCase decoding = decoding_of(job, {one.payload, other.payload, one.payload});
+      decode_on_both(decoding);
+      decoding.add_to = rows_that_are_there(rows, width, 0.5, 10);
+      for (size_t i = 0; i < decoding.add_to.size(); i += 1 + i % 5) decoding.add_to[i] = -0.0F;
+      decode_on_both(decoding);
+      if (share < 1) continue;
+      Payload full = one.payload;  // of all values, where nothing is left out, whose zeros are not added
+      for (int64_t row = 0; row < rows; row += 3) {
+        std::fill_n(full.begin() + 32 + row * width * 4, width * 4, static_cast<unsigned char>(0));
+      }
+      decoding.payloads = {full, full};
+      decode_on_both(decoding);
+    }
+  }
+}
+
+// What is sent of the last unit where it is shorter than others.
+TEST_P(DeviceEqualsHost, a_last_unit_that_is_shorter) {
+  if (!host_->traits().takes_rows) return;
+  for (const size_t n : {size_t{513}, size_t{6000}, size_t{70000}}) {
+    for (const bool is_there : {false, true}) {
+      SCOPED_TRACE(testing::Message() << n << " elements, the last one is there: " << is_there);
+      EncodeCase job{.gradient = std::vector<float>(n), .scale = 2};
+      for (size_t i = 0; i + 300 < n; i += 2000) job.gradient[i] = 1.5F;
+      if (is_there) job.gradient.back() = 3;
+      const Encoded encoded = encode_on_both(job);
+      decode_on_both(decoding_of(job, {encoded.payload, encoded.payload}));
+    }
+  }
+}
+
+// Indices of sparse payloads that do not hold together, in tiles other than the first as well.
+TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
+  if (!host_->traits().takes_rows) return;
+  for (const int64_t width : {1, 6, 100}) {
+    const int64_t rows = 2500 * 6 / width / 2 * 2 + 1;
+    for (const double share : {0.005, 0.2}) {
+      EncodeCase job{.gradient = rows_that_are_there(rows, width, share, 5), .row = width};
+      job.gradient.back() = 1;
+      const Payload payload = encode(*host_, job).payload;
+      const size_t used = used_of(*host_, payload).size();
+      core::Rng rng(static_cast<uint64_t>(width));
+      for (int i = 0; i < (is_long() ? 400 : 60); ++i) {
+        Payload flipped = payload;
+        const size_t byte = i < 32 ? static_cast<size_t>(i) : 32 + rng.below(std::min<size_t>(used - 32, 3000));
+        flipped[byte] ^= static_cast<unsigned char>(1U << rng.below(8));
+        if (i % 4 == 3 && used > 44) std::swap_ranges(flipped.begin() + 32, flipped.begin() + 36, flipped.begin() + 40);
+        SCOPED_TRACE(testing::Message() << rows << " rows of " << width << ", byte " << byte << " of payload " << i);
+        decode_on_both(decoding_of(job, {payload, flipped}));
+      }
+      const compress::SparseShape shape(rows * width, host_->spec().name == "coo" ? 1 : width);
+      const bool has_bits = payload[20] == static_cast<unsigned char>(compress::SparseForm::bitmap);
+      if (!has_bits || host_->spec().name == "blocks") continue;
+      // Four units more than there are, all along.
+      Payload more = payload;
+      const auto add = [&](int64_t byte, int64_t value) {
+        uint32_t number;
+        std::memcpy(&number, more.data() + byte, sizeof number);
+        number += static_cast<uint32_t>(value);
+        std::memcpy(more.data() + byte, &number, sizeof number);
+      };
+      for (int64_t run = 0; run < shape.runs(); ++run) add(32 + 4 * run, 4);
+      add(16, 4);
+      add(12, shape.width);
+      decode_on_both(decoding_of(job, {payload, more}));
+    }
+  }
+}
+
 // Small buckets in one launch, as one by one.
 TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   constexpr size_t kBuckets = 30;
@@ -422,12 +521,11 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
   }
 }
 
-// Every row of the compressor table has one there, but for those.
+// Every row of the compressor table has one there.
 TEST(DeviceTable, has_every_compressor) {
   std::vector<std::string_view> host, device;
   for (const auto& row : compress::compressor_table()) host.push_back(row.traits.name);
   for (const auto& row : compress::cuda::device_table()) device.push_back(row.name);
-  device.insert(device.end(), std::begin(kHostOnly), std::end(kHostOnly));
   EXPECT_THAT(device, testing::UnorderedElementsAreArray(host));
 }
 
