@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/compress/compressor.h"
+#include "engine/exec/codec_uses.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/shared_state.h"
 
@@ -312,6 +313,9 @@ void Session::finish_backward() {
   learn_forward();
   carry_out(received.value().command);
   if (driver_ && known_ == Known::all) {
+    if (received.value().counts && driver_->lacks_uses()) {
+      driver_->learn_uses(exec::codec_uses(gradients_.table(), gradients_.arenas(), settings_.codecs));
+    }
     const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);
     if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);

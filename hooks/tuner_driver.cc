@@ -190,6 +190,12 @@ void TunerDriver::learn_forward(const ForwardTimes& times) {
   job_.table.update_element_us = times.update_element_us;
 }
 
+bool TunerDriver::lacks_uses() const {
+  return tuner_ && !decided_ && is_observing(tuner_->stage()) && job_.table.uses.empty();
+}
+
+void TunerDriver::learn_uses(std::vector<core::CodecUse> uses) { job_.table.uses = std::move(uses); }
+
 tuner::Action TunerDriver::on_step(const core::StepReport& report) {
   const tuner::Stage stage = tuner_->stage();
   if (is_observing(stage) && !decided_) tuner_->learn_table(job_.table);

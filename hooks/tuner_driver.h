@@ -57,6 +57,9 @@ class TunerDriver {
   void saw_sample(int32_t position, const tuner::RowShares& shares);
   // What was seen of the forward pass; a parameter with no first read is never read late.
   void learn_forward(const ForwardTimes& times);
+  // Whether it is still to be told how much of their payloads compressors use of this job's gradients.
+  bool lacks_uses() const;
+  void learn_uses(std::vector<core::CodecUse> uses);
   // A step reduced over ranks; what to announce next.
   tuner::Action on_step(const core::StepReport& report);
   // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.

@@ -27,7 +27,7 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
     return fit_cost(knowledge.timed, knowledge.table, knowledge.ranks, knowledge.traits, prior,
                     knowledge.machine.cores);
   };
-  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links);
+  const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links, knowledge.table.uses);
   if (!prior) {
     return core::Error{core::Error::Code::invalid, "no step of the job was timed in which all ranks communicated"};
   }

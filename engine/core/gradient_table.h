@@ -49,10 +49,19 @@ struct TensorInfo {
   bool operator==(const TensorInfo&) const = default;
 };
 
+// The share of its payloads that a compressor used of these gradients, where they need not be full, as a sample told.
+struct CodecUse {
+  std::string codec;  // as users write it
+  double share = 1;
+
+  bool operator==(const CodecUse&) const = default;
+};
+
 struct GradientTable {
   std::vector<TensorInfo> tensors;
-  double forward_us = 0;         // a forward pass, from the update before to its end; 0 while not measured
-  double update_element_us = 0;  // of the optimizer, for each element; 0 while not measured
+  double forward_us = 0;            // a forward pass, from the update before to its end; 0 while not measured
+  double update_element_us = 0;     // of the optimizer, for each element; 0 while not measured
+  std::vector<CodecUse> uses = {};  // empty while not measured
 
   int64_t numel() const;
   int64_t bytes() const;  // of the gradients in their own dtypes

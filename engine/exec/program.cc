@@ -44,10 +44,6 @@ core::Status find_judged(BucketProgram& bucket, const core::Option& option) {
   return {};
 }
 
-const char* plain_codec(core::DType dtype) {
-  return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
-}
-
 // Of operations on a device whose end the host has to know: those before work of the host, and where verdicts are read
 // from. `judged_ops` ends there.
 void find_told(BucketProgram& bucket) {
@@ -124,6 +120,10 @@ int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
 }
 
 }  // namespace
+
+const char* plain_codec(core::DType dtype) {
+  return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
+}
 
 std::string_view name_of(Op::Kind kind) {
   switch (kind) {

@@ -113,6 +113,9 @@ struct Op {
 
 std::string_view name_of(Op::Kind kind);
 
+// The compressor whose payloads are numbers of that dtype.
+const char* plain_codec(core::DType dtype);
+
 // Lists of the rows of a bucket's matrix, in the pool. Steps read one and write the other.
 struct RowLists {
   int64_t rows = 0, width = 0;

@@ -172,7 +172,7 @@ FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& 
 }
 
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
-                                    const IdleLinks& idle_links) {
+                                    const IdleLinks& idle_links, std::span<const core::CodecUse> uses) {
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;     // 16 GB/s
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
@@ -202,8 +202,10 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;
   for (const core::CompressorSpec& codec : codecs) {
+    const auto use = std::ranges::find(uses, core::to_string(codec), &core::CodecUse::codec);
+    const double share = use == uses.end() ? 0 : use->share;
     for (const core::Place place : {core::Place::device, core::Place::host}) {
-      prior.codecs.push_back({codec, place, kOperationUs, element_us, kOperationUs, element_us, element_us / 4});
+      prior.codecs.push_back({codec, place, kOperationUs, element_us, kOperationUs, element_us, element_us / 4, share});
     }
   }
   return prior;

@@ -35,9 +35,10 @@ FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& 
 // Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
 // an all_reduce; where there are levels, for those between nodes, as fast, and for those of gradients in a node,
 // faster; and for the compressors at both places, as fast as the host's memory: encoding reads each element once,
-// decoding writes it once. What was measured over idle links is taken instead. Nothing where no all_reduce was seen.
+// decoding writes it once. What was measured over idle links is taken instead, and what is known of the payloads' use.
+// Nothing where no all_reduce was seen.
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
-                                    const IdleLinks& idle_links = {});
+                                    const IdleLinks& idle_links = {}, std::span<const core::CodecUse> uses = {});
 
 // The table with each rate, of those that were fitted, scaled by 1 + `errors` standard errors, at least by a half.
 CostTable shifted(const FittedCost& fitted, double errors);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Payloads that need not be full, in real processes: a job learns from what it sent how many bits its own gradients
-// take.
+// Payloads that need not be full, in real processes: a job learns how many bits its own gradients take, from a sample
+// before the first of them is sent, and then from what was sent.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -23,8 +23,11 @@ struct OneMatrixImpl : torch::nn::Module {
 };
 TORCH_MODULE(OneMatrix);
 
-// The share of payloads of int4packed that was used, as the cost model has it.
-double learned_use(const char* name, double share_of_zeros) {
+// The share of payloads of int4packed that is used: of the sample, and of what was sent as the cost model has it.
+struct Uses {
+  double sampled = -1, sent = -1;
+};
+Uses learned_uses(const char* name, double share_of_zeros) {
   const std::string journal = std::filesystem::temp_directory_path() / name;
   run_ranks(2,
             [&](const Rank& rank) {
@@ -49,26 +52,31 @@ double learned_use(const char* name, double share_of_zeros) {
   const auto read = tuner::read_journal(journal);
   EXPECT_TRUE(read.ok());
   std::filesystem::remove(journal);
-  if (!read) return -1;
+  if (!read) return {};
   const tuner::Job& job = read.value().job;
   const policies::FittedCost fitted =
       policies::fit_cost(read.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
-  return policies::find_use(fitted.table, {"int4packed", 256}).value_or(-1);
+  const std::vector<core::CodecUse>& sampled = job.table.uses;
+  EXPECT_EQ(sampled.size(), 1U);
+  return {.sampled = sampled.empty() ? -1 : sampled[0].share,
+          .sent = policies::find_use(fitted.table, {"int4packed", 256}).value_or(-1)};
 }
 
 double usual_use() { return core::traits_of({"int4packed", 256}, compress::known_traits())->usual_use; }
 
 // 3.56 of 4.17 bits.
 TEST(PackedIntegers, OfNormallyDistributedGradientsTakeMoreThanUsualAndTheJobLearnsIt) {
-  const double use = learned_use("gradtune_packed_normal.jsonl", 0);
-  EXPECT_NEAR(use, 0.854, 0.02);
-  EXPECT_GT(use, usual_use() + 0.1) << "what this test is about";
+  const auto [sampled, sent] = learned_uses("gradtune_packed_normal.jsonl", 0);
+  EXPECT_NEAR(sent, 0.854, 0.02);
+  EXPECT_NEAR(sampled, sent, 0.02);
+  EXPECT_GT(sent, usual_use() + 0.1) << "what this test is about";
 }
 
 TEST(PackedIntegers, OfGradientsThatAreMostlyZeroTakeLess) {
-  const double use = learned_use("gradtune_packed_zeros.jsonl", 0.98);
-  EXPECT_GT(use, 0.2);
-  EXPECT_LT(use, usual_use() - 0.2);
+  const auto [sampled, sent] = learned_uses("gradtune_packed_zeros.jsonl", 0.98);
+  EXPECT_GT(sent, 0.2);
+  EXPECT_LT(sent, usual_use() - 0.2);
+  EXPECT_NEAR(sampled, sent, 0.1) << "an average has fewer zeros";
 }
 
 }  // namespace

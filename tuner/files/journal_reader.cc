@@ -142,7 +142,8 @@ class Parser {
   }
 
   void read_table(const JsonValue& value) {
-    const JsonObject& line = in_.object(value, where_, {"kind", "forward_us", "update_element_us", "tensors"});
+    const JsonObject& line =
+        in_.object(value, where_, {"kind", "forward_us", "update_element_us", "tensors"}, {"uses"});
     if (!in_.ok()) return;
     core::GradientTable table = tuner::read_table(line, where_ + ": ", in_);
     if (!in_.ok()) return;

@@ -55,6 +55,18 @@ core::TensorInfo read_tensor(const JsonValue& value, const std::string& where, J
   return info;
 }
 
+std::vector<core::CodecUse> read_uses(const JsonValue& value, const std::string& where, JsonReader& in) {
+  std::vector<core::CodecUse> uses;
+  for (const JsonValue& entry : in.array(value, where)) {
+    const std::string at = fmt::format("{}[{}]", where, uses.size());
+    const JsonObject& use = in.object(entry, at, {"compressor", "share"});
+    if (!in.ok()) break;
+    uses.push_back({.codec = in.text(JsonReader::member(use, "compressor"), at + ".compressor", kMostName),
+                    .share = in.number(JsonReader::member(use, "share"), at + ".share", 0, 1)});
+  }
+  return uses;
+}
+
 using nlohmann::ordered_json;
 
 // Numbers that JSON does not have become null, and bytes that are not UTF-8 a replacement character.
@@ -81,8 +93,11 @@ ordered_json json_of(const core::TensorInfo& tensor) {
 std::string table_members(const core::GradientTable& table, std::string_view between) {
   std::vector<std::string> tensors;
   for (const core::TensorInfo& tensor : table.tensors) tensors.push_back(dump(json_of(tensor)));
-  return fmt::format(R"("forward_us":{},"update_element_us":{},"tensors":[{}])", dump(table.forward_us),
-                     dump(table.update_element_us), fmt::join(tensors, fmt::format(",{}", between)));
+  ordered_json uses = ordered_json::array();
+  for (const auto& [codec, share] : table.uses) uses.push_back({{"compressor", codec}, {"share", share}});
+  return fmt::format(R"("forward_us":{},"update_element_us":{},"tensors":[{}]{}{})", dump(table.forward_us),
+                     dump(table.update_element_us), fmt::join(tensors, fmt::format(",{}", between)),
+                     uses.empty() ? "" : R"(,"uses":)", uses.empty() ? "" : dump(uses));
 }
 
 core::GradientTable read_table(const JsonObject& object, const std::string& where, JsonReader& in) {
@@ -95,6 +110,9 @@ core::GradientTable read_table(const JsonObject& object, const std::string& wher
   for (const JsonValue& entry : in.array(JsonReader::member(object, "tensors"), where + "tensors")) {
     if (!in.ok()) break;
     table.tensors.push_back(read_tensor(entry, fmt::format("{}tensors[{}]", where, table.tensors.size()), in));
+  }
+  if (const JsonValue& uses = JsonReader::member(object, "uses"); !uses.is_null()) {
+    table.uses = read_uses(uses, where + "uses", in);
   }
   return table;
 }

@@ -42,7 +42,7 @@ TraceFile read_published(const JsonValue& root, JsonReader& reader) {
 TraceFile read_recorded(const JsonValue& root, JsonReader& reader) {
   reader.schema(root, "trace.schema", kSchema);
   const JsonObject& file =
-      reader.object(root, "trace", {"schema", "model", "forward_us", "update_element_us", "tensors"});
+      reader.object(root, "trace", {"schema", "model", "forward_us", "update_element_us", "tensors"}, {"uses"});
   if (!reader.ok()) return {};
   return {.model = reader.text(JsonReader::member(file, "model"), "trace.model", kMostText),
           .table = read_table(file, "trace.", reader)};

@@ -427,7 +427,7 @@ TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
                      bf16 = core::gather_payloads({"bf16"}, Place::device);
   constexpr double kByteUs = 0.01, kUse = 0.4;
   constexpr int kRanks = 4;
-  const auto fit = [&](bool is_told) {
+  const auto fit = [&](bool is_told, const CostTable& prior = {}) {
     TimedRun timed;
     double now_us = 0;
     for (const int64_t numel : {10'000, 100'000, 400'000, 1'000'000}) {
@@ -440,13 +440,20 @@ TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
       timed.steps.push_back({b, 2, end_us, end_us + 10});
       now_us = end_us + 1000;
     }
-    return fit_cost(std::span(&timed, 1), kOneTensor, {.size = kRanks}, known).table;
+    return fit_cost(std::span(&timed, 1), kOneTensor, {.size = kRanks}, known, prior).table;
   };
   const CostTable planned = fit(false), sent = fit(true);
   EXPECT_NEAR(planned.collectives[0].byte_us, kByteUs * kUse / 0.87, 1e-5) << "what this test is about";
   EXPECT_NEAR(sent.collectives[0].byte_us, kByteUs, 1e-5);
   EXPECT_EQ(find_use(planned, {"packed"}), std::nullopt);
   EXPECT_NEAR(find_use(sent, {"packed"}).value(), kUse, 1e-4);
+  // What a sample told of them holds until they were sent.
+  const std::vector<core::CodecUse> uses = {{"int4packed", 0.5}, {"packed", 0.75}};
+  const CostTable seen{.ranks = {.size = kRanks}, .collectives = {{Kind::all_reduce, Level::flat, 20, 0.008}}};
+  const CostTable prior = prior_cost(seen, {{"packed"}, {"bf16"}}, {}, uses).value();
+  EXPECT_EQ(find_use(prior, {"bf16"}), std::nullopt);
+  EXPECT_EQ(find_use(fit(false, prior), {"packed"}), 0.75);
+  EXPECT_NEAR(find_use(fit(true, prior), {"packed"}).value(), kUse, 1e-4);
 
   CostTable both = sent;
   both.codecs.push_back({{"bf16"}, Place::device, 1, 1e-4, 1, 1e-4, 1e-4});

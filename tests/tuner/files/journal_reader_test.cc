@@ -112,6 +112,7 @@ TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
   known.table.update_element_us = 1.0 / 3000;
   known.table.tensors[0].read_us = 0;
   known.table.tensors[1].content = {.row = 10, .of_one = 0.01, .of_all = 0.03, .high_one = 0.02, .high_all = 0.05};
+  known.table.uses = {{"int4packed:64", 0.625}, {"packed", 0.75}};
   known.machine.collectives_at_once = 4;
   const std::string text = journal_header(known, "") + "\n" + journal_line(known.table) + "\n";
   const auto read = parse_journal(text);
@@ -121,6 +122,7 @@ TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
   EXPECT_THAT(error_of(text, "\"of_all\":0.03", "\"of_all\":1.03"),
               HasSubstr("line 2: tensors[1].content.of_all: a number from 0 to 1 is needed"));
   EXPECT_THAT(error_of(text, "\"forward_us\":1234.5", "\"forward_us\":-1"), HasSubstr("line 2: forward_us"));
+  EXPECT_THAT(error_of(text, "\"share\":0.75", "\"share\":1.75"), HasSubstr("line 2: uses[1].share"));
 }
 
 TEST(JournalFile, GivesBackTheMemoryBudget) {

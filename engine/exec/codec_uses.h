@@ -1,0 +1,23 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// How much of their payloads compressors would use of a job's own gradients: of those whose payloads need not be full,
+// so that plans with them can be told before they ran.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "engine/core/compressor.h"
+#include "engine/core/gradient_table.h"
+#include "engine/exec/memory.h"
+
+namespace gradtune::exec {
+
+// Of a sample of the gradients in the arenas: a piece of each of the largest tensors, which count by their sizes. Takes
+// a few milliseconds for each compressor, on the calling thread. Nothing of gradients on a device, nor of compressors
+// that leave out zeros: with these it depends on the tensor.
+std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const Arenas& arenas,
+                                       std::span<const core::CompressorSpec> codecs);
+
+}  // namespace gradtune::exec
