@@ -172,7 +172,7 @@ class Session {
   exec::Executor executor_;
   ForwardOverlap overlap_;
   std::optional<tuner::StrategyFile> imported_;
-  tuner::StepProtocol protocol_;         // its control word is the communication thread's until backward is done
+  tuner::StepProtocol protocol_;         // its control word is the executor's until backward is done
   std::unique_ptr<TunerDriver> driver_;  // rank 0
 
   // The step under way.

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How other threads tell the executor's thread what happened: a bounded ring that takes no lock (D. Vyukov's bounded
-// queue with a sequence number per cell, here with one consumer), and a doorbell for the thread that sleeps.
+// How threads of an executor tell each other what happened: a bounded ring that takes no lock (D. Vyukov's bounded
+// queue with a sequence number per cell, here with one consumer at a time), whose turn it is to look at what is in it,
+// and a doorbell for the thread that sleeps.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,8 @@ class Doorbell {
  public:
   void ring() {
     if (rung_.exchange(true, std::memory_order_acq_rel)) return;
-    const std::lock_guard lock(mutex_);
+    // Whoever is about to sleep has looked before, or sleeps by now. Who wakes up does not have to wait for the lock.
+    { const std::lock_guard lock(mutex_); }
     wake_.notify_one();
   }
 
@@ -40,8 +42,32 @@ class Doorbell {
   std::condition_variable wake_;
 };
 
-// Many producers, one consumer. Pushing to a full ring is a programmer's error: the capacity is the number of events
-// that can be outstanding at all.
+// Who looks at what others leave, of threads that may: one at a time, and nothing is left that nobody looks at.
+class Turn {
+ public:
+  // Calls look(), again as long as something was left meanwhile. Where another thread is at it, that one does so
+  // instead.
+  template <typename Look>
+  void take(const Look& look) {
+    if ((state_.fetch_or(kTaken | kLeft, std::memory_order_acq_rel) & kTaken) != 0) return;
+    uint8_t nothing_left = 0;
+    do {
+      state_.fetch_and(kTaken, std::memory_order_acq_rel);
+      look();
+      nothing_left = kTaken;
+    } while (!state_.compare_exchange_strong(nothing_left, 0, std::memory_order_acq_rel));
+  }
+
+  // Something was left: whether the thread whose turn it is looks at it. Else one has to take a turn.
+  bool is_seen() { return (state_.fetch_or(kLeft, std::memory_order_acq_rel) & kTaken) != 0; }
+
+ private:
+  static constexpr uint8_t kTaken = 1, kLeft = 2;
+  std::atomic<uint8_t> state_ = 0;
+};
+
+// Many producers, one consumer at a time. Pushing to a full ring is a programmer's error: the capacity is the number of
+// events that can be outstanding at all.
 template <typename Event>
 class EventRing {
  public:

@@ -92,6 +92,7 @@ void Executor::stop() {
 
 void Executor::start_threads(size_t most_events) {
   events_ = std::make_unique<EventRing<Event>>(most_events);
+  starts_ = std::make_unique<EventRing<Start>>(most_events);
   device_ops_ = std::make_unique<EventRing<Event>>(most_events);
   host_ops_ = std::make_unique<EventRing<Event>>(most_events);
   communication_thread_ = core::BoundedThread("the executor's communication thread", [this] { communicate(); });
@@ -279,7 +280,9 @@ core::Status Executor::begin_step() {
   done_ = Done::nothing;
   for (std::atomic<bool>& late : late_done_) late = false;
   std::ranges::fill(arrived_ns_, 0);
-  post({.kind = Event::Kind::begin});
+  missing_buckets_ = workspace_.program()->buckets.size();
+  events_->push({.kind = Event::Kind::begin});
+  if (missing_buckets_ == 0) communication_bell_.ring();  // else there is nothing to do before one is ready
   return {};
 }
 
@@ -303,6 +306,7 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
       if (scales) arrived_ns_[static_cast<size_t>(piece.bucket)] += took_ns;
     }
     if (!complete) continue;
+    --missing_buckets_;
     if (away) {
       ready_[static_cast<size_t>(piece.bucket)] = queue.mark();
       post({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = 0});
@@ -312,21 +316,25 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
     for (int32_t op = 0; op < leading; ++op) {
       if (!run_on_device(piece.bucket, op)) return false;
     }
-    post({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = leading});
+    post_own({.kind = Event::Kind::bucket_ready, .bucket = piece.bucket, .op = leading});
   }
   drain_device_ops();
   return is_done_with;
 }
 
-// With the work on the device that others left to this thread.
+// With the work on the device that others left to this thread. What happens meanwhile it handles where all is the
+// host's: to ask a device for work may take long.
 template <typename Condition>
 core::Status Executor::wait_until(const Condition& holds) {
+  const bool handles = options_.device == nullptr;
+  if (handles) handler_bell_ = &device_bell_;
   // A collective that outlives its deadline tells so itself; this limit is for what should not happen.
   const int64_t limit_ms = comm::completion_limit_ms(options_.timeout_ms);
   int64_t progress = progress_, idle_ms = 0;
   while (!holds() && !failed_) {
     if (drain_device_ops()) continue;
     const int64_t start_ns = clock_.now_ns();
+    if (handles) handle_events();
     const bool rung = device_bell_.wait_ms(std::min(limit_ms, comm::kAlarmPeriodMs));
     idle_ms = rung || progress != progress_ ? 0 : idle_ms + comm::kAlarmPeriodMs;
     progress = progress_;
@@ -341,6 +349,10 @@ core::Status Executor::wait_until(const Condition& holds) {
     }
     // The alarm asks over the link that the step waits for, which takes as long as what is queued there.
     times_.wait_ms += static_cast<double>(clock_.now_ns() - start_ns) * 1e-6;
+  }
+  if (handles) {
+    handler_bell_ = &communication_bell_;
+    handle_events();  // of those who saw the other bell
   }
   if (failed_) return failure();  // other threads may still write when operations began and ended
   return {};
@@ -446,7 +458,7 @@ bool Executor::drain_device_ops() {
   bool any = false;
   Event event;
   while (!failed_ && device_ops_->pop(event)) {
-    if (run_on_device(event.bucket, event.op)) post(event);
+    if (run_on_device(event.bucket, event.op)) post_own(event);
     any = true;
   }
   return any;
@@ -473,18 +485,43 @@ bool Executor::run_on_device(int32_t bucket, int32_t op) {
   return true;
 }
 
-// --- the communication thread ----------------------------------------------------------------------------------------
+// --- the communication thread, and what happened ---------------------------------------------------------------------
 
 void Executor::communicate() {
-  for (;;) {
+  do {
     communication_bell_.wait_ms(1000);
+    Start what;
+    while (starts_->pop(what)) {
+      if (failed_) continue;
+      if (!guarded("on the communication thread", [&] { start(what); })) groups_.abort();
+    }
+  } while (handle_events());
+}
+
+void Executor::start(const Start& what) {
+  if (what.bucket < 0) {
+    const std::span<double> word = control_word_(what.finite);
+    return groups_.control.start(workspace_.control(word, options_.timeout_ms), *this, kControlToken);
+  }
+  comm::Communicator& group = groups_.at(workspace_.op(what.bucket, what.op).level);
+  comm::Collective collective = workspace_.collective(what.bucket, what.op, options_.timeout_ms);
+  collective.after = fences_[static_cast<size_t>(what.bucket)];
+  time_of(what.bucket, what.op) = {.begin_ns = clock_.now_ns(), .bytes = comm::link_bytes(collective, group.size())};
+  group.start(collective, *this, token_of(what.bucket, what.op));
+}
+
+// Returns false where the communication thread is to end.
+bool Executor::handle_events() {
+  bool goes_on = true;
+  turn_.take([&] {
     Event event;
     while (events_->pop(event)) {
-      if (event.kind == Event::Kind::stop) return;
-      if (failed_) continue;
-      if (!guarded("on the communication thread", [&] { handle(event); })) groups_.abort();
+      goes_on = goes_on && event.kind != Event::Kind::stop;
+      if (failed_ || !goes_on) continue;
+      if (!guarded("while handling what happened", [&] { handle(event); })) groups_.abort();
     }
-  }
+  });
+  return goes_on;
 }
 
 void Executor::handle(const Event& event) {
@@ -493,6 +530,7 @@ void Executor::handle(const Event& event) {
   switch (event.kind) {
     case Event::Kind::begin:
       finite_ = true;
+      actions_.reserve(most_events(*workspace_.program()));  // nothing is allocated in later steps
       scheduler_.begin(*workspace_.program());
       scheduler_.start(actions_);
       break;
@@ -567,17 +605,13 @@ void Executor::look_at(int32_t bucket, int32_t first_op, int32_t last_op) {
 
 void Executor::act(const Action& action) {
   switch (action.kind) {
-    case Action::Kind::start: {
-      comm::Communicator& group = groups_.at(workspace_.op(action.bucket, action.op).level);
-      comm::Collective collective = workspace_.collective(action.bucket, action.op, options_.timeout_ms);
-      collective.after = fences_[static_cast<size_t>(action.bucket)];
-      time_of(action.bucket, action.op) = {.begin_ns = clock_.now_ns(),
-                                           .bytes = comm::link_bytes(collective, group.size())};
-      group.start(collective, *this, token_of(action.bucket, action.op));
+    case Action::Kind::start:
+      starts_->push({.bucket = action.bucket, .op = action.op});
+      communication_bell_.ring();
       break;
-    }
     case Action::Kind::control:
-      groups_.control.start(workspace_.control(control_word_(finite_), options_.timeout_ms), *this, kControlToken);
+      starts_->push({.finite = finite_});
+      communication_bell_.ring();
       break;
     case Action::Kind::run_device:
       if (is_away(action.bucket)) return enqueue(action.bucket, action.op);
@@ -656,7 +690,13 @@ void Executor::ended(uint64_t token) {
 
 void Executor::post(const Event& event) {
   events_->push(event);
-  communication_bell_.ring();
+  if (!turn_.is_seen()) handler_bell_.load()->ring();
+}
+
+void Executor::post_own(const Event& event) {
+  if (missing_buckets_ > 0 || options_.device != nullptr) return post(event);
+  events_->push(event);
+  handle_events();
 }
 
 void Executor::fail(core::Error error) noexcept {

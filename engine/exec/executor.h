@@ -8,6 +8,9 @@
 //   the host thread                   does those with placement `host`, one after the other, on all the workers of a
 //                                     oneTBB arena
 //
+// What happened is told to the scheduler by the communication thread; but once the host has all gradients, by the one
+// that runs backward where that has nothing else to do: a hand-over to a thread that sleeps takes several microseconds.
+//
 // Who calls what: everything here is called by the thread that runs backward, except that tensor_ready may come from
 // another one as long as calls do not overlap. In steady state nothing is allocated and no lock is contended on that
 // thread.
@@ -148,6 +151,13 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
     int32_t op = -1;
   };
 
+  // Of the collective at `op` of `bucket`; -1: of the control word.
+  struct Start {
+    int32_t bucket = -1;
+    int32_t op = -1;
+    bool finite = true;  // this rank's numbers
+  };
+
   core::Status prepare_slot(int32_t slot, const core::Strategy& strategy);
   template <typename Change>
   void change(const Change& change);
@@ -159,13 +169,16 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   void complete(uint64_t token, core::Status status, core::Fence done) override;
   void ended(uint64_t token) override;
   void post(const Event& event);
+  void post_own(const Event& event);  // by the thread that runs backward
   void fail(core::Error error) noexcept;
   core::Status failure();
   // What body throws there becomes the failure; returns whether nothing was.
   template <typename Body>
   bool guarded(const char* where, const Body& body) noexcept;
 
-  void communicate();   // the communication thread
+  void communicate();  // the communication thread
+  void start(const Start& what);
+  bool handle_events();
   void work_on_host();  // the host thread
   void handle(const Event& event);
   void act(const Action& action);
@@ -202,10 +215,12 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   std::unique_ptr<compress::HostQueue> device_queue_;
   StepTimes times_;
   int64_t step_ = 0;                 // that runs, counted from 1
+  size_t missing_buckets_ = 0;       // of which not all gradients are there
   std::vector<core::Fence> ready_;   // per bucket on a device: its gradients are there
   std::vector<int64_t> arrived_ns_;  // per bucket: how long it took to scale what arrived so far
 
-  // Of the communication thread.
+  // Of the thread whose turn it is to handle events.
+  Turn turn_;
   Scheduler scheduler_;
   std::vector<Action> actions_;
   bool finite_ = true;  // this rank's numbers, as far as operations are done
@@ -217,11 +232,13 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   // Of the host thread, null without one.
   std::unique_ptr<compress::HostQueue> host_queue_;
 
-  std::unique_ptr<EventRing<Event>> events_;      // to the communication thread
+  std::unique_ptr<EventRing<Event>> events_;      // to be handled
+  std::unique_ptr<EventRing<Start>> starts_;      // to the communication thread, in the order of the scheduler
   std::unique_ptr<EventRing<Event>> device_ops_;  // to the thread that runs backward
   std::unique_ptr<EventRing<Event>> host_ops_;    // to the host thread
   Doorbell communication_bell_, device_bell_, host_bell_;
-  // How far the step is; the communication thread tells the one that runs backward.
+  std::atomic<Doorbell*> handler_bell_ = &communication_bell_;  // of the thread that is to handle events
+  // How far the step is; whoever handles events tells the thread that runs backward.
   enum class Done : uint8_t { nothing, backward, all };
   std::atomic<Done> done_ = Done::all;
   std::vector<std::atomic<bool>> late_done_;  // per bucket: due at the next forward pass, and done
@@ -229,7 +246,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   std::vector<core::Fence> fences_;           // per bucket: the end of its last operation
   std::atomic<bool> failed_ = false;
   bool stopped_ = false;
-  std::atomic<int64_t> progress_ = 0;  // events that the communication thread has handled
+  std::atomic<int64_t> progress_ = 0;  // events that were handled
   std::vector<OpTime> op_times_;
   std::mutex error_mutex_;
   core::Error error_{};

@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/exec/event_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+#include <vector>
+
+namespace gradtune::exec {
+namespace {
+
+TEST(Turn, who_takes_one_looks_again_at_what_is_left_meanwhile) {
+  Turn turn;
+  EXPECT_FALSE(turn.is_seen());
+  int looks = 0;
+  turn.take([&] {
+    if (++looks == 1) turn.take([] { FAIL() << "it is another one's turn"; });
+    if (looks == 2) EXPECT_TRUE(turn.is_seen());
+  });
+  EXPECT_EQ(looks, 3);
+  EXPECT_FALSE(turn.is_seen());
+}
+
+// Who is not seen takes a turn, as executors do: what is pushed is popped by one thread or another, in order.
+TEST(Turn, nothing_is_left_that_nobody_looks_at) {
+  constexpr int kThreads = 4, kEvents = 20'000;
+  struct Event {
+    int from = 0, number = 0;
+  };
+  EventRing<Event> ring(kThreads * kEvents);
+  Turn turn;
+  std::vector<int> seen(kThreads);
+  const auto look = [&] {
+    Event event;
+    while (ring.pop(event)) {
+      EXPECT_EQ(event.number, seen[static_cast<size_t>(event.from)]);
+      ++seen[static_cast<size_t>(event.from)];
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (int from = 0; from < kThreads; ++from) {
+      threads.emplace_back([&, from] {
+        for (int number = 0; number < kEvents; ++number) {
+          ring.push({from, number});
+          if (!turn.is_seen()) turn.take(look);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(seen, std::vector<int>(kThreads, kEvents));
+}
+
+}  // namespace
+}  // namespace gradtune::exec
