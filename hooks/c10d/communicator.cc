@@ -65,6 +65,17 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
+// What a rank has for itself: of payloads what is used of them.
+void copy_own(const Collective& what, const std::byte* from, std::byte* to) {
+  const int64_t bytes = what.count * bytes_per_element(what.type);
+  if (from == to || bytes == 0) return;
+  const int64_t step = what.used_bytes == nullptr ? bytes : what.payload_bytes;
+  for (int64_t at = 0; at < bytes; at += step) {
+    const int64_t used = what.used_bytes == nullptr ? bytes : comm::used_bytes(what, from + at);
+    std::memcpy(to + at, from + at, static_cast<size_t>(used));
+  }
+}
+
 class C10dCommunicator final : public comm::Communicator {
  public:
   explicit C10dCommunicator(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
@@ -98,6 +109,10 @@ class C10dCommunicator final : public comm::Communicator {
       return;
     }
     if (!comm::await_buffers(collective, sink, token)) return;
+    if (size() == 1) {  // no other rank is told anything, and no thread is needed for it
+      if (!core::traits_of(collective.kind).is_in_place) copy_own(collective, collective.in, collective.out);
+      return comm::tell(sink, token, {});
+    }
     longest_ms_ = std::max(longest_ms_, collective.timeout_ms);
     std::shared_ptr<Running> running;
     try {
@@ -260,21 +275,14 @@ class C10dCommunicator final : public comm::Communicator {
     const bool goes_around = what.kind == Collective::Kind::all_gather;
     const std::byte* const own = goes_around ? what.in : what.in + rank() * bytes;
     GlooExchange::Messages messages;
-    if (bytes > 0 && size() > 1) messages = goes_around ? around(what, out) : between_pairs(what, out);
+    if (bytes > 0) messages = goes_around ? around(what, out) : between_pairs(what, out);
     if (what.used_bytes != nullptr) {
       messages.length = [what](const at::Tensor& payload) {
         return comm::used_bytes(what, static_cast<const std::byte*>(payload.const_data_ptr()));
       };
     }
-    const auto copy_own = [what, own, to = out + rank() * bytes, bytes] {
-      if (own == to || bytes == 0) return;
-      const int64_t step = what.used_bytes == nullptr ? bytes : what.payload_bytes;
-      for (int64_t at = 0; at < bytes; at += step) {
-        const int64_t used = what.used_bytes == nullptr ? bytes : comm::used_bytes(what, own + at);
-        std::memcpy(to + at, own + at, static_cast<size_t>(used));
-      }
-    };
-    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), copy_own,
+    const auto meanwhile = [what, own, to = out + rank() * bytes] { copy_own(what, own, to); };
+    exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), meanwhile,
                      [running](core::Status status) { running->end(std::move(status)); });
   }
 

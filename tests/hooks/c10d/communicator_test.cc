@@ -34,6 +34,7 @@ void conform(int size) {
   });
 }
 
+TEST(C10dCommunicator, ConformsOnOneRank) { conform(1); }
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 
@@ -115,7 +116,7 @@ class BrokenBackend final : public c10d::Backend {
 TEST(C10dCommunicator, WhateverABackendThrowsIsAnErrorOfOneLine) {
   using Kind = comm::Collective::Kind;
   for (const Kind kind : {Kind::all_reduce, Kind::reduce, Kind::broadcast, Kind::gather, Kind::reduce_scatter}) {
-    auto communicator = make_c10d_communicator(c10::make_intrusive<BrokenBackend>(0, 1));
+    auto communicator = make_c10d_communicator(c10::make_intrusive<BrokenBackend>(0, 2));
     std::vector<std::byte> in(4), out(4);
     const core::Status status =
         comm::run(*communicator, {.kind = kind, .in = in.data(), .out = out.data(), .count = 4});
