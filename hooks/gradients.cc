@@ -284,7 +284,7 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   const auto& slot = parameter.slot;
   brought.use = Use::rows;
   if (gradient.sparse_dim() != 1 || slot.dim() < 2 || !slot.is_contiguous()) {
-    const torch::Tensor& dense = brought.memory[0] = torch::zeros_like(slot).add_(gradient);
+    const torch::Tensor& dense = brought.memory[0] = torch::zeros_like(slot).add_(gradient.coalesce());
     brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(dense.const_data_ptr()));
     return dense.numel() == tensor.numel;
   }
@@ -293,10 +293,13 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
   brought.arrived = {.kind = exec::Arrived::Kind::rows,
                      .values = static_cast<const std::byte*>(values.const_data_ptr()),
                      .rows = {rows.const_data_ptr<int64_t>(), static_cast<size_t>(rows.numel())}};
+  if (gradient.is_coalesced() || !compress::has_repeated(brought.arrived.rows, slot.size(0), scratch_)) return true;
+  const torch::Tensor& order = brought.memory[2] = std::get<1>(rows.sort());  // as coalesce() does, which is not stable
+  brought.arrived.order = {order.const_data_ptr<int64_t>(), static_cast<size_t>(order.numel())};
   return true;
 }
 
-Gradients::Brought Gradients::bring(int32_t position, bool adds_up) {
+Gradients::Brought Gradients::bring(int32_t position) {
   keep_slot(static_cast<size_t>(position));
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
@@ -319,7 +322,6 @@ Gradients::Brought Gradients::bring(int32_t position, bool adds_up) {
   Brought brought;
   if (gradient.is_sparse()) {
     parameter.was_sparse = true;
-    if (adds_up) gradient = gradient.coalesce();
     core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
     return brought;
   }

@@ -101,14 +101,14 @@ class Gradients {
   Use use_of(int32_t position) const;
 
   // What there is of a gradient now. A dense one whose values do not lie as those of its slot is brought there. Rows
-  // that repeat are added up with `adds_up`, in the order in which torch does (which DDP's sums follow); else by
-  // whoever sends them. Throws when its dtype, device or layout can not be served.
+  // that repeat are to be added in the order in which torch does, which DDP's sums follow. Throws when its dtype,
+  // device or layout can not be served.
   struct Brought {
     exec::Arrived arrived;
     Use use = Use::dense;
-    std::array<torch::Tensor, 2> memory = {};  // of what arrived elsewhere
+    std::array<torch::Tensor, 3> memory = {};  // of what arrived elsewhere
   };
-  Brought bring(int32_t position, bool adds_up);
+  Brought bring(int32_t position);
   // Until let_go().
   void keep(Brought brought);
   void let_go() { kept_.clear(); }

@@ -211,8 +211,7 @@ void Session::take_ready(int32_t position) {
 // The control word tells what is not dense: it can not leave before, as the tensor's bucket waits.
 void Session::send(int32_t position) {
   const int64_t began_ns = clock_->now_ns();
-  const bool is_exact = settings_.fidelity == core::Fidelity::exact;
-  Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/is_exact);
+  Gradients::Brought brought = gradients_.bring(position);
   used_[static_cast<size_t>(position)] = static_cast<uint8_t>(brought.use);
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
   if (driver_) own_shares_[static_cast<size_t>(position)] = own_share(position, brought);

@@ -13,9 +13,9 @@ namespace {
 
 constexpr uint64_t kLow = 0xffffffff;
 
-// Sorts by the upper half of each key, stable: by 11 bits at a time, as many times as the largest one takes.
-void sort_keys(RowScratch& scratch, int64_t most) {
-  constexpr int kBits = 11;
+// Sorts by the upper half of each key, stable: by so many bits at a time, as often as the largest one takes.
+template <int kBits>
+void sort_keys_by(RowScratch& scratch, int64_t most) {
   constexpr uint64_t kMask = (1U << kBits) - 1;
   const int bits = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(most - 1, 1)));
   scratch.sorted.resize(scratch.keys.size());
@@ -28,6 +28,11 @@ void sort_keys(RowScratch& scratch, int64_t most) {
     for (const uint64_t key : scratch.keys) scratch.sorted[ends[digit(key)]++] = key;
     scratch.keys.swap(scratch.sorted);
   }
+}
+
+// Few keys take less time than many counters.
+void sort_keys(RowScratch& scratch, int64_t most) {
+  scratch.keys.size() < 4096 ? sort_keys_by<7>(scratch, most) : sort_keys_by<11>(scratch, most);
 }
 
 bool is_zero(const float* values, int64_t n) {
@@ -43,13 +48,14 @@ core::Status collect_rows(const CooRows& from, int64_t width, const core::RowOrd
   to.count = 0;
   core::check(from.rows.size() <= kLow, "a gradient lists fewer than 2^32 rows");
   scratch.keys.resize(from.rows.size());
-  for (size_t i = 0; i < from.rows.size(); ++i) {
+  for (size_t k = 0; k < from.rows.size(); ++k) {
+    const size_t i = from.order.empty() ? k : static_cast<size_t>(from.order[k]);
     const int64_t row = from.rows[i];
     if (row < 0 || row >= order.rows()) {
       return core::Error{core::Error::Code::invalid, "a sparse gradient has row " + std::to_string(row) +
                                                          " of a matrix of " + std::to_string(order.rows()) + " rows"};
     }
-    scratch.keys[i] = uint64_t{order.place_of(row)} << 32 | i;
+    scratch.keys[k] = uint64_t{order.place_of(row)} << 32 | i;
   }
   sort_keys(scratch, order.rows());
   const auto bytes = static_cast<size_t>(width) * sizeof(float);
@@ -84,6 +90,15 @@ void collect_dense(const float* matrix, int64_t width, const core::RowOrder& ord
     to.at[k] = static_cast<uint32_t>(key >> 32);
     std::memcpy(to.values + k * width, matrix + static_cast<int64_t>(key & kLow) * width, bytes);
   }
+}
+
+bool has_repeated(std::span<const int64_t> rows, int64_t most, RowScratch& scratch) {
+  core::check(rows.size() <= kLow, "a gradient lists fewer than 2^32 rows");
+  scratch.keys.resize(rows.size());
+  // Of a number that is no row's some bits are enough: it is an error anyhow.
+  for (size_t i = 0; i < rows.size(); ++i) scratch.keys[i] = static_cast<uint64_t>(rows[i]) << 32;
+  sort_keys(scratch, std::min(most, core::RowOrder::kMostRows));
+  return std::ranges::adjacent_find(scratch.keys) != scratch.keys.end();
 }
 
 std::span<const uint64_t> by_row_number(const RowBuffer& list, const core::RowOrder& order, RowScratch& scratch) {

@@ -70,13 +70,17 @@ struct RowScratch {
 
 // Rows as a backward pass leaves them: row numbers in any order, repeated ones are to be added up.
 struct CooRows {
-  std::span<const int64_t> rows;  // numbers of the matrix' rows
-  const float* values = nullptr;  // rows.size() x width
+  std::span<const int64_t> rows;        // numbers of the matrix' rows
+  const float* values = nullptr;        // rows.size() x width
+  std::span<const int64_t> order = {};  // positions in `rows`, as repeated ones are to be added; empty: as they stand
 };
 
-// Lists them at their places; repeated rows are added in the order given. An error names a number that is no row's.
+// Lists them at their places; repeated rows are added in the order told. An error names a number that is no row's.
 core::Status collect_rows(const CooRows& from, int64_t width, const core::RowOrder& order, RowBuffer& to,
                           RowScratch& scratch);
+
+// Whether a row is there more than once, of row numbers of a matrix of `most` rows.
+bool has_repeated(std::span<const int64_t> rows, int64_t most, RowScratch& scratch);
 
 // Lists the rows of a matrix that have a bit that is not zero.
 void collect_dense(const float* matrix, int64_t width, const core::RowOrder& order, RowBuffer& to, RowScratch& scratch);

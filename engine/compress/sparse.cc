@@ -23,6 +23,7 @@
 #include <bit>
 #include <cstring>
 
+#include "engine/compress/dense_kernels.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
 #include "engine/compress/sparse_payload.h"
@@ -31,15 +32,12 @@ namespace gradtune::compress {
 namespace {
 
 // All |results|, of which the largest has these bits.
-uint32_t write_scaled(const EncodeRun& run, int64_t begin, int64_t end, float* to) {
-  uint32_t largest = 0;
-  const float *gradient = run.gradient, *residual = run.residual;
-  for (int64_t i = begin; i < end; ++i) {
-    const float scaled = run.scale * (residual == nullptr ? gradient[i] : gradient[i] + residual[i]);
-    largest = std::max(largest, std::bit_cast<uint32_t>(scaled) & kAbsBits);
-    *to++ = scaled;
-  }
-  return largest;
+uint32_t write_scaled(EncodeRun run, int64_t begin, int64_t end, float* to, bool stream = false) {
+  run.gradient += begin;
+  run.residual = offset(run.residual, begin);
+  run.residual_next = nullptr;
+  run.n = static_cast<size_t>(end - begin);
+  return encode_dense(core::DType::f32, run, reinterpret_cast<std::byte*>(to), stream);
 }
 
 bool is_there(const EncodeRun& run, int64_t begin, int64_t end) {
@@ -220,12 +218,15 @@ void Sparse::encode_rows(const EncodeRows& job, HostQueue& /*queue*/) const {
   }
   auto* const list = reinterpret_cast<uint32_t*>(payload + layout.index_at);
   auto* const bits = reinterpret_cast<uint64_t*>(payload + layout.index_at);
+  const bool lie_alike = in_row == 1 && layout.form != SparseForm::dense;
+  if (lie_alike) largest = write_scaled(all, 0, listed * rows.width, values);
   for_units([&](int64_t unit, int64_t begin) {
     const int64_t at = layout.form == SparseForm::dense ? unit : rank;
     if (layout.form == SparseForm::list) list[rank] = static_cast<uint32_t>(unit);
     if (layout.form == SparseForm::bitmap) bits[unit / 64] |= uint64_t{1} << (unit % 64);
-    largest = std::max(largest, write_scaled(all, begin, begin + shape.width, values + at * shape.width));
     ++rank;
+    if (lie_alike) return;
+    largest = std::max(largest, write_scaled(all, begin, begin + shape.width, values + at * shape.width));
   });
   if (layout.form == SparseForm::bitmap) {
     auto* const starts = reinterpret_cast<uint32_t*>(payload + layout.starts_at);

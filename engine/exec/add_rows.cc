@@ -33,7 +33,8 @@ void add(core::DType dtype, const std::byte* from, std::byte* to) {
 
 void add_rows(const Arrived& arrived, const core::TensorInfo& tensor, const Piece& piece, std::byte* to) {
   const int64_t bytes = core::bytes_per_element(tensor.dtype), width = tensor.numel / tensor.shape.at(0);
-  for (size_t i = 0; i < arrived.rows.size(); ++i) {
+  for (size_t k = 0; k < arrived.rows.size(); ++k) {
+    const size_t i = arrived.order.empty() ? k : static_cast<size_t>(arrived.order[k]);
     const int64_t row = arrived.rows[i];
     if (row < 0 || row >= tensor.shape[0]) {
       throw core::Exception({core::Error::Code::invalid, "the sparse gradient of " + tensor.name + " has row " +

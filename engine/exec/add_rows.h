@@ -12,7 +12,7 @@
 
 namespace gradtune::exec {
 
-// Adds what arrived of a piece of that tensor, whose first element lies at `to`, in the order given. Throws where a row
+// Adds what arrived of a piece of that tensor, whose first element lies at `to`, in the order told. Throws where a row
 // is none of the tensor's.
 void add_rows(const Arrived& arrived, const core::TensorInfo& tensor, const Piece& piece, std::byte* to);
 

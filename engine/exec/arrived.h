@@ -21,6 +21,7 @@ struct Arrived {
   } kind = Kind::in_place;
   const std::byte* values = nullptr;  // of the tensor's dtype
   std::span<const int64_t> rows = {};
+  std::span<const int64_t> order = {};  // positions in `rows`, as repeated ones are to be added; empty: as they stand
 
   static Arrived dense_at(const std::byte* values) { return {.kind = Kind::dense, .values = values}; }
 };

@@ -155,7 +155,9 @@ void collect(const BucketProgram& bucket, const Op& op, const BucketMemory& memo
   switch (state.arrived.kind) {
     case Arrived::Kind::none: break;
     case Arrived::Kind::rows:
-      compress::collect_rows({state.arrived.rows, values}, lists.width, state.order, list, state.scratch).value();
+      compress::collect_rows({state.arrived.rows, values, state.arrived.order}, lists.width, state.order, list,
+                             state.scratch)
+          .value();
       break;
     case Arrived::Kind::in_place:
     case Arrived::Kind::dense: compress::collect_dense(values, lists.width, state.order, list, state.scratch); break;

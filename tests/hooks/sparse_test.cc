@@ -104,6 +104,26 @@ TEST(Sparse, OptimizersFindTheCoalescedAverageOfAllRows) {
   run_ranks(1, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "auto"); });
 }
 
+// Which need not be the one in which they stand.
+TEST(Sparse, RepeatedRowsAreAddedInTheOrderOfTorch) {
+  run_ranks(1, [](const Rank&) {
+    auto group = make_group();
+    torch::manual_seed(3);
+    const auto table = torch::nn::EmbeddingOptions(kRows, kWidth).sparse(true);
+    torch::nn::Embedding model(table), alone(table);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact"}));
+    for (const int64_t rows : {20, 200}) {
+      const torch::Tensor ids = torch::randint(rows, {1000}), factors = torch::randn({1000, kWidth});
+      for (torch::nn::Embedding each : {model, alone}) {
+        each->zero_grad();
+        (each->forward(ids) * factors).sum().backward();
+      }
+      ASSERT_TRUE(torch::equal(model->weight.grad().values(), alone->weight.grad().coalesce().values()));
+    }
+  });
+}
+
 TEST(Sparse, WhatRefusesSparseGradientsRefusesThem) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

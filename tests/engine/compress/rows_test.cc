@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "engine/compress/calls.h"
 #include "engine/core/rng.h"
@@ -95,6 +96,34 @@ TEST(Rows, repeated_rows_are_added_in_the_order_given) {
       }
     }
   }
+}
+
+TEST(Rows, repeated_rows_are_added_in_the_order_told) {
+  const std::vector<int64_t> rows{4, 2, 4, 4}, order{3, 1, 0, 2};
+  const std::vector<float> values{1, 5, -1e8F, 1e8F};
+  List list(10, 1);
+  RowScratch scratch;
+  ASSERT_TRUE(collect_rows({rows, values.data(), order}, 1, core::RowOrder(10), list.buffer, scratch).ok());
+  const std::vector<float> dense = list.dense();
+  EXPECT_EQ(dense[core::RowOrder(10).place_of(4)], (1e8F + 1) - 1e8F);
+  EXPECT_EQ(dense[core::RowOrder(10).place_of(2)], 5);
+}
+
+TEST(Rows, repeated_ones_are_found) {
+  core::Rng rng(5);
+  RowScratch scratch;
+  for (const int64_t most : {1, 100, 400'000}) {
+    for (const int64_t count : {0, 1, 2, 50, 5000}) {
+      std::vector<int64_t> rows = draw(rng, most, 1, count).rows;
+      const bool expected = std::set(rows.begin(), rows.end()).size() < rows.size();
+      EXPECT_EQ(has_repeated(rows, most, scratch), expected) << most << " " << count;
+    }
+  }
+  std::vector<int64_t> apart(3000);
+  for (size_t i = 0; i < apart.size(); ++i) apart[i] = static_cast<int64_t>(i * 7 % 3001);
+  EXPECT_FALSE(has_repeated(apart, 3001, scratch));
+  apart.back() = apart.front();
+  EXPECT_TRUE(has_repeated(apart, 3001, scratch));
 }
 
 TEST(Rows, a_number_that_is_no_rows_is_an_error) {

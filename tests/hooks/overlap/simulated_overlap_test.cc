@@ -130,7 +130,7 @@ class SimulatedTrainer final : public OverlapTrainer {
   }
 
   void send(int32_t position) {
-    Gradients::Brought brought = gradients_.bring(position, /*adds_up=*/true);
+    Gradients::Brought brought = gradients_.bring(position);
     if (!executor_.tensor_ready(position, brought.arrived)) gradients_.keep(std::move(brought));
   }
 
