@@ -6,6 +6,8 @@
 // are read twice by eight warps, the second time from a cache.
 #include "engine/compress/block_codes.h"
 
+#include <type_traits>
+
 #include "engine/compress/cuda/codes.cuh"
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
@@ -93,6 +95,8 @@ template <class Format, Norm kNorm, int kQuads, int kBlocks = 1>
 struct EncodeByWarp {
   using Job = EncodeJob;
   static_assert(kBlocks == 1 || (kBlocks == 2 && kQuads == 1 && kNorm == Norm::largest));
+  // Of 1024 elements that are drawn for, or registers are spilled so that there are two. Memory is busy with one.
+  static constexpr unsigned kLeastBlocks = kQuads == 8 && std::is_same_v<Format, Integers<true>> ? 1 : 0;
 
   static __device__ void run(const Job& job, uint32_t block_of_grid) {
     if (block_of_grid == 0 && threadIdx.x == 0) write_frame(job.frame, job.of.verdict);

@@ -76,9 +76,17 @@ struct Batch {
   uint32_t ends[kMost];  // of the blocks of each, counted from the first block of all
 };
 
-// A kernel is a class with a Job and run(job, block), which threads of that block of the job call: kThreads of them.
+// A kernel is a class with a Job and run(job, block), which threads of that block of the job call: kThreads of them. It
+// may say how many blocks of it an SM has at least at once; the compiler, which else chooses, may then use as many
+// registers as they leave.
 template <class Kernel>
-__global__ void __launch_bounds__(kThreads) run_batch(GRADTUNE_PARAMETER(Batch<typename Kernel::Job>) batch) {
+constexpr unsigned least_blocks_of() {
+  if constexpr (requires { Kernel::kLeastBlocks; }) return Kernel::kLeastBlocks;
+  return 0;
+}
+template <class Kernel>
+__global__ void __launch_bounds__(kThreads, least_blocks_of<Kernel>())
+    run_batch(GRADTUNE_PARAMETER(Batch<typename Kernel::Job>) batch) {
   uint32_t block = blockIdx.x;
   int job = 0;
   while (block >= batch.ends[job]) ++job;

@@ -90,7 +90,8 @@ struct Frames {
 
 // By a block's threads, one for each payload.
 __device__ __forceinline__ void check_frames(const Frames& frames, const Sums& sums) {
-  for (uint32_t p = threadIdx.x; p < sums.count; p += kThreads) {
+#pragma unroll 1
+  for (uint32_t p = threadIdx.x; p < sums.count; p += kThreads) {  // mostly once, by one block
     const auto* const header = reinterpret_cast<const uint32_t*>(sums.payloads[p]);
     const bool good = header[0] == kPayloadMagic && header[1] == frames.compressor && header[2] == frames.n &&
                       frames.least <= header[3] && header[3] <= frames.most;

@@ -44,6 +44,11 @@ __device__ __forceinline__ float sum_of_sixteen(float sum, int width = 32) {
   return sum;
 }
 
+// Of elements whose squares single precision has no room for, which are rare: not in line.
+inline __device__ GRADTUNE_NOINLINE float rare_norm(const Elements& of, int64_t first, int64_t n) {
+  return static_cast<float>(euclidean_norm(of, first, n));
+}
+
 __device__ __forceinline__ float quick_norm(const Elements& of, int64_t first, int64_t n) {
   const unsigned lane = lane_of_warp();
   const int64_t whole = n / 32 * 32;
@@ -61,7 +66,7 @@ __device__ __forceinline__ float quick_norm(const Elements& of, int64_t first, i
   }
   const float squares = __shfl_sync(kAllLanes, sum_of_sixteen(sum), 0);
   const bool is_safe = squares > 0x1p-80F && squares < 0x1p120F;
-  return is_safe ? sqrtf(squares) : static_cast<float>(euclidean_norm(of, first, n));
+  return is_safe ? sqrtf(squares) : rare_norm(of, first, n);
 }
 
 }  // namespace gradtune::compress::cuda

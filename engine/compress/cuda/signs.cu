@@ -220,6 +220,7 @@ struct EncodeBlocks {
   using Job = EncodeJob;
   static constexpr bool kSides = kKind == SignScales::means;
   static constexpr int kMostTiles = 65536 / kTile + 1;
+  static constexpr unsigned kLeastBlocks = 3;  // or registers are spilled so that there are four
   struct Shared {
     float whole[2][kMostTiles], rest[2];
     uint32_t negatives;
