@@ -16,6 +16,7 @@
 
 #include "engine/compress/cuda/table.h"
 #include "engine/compress/int_packed_layout.h"
+#include "engine/compress/powersgd_layout.h"
 #include "engine/compress/sparse_layout.h"
 #include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
@@ -203,6 +204,7 @@ TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
       for (int summed : {1, 3}) {
         EncodeCase job = usual_case(200);
         job.gradient[100] = value;
+        job.residual[100] = 0;  // so that the largest number that may be sent is among them
         job.scale = scale;
         job.error_scale = 1 / scale;
         job.summed = summed;
@@ -228,6 +230,27 @@ TEST_P(DeviceEqualsHost, numbers_at_the_ends_of_what_there_is) {
     const Encoded encoded = encode_on_both(job);
     decode_on_both(decoding_of(job, {encoded.payload, encoded.payload}));
   }
+}
+
+TEST_P(DeviceEqualsHost, squares_that_single_precision_has_no_room_for) {
+  for (float magnitude : {0x1p-70F, 0x1p-42F, 0x1p58F, 0x1p64F}) {
+    SCOPED_TRACE(magnitude);
+    EncodeCase job{.gradient = make_data(Data::normal, 1100), .random = {.seed = 5, .step = 1}};
+    for (float& value : job.gradient) value *= magnitude;
+    const Encoded encoded = encode_on_both(job);
+    decode_on_both(decoding_of(job, {encoded.payload}));
+  }
+}
+
+// The sum of squares is (1 + 2^-24)^2 and two units in the last place of double precision, whose root rounds up in
+// single precision; it is one unit less where the last two elements are added to the first one after the other, not
+// together, and its root rounds down.
+TEST_P(DeviceEqualsHost, norms_that_hang_on_the_order_of_sums) {
+  EncodeCase job{.gradient = std::vector<float>(96)};
+  const float front[] = {1, 0x1p-12F, 0x1p-12F, 0x1p-24F, 0x1p-26F};
+  std::ranges::copy(front, job.gradient.begin());
+  job.gradient[80] = job.gradient[88] = 0x1.5p-27F;
+  (void)encode_on_both(job);
 }
 
 // The one that is bad is found, by the same name.
@@ -415,12 +438,13 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   }
 }
 
-// A matrix so long that its columns are added up in several runs.
+// A matrix so large that sums over its rows are those of several runs (PowerSgdLayout::partials).
 TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
-  constexpr int64_t kRows = 700, kColumns = 40, kNumel = kRows * kColumns + 3;
+  constexpr int64_t kRows = 6600, kColumns = 40, kNumel = kRows * kColumns + 3;
   const core::CompressorSpec spec{"powersgd", 3};
   const core::Matrix matrix{2, kRows, kColumns};
   const core::Extent extent{kNumel, {&matrix, 1}};
+  ASSERT_GT(compress::PowerSgdLayout::partials(matrix), 1);
   const std::vector<float> gradient = make_data(Data::layered, kNumel), residual = make_data(Data::normal, kNumel);
   std::vector<std::vector<std::byte>> payloads[2];
   std::vector<float> next[2], out[2];

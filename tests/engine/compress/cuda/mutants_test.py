@@ -55,9 +55,10 @@ class Program:
         (folder / KERNELS).mkdir(parents=True)
         (folder / "mutant.h").write_text(HEADER)
         (folder / "mutant.cc").write_text(SOURCE)
+        all_have_some = any(mutant.source.endswith(".cuh") for _, mutant in chosen_mutants())
         for source in sorted((ROOT / KERNELS).glob("*.cu*")):
             chosen = [(number, mutant) for number, mutant in chosen_mutants() if mutant.source == source.name]
-            if source.suffix == ".cu" and SOURCES != ["all"] and not chosen:
+            if source.suffix == ".cu" and not all_have_some and not chosen:
                 continue
             (folder / KERNELS / source.name).write_text(mutated(source.read_text(), chosen))
         objects = [self.compile(folder / "mutant.cc", [])]
