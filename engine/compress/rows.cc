@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string>
 
+#include "engine/compress/sparse_kernels.h"
+
 namespace gradtune::compress {
 namespace {
 
@@ -33,12 +35,6 @@ void sort_keys_by(RowScratch& scratch, int64_t most) {
 // Few keys take less time than many counters.
 void sort_keys(RowScratch& scratch, int64_t most) {
   scratch.keys.size() < 4096 ? sort_keys_by<7>(scratch, most) : sort_keys_by<11>(scratch, most);
-}
-
-bool is_zero(const float* values, int64_t n) {
-  uint32_t bits = 0;
-  for (int64_t i = 0; i < n; ++i) bits |= std::bit_cast<uint32_t>(values[i]);
-  return bits == 0;
 }
 
 }  // namespace
@@ -77,9 +73,14 @@ core::Status collect_rows(const CooRows& from, int64_t width, const core::RowOrd
 void collect_dense(const float* matrix, int64_t width, const core::RowOrder& order, RowBuffer& to,
                    RowScratch& scratch) {
   scratch.keys.clear();
-  for (int64_t row = 0; row < order.rows(); ++row) {
-    if (is_zero(matrix + row * width, width)) continue;
-    scratch.keys.push_back(uint64_t{order.place_of(row)} << 32 | static_cast<uint64_t>(row));
+  for (int64_t first = 0; first < order.rows(); first += 64) {
+    uint64_t used = 0;
+    const int64_t n = std::min<int64_t>(64, order.rows() - first) * width;
+    mark_units(matrix + first * width, nullptr, static_cast<size_t>(n), static_cast<size_t>(width), &used);
+    for (; used != 0; used &= used - 1) {
+      const int64_t row = first + std::countr_zero(used);
+      scratch.keys.push_back(uint64_t{order.place_of(row)} << 32 | static_cast<uint64_t>(row));
+    }
   }
   sort_keys(scratch, order.rows());
   to.count = static_cast<int64_t>(scratch.keys.size());

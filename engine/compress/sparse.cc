@@ -26,6 +26,7 @@
 #include "engine/compress/dense_kernels.h"
 #include "engine/compress/rows.h"
 #include "engine/compress/shared.h"
+#include "engine/compress/sparse_kernels.h"
 #include "engine/compress/sparse_payload.h"
 
 namespace gradtune::compress {
@@ -68,8 +69,14 @@ class Sparse final : public HostCompressor, public RowCodec {
     const EncodeRun all = run_of(job, 0, n);
     auto* const bits = reinterpret_cast<uint64_t*>(job.scratch.data());
     auto* const starts = reinterpret_cast<uint32_t*>(job.scratch.data() + section_bytes(shape.words() * 8));
-    for_ranges(queue, shape.units, shape.run(),
-               [&](int64_t begin, int64_t end) { starts[begin / shape.run()] = mark(all, shape, begin, end, bits); });
+    const auto elements = [&](int64_t begin, int64_t end) {
+      return run_of(job, begin * shape.width, shape.end_of(end - 1));
+    };
+    for_ranges(queue, shape.units, shape.run(), [&](int64_t begin, int64_t end) {
+      const EncodeRun run = elements(begin, end);
+      starts[begin / shape.run()] =
+          mark_units(run.gradient, run.residual, run.n, static_cast<size_t>(shape.width), bits + begin / 64);
+    });
     uint32_t count = 0;
     for (int64_t r = 0; r < shape.runs(); ++r) count += std::exchange(starts[r], count);
     const bool has_last = shape.units > 0 && (bits[(shape.units - 1) / 64] >> ((shape.units - 1) % 64) & 1) != 0;
@@ -85,17 +92,19 @@ class Sparse final : public HostCompressor, public RowCodec {
     for_ranges(queue, shape.units, shape.run(), [&](int64_t begin, int64_t end) {
       if (layout.form == SparseForm::dense) {
         const int64_t first = begin * shape.width;
-        return largest.add(write_scaled(all, first, shape.end_of(end - 1), values + first));
+        return largest.add(write_scaled(all, first, shape.end_of(end - 1), values + first, n * 4 >= kStreamBytes));
       }
-      auto* const list = reinterpret_cast<uint32_t*>(payload + layout.index_at);
       int64_t rank = starts[begin / shape.run()];
-      uint32_t seen = 0;
-      for_bits(bits, begin, end, [&](int64_t unit) {
-        if (layout.form == SparseForm::list) list[rank] = static_cast<uint32_t>(unit);
-        seen = std::max(seen, write_scaled(all, unit * shape.width, shape.end_of(unit), values + rank * shape.width));
-        ++rank;
+      if (layout.form == SparseForm::list) {
+        auto* list = reinterpret_cast<uint32_t*>(payload + layout.index_at) + rank;
+        for_bits(bits, begin, end, [&](int64_t unit) { *list++ = static_cast<uint32_t>(unit); });
+      }
+      if (shape.width == 1) return largest.add(write_marked(elements(begin, end), bits + begin / 64, values + rank));
+      for_streaks(bits, begin, end, [&](int64_t first, int64_t last) {
+        float* const to = values + rank * shape.width;
+        largest.add(write_scaled(all, first * shape.width, shape.end_of(last - 1), to));
+        rank += last - first;
       });
-      largest.add(seen);
     });
     if (job.residual_next != nullptr && !job.add_to_residual_next) {
       for_ranges(queue, n, kBlockElements, [&](int64_t begin, int64_t end) {
@@ -113,13 +122,7 @@ class Sparse final : public HostCompressor, public RowCodec {
       float* const out = job.out.data();
       if (!job.accumulate) std::fill(out + begin * shape.width, out + shape.end_of(end - 1), 0.0F);
       for (const std::span<const std::byte> payload : job.payloads) {
-        SparseView view(payload, shape);
-        for (view.seek(begin); view.unit() < end; view.next()) {
-          float* const to = out + view.unit() * shape.width;
-          const int64_t length = shape.end_of(view.unit()) - view.unit() * shape.width;
-          const float* const from = view.values();
-          for (int64_t i = 0; i < length; ++i) to[i] += from[i];
-        }
+        SparseView(payload, shape).add_run(begin, end, out + begin * shape.width);
       }
     });
     return {};
@@ -131,22 +134,6 @@ class Sparse final : public HostCompressor, public RowCodec {
 
  private:
   int64_t width_of(int64_t row) const { return unit_width(grain_, spec(), row); }
-
-  // Sets the bits of a run's units that are there, and returns how many.
-  static uint32_t mark(const EncodeRun& run, const SparseShape& shape, int64_t begin, int64_t end, uint64_t* bits) {
-    uint32_t count = 0;
-    for (int64_t first = begin; first < end; first += 64) {
-      uint64_t word = 0;
-      const int64_t last = std::min(end, first + 64);
-      for (int64_t unit = first; unit < last; ++unit) {
-        const bool there = is_there(run, unit * shape.width, shape.end_of(unit));
-        word |= uint64_t{there} << (unit - first);
-      }
-      bits[first / 64] = word;
-      count += static_cast<uint32_t>(std::popcount(word));
-    }
-    return count;
-  }
 
   // All but index and values.
   void write_frame(std::span<std::byte> payload, const SparseShape& shape, const SparseLayout& layout,
@@ -257,14 +244,35 @@ void Sparse::decode_rows(const DecodeRows& job, HostQueue& queue) const {
     views[p].seek(0);
   }
   RowBuffer& out = *job.out;
-  for (;;) {
-    int64_t unit = shape.units;
-    for (const SparseView& view : views) unit = std::min(unit, view.unit());
-    if (unit == shape.units) return;
-    const int64_t row = unit / in_row;
+  // Room for another row.
+  const auto append = [&](int64_t row) {
     core::check(out.count < out.most, "a list has room for all rows of its matrix");
     out.at[out.count] = static_cast<uint32_t>(job.first + row);
-    float* const to = out.values + out.count++ * job.width;
+    return out.values + out.count++ * job.width;
+  };
+  for (;;) {
+    SparseView* first = nullptr;
+    int64_t unit = shape.units, next = shape.units;  // of the first view, and of another one
+    for (SparseView& view : views) {
+      next = std::min(next, std::max(unit, view.unit()));
+      if (view.unit() >= unit) continue;
+      unit = view.unit();
+      first = &view;
+    }
+    if (first == nullptr) return;
+    if (in_row == 1 && unit < next) {  // rows that one rank alone has, as many as stand together
+      const float* const from = first->values();
+      int64_t rows = 0;
+      float* to = nullptr;
+      for (; first->unit() < next && first->values() == from + rows * job.width; first->next()) {
+        float* const place = append(first->unit());
+        if (rows++ == 0) to = place;
+      }
+      begin_sums(from, static_cast<size_t>(rows * job.width), to);
+      continue;
+    }
+    const int64_t row = unit / in_row;
+    float* const to = append(row);
     std::fill(to, to + job.width, 0.0F);
     for (SparseView& view : views) {
       for (; view.unit() < (row + 1) * in_row; view.next()) {
@@ -309,7 +317,8 @@ core::CompressorTraits traits_of(std::string_view name, std::string_view summary
                               int) { return sparse_payload_bytes(extent.numel); },
           .used_bytes = sparse_used_bytes,
           .sparse_bytes = sparse_bytes<grain>,
-          .carries_nonfinite = true};
+          .carries_nonfinite = true,
+          .host = {.feedback_reads = 4}};
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/compress/sparse_kernels.h"
+
 namespace gradtune::compress {
 namespace {
 
@@ -92,6 +94,50 @@ SparseView::SparseView(std::span<const std::byte> payload, const SparseShape& sh
     bits_ = at<uint64_t>(payload, layout.index_at);
   }
   values_ = at<float>(payload, layout.values_at);
+}
+
+void SparseView::add_run(int64_t begin, int64_t end, float* sums) const {
+  const int64_t width = shape_.width;
+  const float* from = values_;
+  // Which stand together in the payload.
+  const auto add = [&](int64_t first, int64_t last) {
+    const int64_t n = shape_.end_of(last - 1) - first * width;
+    float* const to = sums + (first - begin) * width;
+    if (n < 16) {  // a call costs as much
+      for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+    } else {
+      add_values(from, static_cast<size_t>(n), to);
+    }
+    from += n;
+  };
+  switch (form_) {
+    case SparseForm::dense: from += begin * width; return add(begin, end);
+    case SparseForm::list: {
+      const uint32_t *at = std::lower_bound(list_, list_ + count_, begin), *const behind = list_ + count_;
+      from += (at - list_) * width;
+      while (at < behind && *at < end) {
+        const int64_t first = *at;
+        int64_t last = first;
+        while (at < behind && *at == last && last < end) ++at, ++last;
+        add(first, last);
+      }
+      return;
+    }
+    case SparseForm::bitmap:
+      from += int64_t{starts_[begin / shape_.run()]} * width;
+      if (width > 1) return for_streaks(bits_, begin, end, add);
+      for (int64_t first = begin; first < end;) {
+        int64_t last = first;
+        while (last < end && bits_[last / 64] == ~uint64_t{0}) last += 64;
+        if (last > first) {
+          add(first, last);
+          first = last;
+        } else {
+          for_bits(bits_, first, first + 64, [&](int64_t unit) { sums[unit - begin] += *from++; });
+          first += 64;
+        }
+      }
+  }
 }
 
 void SparseView::seek(int64_t unit) {

@@ -33,11 +33,36 @@ void for_bits(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
   }
 }
 
+// The first unit of [from, end) whose bit is that; `end` where there is none.
+inline int64_t find_bit(const uint64_t* bits, int64_t from, int64_t end, bool is_set) {
+  while (from < end) {
+    const uint64_t word = (is_set ? bits[from / 64] : ~bits[from / 64]) >> (from % 64);
+    if (word != 0) return std::min(end, from + std::countr_zero(word));
+    from = (from / 64 + 1) * 64;
+  }
+  return end;
+}
+
+// Calls body(first, last) for the longest ranges [first, last) of bits that are set, of [begin, end).
+template <typename Body>
+void for_streaks(const uint64_t* bits, int64_t begin, int64_t end, Body&& body) {
+  for (int64_t last = begin;;) {
+    const int64_t first = find_bit(bits, last, end, true);
+    if (first == end) return;
+    last = find_bit(bits, first, end, false);
+    body(first, last);
+  }
+}
+
 // The units of a payload without defects, ascending. In the dense form those that have a bit that is not zero.
 class SparseView {
  public:
   SparseView() = default;
   SparseView(std::span<const std::byte> payload, const SparseShape& shape);
+
+  // Adds the units of [begin, end), a run of the shape, to sums of their elements; `begin` is a multiple of run().
+  // Other elements are left alone, or zero is added to them.
+  void add_run(int64_t begin, int64_t end, float* sums) const;
 
   // To the first unit from that one on, a multiple of run() of the shape.
   void seek(int64_t unit);

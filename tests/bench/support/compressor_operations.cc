@@ -10,7 +10,6 @@
 namespace gradtune::bench {
 namespace {
 
-constexpr int64_t kColumns = 1024;
 constexpr int64_t kArray = 4 * kGroup;  // of fp32
 
 }  // namespace
@@ -27,6 +26,7 @@ Bucket::Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& 
       matrix_{0, n / kColumns, kColumns},
       arrays_(arrays),
       payload_bytes_(compressor.payload_bytes(extent(), last())),
+      used_bytes_(payload_bytes_),
       scratch_(compressor.scratch_bytes(extent())),
       between_(compressor.round_bytes(extent())),
       state_(compressor.state_bytes(extent())),
@@ -40,13 +40,14 @@ Bucket::Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& 
 
 // To what a stream can do.
 int64_t Bucket::payload_group() const {
-  const int64_t bytes = payload_bytes_ * kGroup / n_, unit = bytes < 512 ? 64 : 512;
+  const int64_t bytes = used_bytes_ * kGroup / n_, unit = bytes < 512 ? 64 : 512;
   return (bytes + unit / 2) / unit * unit;
 }
 
 compress::Work Bucket::work(int round) const {
   const bool has_state = compressor_.state_bytes(extent()) > 0;
   return {.matrices = extent().matrices,
+          .row = takes_rows() ? kColumns : 0,
           .round = round,
           .round_memory = between_.data(),
           .state = has_state ? state_.data() : nullptr,
@@ -70,7 +71,7 @@ void Bucket::decode(int payloads, int round, compress::HostQueue& queue) const {
 
 void Bucket::encode(bool feedback, compress::HostQueue& queue) const {
   for (int round = 0; round <= last(); ++round) {
-    const compress::Encode job{.gradient = {arrays_.gradient.floats(), static_cast<size_t>(n_)},
+    const compress::Encode job{.gradient = {gradient().floats(), static_cast<size_t>(n_)},
                                .residual = feedback ? arrays_.residual.floats() : nullptr,
                                .residual_next = feedback ? arrays_.residual_next.floats() : nullptr,
                                .scale = 0.5F,
@@ -93,6 +94,13 @@ void Bucket::prepare(bool feedback, compress::HostQueue& queue) {
     decode(1, last(), queue);
     std::swap(state_, state_next_);
   }
+  if (takes_rows()) used_bytes_ = compressor_.traits().used_bytes(payload(sent(), last()));
+}
+
+// Of payloads of rows what is used of them.
+double Bucket::bytes(core::HostOperation operation, int payloads) const {
+  return core::host_bytes(compressor_.traits(), compressor_.spec(), extent(), operation, payloads) -
+         static_cast<double>(payloads * (payload_bytes_ - used_bytes_));
 }
 
 Operation Bucket::encode_operation(bool feedback, compress::HostQueue& queue) {
@@ -101,8 +109,8 @@ Operation Bucket::encode_operation(bool feedback, compress::HostQueue& queue) {
   const int64_t groups = n_ / kGroup;
   Stream stream{.groups = groups};
   // What another pass reads is another part of what is there already.
-  const std::byte* const once[] = {arrays_.gradient.data(), arrays_.residual.data()};
-  const std::byte* const again[] = {arrays_.residual_next.data(), arrays_.gradient.data()};
+  const std::byte* const once[] = {gradient().data(), arrays_.residual.data()};
+  const std::byte* const again[] = {arrays_.residual_next.data(), gradient().data()};
   const int reads = feedback ? work.feedback_reads : work.reads, first = feedback ? 2 : 1;
   for (int i = 0; i < reads; ++i) {
     if (i < first) stream.reads.push_back({once[i], kArray});
@@ -118,19 +126,17 @@ Operation Bucket::encode_operation(bool feedback, compress::HostQueue& queue) {
   }
   if (payload_group() > 0) stream.writes.push_back({sent().data(), payload_group()});
   const auto operation = feedback ? core::HostOperation::encode_feedback : core::HostOperation::encode;
-  return {feedback ? "encode_feedback" : "encode", std::move(stream),
-          core::host_bytes(compressor_.traits(), compressor_.spec(), extent(), operation),
+  return {feedback ? "encode_feedback" : "encode", std::move(stream), bytes(operation, 1),
           [this, feedback, &queue] { encode(feedback, queue); }};
 }
 
 Operation Bucket::decode_operation(int payloads, compress::HostQueue& queue) {
-  prepare(/*feedback=*/true, queue);
+  prepare(/*feedback=*/!takes_rows(), queue);
   Stream stream{.writes = {{arrays_.out.data(), kArray}}, .groups = n_ / kGroup};
   for (int i = 0; i < payloads && payload_group() > 0; ++i) {
     stream.reads.push_back({payloads_[i].data(), payload_group()});
   }
-  return {"decode_" + std::to_string(payloads), std::move(stream),
-          core::host_bytes(compressor_.traits(), compressor_.spec(), extent(), core::HostOperation::decode, payloads),
+  return {"decode_" + std::to_string(payloads), std::move(stream), bytes(core::HostOperation::decode, payloads),
           [this, payloads, &queue] { decode(payloads, last(), queue); }};
 }
 

@@ -42,9 +42,11 @@ struct Operation {
 // What one compressor works on at one size, of at least kGroup elements: one matrix, for compressors that need some.
 class Bucket {
  public:
-  // The arrays are those of all sizes.
+  static constexpr int64_t kColumns = 1024;  // of the matrix
+
+  // The arrays are those of all sizes. `sparse` is the gradient of compressors that take rows.
   struct Arrays {
-    const Memory &gradient, &residual, &residual_next, &out;
+    const Memory &gradient, &sparse, &residual, &residual_next, &out;
   };
   Bucket(const compress::Compressor& compressor, int64_t n, const Arrays& arrays);
 
@@ -56,6 +58,9 @@ class Bucket {
  private:
   static constexpr int kMostPayloads = 8;
 
+  bool takes_rows() const { return compressor_.traits().takes_rows; }
+  const Memory& gradient() const { return takes_rows() ? arrays_.sparse : arrays_.gradient; }
+  double bytes(core::HostOperation operation, int payloads) const;
   int last() const { return compressor_.traits().rounds - 1; }
   core::Extent extent() const { return {n_, {&matrix_, 1}}; }
   int64_t payload_group() const;
@@ -70,7 +75,7 @@ class Bucket {
   int64_t n_;
   core::Matrix matrix_;
   Arrays arrays_;
-  int64_t payload_bytes_;
+  int64_t payload_bytes_, used_bytes_;
   Memory scratch_, between_, state_, state_next_;
   std::vector<Memory> payloads_;  // that are decoded, and one behind them that is encoded
 };
