@@ -216,7 +216,6 @@ struct AddUnits {
   struct Shared {
     float sums[kSumTile];
     Listed<kSumTile> listed;
-    uint32_t there[kSumTile / 32];
     Opened opened[kMostPayloads];
   };
 
@@ -241,17 +240,16 @@ struct AddUnits {
     for (uint32_t p = 0; p < sums.count; ++p) {
       const Opened opened = shared.opened[p];
       bool is_good = opened.is_good;
-      if (is_good && opened.form == SparseForm::dense && (!sums.accumulate || tiling.width == Width::one)) {
+      if (is_good && opened.form == SparseForm::dense) {
         add_all(part_of<float>(sums.payloads[p], opened.values_at) + at, length, shared);
       } else if (is_good) {
         const uint32_t count = list(job, p, first, opened, shared, is_good);
         if (is_good) {
           const auto width = static_cast<uint32_t>(shape.width);
           const auto* const values = part_of<float>(sums.payloads[p], opened.values_at) + int64_t{opened.from} * width;
-          const bool has_all = opened.form == SparseForm::dense;
           for_elements(
               tiling, first, count, begin, static_cast<uint32_t>(end), shared.listed, {values, nullptr},
-              [&](const Part& part) { return has_all ? part.at : part.rank * width + part.offset; },
+              [&](const Part& part) { return part.rank * width + part.offset; },
               [&](const Part& part, float value) { shared.sums[part.at - begin] += value; });
         }
       }
@@ -267,8 +265,7 @@ struct AddUnits {
     return reinterpret_cast<const T*>(payload + at);
   }
 
-  // Of a payload that has all units, where zeros may be added to a unit without others or not: to sums that are not
-  // negative zeros, or of units of one element.
+  // Of a payload that has all units.
   static __device__ __forceinline__ void add_all(const float* values, uint32_t length, Shared& shared) {
     for (uint32_t first = threadIdx.x; first < length; first += kThreads * kAhead) {
       float value[kAhead];
@@ -279,7 +276,8 @@ struct AddUnits {
       }
 #pragma unroll
       for (int a = 0; a < kAhead; ++a) {
-        if (__float_as_uint(value[a]) != 0) shared.sums[first + a * kThreads] += value[a];
+        const uint32_t i = first + a * kThreads;
+        if (i < length) shared.sums[i] += value[a];
       }
     }
   }
@@ -353,23 +351,12 @@ struct AddUnits {
     return __reduce_add_sync(kAllLanes, count);
   }
 
-  // Lists a payload's units of the tile, and checks them. All threads of the block call it.
+  // Lists the units of the tile that a payload has, if that has not all, and checks them. All threads of the block call it.
   static __device__ __forceinline__ uint32_t list(const Job& job, uint32_t p, int64_t first, const Opened& opened,
                                                   Shared& shared, bool& is_good) {
     const Tiling& tiling = job.tiling;
     const SparseShape& shape = tiling.shape;
     const std::byte* const payload = job.sums.payloads[p];
-    if (opened.form == SparseForm::dense) {
-      const auto* const values = part_of<float>(payload, opened.values_at);
-      if (tiling.width == Width::narrow) {
-        mark_units<Width::narrow>(tiling, first, {values, nullptr}, shared.there);
-      } else {
-        mark_units<Width::wide>(tiling, first, {values, nullptr}, shared.there);
-      }
-      return list_units(tiling, first, tiling.tile, shared.listed,
-                        [&](int64_t unit) { return shared.there[(unit - first) / 32] << first % 32; })
-          .count;
-    }
     const auto* const index = part_of<uint32_t>(payload, opened.index_at);
     if (opened.form == SparseForm::list) {
       is_good = opened.count <= tiling.tile;

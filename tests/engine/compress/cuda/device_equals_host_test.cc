@@ -325,7 +325,7 @@ TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
       for (size_t i = 0; i < decoding.add_to.size(); i += 1 + i % 5) decoding.add_to[i] = -0.0F;
       decode_on_both(decoding);
       if (share < 1) continue;
-      Payload full = one.payload;  // of all values, where nothing is left out, whose zeros are not added
+      Payload full = one.payload;  // of all values, where nothing is left out
       for (int64_t row = 0; row < rows; row += 3) {
         std::fill_n(full.begin() + 32 + row * width * 4, width * 4, static_cast<unsigned char>(0));
       }
