@@ -351,7 +351,8 @@ struct AddUnits {
     return __reduce_add_sync(kAllLanes, count);
   }
 
-  // Lists the units of the tile that a payload has, if that has not all, and checks them. All threads of the block call it.
+  // Lists the units of the tile that a payload has, where that has not all, and checks them. All threads of the block
+  // call it.
   static __device__ __forceinline__ uint32_t list(const Job& job, uint32_t p, int64_t first, const Opened& opened,
                                                   Shared& shared, bool& is_good) {
     const Tiling& tiling = job.tiling;
