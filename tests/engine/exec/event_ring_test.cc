@@ -16,7 +16,9 @@ TEST(Turn, who_takes_one_looks_again_at_what_is_left_meanwhile) {
   int looks = 0;
   turn.take([&] {
     if (++looks == 1) turn.take([] { FAIL() << "it is another one's turn"; });
-    if (looks == 2) EXPECT_TRUE(turn.is_seen());
+    if (looks == 2) {
+      EXPECT_TRUE(turn.is_seen());
+    }
   });
   EXPECT_EQ(looks, 3);
   EXPECT_FALSE(turn.is_seen());
