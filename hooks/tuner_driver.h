@@ -57,7 +57,7 @@ class TunerDriver {
   void saw_sample(int32_t position, const tuner::RowShares& shares);
   // What was seen of the forward pass; a parameter with no first read is never read late.
   void learn_forward(const ForwardTimes& times);
-  // Whether it is still to be told how much of their payloads compressors use of this job's gradients.
+  // Whether it does not know yet how much of their payloads compressors use for this job's gradients.
   bool lacks_uses() const;
   void learn_uses(std::vector<core::CodecUse> uses);
   // A step reduced over ranks; what to announce next.

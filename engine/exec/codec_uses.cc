@@ -3,7 +3,7 @@
 #include "engine/exec/codec_uses.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 

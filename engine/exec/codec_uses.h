@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much of their payloads compressors would use of a job's own gradients: of those whose payloads need not be full,
-// so that plans with them can be told before they ran.
+// How much of their payloads compressors would use for a job's own gradients, where payloads need not be full: so step
+// times can be predicted before a compressor has run.
 #pragma once
 
 #include <span>

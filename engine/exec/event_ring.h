@@ -42,7 +42,7 @@ class Doorbell {
   std::condition_variable wake_;
 };
 
-// Who looks at what others leave, of threads that may: one at a time, and nothing is left that nobody looks at.
+// Lets one of several threads at a time look at what any of them leaves. Nothing is left that no thread looks at.
 class Turn {
  public:
   // Calls look(), again as long as something was left meanwhile. Where another thread is at it, that one does so

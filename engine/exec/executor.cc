@@ -322,8 +322,8 @@ bool Executor::tensor_ready(int32_t tensor, const Arrived& arrived) {
   return is_done_with;
 }
 
-// With the work on the device that others left to this thread. What happens meanwhile it handles where all is the
-// host's: to ask a device for work may take long.
+// Meanwhile this thread does the work on the device that others left to it. It handles events as well, unless gradients
+// are on a device: to ask that for work may take long.
 template <typename Condition>
 core::Status Executor::wait_until(const Condition& holds) {
   const bool handles = options_.device == nullptr;

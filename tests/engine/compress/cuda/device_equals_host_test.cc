@@ -53,6 +53,16 @@ std::vector<core::CompressorSpec> specs() {
   return all;
 }
 
+void expect_same_decode(const compress::Compressor& device, const compress::Compressor& host, const DecodeCase& job) {
+  const auto from_host = decode(host, job), from_device = decode(device, job);
+  ASSERT_EQ(from_device.ok(), from_host.ok());
+  if (from_host.ok()) {
+    EXPECT_TRUE(same_bytes(from_device.value(), from_host.value()));
+  } else {
+    EXPECT_EQ(from_device.error().message, from_host.error().message);
+  }
+}
+
 class DeviceEqualsHost : public testing::TestWithParam<core::CompressorSpec> {
  protected:
   void TearDown() override { use_schedule(Schedule::forward); }
@@ -91,15 +101,7 @@ class DeviceEqualsHost : public testing::TestWithParam<core::CompressorSpec> {
     return host;
   }
 
-  void decode_on_both(const DecodeCase& job) const {
-    const auto host = decode(*host_, job), device = decode(*device_, job);
-    ASSERT_EQ(device.ok(), host.ok());
-    if (host.ok()) {
-      EXPECT_TRUE(same_bytes(device.value(), host.value()));
-    } else {
-      EXPECT_EQ(device.error().message, host.error().message);
-    }
-  }
+  void decode_on_both(const DecodeCase& job) const { expect_same_decode(*device_, *host_, job); }
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, DeviceEqualsHost, testing::ValuesIn(specs()), [](const auto& spec) {
@@ -494,14 +496,7 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
     const auto ends_at = static_cast<size_t>(layout.ends_at), streams_at = static_cast<size_t>(layout.streams_at);
     const Payload good = encode(*host, {.gradient = make_data(Data::normal, kElements)}).payload;
     const auto compare = [&](const Payload& payload) {
-      const DecodeCase job{.payloads = {payload, good}, .n = kElements};
-      const auto from_host = decode(*host, job), from_device = decode(*device, job);
-      ASSERT_EQ(from_device.ok(), from_host.ok());
-      if (from_host.ok()) {
-        EXPECT_TRUE(same_bytes(from_device.value(), from_host.value()));
-      } else {
-        EXPECT_EQ(from_device.error().message, from_host.error().message);
-      }
+      expect_same_decode(*device, *host, {.payloads = {payload, good}, .n = kElements});
     };
     for (const size_t run : {0, 1, 2}) {
       for (const int change : {-1, 1, 1 << 11, 1 << 20, -(1 << 30)}) {
