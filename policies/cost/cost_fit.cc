@@ -176,9 +176,13 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;     // 16 GB/s
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
-  const CollectiveRate* summed = find_rate(seen, Kind::all_reduce, core::Level::flat);
-  if (summed == nullptr) return {};
-  const double message_us = summed->message_us > 0 ? std::min(summed->message_us, kMessageUs) : kMessageUs;
+  const CollectiveRate* told = find_rate(seen, Kind::all_reduce, core::Level::flat);
+  if (told == nullptr) {  // where all gradients are sparse, nothing was summed
+    const auto other = std::ranges::find(seen.collectives, core::Level::flat, &CollectiveRate::level);
+    if (other == seen.collectives.end()) return {};
+    told = &*other;
+  }
+  const double message_us = told->message_us > 0 ? std::min(told->message_us, kMessageUs) : kMessageUs;
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
   const auto add = [&](Kind kind, core::Level level, double byte_us) {
     const IdleLink& link = idle_links.of(level);
@@ -197,7 +201,7 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
     for (const core::StepTraits& kind : core::step_table()) {
       const bool is_planned = is_inside ? kind.takes_gradients : kind.root == core::StepTraits::Root::none;
       if (!kind.is_collective || !is_planned) continue;
-      add(kind.kind, level, is_inside ? std::min(summed->byte_us, kInsideByteUs) : summed->byte_us);
+      add(kind.kind, level, is_inside ? std::min(told->byte_us, kInsideByteUs) : told->byte_us);
     }
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;

@@ -203,7 +203,21 @@ TEST(FitCost, EachCollectiveThatAJobPlansWithHasAPrior) {
   }
 }
 
-TEST(FitCost, WithoutAnythingSeenThereIsNoPrior) { EXPECT_FALSE(prior_cost({.ranks = {.size = 2}}, {{"bf16"}})); }
+TEST(FitCost, WithoutAnythingSeenThereIsNoPrior) {
+  EXPECT_FALSE(prior_cost({.ranks = {.size = 2}}, {{"bf16"}}));
+  EXPECT_FALSE(prior_cost(
+      {.ranks = {.size = 4, .local_size = 2}, .collectives = {{Kind::all_reduce, Level::inter, 20, 0.008}}}, {}));
+}
+
+TEST(FitCost, WhereNothingWasSummedOtherCollectivesTellOfTheLink) {
+  const CostTable seen{.ranks = {.size = 8}, .collectives = {{Kind::all_gather, Level::flat, 20, 0.008}}};
+  const auto prior = prior_cost(seen, {});
+  ASSERT_TRUE(prior);
+  for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::all_to_all}) {
+    EXPECT_EQ(find_rate(*prior, kind, Level::flat)->message_us, 20);
+    EXPECT_EQ(find_rate(*prior, kind, Level::flat)->byte_us, 0.008);
+  }
+}
 
 TEST(FitCost, MoreSamplesAndLessNoiseMakeItSurer) {
   EXPECT_GT((RateQuality{4, 0.1}).standard_error(), (RateQuality{16, 0.1}).standard_error());

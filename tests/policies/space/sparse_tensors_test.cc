@@ -14,6 +14,7 @@
 #include "engine/core/rng.h"
 #include "policies/cost/program_cost.h"
 #include "policies/policy.h"
+#include "tests/policies/timeline_job.h"
 
 namespace gradtune::policies {
 namespace {
@@ -144,7 +145,7 @@ TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
     for (const core::Option& other : sparse_options(knowledge)) EXPECT_LE(us(best), us(other));
     chosen.insert(best.codecs.empty() ? "dense" : core::collectives_of(best) == 1 ? "gather" : "two_step");
   }
-  EXPECT_THAT(chosen, testing::ElementsAre("dense", "gather", "two_step"));
+  EXPECT_THAT(chosen, ::testing::ElementsAre("dense", "gather", "two_step"));
 }
 
 TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
@@ -157,6 +158,27 @@ TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
   EXPECT_STREQ(choice(16, 0.01, 2, 50), "two_step");
   EXPECT_STREQ(choice(16, 0.00001, 2, 5000), "gather");  // half as many messages
   EXPECT_STREQ(choice(16, 0.99, 1.005, 50), "dense");
+}
+
+// Its first steps gather rows, and sum nothing.
+TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
+  const testing::TimelineJob tables{.knowledge = job(16, {matrix("table", 1 << 16, 64, 0.01, 0.02)}),
+                                    .truth = link(16, 125, 50)};
+  core::Rng rng(1);
+  const Knowledge knowledge = tables.observed(0, rng);
+  const auto policy = make_policy("auto", {}).value();
+  Proposal proposal = policy->propose(knowledge);
+  for (; !proposal.final; proposal = policy->propose(knowledge)) {
+    for (const Candidate& candidate : proposal.candidates) {
+      policy->learn(
+          {.strategy_hash = core::hash(candidate.strategy), .step_ms = tables.step_ms(candidate.strategy), .steps = 4});
+    }
+  }
+  ASSERT_FALSE(proposal.candidates.empty());
+  const core::TensorInfo& table = knowledge.table.tensors[0];
+  const core::Option best = best_sparse_option(table, knowledge, tables.truth);
+  EXPECT_EQ(core::collectives_of(best), 2);
+  EXPECT_EQ(proposal.candidates[0].strategy.buckets[0].option, best);
 }
 
 TEST(SparseTensors, zen_proposes_once_and_by_volume) {
