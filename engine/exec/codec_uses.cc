@@ -45,7 +45,7 @@ std::vector<Sampled> sample(const core::GradientTable& table, const Arenas& aren
   std::vector<Sampled> pieces;
   for (const size_t t : largest) {
     const core::TensorInfo& tensor = table.tensors[t];
-    if (tensor.numel < kLeastElements || tensor.space != core::Space::host) continue;
+    if (tensor.numel < kLeastElements || tensor.space != core::Space::host || tensor.content.of_one < 1) continue;
     const auto [arena, begin] = layout.tensors[t];
     const std::byte* const gradient =
         arenas[static_cast<size_t>(arena)].data + begin * core::bytes_per_element(tensor.dtype);

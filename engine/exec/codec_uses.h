@@ -15,8 +15,8 @@
 namespace gradtune::exec {
 
 // Of a sample of the gradients in the arenas: a piece of each of the largest tensors, which count by their sizes. Takes
-// a few milliseconds for each compressor, on the calling thread. Nothing of gradients on a device, nor of compressors
-// that leave out zeros: with these it depends on the tensor.
+// a few milliseconds for each compressor, on the calling thread. Nothing of gradients on a device, nor of sparse ones,
+// whose rows are not in the arenas; nor of compressors that leave out zeros: with these it depends on the tensor.
 std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const Arenas& arenas,
                                        std::span<const core::CompressorSpec> codecs);
 

@@ -68,6 +68,18 @@ TEST(CodecUses, CountTensorsByTheirSizes) {
   EXPECT_NEAR(uses_of(table, gradients).at("packed"), 0.75 * of_zeros + 0.25 * of_random, 1e-9);
 }
 
+// Rows of sparse gradients are not in the arenas, where zeros would pass for them.
+TEST(CodecUses, SparseTensorsDoNotCount) {
+  core::GradientTable table{.tensors = {{.name = "table", .shape = {3000, 100}, .numel = 300'000},
+                                        {.name = "random", .shape = {100'000}, .numel = 100'000}}};
+  Values gradients = suites::make_data(suites::Data::normal, 400'000, 3);
+  std::fill_n(gradients.begin(), 300'000, 0.0F);
+  const auto alone = uses_of({.tensors = {table.tensors[1]}}, Values(gradients.begin() + 300'000, gradients.end()));
+  EXPECT_NE(uses_of(table, gradients), alone);
+  table.tensors[0].content = {.row = 100, .of_one = 0.5, .of_all = 1};
+  EXPECT_EQ(uses_of(table, gradients), alone);
+}
+
 TEST(CodecUses, OfSixteenBitsAreThoseOfTheirValues) {
   core::GradientTable table{
       .tensors = {{.name = "a", .shape = {100'000}, .numel = 100'000, .dtype = core::DType::bf16}}};
