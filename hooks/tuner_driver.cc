@@ -22,10 +22,11 @@ std::string today() {
 // Stages before candidates are planned.
 bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe || stage == tuner::Stage::imported; }
 
-// Of a gradient of which less than `dense_from` is there in the sum.
-core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares& shares, double dense_from) {
-  constexpr double kLeast = 1e-6;  // a sample may have met none
-  if (shares.of_all >= dense_from) return {};
+// Of a gradient that came as rows, or of a dense one that was sampled.
+core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares& shares, bool came_as_rows) {
+  constexpr double kLeast = 1e-6;       // a sample may have met none
+  constexpr double kSparseBelow = 0.5;  // of dense gradients: with more there is little to gain
+  if (came_as_rows ? shares.of_one >= 1 : shares.of_all >= kSparseBelow) return {};
   const double of_one = std::max(shares.of_one, kLeast), of_all = std::max(shares.of_all, of_one);
   return {.row = tensor.numel / tensor.shape[0],
           .of_one = of_one,
@@ -33,8 +34,6 @@ core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares&
           .high_one = of_one,
           .high_all = of_all};
 }
-
-constexpr double kSparseBelow = 0.5;  // of dense gradients: with more there is little to gain
 
 }  // namespace
 
@@ -147,7 +146,7 @@ void TunerDriver::saw_ready(int32_t position, double ready_us) {
 void TunerDriver::saw_content(int32_t position, const tuner::RowShares& shares) {
   const auto p = static_cast<size_t>(position);
   if (!tuner_) return;
-  if (decided_) return watch_content(position, shares, /*dense_from=*/1);
+  if (decided_) return watch_content(position, shares, /*came_as_rows=*/true);
   if (!is_observing(tuner_->stage())) return;
   const auto [of_one, of_all] = shares;
   core::Content& content = job_.table.tensors[p].content;
@@ -163,23 +162,23 @@ void TunerDriver::saw_content(int32_t position, const tuner::RowShares& shares) 
 
 void TunerDriver::saw_sample(int32_t position, const tuner::RowShares& shares) {
   if (!tuner_) return;
-  if (decided_) return watch_content(position, shares, kSparseBelow);
+  if (decided_) return watch_content(position, shares, /*came_as_rows=*/false);
   if (!is_observing(tuner_->stage())) return;
   auto& [mean, steps] = sampled_[position];
   ++steps;
   mean.of_one += (shares.of_one - mean.of_one) / static_cast<double>(steps);
   mean.of_all += (shares.of_all - mean.of_all) / static_cast<double>(steps);
   core::TensorInfo& tensor = job_.table.tensors[static_cast<size_t>(position)];
-  tensor.content = content_of(tensor, mean, kSparseBelow);
+  tensor.content = content_of(tensor, mean, /*came_as_rows=*/false);
 }
 
 // What was decided rests on the content that was known then.
-void TunerDriver::watch_content(int32_t position, const tuner::RowShares& shares, double dense_from) {
+void TunerDriver::watch_content(int32_t position, const tuner::RowShares& shares, bool came_as_rows) {
   if (tuner_->stage() != tuner::Stage::watch) return;
   const auto moved = content_watches_[position].record(shares);
   if (!moved) return;
   core::TensorInfo& tensor = job_.table.tensors[static_cast<size_t>(position)];
-  tensor.content = content_of(tensor, *moved, dense_from);
+  tensor.content = content_of(tensor, *moved, came_as_rows);
   tuner_->learn_table(job_.table);
 }
 

@@ -84,7 +84,7 @@ class TunerDriver {
   void end_journal(const core::Error& why);
   void note(const tuner::Decision& decision);
   void learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops);
-  void watch_content(int32_t position, const tuner::RowShares& shares, double dense_from);
+  void watch_content(int32_t position, const tuner::RowShares& shares, bool came_as_rows);
 
   const Settings settings_;
   const core::Seat seat_;

@@ -13,6 +13,8 @@
 //   espresso  one plan: an option for each tensor
 //   usbyte    one plan: blocks and their order, under the faster one of a baseline's options
 //
+// Where the sum of a sparse tensor is nearly dense, they plan once more with all tensors as dense ones.
+//
 // Where nothing was timed `auto` is `mergecomp`, which needs no model, and the others have nothing to propose.
 #include <fmt/format.h>
 
@@ -49,6 +51,7 @@ constexpr double kWorthMore = 0.99;     // of the best measured
 constexpr double kWorthRacing = 1.05;   // of the best
 constexpr size_t kMostRacing = 4;       // plans of one search are much alike, and each costs a block in every round
 constexpr double kNotSlower = 1.03;     // than the baseline, or it is not worth a race
+constexpr double kNearlyDense = 0.5;    // share of rows
 
 using Options = std::vector<core::Option>;
 
@@ -124,6 +127,16 @@ Plans plan_usbyte(const Knowledge& knowledge, const CostTable& cost) {
   Plans plans;
   add_plan("usbyte", admitted_options(knowledge), knowledge, cost, 0, plans);
   return plans;
+}
+
+// Whether it is sparse, and its sum over all ranks has so many rows that it may as well be cut and merged like others.
+bool is_nearly_dense(const core::TensorInfo& tensor) {
+  return is_sparse(tensor) && tensor.content.of_all > kNearlyDense;
+}
+
+core::GradientTable as_dense(core::GradientTable table) {
+  for (core::TensorInfo& tensor : table.tensors) tensor.content = {};
+  return table;
 }
 
 bool has_late(const core::Strategy& strategy) {
@@ -205,9 +218,17 @@ class ModelPolicy final : public Policy {
     }
     const CostTable& cost = forecast.value().cost().table;
     std::vector<std::pair<double, core::Strategy>> worth;
-    for (PlannedPart& part : make_plans_(bare, cost)) {
-      core::Strategy strategy = with_sparse_tensors(std::move(part.strategy), knowledge, cost);
+    Plans plans = make_plans_(bare, cost);
+    for (PlannedPart& part : plans) {
+      part.strategy = with_sparse_tensors(std::move(part.strategy), knowledge, cost);
       if (is_sparse) std::ranges::copy(sparse_options(knowledge), std::back_inserter(part.options));
+    }
+    if (std::ranges::any_of(knowledge.table.tensors, is_nearly_dense)) {
+      bare.table = as_dense(knowledge.table);
+      std::ranges::move(make_plans_(bare, cost), std::back_inserter(plans));
+    }
+    for (PlannedPart& part : plans) {
+      core::Strategy strategy = std::move(part.strategy);
       if (refines_) {
         const HillClimbJob refining{.table = knowledge.table,
                                     .cost = cost,

@@ -167,7 +167,7 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
     Draft& draft = drafts.emplace_back(Draft{.bucket = bucket});
     for (const core::Slice& slice : bucket.slices) {
       const core::TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
-      if (bucket.due == core::Due::backward || tensor.content.of_all == 1) continue;
+      if (bucket.due == core::Due::backward || tensor.content.of_one == 1) continue;
       return core::Error{
           core::Error::Code::invalid,
           "the bucket of " + tensor.name + ", whose gradients are sparse, is due at the next forward pass"};

@@ -15,8 +15,8 @@
 
 namespace gradtune::policies {
 
-// Whether it was measured to be sparse.
-inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1 && tensor.content.of_all < 1; }
+// Whether it was measured to be sparse on one rank; the sum of all ranks may be dense.
+inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1; }
 bool has_sparse(const core::GradientTable& table);
 
 // What a sparse tensor may get: the plain sum, and two schemes for each admitted compressor that takes rows.

@@ -14,6 +14,7 @@
 #include "engine/core/rng.h"
 #include "policies/cost/program_cost.h"
 #include "policies/policy.h"
+#include "policies/space/baseline.h"
 #include "tests/policies/timeline_job.h"
 
 namespace gradtune::policies {
@@ -160,25 +161,43 @@ TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
   EXPECT_STREQ(choice(16, 0.99, 1.005, 50), "dense");
 }
 
-// Its first steps gather rows, and sum nothing.
-TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
-  const testing::TimelineJob tables{.knowledge = job(16, {matrix("table", 1 << 16, 64, 0.01, 0.02)}),
-                                    .truth = link(16, 125, 50)};
+// What `auto` comes to, the measured time of each candidate being that of the timeline.
+core::Strategy chosen_by_auto(const testing::TimelineJob& job) {
   core::Rng rng(1);
-  const Knowledge knowledge = tables.observed(0, rng);
+  const Knowledge knowledge = job.observed(0, rng);
   const auto policy = make_policy("auto", {}).value();
   Proposal proposal = policy->propose(knowledge);
   for (; !proposal.final; proposal = policy->propose(knowledge)) {
     for (const Candidate& candidate : proposal.candidates) {
-      policy->learn(
-          {.strategy_hash = core::hash(candidate.strategy), .step_ms = tables.step_ms(candidate.strategy), .steps = 4});
+      const uint64_t hash = core::hash(candidate.strategy);
+      policy->learn({.strategy_hash = hash, .step_ms = job.step_ms(candidate.strategy), .steps = 4});
     }
   }
-  ASSERT_FALSE(proposal.candidates.empty());
-  const core::TensorInfo& table = knowledge.table.tensors[0];
-  const core::Option best = best_sparse_option(table, knowledge, tables.truth);
+  return proposal.candidates.empty() ? baselines(knowledge.table, knowledge.fidelity)[0].strategy
+                                     : proposal.candidates[0].strategy;
+}
+
+// Its first steps gather rows, and sum nothing.
+TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
+  const core::TensorInfo table = matrix("table", 1 << 16, 64, 0.01, 0.02);
+  const testing::TimelineJob tables{.knowledge = job(16, {table}), .truth = link(16, 125, 50)};
+  const core::Option best = best_sparse_option(table, tables.knowledge, tables.truth);
   EXPECT_EQ(core::collectives_of(best), 2);
-  EXPECT_EQ(proposal.candidates[0].strategy.buckets[0].option, best);
+  EXPECT_EQ(chosen_by_auto(tables).buckets[0].option, best);
+}
+
+TEST(SparseTensors, a_sum_that_is_dense_of_sparse_gradients_may_be_both) {
+  // Owners get half of the rows; or nearly all, and then a dense sum in pieces, whose passes hide behind the link.
+  for (const double of_one : {0.5, 0.999}) {
+    const core::TensorInfo table = matrix("table", 1 << 16, 64, of_one, 1);
+    EXPECT_TRUE(is_sparse(table));
+    testing::TimelineJob tables{.knowledge = job(8, {table}), .truth = link(8, 1250, 5)};
+    const core::Strategy chosen = chosen_by_auto(tables);
+    EXPECT_TRUE(core::validate(chosen, tables.knowledge.table).ok());
+    EXPECT_EQ(chosen.buckets.size() == 1, of_one == 0.5) << core::describe(chosen, tables.knowledge.table);
+    EXPECT_EQ(!chosen.buckets[0].option.codecs.empty(), of_one == 0.5);
+  }
+  EXPECT_FALSE(is_sparse(matrix("table", 10, 4)));
 }
 
 TEST(SparseTensors, zen_proposes_once_and_by_volume) {
