@@ -27,7 +27,7 @@ int64_t link_bytes(const Collective& collective, int size) {
       bytes += used_bytes(collective, collective.in + at);
     if (has_parts) bytes /= size;
   }
-  return core::link_bytes(collective.kind, bytes, size);
+  return core::link_bytes(collective.kind, bytes, ranks_of(collective, size).size);
 }
 
 void tell(CompletionSink& sink, uint64_t token, core::Status status, core::Fence done) noexcept {

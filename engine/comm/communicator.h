@@ -13,6 +13,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -21,6 +22,7 @@
 #include "engine/core/option.h"
 #include "engine/core/result.h"
 #include "engine/core/space.h"
+#include "engine/core/topology.h"
 #include "engine/core/wire.h"
 
 namespace gradtune::comm {
@@ -51,16 +53,25 @@ struct Collective {
   // says it uses (CompressorTraits::used_bytes) have to arrive; what is behind them in `out` is left open. Null: all.
   int64_t payload_bytes = 0;
   int64_t (*used_bytes)(std::span<const std::byte> payload) = nullptr;
+  // Of an all_gather: it is among those of the group's ranks that are so far apart, and `size` above, parts and their
+  // order are those of these. Every rank of the group starts it, each for its own subgroup. Nothing: among all.
+  std::optional<core::Subgroup> among = {};
   int root = 0;
   int64_t timeout_ms = 300'000;
   core::Fence after = {};        // its buffers are ready then
   std::byte* scratch = nullptr;  // scratch_bytes of the communicator; its own while the collective is under way
 };
 
+// That a collective is among, in a group of that size.
+inline core::Subgroup ranks_of(const Collective& collective, int size) {
+  return collective.among.value_or(core::Subgroup{size, 1});
+}
+
 // Of one of a collective's payloads.
 int64_t used_bytes(const Collective& collective, const std::byte* payload);
 
-// As core::link_bytes, of what is used: what this rank sends is looked at, and others are taken to send as much.
+// As core::link_bytes, of what is used, in a group of that size: what this rank sends is looked at, and others are
+// taken to send as much.
 int64_t link_bytes(const Collective& collective, int size);
 
 // Told exactly once per started collective, from any thread; must be short and must not start collectives or throw.

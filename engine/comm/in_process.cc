@@ -66,6 +66,11 @@ void check_legal(const Collective& collective, int size) {
                    collective.count * bytes_per_element(collective.type) % collective.payload_bytes == 0),
               "what a rank gives to another one is whole payloads");
   core::check(collective.timeout_ms > 0, "a collective has a deadline that lies ahead");
+  if (!collective.among) return;
+  const auto& [members, stride] = *collective.among;
+  core::check(collective.kind == Collective::Kind::all_gather, "of collectives only all_gather is among some ranks");
+  core::check(members > 0 && stride > 0 && size % members == 0 && size / members % stride == 0,
+              "subgroups that are alike make up the group");
 }
 
 std::string first_difference(std::span<const Collective> calls) {
@@ -83,6 +88,7 @@ std::string first_difference(std::span<const Collective> calls) {
       return name + " has " + std::to_string(first.count) + " and " + std::to_string(call.count) + " elements" + who;
     }
     if (call.root != first.root) return name + " has different roots" + who;
+    if (call.among != first.among) return name + " is among other ranks" + who;
     if (call.payload_bytes != first.payload_bytes) return name + " has payloads of different sizes" + who;
   }
   return {};
@@ -93,14 +99,18 @@ void move_data(std::span<const Collective> calls) {
   const auto part = static_cast<size_t>(calls[0].count * bytes_per_element(calls[0].type));
   const core::StepTraits& traits = core::traits_of(calls[0].kind);
   if (traits.adds_up) return reduce_all(calls, part);
-  const auto root = static_cast<size_t>(calls[0].root);
-  for (size_t to = 0; to < calls.size(); ++to) {
+  const auto size = static_cast<int>(calls.size()), root = calls[0].root;
+  const core::Subgroup ranks = ranks_of(calls[0], size);
+  const auto call_of = [&](int rank) -> const Collective& { return calls[static_cast<size_t>(rank)]; };
+  for (int to = 0; to < size; ++to) {
     if (traits.root == Root::receives && to != root) continue;
-    for (size_t from = 0; from < calls.size(); ++from) {
+    for (int index = 0; index < ranks.size; ++index) {
+      const int from = ranks.rank_at(index, to);
       if (traits.root == Root::sends && from != root) continue;
-      const std::byte* source = input_of(calls[from]) + (traits.has_input_parts ? to * part : 0);
-      std::byte* target = calls[to].out + (traits.has_output_parts ? from * part : 0);
-      if (target != source) copy(calls[from], source, target, part);
+      const auto offset = [&](bool has_parts, int of) { return has_parts ? static_cast<size_t>(of) * part : 0; };
+      const std::byte* source = input_of(call_of(from)) + offset(traits.has_input_parts, to);
+      std::byte* target = call_of(to).out + offset(traits.has_output_parts, index);
+      if (target != source) copy(call_of(from), source, target, part);
     }
   }
 }

@@ -120,7 +120,8 @@ class NcclCommunicator final : public Communicator {
       case Kind::all_reduce: return library_.AllReduce(what.out, what.out, count, type, reduction, comm_, stream);
       case Kind::reduce_scatter:
         return library_.ReduceScatter(what.in, what.out, count, type, reduction, comm_, stream);
-      case Kind::all_gather: return library_.AllGather(what.in, what.out, count, type, comm_, stream);
+      case Kind::all_gather:
+        return what.among ? exchange(what) : library_.AllGather(what.in, what.out, count, type, comm_, stream);
       case Kind::reduce: return library_.Reduce(what.out, what.out, count, type, reduction, what.root, comm_, stream);
       case Kind::broadcast: return library_.Broadcast(what.out, what.out, count, type, what.root, comm_, stream);
       case Kind::all_to_all:
@@ -137,16 +138,19 @@ class NcclCommunicator final : public Communicator {
     const int64_t bytes = what.count * bytes_per_element(what.type);
     const nccl::Type type = type_of(what.type);
     void* const stream = stream_.handle();
-    const bool is_gather = what.kind == Kind::gather;
+    const bool gathers = what.kind != Kind::all_to_all;  // every rank gives the same to all
+    const bool has_root = what.kind == Kind::gather;
+    const core::Subgroup ranks = ranks_of(what, size_);
     nccl::Code first = library_.GroupStart();
     const auto note = [&](nccl::Code code) {
       if (first == nccl::Code::success) first = code;
     };
-    for (int peer = 0; peer < size_; ++peer) {
-      std::byte* const to = what.out + peer * bytes;
-      const std::byte* const from = is_gather ? what.in : what.in + peer * bytes;
+    for (int index = 0; index < ranks.size; ++index) {
+      const int peer = ranks.rank_at(index, rank_);
+      std::byte* const to = what.out + index * bytes;
+      const std::byte* const from = gathers ? what.in : what.in + index * bytes;
       if (peer == rank_ && from == to) continue;  // in place
-      const bool sends = !is_gather || peer == what.root, receives = !is_gather || rank_ == what.root;
+      const bool sends = !has_root || peer == what.root, receives = !has_root || rank_ == what.root;
       if (sends) note(library_.Send(from, count, type, peer, comm_, stream));
       if (receives) note(library_.Recv(to, count, type, peer, comm_, stream));
     }

@@ -127,11 +127,13 @@ Result<Step> parse_step(std::string_view word, size_t codecs) {
   }
   if (!step) return invalid("step \"" + std::string(word) + "\" is unknown; known are " + names);
   if (is_collective(step->kind)) {
-    for (Level level : {Level::flat, Level::intra, Level::inter}) {
-      step->level = level;
+    for (int level = 0; level < kLevels; ++level) {
+      step->level = static_cast<Level>(level);
       if (print(*step) == word) return *step;
     }
-    return invalid("step \"" + std::string(word) + "\": the level of a collective is @intra, @inter or not said");
+    return invalid(
+        "step \"" + std::string(word) + "\": the level of a collective is @intra, @inter, a dimension from @dim0 to " +
+        print({.kind = step->kind, .level = dimension(kMostDimensions - 1)}).substr(name.size()) + ", or not said");
   }
   std::string_view place = word.substr(name.size());
   const std::optional<uint8_t> round = take_number(place, '.');
@@ -166,13 +168,13 @@ Option program(std::vector<CompressorSpec> codecs, std::initializer_list<Kind> k
 
 std::string_view to_string(Place place) { return place == Place::device ? "device" : "host"; }
 
-std::string_view to_string(Level level) {
+std::string to_string(Level level) {
   switch (level) {
     case Level::flat: return "flat";
     case Level::intra: return "intra";
     case Level::inter: return "inter";
+    default: return "dim" + std::to_string(number_of(level));
   }
-  return "unknown";
 }
 
 std::string_view to_string(Step::Kind kind) { return traits_of(kind).name; }
@@ -203,8 +205,14 @@ int collectives_of(const Option& option) {
 }
 
 bool uses_levels(const Option& option) {
-  return std::any_of(option.steps.begin(), option.steps.end(),
-                     [](const Step& step) { return is_collective(step.kind) && step.level != Level::flat; });
+  return std::ranges::any_of(option.steps, [](const Step& step) {
+    return is_collective(step.kind) && (step.level == Level::intra || step.level == Level::inter);
+  });
+}
+
+bool fits(const Option& option, const Ranks& ranks) {
+  return std::ranges::all_of(option.steps,
+                             [&](const Step& step) { return !is_collective(step.kind) || ranks.has(step.level); });
 }
 
 bool uses_host(const Option& option) {
@@ -298,6 +306,18 @@ Option two_step(const CompressorSpec& codec, Place place) {
 
 Option gather_payloads(const CompressorSpec& codec, Place place) {
   return program({codec}, {Kind::encode, Kind::all_gather, Kind::decode}, place);
+}
+
+Option recursive_doubling(const CompressorSpec& codec, Place place, int ranks) {
+  const auto dimensions = static_cast<int>(mesh_of(ranks).size());
+  if (dimensions < 2) return gather_payloads(codec, place);
+  Option option{.codecs = {codec}, .steps = {}};
+  for (int d = 0; d < dimensions; ++d) {
+    option.steps.push_back({.kind = Kind::encode, .place = place});
+    option.steps.push_back({.kind = Kind::all_gather, .level = dimension(d)});
+    option.steps.push_back({.kind = Kind::decode, .place = place});
+  }
+  return option;
 }
 
 }  // namespace gradtune::core

@@ -5,7 +5,8 @@
 // all ranks. Plain data: comparable, hashable, printable, parsable. The interpreter (engine/exec), the cost function,
 // the timeline and the printer all walk the same steps.
 //
-// What the steps do, on a group of g ranks (all of them, those of a node, or one of each node: Level):
+// What the steps do, on a group of g ranks (all of them, those of a node, one of each node, or those along a dimension
+// of a mesh: Level):
 //   encode          gradient -> payloads: one for what this rank holds, or, before exchanges that cut it, one for each
 //                   part
 //   decode          payloads -> gradient, summed in fp32
@@ -24,7 +25,7 @@
 // The printed form names codecs, then steps: "bf16: encode@device all_to_all decode@device encode@device all_gather
 // decode@device"; a step that uses another codec than the first says so ("encode@host#1"), and so do one of a later
 // round than the first ("encode@host.1", "encode@host#1.1") and a collective that is not over all ranks
-// ("all_gather@inter").
+// ("all_gather@inter", "all_gather@dim0").
 #pragma once
 
 #include <cstdint>
@@ -108,7 +109,7 @@ constexpr int64_t padded_to_shards(int64_t numel, int shards) { return round_up(
 constexpr int64_t aligned_payload(int64_t bytes) { return round_up(bytes, 16); }
 
 std::string_view to_string(Place place);
-std::string_view to_string(Level level);
+std::string to_string(Level level);
 std::string_view to_string(Step::Kind kind);
 
 struct Option {
@@ -119,8 +120,9 @@ struct Option {
 };
 
 int collectives_of(const Option& option);
-bool uses_levels(const Option& option);
-bool uses_host(const Option& option);  // for any encode or decode
+bool uses_levels(const Option& option);               // inside or between nodes
+bool fits(const Option& option, const Ranks& ranks);  // whether there are the levels of all its collectives
+bool uses_host(const Option& option);                 // for any encode or decode
 
 std::string to_string(const Option& option);
 
@@ -139,5 +141,12 @@ Option plain_all_reduce();  // sums gradients in their own dtype
 Option encoded_all_reduce(const CompressorSpec& codec, Place place, int rounds = 1);  // summable payloads only
 Option two_step(const CompressorSpec& codec, Place place);         // all-to-all, decode-sum-encode, all-gather
 Option gather_payloads(const CompressorSpec& codec, Place place);  // all-gather, decode N payloads
+
+// All-gather and decode along one dimension of the mesh of all ranks after the other, each time of the sums so far. Of
+// a power of two it is recursive doubling (SSAR_Recursive_double of SparCML, SC 2019): four ranks end with
+// (r0 + r1) + (r2 + r3), all of them with the same bits. Other numbers of ranks have larger dimensions as well (six end
+// with (r0 + r1 + r2) + (r3 + r4 + r5)). The usual way is to fold the ranks beyond a power of two into others; that
+// takes two rounds more, in the last of which the sum of all travels. Of a prime number of ranks it is gather_payloads.
+Option recursive_doubling(const CompressorSpec& codec, Place place, int ranks);
 
 }  // namespace gradtune::core

@@ -7,6 +7,35 @@
 
 namespace gradtune::core {
 
+std::vector<int> mesh_of(int ranks) {
+  std::vector<int> sizes;
+  for (int factor = 2; ranks > 1; ++factor) {
+    if (factor > ranks / factor) factor = ranks;  // it is prime
+    for (; ranks % factor == 0; ranks /= factor) sizes.push_back(factor);
+  }
+  std::ranges::reverse(sizes);
+  return sizes;
+}
+
+Subgroup along(Level dimension, int ranks) {
+  int stride = 1, number = number_of(dimension);
+  for (const int size : mesh_of(ranks)) {
+    if (number-- == 0) return {size, stride};
+    stride *= size;
+  }
+  return {1, stride};
+}
+
+bool Ranks::has(Level level) const {
+  if (is_dimension(level)) return number_of(level) < static_cast<int>(mesh_of(size).size());
+  return level == Level::flat || has_levels();
+}
+
+int Ranks::of(Level level) const {
+  if (is_dimension(level)) return along(level, size).size;
+  return level == Level::flat ? size : level == Level::intra ? local_size : size / local_size;
+}
+
 Seat find_seat(int rank, std::span<const uint64_t> node_of_rank) {
   const auto size = static_cast<int>(node_of_rank.size());
   std::vector<uint64_t> nodes;

@@ -7,14 +7,38 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/core/result.h"
 
 namespace gradtune::core {
 
 // Which ranks a collective is over: all of them; those of this rank's node; those that have this rank's position in
-// their nodes, one of each node.
-enum class Level : uint8_t { flat, intra, inter };
+// their nodes, one of each node; and, from dim0 on, those along one dimension of the mesh of all ranks.
+enum class Level : uint8_t { flat, intra, inter, dim0 };
+
+constexpr int kMostDimensions = 30;
+constexpr int kLevels = static_cast<int>(Level::dim0) + kMostDimensions;
+constexpr Level dimension(int number) { return static_cast<Level>(static_cast<int>(Level::dim0) + number); }
+constexpr bool is_dimension(Level level) { return level >= Level::dim0; }
+constexpr int number_of(Level dimension) { return static_cast<int>(dimension) - static_cast<int>(Level::dim0); }
+
+// The dimensions of the mesh of so many ranks: their prime factors, the largest first. Ranks are numbered along the
+// first dimension first. Of 8 ranks it is a hypercube; 6 are 3 x 2, and prime numbers have one dimension.
+std::vector<int> mesh_of(int ranks);
+
+// Ranks that are equally far apart, such as those along a dimension.
+struct Subgroup {
+  int size = 1, stride = 1;
+
+  int index_of(int rank) const { return rank / stride % size; }
+  int rank_at(int index, int of_rank) const { return of_rank + (index - index_of(of_rank)) * stride; }
+
+  bool operator==(const Subgroup&) const = default;
+};
+
+// Those along that dimension of the mesh, one rank where the mesh has less dimensions.
+Subgroup along(Level dimension, int ranks);
 
 // How many ranks there are, and in each node where there are levels (else 0).
 struct Ranks {
@@ -22,9 +46,8 @@ struct Ranks {
   int local_size = 0;
 
   bool has_levels() const { return local_size > 0; }
-  int of(Level level) const {
-    return level == Level::flat ? size : level == Level::intra ? local_size : size / local_size;
-  }
+  bool has(Level level) const;
+  int of(Level level) const;  // one that there is
 
   bool operator==(const Ranks&) const = default;
 };

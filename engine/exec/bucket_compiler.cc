@@ -18,9 +18,6 @@ using core::Level;
 using core::Step;
 using Kind = Op::Kind;
 
-size_t dimension_of(Level level) { return level == Level::inter ? 1 : 0; }
-const char* name_of(size_t d) { return d == 1 ? "nodes" : "ranks"; }
-
 bool is_encode(const Step& step) { return step.kind == Step::Kind::encode; }
 
 }  // namespace
@@ -37,6 +34,7 @@ BucketCompiler::BucketCompiler(const core::Bucket& bucket, int number, const cor
       table_(table),
       matrices_(core::matrices_of(bucket, table)),
       layout_(begins, shared, option_.steps.size()),
+      grid_(RankGrid::flat(seat, number)),
       has_encoded_(codecs.size()) {}
 
 core::Status BucketCompiler::compile(BucketProgram& program) {
@@ -58,7 +56,7 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
     if (core::Status status = compile_step(option_.steps[i]); !status) return status;
   }
   if (round_ > 0) return refuse_round();
-  if (encoded_ || !grid_.is_replicated(0) || !grid_.is_replicated(1)) {
+  if (encoded_ || !grid_.is_replicated()) {
     return refuse("it does not end in the average of all ranks, decoded, whole and on every rank");
   }
   if (program.lists) program.lists->result = list_;
@@ -96,15 +94,26 @@ std::optional<RowLists> BucketCompiler::find_lists() const {
 }
 
 core::Status BucketCompiler::find_grid() {
-  const bool levels = core::uses_levels(option_);
-  const bool flat = std::any_of(option_.steps.begin(), option_.steps.end(), [](const Step& step) {
-    return core::is_collective(step.kind) && step.level == Level::flat;
-  });
-  if (flat && levels) return refuse("collectives over all ranks and over levels do not mix");
+  bool flat = false, levels = false, mesh = false;
+  for (const Step& step : option_.steps) {
+    if (!core::is_collective(step.kind)) continue;
+    (step.level == Level::flat ? flat : core::is_dimension(step.level) ? mesh : levels) = true;
+  }
+  if (flat + levels + mesh > 1) {
+    return refuse("collectives over all ranks, over levels and along dimensions do not mix");
+  }
   if (levels && !seat_.has_levels()) {
     return refuse("levels need nodes that are known, and of equally many ranks");
   }
-  grid_ = levels ? RankGrid::levels(seat_, bucket_) : RankGrid::flat(seat_, bucket_);
+  if (levels) grid_ = RankGrid::levels(seat_, bucket_);
+  if (mesh) grid_ = RankGrid::mesh(seat_, bucket_);
+  for (const Step& step : option_.steps) {
+    if (!core::is_collective(step.kind) || !core::is_dimension(step.level)) continue;
+    if (step.kind != Step::Kind::all_gather) return refuse("along dimensions goes all_gather alone");
+    if (RankGrid::dimension_of(step.level) < grid_.dimensions()) continue;
+    return refuse("the mesh of " + std::to_string(seat_.size) + " ranks has " + std::to_string(grid_.dimensions()) +
+                  " dimensions");
+  }
   const int64_t padded = program_->lists
                              ? core::round_up(program_->lists->rows, grid_.shards()) * program_->lists->width
                              : core::padded_to_shards(program_->numel, grid_.shards());
@@ -219,7 +228,7 @@ core::Status BucketCompiler::encode(const Step& step) {
 }
 
 core::Status BucketCompiler::begin_encoding(const Step& step) {
-  if (grid_.is_replicated(0) && grid_.is_replicated(1)) {
+  if (grid_.is_replicated()) {
     return refuse("encode after the whole bucket was reduced has no use");
   }
   codec_ = codecs_[step.codec][core::Space::host];
@@ -232,19 +241,20 @@ core::Status BucketCompiler::begin_encoding(const Step& step) {
         .share = is_share_,
         .banks = feeds_back};
   // Ranks that hold the same sum encode it alike, and one of them keeps the error.
-  Part owner;
-  for (size_t d = 0; d < 2; ++d) {
-    owner[d] = grid_.is_replicated(d) ? 0 : grid_[d].index;
-    op.banks = op.banks && owner[d] == grid_[d].index;
+  int owner = 0, stride = 1;
+  for (size_t d = 0; d < grid_.dimensions(); ++d) {
+    const int index = grid_[d].is_replicated() ? 0 : grid_[d].index;
+    op.banks = op.banks && index == grid_[d].index;
+    owner += index * stride;
+    stride *= grid_[d].size;
   }
-  op.random = {.rank = static_cast<uint32_t>(owner[0] + owner[1] * grid_[0].size),
-               .use = static_cast<uint32_t>(program_->dtype) * 16 + encodes_++};
+  op.random = {.rank = static_cast<uint32_t>(owner), .use = static_cast<uint32_t>(program_->dtype) * 16 + encodes_++};
 
   // The parts that the exchanges ahead take it apart into, those of the first of them outermost.
   parts_ = {grid_.own_part()};
   for (const size_t d : cuts_ahead()) {
     if (grid_[d].summed || grid_[d].split || grid_[d].rooted) {
-      return refuse("all_to_all ahead needs what was not reduced over these " + std::string(name_of(d)) + " yet");
+      return refuse("all_to_all ahead needs what was not reduced over these " + std::string(grid_[d].name) + " yet");
     }
     std::vector<Part> finer;
     for (const Part& part : parts_) {
@@ -299,7 +309,8 @@ core::Status BucketCompiler::decode(const Step& step) {
   if (grid_.is_active()) add(std::move(op));
   const bool is_last = round_ + 1 == codec_->traits().rounds;
   if (is_last) at_ = space;
-  for (size_t d = 0; d < 2; ++d) {
+  summed_by_rounds_.resize(grid_.dimensions());
+  for (size_t d = 0; d < grid_.dimensions(); ++d) {
     RankGrid::Dimension& dimension = grid_[d];
     if (round_ == 0) summed_by_rounds_[d] = dimension.pending;
     if (summed_by_rounds_[d] != dimension.pending) return refuse("all rounds go over the same ranks");
@@ -312,11 +323,11 @@ core::Status BucketCompiler::decode(const Step& step) {
 }
 
 core::Status BucketCompiler::reduce(const Step& step) {
-  const size_t d = dimension_of(step.level);
+  const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
   const std::string name(core::to_string(step.kind));
   if (dimension.summed || dimension.pending || dimension.split) {
-    return refuse(name + " needs what was not reduced over these " + name_of(d) + " yet");
+    return refuse(name + " needs what was not reduced over these " + dimension.name + " yet");
   }
   Op op = collective(step);
   if (encoded_) {
@@ -338,7 +349,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
     return {};
   }
   if (step.kind == Step::Kind::reduce_scatter) {
-    if (d == 0 && grid_[1].split) return refuse("reduce_scatter over ranks comes before that over nodes");
+    if (grid_.is_split_behind(d)) return refuse("reduce_scatter over ranks comes before that over nodes");
     on_gradient(op, grid_.padded_range_of(grid_.own_part()));
     op.count /= dimension.size;
     op.output.offset += dimension.index * op.count * comm::bytes_per_element(op.wire);
@@ -354,7 +365,7 @@ core::Status BucketCompiler::reduce(const Step& step) {
 
 // Of payloads. An all_gather puts shards side by side where there are any, and else brings what is to be added up.
 core::Status BucketCompiler::exchange(const Step& step) {
-  const size_t d = dimension_of(step.level);
+  const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
   const std::string name(core::to_string(step.kind));
   if (!encoded_) return refuse(name + " needs payloads; encode first");
@@ -363,9 +374,9 @@ core::Status BucketCompiler::exchange(const Step& step) {
   }
   const bool brings_shards = step.kind == Step::Kind::all_gather && dimension.split;
   if (!brings_shards && (dimension.summed || dimension.pending || dimension.split)) {
-    return refuse(name + " needs payloads that were not exchanged over these " + name_of(d) + " yet");
+    return refuse(name + " needs payloads that were not exchanged over these " + dimension.name + " yet");
   }
-  if (d == 0 && brings_shards && grid_[1].split) return refuse("shards of nodes are put side by side first");
+  if (brings_shards && grid_.is_split_behind(d)) return refuse("shards of nodes are put side by side first");
   if (step.kind == Step::Kind::all_to_all) sort_by_receiver(d);
   Op op = collective(step);
   bring_payloads(op.space);
@@ -429,10 +440,10 @@ void BucketCompiler::sort_by_receiver(size_t d) {
 }
 
 core::Status BucketCompiler::all_gather_gradient(const Step& step) {
-  const size_t d = dimension_of(step.level);
+  const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
   if (!dimension.split) return refuse("all_gather needs shards, or payloads; encode first");
-  if (d == 0 && grid_[1].split) return refuse("shards of nodes are put side by side first");
+  if (grid_.is_split_behind(d)) return refuse("shards of nodes are put side by side first");
   Op op = collective(step);
   on_gradient(op, grid_.padded_range_of(grid_.own_part()));
   op.output.offset -= dimension.index * op.count * comm::bytes_per_element(op.wire);
@@ -442,9 +453,9 @@ core::Status BucketCompiler::all_gather_gradient(const Step& step) {
 }
 
 core::Status BucketCompiler::broadcast(const Step& step) {
-  const size_t d = dimension_of(step.level);
+  const size_t d = RankGrid::dimension_of(step.level);
   RankGrid::Dimension& dimension = grid_[d];
-  if (!dimension.rooted) return refuse("broadcast needs what only one of these " + std::string(name_of(d)) + " has");
+  if (!dimension.rooted) return refuse("broadcast needs what only one of these " + std::string(grid_[d].name) + " has");
   Op op = collective(step);
   if (encoded_) {
     op.count = part_bytes_ * static_cast<int64_t>(parts_.size());
@@ -467,7 +478,7 @@ std::vector<size_t> BucketCompiler::cuts_ahead() const {
   for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
     const Step& step = option_.steps[i];
     if (!core::is_collective(step.kind)) break;
-    const size_t d = dimension_of(step.level);
+    const size_t d = RankGrid::dimension_of(step.level);
     if (step.kind == Step::Kind::all_to_all && std::find(cuts.begin(), cuts.end(), d) == cuts.end()) cuts.push_back(d);
   }
   return cuts;
@@ -479,7 +490,7 @@ int BucketCompiler::sums_ahead() const {
   for (size_t i = static_cast<size_t>(step_) + 1; i < option_.steps.size(); ++i) {
     const Step& step = option_.steps[i];
     if (!core::is_collective(step.kind)) break;
-    if (step.kind == Step::Kind::all_reduce) summed *= grid_[dimension_of(step.level)].size;
+    if (step.kind == Step::Kind::all_reduce) summed *= grid_[RankGrid::dimension_of(step.level)].size;
   }
   return summed;
 }
@@ -544,7 +555,8 @@ Op BucketCompiler::collective(const Step& step) const {
           .step = step_,
           .collective = step.kind,
           .level = step.level,
-          .root = grid_[dimension_of(step.level)].root};
+          .among = core::is_dimension(step.level) ? std::optional(core::along(step.level, seat_.size)) : std::nullopt,
+          .root = grid_[RankGrid::dimension_of(step.level)].root};
 }
 
 // In place on a range of the gradient, or of its staging.

@@ -3,15 +3,15 @@
 //
 // Compiles one bucket's option for one rank: walks its steps and what they leave of the data. Private to program.cc.
 //
-// Ranks are seen in up to two dimensions: all of them, or those of a node and the nodes. What a rank holds is described
-// for each dimension: summed over it or not, cut into shards or not, at one root only or not. Every rank compiles the
-// same program to the same buffers; what differs is which shard is its own and in which operations it takes part.
+// Ranks are seen in one or more dimensions: all of them, those of a node and the nodes, or those of a mesh. What a rank
+// holds is described for each dimension: summed over it or not, cut into shards or not, at one root only or not. Every
+// rank compiles the same program to the same buffers; what differs is which shard is its own and in which operations it
+// takes part.
 //
 // What is at hand (a gradient, or payloads) lies in one space at a time. Where the next step works in another one, a
 // copy comes first.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <string>
 #include <vector>
@@ -118,9 +118,9 @@ class BucketCompiler {
 
   // Of a codec's rounds, the one that comes next or is under way; between rounds the gradient is as it was.
   int round_ = 0;
-  Op encoding_ = {};                        // encode, without what is of one round
-  std::array<bool, 2> summed_by_rounds_{};  // the dimensions, as of the first round
-  core::Space rounds_in_{};                 // all of them
+  Op encoding_ = {};                    // encode, without what is of one round
+  std::vector<bool> summed_by_rounds_;  // the dimensions, as of the first round
+  core::Space rounds_in_{};             // all of them
   int64_t state_begin_ = -1, state_bytes_ = 0;
 
   // Payloads, while encoded: equally large, one after the other, in one space. Where a collective added up a copy of

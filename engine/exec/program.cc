@@ -116,7 +116,7 @@ class HeldMemory {
 
 int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
   if (!scratch) return 0;
-  return aligned(scratch(op.level, {.kind = op.collective, .type = op.wire, .count = op.count}));
+  return aligned(scratch(op.level, {.kind = op.collective, .type = op.wire, .count = op.count, .among = op.among}));
 }
 
 }  // namespace

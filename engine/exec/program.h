@@ -102,6 +102,7 @@ struct Op {
   comm::Collective::Kind collective{};
   core::Reduction reduction = core::Reduction::sum;
   core::Level level = core::Level::flat;
+  std::optional<core::Subgroup> among = {};  // of the level's communicator; nothing: all of its ranks
   comm::WireType wire = comm::WireType::u8;
   int64_t count = 0;
   int64_t payload_bytes = 0;  // of payloads that need not be full: what `count` is made of, and `codec` is theirs

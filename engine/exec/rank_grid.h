@@ -1,14 +1,17 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The ranks that a bucket's steps go over, in up to two dimensions: all of them, or those of a node and the nodes. For
-// each dimension: what the steps so far did over it, and so which range of the bucket a rank has. Private to
-// program.cc.
+// The ranks that a bucket's steps go over, in one or more dimensions: all of them; those of a node and the nodes; or
+// the dimensions of the mesh of all ranks. For each dimension: what the steps so far did over it, and so which range of
+// the bucket a rank has. Private to program.cc.
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <utility>
+#include <vector>
 
 #include "engine/exec/program.h"
 
@@ -17,20 +20,29 @@ namespace gradtune::exec {
 class RankGrid {
  public:
   struct Dimension {
+    const char* name = "ranks";
     int size = 1, index = 0, root = 0;
     bool summed = false;   // a gradient that is the sum over it
     bool pending = false;  // payloads of all its members, to be added up by the next decode
     bool split = false;    // this rank has its own shard only
     bool rooted = false;   // only the root has anything
+
+    // Whether every rank of the dimension has the sum over it.
+    bool is_replicated() const { return summed && !split && !rooted; }
   };
   static constexpr int kWhole = -1;
-  using Part = std::array<int, 2>;  // the shard in each dimension, or kWhole
+  using Part = std::vector<int>;  // the shard in each dimension, or kWhole
 
-  // One dimension of all ranks, or those of a node and the nodes; `number`: of the bucket, which roots are drawn from.
+  // `number`: of the bucket, which roots are drawn from.
   static RankGrid flat(const core::Seat& seat, int number);
   static RankGrid levels(const core::Seat& seat, int number);
+  static RankGrid mesh(const core::Seat& seat, int number);
 
-  int shards() const { return dimensions_[0].size * dimensions_[1].size; }  // one a rank
+  // That collectives of a level are over.
+  static size_t dimension_of(core::Level level);
+
+  size_t dimensions() const { return dimensions_.size(); }
+  int shards() const;  // one a rank
 
   // The bucket's elements, and as many as are cut into equal shards: a multiple of shards(), at least as many.
   void lay_out(int64_t numel, int64_t padded) {
@@ -46,14 +58,20 @@ class RankGrid {
   Range range_of(const Part& part) const;         // without what lies behind the bucket's end
   Range padded_range_of(const Part& part) const;  // shards of one dimension are equally long
 
-  // Whether every rank of the dimension has the sum over it.
-  bool is_replicated(size_t d) const {
-    return dimensions_[d].summed && !dimensions_[d].split && !dimensions_[d].rooted;
-  }
-  bool is_active(size_t except = 2) const;  // whether this rank has something, as far as other dimensions go
+  // Whether every rank has the sum over all.
+  bool is_replicated() const { return std::ranges::all_of(dimensions_, &Dimension::is_replicated); }
+
+  // Shards lie within those of the dimensions before: whether those of a dimension behind that one are still apart.
+  bool is_split_behind(size_t d) const;
+
+  // Whether this rank has something, as far as other dimensions go.
+  static constexpr size_t kNone = std::numeric_limits<size_t>::max();
+  bool is_active(size_t except = kNone) const;
 
  private:
-  std::array<Dimension, 2> dimensions_ = {};
+  explicit RankGrid(std::vector<Dimension> dimensions) : dimensions_(std::move(dimensions)) {}
+
+  std::vector<Dimension> dimensions_;
   int64_t numel_ = 0, padded_ = 0;
 };
 

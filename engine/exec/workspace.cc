@@ -393,6 +393,7 @@ comm::Collective Workspace::collective(int32_t bucket, int32_t op, int64_t timeo
           // The host can not look at payloads on a device: there all of them travels.
           .used_bytes =
               what.payload_bytes > 0 && what.space == core::Space::host ? what.codec->traits().used_bytes : nullptr,
+          .among = what.among,
           .root = what.root,
           .timeout_ms = timeout_ms,
           .scratch = what.comm_scratch_bytes > 0 ? memory.pools[what.space] + what.comm_scratch : nullptr};

@@ -72,8 +72,9 @@ class Group : public std::enable_shared_from_this<Group> {
     if (const std::string difference = comm::first_difference(calls); !difference.empty()) {
       return end(-1, {Error::Code::mismatch, difference});
     }
-    const int64_t end_ns = world_.reserve_links_ns(comm::link_bytes(calls[0], world_.size()),
-                                                   core::messages(calls[0].kind, world_.size()));
+    const int64_t end_ns =
+        world_.reserve_links_ns(comm::link_bytes(calls[0], world_.size()),
+                                core::messages(calls[0].kind, comm::ranks_of(calls[0], world_.size()).size));
     world_.at(end_ns, -1, [self = shared_from_this(), number, calls] {
       if (self->ended_) return;
       comm::move_data(calls);

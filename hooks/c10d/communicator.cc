@@ -98,9 +98,11 @@ class C10dCommunicator final : public comm::Communicator {
   int size() const override { return backend_->getSize(); }
 
   // Gloo has a reduce-scatter only as an all-reduce and a slice. So an all-to-all brings every rank's part for this
-  // one, one behind the other, and they are added up.
+  // one, one behind the other, and they are added up. Of other backends nothing is known of messages between two: there
+  // an all-to-all brings what is among some ranks, with nothing for the others.
   int64_t scratch_bytes(const Collective& what) const override {
-    return what.kind == Collective::Kind::reduce_scatter ? what.count * bytes_per_element(what.type) * size() : 0;
+    const bool needs = what.kind == Collective::Kind::reduce_scatter || (what.among && !exchange_);
+    return needs ? what.count * bytes_per_element(what.type) * comm::ranks_of(what, size()).size : 0;
   }
 
   void start(const Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
@@ -229,7 +231,8 @@ class C10dCommunicator final : public comm::Communicator {
         std::vector<at::Tensor> tensors{view(what.out, what.count, what.type)};
         return backend_->allreduce(tensors, options);
       }
-      case Collective::Kind::all_gather: return all_gather(what, timeout);
+      case Collective::Kind::all_gather:
+        return what.among ? all_gather_among_some(what, timeout) : all_gather(what, timeout);
       case Collective::Kind::all_to_all:
         return all_to_all(view(what.in, what.count * size(), what.type), view(what.out, what.count * size(), what.type),
                           timeout);
@@ -261,11 +264,27 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->_allgather_base(out, in, options);
   }
 
-  // What is sent as messages between ranks: what goes both ways between two, and payloads that need not be full. All
-  // other all-gathers of more ranks go around in one direction, and Gloo's are as good.
+  c10::intrusive_ptr<c10d::Work> all_gather_among_some(const Collective& what, std::chrono::milliseconds timeout) {
+    const core::Subgroup ranks = comm::ranks_of(what, size());
+    const int64_t bytes = what.count * bytes_per_element(what.type);
+    std::vector<int64_t> in_counts(static_cast<size_t>(size()));
+    for (int index = 0; index < ranks.size; ++index) {
+      in_counts[static_cast<size_t>(ranks.rank_at(index, rank()))] = what.count;
+      if (bytes > 0) std::memcpy(what.scratch + index * bytes, what.in, static_cast<size_t>(bytes));
+    }
+    std::vector<int64_t> out_counts = in_counts;
+    c10d::AllToAllOptions options;
+    options.timeout = timeout;
+    at::Tensor in = view(what.scratch, what.count * ranks.size, what.type);
+    at::Tensor out = view(what.out, what.count * ranks.size, what.type);
+    return backend_->alltoall_base(out, in, out_counts, in_counts, options);
+  }
+
+  // What is sent as messages between ranks: what goes both ways between two or is among some of them, and payloads that
+  // need not be full. All other all-gathers of more ranks go around in one direction, and Gloo's are as good.
   bool is_exchange(const Collective& what) const {
     return core::traits_of(what.kind).is_pairwise ||
-           (what.kind == Collective::Kind::all_gather && (size() == 2 || what.used_bytes != nullptr));
+           (what.kind == Collective::Kind::all_gather && (what.among || size() == 2 || what.used_bytes != nullptr));
   }
 
   void exchange(const std::shared_ptr<Running>& running) {
@@ -281,7 +300,8 @@ class C10dCommunicator final : public comm::Communicator {
         return comm::used_bytes(what, static_cast<const std::byte*>(payload.const_data_ptr()));
       };
     }
-    const auto meanwhile = [what, own, to = out + rank() * bytes] { copy_own(what, own, to); };
+    const int index = comm::ranks_of(what, size()).index_of(rank());
+    const auto meanwhile = [what, own, to = out + index * bytes] { copy_own(what, own, to); };
     exchange_->start(std::move(messages), std::chrono::milliseconds(what.timeout_ms), meanwhile,
                      [running](core::Status status) { running->end(std::move(status)); });
   }
@@ -297,17 +317,21 @@ class C10dCommunicator final : public comm::Communicator {
     return messages;
   }
 
-  // A ring, of at least two: each rank passes on to the next one what comes from the one before, so that a node's link
-  // carries each part once.
+  // A ring: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
+  // once.
   GlooExchange::Messages around(const Collective& what, std::byte* out) const {
     const int64_t bytes = what.count * bytes_per_element(what.type);
-    const int next = (rank() + 1) % size(), before = (rank() + size() - 1) % size();
+    const core::Subgroup ranks = comm::ranks_of(what, size());
+    const int index = ranks.index_of(rank());
+    const int next = ranks.rank_at((index + 1) % ranks.size, rank());
+    const int before = ranks.rank_at((index + ranks.size - 1) % ranks.size, rank());
     GlooExchange::Messages messages;
+    if (ranks.size == 1) return messages;
     for (const at::Tensor& from : messages_of(what, what.in)) messages.sends.push_back({next, from});
-    for (int distance = 1; distance < size(); ++distance) {
-      const int source = (rank() + size() - distance) % size();
+    for (int distance = 1; distance < ranks.size; ++distance) {
+      const int source = (index + ranks.size - distance) % ranks.size;
       for (const at::Tensor& part : messages_of(what, out + source * bytes)) {
-        if (distance + 1 < size()) {
+        if (distance + 1 < ranks.size) {
           messages.sends.push_back({next, part, static_cast<int>(messages.receives.size())});
         }
         messages.receives.push_back({before, part});

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every program of the decision tree on real ranks: four processes, two nodes of two, Gloo between them.
+// Programs on real ranks: every one of the decision tree in four processes, two nodes of two, and those of sparse
+// tensors, Gloo between them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -31,6 +33,7 @@ void check_every_program(const Rank& rank, std::span<const core::Place> places, 
   exec::Rank me(table, std::move(groups), {.host_threads = 1, .timeout_ms = 30'000});
   std::vector<Steps> programs = policies::flat_programs(places);
   for (Steps& steps : policies::hierarchical_programs(places)) programs.push_back(std::move(steps));
+  programs.push_back(core::recursive_doubling({}, places.front(), kSize).steps);
   core::Rng rng(7);  // the same gradients of all ranks are known to all
   int32_t slot = 0;
   for (const Steps& steps : programs) {
@@ -61,6 +64,54 @@ TEST(Programs, EveryOneOfTheTreeRunsOverGloo) {
     check_every_program(rank, std::span(kBoth, 1), {"none"});
     check_every_program(rank, std::span(kBoth, 1), {"topk", 0.1});
   });
+}
+
+// What few rows of a table have, added in the order that a scheme states: that of ranks, or sum by sum along
+// dimensions.
+void check_order_of_sums(const Rank& rank) {
+  constexpr int64_t kRows = 60, kWidth = 4;
+  core::GradientTable table;
+  table.tensors.push_back({.name = "table", .shape = {kRows, kWidth}, .numel = kRows * kWidth});
+  auto group = make_group();
+  exec::Rank me(table, connect(group->getStore(), rank.rank, rank.size, rank.size, "order/"), {.timeout_ms = 30'000});
+  core::Rng rng(13);
+  int32_t slot = 0;
+  for (const core::CompressorSpec& codec : std::vector<core::CompressorSpec>{{"rows"}, {"coo"}, {"blocks", 16}}) {
+    const std::pair<core::Option, std::vector<int>> schemes[] = {
+        {core::gather_payloads(codec, core::Place::device), {rank.size}},
+        {core::two_step(codec, core::Place::device), {rank.size}},
+        {core::recursive_doubling(codec, core::Place::device, rank.size), core::mesh_of(rank.size)}};
+    for (const auto& [option, mesh] : schemes) {
+      ASSERT_TRUE(me.executor().prepare(slot, core::uniform({{{0, 0, kRows * kWidth}}}, option, 1)).ok());
+      me.executor().run(slot);
+      if (slot > 0) me.executor().drop(slot - 1);
+      ++slot;
+      std::vector<Values> gradients = exec::random_gradients(table, rank.size, rng), terms = gradients;
+      for (size_t r = 0; r < terms.size(); ++r) {
+        for (int64_t row = 0; row < kRows; ++row) {
+          if (rng.below(4) == 0) continue;
+          std::fill_n(gradients[r].begin() + row * kWidth, kWidth, 0.0F);
+        }
+        terms[r] = gradients[r];
+        for (float& value : terms[r]) value *= 1.0F / static_cast<float>(rank.size);
+      }
+      for (const int size : mesh) {
+        std::vector<Values> sums;
+        for (size_t t = 0; t < terms.size(); ++t) {
+          if (t % static_cast<size_t>(size) == 0) sums.emplace_back(terms[t].size());
+          for (size_t i = 0; i < terms[t].size(); ++i) sums.back()[i] += terms[t][i];
+        }
+        terms = std::move(sums);
+      }
+      ASSERT_TRUE(me.step(gradients[static_cast<size_t>(rank.rank)]).ok()) << to_string(option);
+      me.executor().lay_out_average(0);
+      ASSERT_EQ(me.average(), terms.front()) << to_string(option);
+    }
+  }
+}
+
+TEST(Programs, SparseSchemesAddInTheirOrderOverGloo) {
+  for (const int size : {1, 2, 3, 4, 5, 6}) run_ranks(size, check_order_of_sums);
 }
 
 int64_t resident_bytes() {
@@ -97,6 +148,7 @@ void switch_often(const Rank& rank, int switches) {
       "none: encode@host all_to_all decode@host encode@host all_gather decode@host",
       "efsignsgd: encode@device all_to_all decode@device encode@device all_gather decode@device",
       "onebit: reduce_scatter@intra encode@device all_gather@inter decode@device all_gather@intra",
+      "topk:0.1: encode@device all_gather@dim0 decode@device encode@device all_gather@dim1 decode@device",
   };
   core::Rng rng(11);
   std::vector<double> given(2511), applied(2511);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "engine/core/float16.h"
@@ -97,11 +98,14 @@ struct Case {
   bool last_is_root = false;
   WireType type = WireType::u8;
   int64_t count = 0;
+  std::optional<core::Subgroup> among = {};
 
   std::string name() const {
-    return std::string(core::to_string(kind)) + (in_place ? " in place" : "") +
-           (last_is_root ? " at the last rank" : "") + (reduction == Reduction::max ? " (max)" : "") + " of " +
-           std::to_string(count) + " elements of type " + std::to_string(static_cast<int>(type));
+    return std::string(core::to_string(kind)) +
+           (among ? " among " + std::to_string(among->size) + ", every " + std::to_string(among->stride) : "") +
+           (in_place ? " in place" : "") + (last_is_root ? " at the last rank" : "") +
+           (reduction == Reduction::max ? " (max)" : "") + " of " + std::to_string(count) + " elements of type " +
+           std::to_string(static_cast<int>(type));
   }
 };
 
@@ -127,10 +131,23 @@ bool has_parts_out(const Case& what) {
   return core::traits_of(what.kind).has_output_parts || (what.kind == Kind::reduce_scatter && what.in_place);
 }
 
-std::vector<Case> cases_of(WireType type, int64_t count) {
+// That divide a group of that size.
+std::vector<std::optional<core::Subgroup>> subgroups_of(int size) {
+  std::vector<std::optional<core::Subgroup>> all{std::nullopt};
+  const auto dimensions = static_cast<int>(core::mesh_of(size).size());
+  for (int d = 0; d < dimensions; ++d) all.emplace_back(core::along(core::dimension(d), size));
+  return all;
+}
+
+std::vector<Case> cases_of(WireType type, int64_t count, int size) {
   std::vector<Case> cases(std::begin(kKinds), std::end(kKinds));
   for (const core::StepTraits& traits : core::step_table()) {
     EXPECT_EQ(traits.is_collective, std::ranges::find(cases, traits.kind, &Case::kind) != cases.end()) << traits.name;
+  }
+  for (const auto& among : subgroups_of(size)) {
+    if (!among) continue;
+    cases.push_back({.kind = Kind::all_gather, .among = among});
+    cases.push_back({.kind = Kind::all_gather, .in_place = true, .among = among});
   }
   for (Case& what : cases) {
     what.type = type;
@@ -139,7 +156,8 @@ std::vector<Case> cases_of(WireType type, int64_t count) {
   return cases;
 }
 
-// What rank `me` holds at element i of part p before and after. Parts are of `count` elements.
+// What rank `me` holds at element i of part p before and after. Parts are of `count` elements, and of the members of
+// the collective.
 int before(const Case& what, int me, int part, int64_t i) { return value_at(me, part * what.count + i); }
 
 int reduced(const Case& what, int size, int part, int64_t i) {
@@ -152,6 +170,7 @@ int reduced(const Case& what, int size, int part, int64_t i) {
 }
 
 int after(const Case& what, int size, int me, int part, int64_t i) {
+  if (what.among) return before(what, what.among->rank_at(part, me), what.in_place ? part : 0, i);
   switch (what.kind) {
     case Kind::all_reduce:
     case Kind::reduce: return reduced(what, size, 0, i);
@@ -200,16 +219,17 @@ class Part {
   Part(const Case& what, comm::Communicator& rank)
       : what_(what),
         rank_(rank),
-        parts_in_(has_parts_in(what.kind) ? rank.size() : 1),
-        parts_out_(has_parts_out(what) ? rank.size() : 1),
+        ranks_(what.among.value_or(core::Subgroup{rank.size(), 1})),
+        parts_in_(has_parts_in(what.kind) ? ranks_.size : 1),
+        parts_out_(has_parts_out(what) ? ranks_.size : 1),
         in_(what.type, parts_in_, what.count, [&](int part, int64_t i) { return before(what_, me(), part, i); }),
         out_(what.type, parts_out_, what.count, [&](int part, int64_t i) { return initial(part, i); }) {
-    scratch_.resize(
-        static_cast<size_t>(rank.scratch_bytes({.kind = what.kind, .type = what.type, .count = what.count})));
+    scratch_.resize(static_cast<size_t>(
+        rank.scratch_bytes({.kind = what.kind, .type = what.type, .count = what.count, .among = what.among})));
   }
 
   void start(Sink& sink, uint64_t token) {
-    std::byte* own = out_.data() + (what_.in_place ? me() * part_bytes() : 0);
+    std::byte* own = out_.data() + (what_.in_place ? own_part() * part_bytes() : 0);
     const bool scatters = what_.kind == Kind::reduce_scatter;
     rank_.start({.kind = what_.kind,
                  .reduction = what_.reduction,
@@ -219,6 +239,7 @@ class Part {
                                        : own,
                  .out = scatters ? own : out_.data(),
                  .count = what_.count,
+                 .among = what_.among,
                  .root = root(),
                  .timeout_ms = kLongTimeoutMs,
                  .scratch = scratch_.data()},
@@ -240,6 +261,7 @@ class Part {
 
  private:
   int me() const { return rank_.rank(); }
+  int own_part() const { return ranks_.index_of(me()); }
   int root() const { return what_.last_is_root ? rank_.size() - 1 : 0; }
   int64_t part_bytes() const { return what_.count * comm::bytes_per_element(what_.type); }
   bool is_left_alone() const { return what_.kind == Kind::gather && me() != root(); }
@@ -251,11 +273,12 @@ class Part {
   int initial(int part, int64_t i) const {
     const bool reads_out = what_.kind == Kind::all_reduce || what_.kind == Kind::reduce ||
                            what_.kind == Kind::broadcast || (what_.kind == Kind::reduce_scatter && what_.in_place);
-    return reads_out || (what_.in_place && part == me()) ? before(what_, me(), part, i) : 77;
+    return reads_out || (what_.in_place && part == own_part()) ? before(what_, me(), part, i) : 77;
   }
 
   const Case what_;
   comm::Communicator& rank_;
+  const core::Subgroup ranks_;
   const int parts_in_, parts_out_;
   Buffer in_, out_;
   std::vector<std::byte> scratch_;
@@ -300,17 +323,24 @@ std::vector<std::byte> short_payload(int from, int to, int number, int64_t bytes
 // `number` payloads in what each rank gives to each other one.
 class ShortPayloads {
  public:
-  ShortPayloads(Kind kind, bool in_place, int number, int64_t bytes, comm::Communicator& rank)
-      : kind_(kind), in_place_(in_place), number_(number), bytes_(bytes), rank_(rank) {
+  ShortPayloads(const Case& what, int number, int64_t bytes, comm::Communicator& rank)
+      : kind_(what.kind),
+        in_place_(what.in_place),
+        among_(what.among),
+        ranks_(among_.value_or(core::Subgroup{rank.size(), 1})),
+        number_(number),
+        bytes_(bytes),
+        rank_(rank) {
     const auto part = static_cast<size_t>(number * bytes);
-    out_.assign(part * static_cast<size_t>(rank.size()), std::byte{77});
-    for (int to = 0; to < (has_parts_in(kind) ? rank.size() : 1); ++to) {
+    out_.assign(part * static_cast<size_t>(ranks_.size), std::byte{77});
+    for (int to = 0; to < (has_parts_in(kind_) ? ranks_.size : 1); ++to) {
       for (int n = 0; n < number; ++n) {
         const std::vector<std::byte> payload = short_payload(rank.rank(), to, n, bytes);
         in_.insert(in_.end(), payload.begin(), payload.end());
       }
     }
-    if (in_place) std::copy(in_.begin(), in_.end(), own());
+    if (in_place_) std::copy(in_.begin(), in_.end(), own());
+    scratch_.resize(static_cast<size_t>(rank.scratch_bytes({.kind = kind_, .count = number * bytes, .among = among_})));
   }
 
   void start(Sink& sink, uint64_t token) {
@@ -320,16 +350,19 @@ class ShortPayloads {
                  .count = number_ * bytes_,
                  .payload_bytes = bytes_,
                  .used_bytes = stated_length,
-                 .timeout_ms = kLongTimeoutMs},
+                 .among = among_,
+                 .timeout_ms = kLongTimeoutMs,
+                 .scratch = scratch_.data()},
                 sink, token);
   }
 
   void check() const {
     if (kind_ == Kind::gather && rank_.rank() != 0) return;
-    for (int from = 0; from < rank_.size(); ++from) {
+    for (int part = 0; part < ranks_.size; ++part) {
+      const int from = ranks_.rank_at(part, rank_.rank());
       for (int n = 0; n < number_; ++n) {
         const std::vector<std::byte> sent = short_payload(from, has_parts_in(kind_) ? rank_.rank() : 0, n, bytes_);
-        const std::byte* const came = out_.data() + (from * number_ + n) * bytes_;
+        const std::byte* const came = out_.data() + (part * number_ + n) * bytes_;
         EXPECT_TRUE(std::equal(sent.begin(), sent.begin() + stated_length(sent), came))
             << "rank " << rank_.rank() << ", payload " << n << " from rank " << from << " of "
             << core::to_string(kind_);
@@ -338,14 +371,16 @@ class ShortPayloads {
   }
 
  private:
-  std::byte* own() { return out_.data() + rank_.rank() * number_ * bytes_; }
+  std::byte* own() { return out_.data() + ranks_.index_of(rank_.rank()) * number_ * bytes_; }
 
   const Kind kind_;
   const bool in_place_;
+  const std::optional<core::Subgroup> among_;
+  const core::Subgroup ranks_;
   const int number_;
   const int64_t bytes_;
   comm::Communicator& rank_;
-  std::vector<std::byte> in_, out_;
+  std::vector<std::byte> in_, out_, scratch_;
 };
 
 void run_short_payloads(const Players& players) {
@@ -354,12 +389,10 @@ void run_short_payloads(const Players& players) {
   for (comm::Communicator* rank : players.ranks) {
     for (const int64_t bytes : {16, 4096, 400'000}) {
       for (const int number : {1, 3}) {
-        for (const Kind kind : {Kind::all_to_all, Kind::all_gather, Kind::gather}) {
-          for (const bool in_place : {false, true}) {
-            if (in_place && kind == Kind::all_to_all) continue;
-            all.push_back(std::make_unique<ShortPayloads>(kind, in_place, number, bytes, *rank));
-            all.back()->start(sink, all.size() - 1);
-          }
+        for (const Case& what : cases_of(WireType::u8, 0, rank->size())) {
+          if (core::traits_of(what.kind).adds_up || core::traits_of(what.kind).is_in_place) continue;
+          all.push_back(std::make_unique<ShortPayloads>(what, number, bytes, *rank));
+          all.back()->start(sink, all.size() - 1);
         }
       }
     }
@@ -432,10 +465,10 @@ void run_communicator_conformance(const Players& players) {
   ASSERT_LE(size * (kPeriod - 1), 255) << "sums must fit into a byte";
   for (const int64_t count : {0, 1, 7, 65'537}) {
     for (const WireType type : {WireType::u8, WireType::f32, WireType::f64, WireType::bf16, WireType::f16}) {
-      run_together(cases_of(type, count), players);
+      run_together(cases_of(type, count, size), players);
     }
   }
-  for (Case what : cases_of(WireType::f32, 1 << 20)) {
+  for (Case what : cases_of(WireType::f32, 1 << 20, size)) {
     if (has_parts_in(what.kind) || has_parts_out(what)) what.count /= size;  // of the whole
     run_together({what}, players);
   }

@@ -110,6 +110,24 @@ TEST(FirstDifference, NamesWhatDiffersAndWhere) {
   other = call;
   other.root = 1;
   EXPECT_THAT(first_difference(std::vector{call, other}), HasSubstr("roots"));
+  other = call;
+  other.among = core::Subgroup{2, 1};
+  EXPECT_THAT(first_difference(std::vector{call, other}), HasSubstr("all_reduce is among other ranks on rank 0 and"));
+}
+
+TEST(CheckLegal, SubgroupsOfAllGatherMakeUpTheGroup) {
+  std::byte byte{};
+  Collective call{.kind = Collective::Kind::all_gather, .in = &byte, .out = &byte, .count = 1};
+  for (const core::Subgroup among : {core::Subgroup{2, 1}, {2, 3}, {3, 1}, {3, 2}, {6, 1}}) {
+    call.among = among;
+    EXPECT_NO_THROW(check_legal(call, 6));
+  }
+  for (const core::Subgroup among : {core::Subgroup{2, 2}, {4, 1}, {0, 1}, {2, 0}, {6, 6}, {-2, 1}}) {
+    call.among = among;
+    EXPECT_THROW(check_legal(call, 6), core::ProgramError) << among.size << " every " << among.stride;
+  }
+  call = {.kind = Collective::Kind::all_reduce, .out = &byte, .count = 1, .among = core::Subgroup{2, 1}};
+  EXPECT_THROW(check_legal(call, 6), core::ProgramError);
 }
 
 TEST(BytesSentPerRank, AreThoseOfRingAndPairwiseAlgorithms) {
@@ -122,6 +140,9 @@ TEST(BytesSentPerRank, AreThoseOfRingAndPairwiseAlgorithms) {
     EXPECT_EQ(link_bytes(call, 1), 0);
     EXPECT_EQ(link_bytes(call, 4), 1200);
   }
+  Collective among{.kind = Collective::Kind::all_gather, .type = WireType::f32, .count = 100};
+  among.among = core::Subgroup{2, 4};
+  EXPECT_EQ(link_bytes(among, 8), 400);
   call.kind = Collective::Kind::broadcast;
   EXPECT_EQ(link_bytes(call, 1), 0);
   EXPECT_EQ(link_bytes(call, 4), 400);

@@ -145,7 +145,7 @@ void on_ranks(int size, const std::function<void(Communicator& rank)>& body) {
 }
 
 TEST(Nccl, Conforms) {
-  for (const int size : {1, 2, 3}) {
+  for (const int size : {1, 2, 3, 4}) {
     on_ranks(size, [](Communicator& rank) { suites::run_communicator_conformance(rank); });
   }
 }

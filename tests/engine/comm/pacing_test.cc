@@ -28,7 +28,7 @@ Group make_paced_group(int size, const LinkSpeed& speed) {
 }
 
 class Pacing : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, Pacing, testing::Values(1, 2, 3));
+INSTANTIATE_TEST_SUITE_P(Ranks, Pacing, testing::Values(1, 2, 3, 4));
 
 TEST_P(Pacing, Conforms) {
   const Group group = make_paced_group(GetParam(), kFast);

@@ -21,7 +21,7 @@ using suites::on_every_rank;
 using testing::HasSubstr;
 
 class ThreadGroup : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, ThreadGroup, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, ThreadGroup, testing::Values(1, 2, 3, 4, 5, 6));
 class ThreadGroupOfSeveral : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, ThreadGroupOfSeveral, testing::Values(2, 3, 4, 5));
 

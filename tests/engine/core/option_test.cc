@@ -169,6 +169,12 @@ TEST(Option, families_print_as_documented) {
   EXPECT_EQ(to_string(gather_payloads(sparse, Place::host)), "sparse:0.01: encode@host all_gather decode@host");
   EXPECT_EQ(to_string(two_step(half, Place::device)),
             "half: encode@device all_to_all decode@device encode@device all_gather decode@device");
+  EXPECT_EQ(to_string(recursive_doubling(half, Place::host, 4)),
+            "half: encode@host all_gather@dim0 decode@host encode@host all_gather@dim1 decode@host");
+  EXPECT_EQ(collectives_of(recursive_doubling(half, Place::host, 64)), 6);
+  for (const int prime : {2, 3, 7}) {
+    EXPECT_EQ(recursive_doubling(half, Place::host, prime), gather_payloads(half, Place::host));
+  }
 }
 
 TEST(Option, rounds_print_behind_the_place) {
@@ -188,8 +194,9 @@ TEST(Option, rounds_print_behind_the_place) {
 TEST(Option, printing_and_parsing_are_inverse) {
   const CompressorSpec sparse{"sparse", 0.003}, half{"half", 0};
   for (Place place : {Place::device, Place::host}) {
-    for (const Option& option : {plain_all_reduce(), encoded_all_reduce(half, place), gather_payloads(sparse, place),
-                                 two_step(sparse, place)}) {
+    for (const Option& option :
+         {plain_all_reduce(), encoded_all_reduce(half, place), gather_payloads(sparse, place), two_step(sparse, place),
+          recursive_doubling(sparse, place, 6), recursive_doubling(sparse, place, 1 << kMostDimensions)}) {
       EXPECT_EQ(parse_option(to_string(option), known()).value(), option);
     }
   }
@@ -212,6 +219,16 @@ TEST(Option, collectives_over_levels_say_so) {
   EXPECT_EQ(parse_option("reduce broadcast", known()).value().steps[0], (Step{.kind = Step::Kind::reduce}));
 }
 
+TEST(Option, collectives_need_the_levels_that_they_are_over) {
+  const Option doubling = recursive_doubling({"half", 0}, Place::device, 4);
+  EXPECT_FALSE(uses_levels(doubling));
+  EXPECT_TRUE(fits(doubling, {.size = 4}) && fits(doubling, {.size = 6, .local_size = 2}));
+  EXPECT_FALSE(fits(doubling, {.size = 3}));
+  const Option levels = parse_option("reduce_scatter@intra all_reduce@inter all_gather@intra", known()).value();
+  EXPECT_TRUE(uses_levels(levels) && fits(levels, {.size = 4, .local_size = 2}));
+  EXPECT_FALSE(fits(levels, {.size = 4}));
+}
+
 TEST(Option, errors_name_the_word_and_what_is_allowed) {
   EXPECT_THAT(error_of(""), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("half: "), HasSubstr("at least one step"));
@@ -220,8 +237,10 @@ TEST(Option, errors_name_the_word_and_what_is_allowed) {
       error_of("all_reduce brodcast"),
       "step \"brodcast\" is unknown; known are encode, decode, all_reduce, reduce_scatter, all_gather, all_to_all, "
       "reduce, broadcast, gather");
-  for (const char* step : {"all_reduce@host", "all_reduce@flat", "all_reduce@", "all_reduce@intra#1"}) {
-    EXPECT_THAT(error_of(step), HasSubstr("the level of a collective is @intra, @inter or not said"));
+  for (const char* step : {"all_reduce@host", "all_reduce@flat", "all_reduce@", "all_reduce@intra#1", "all_gather@dim",
+                           "all_gather@dim30", "all_gather@dim00", "all_gather@dim-1"}) {
+    EXPECT_THAT(error_of(step), HasSubstr("the level of a collective is @intra, @inter, a dimension from @dim0 to "
+                                          "@dim29, or not said"));
   }
   EXPECT_THAT(error_of("half: encode all_reduce"), HasSubstr("\"encode\": the place is @device or @host"));
   EXPECT_THAT(error_of("half: encode@gpu"), HasSubstr("\"encode@gpu\": the place is @device or @host"));

@@ -146,7 +146,11 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
       {"powersgd:1: encode@device all_gather decode@device", "step 1: only all_reduce takes payloads of powersgd"},
       {"powersgd:1,bf16: encode@device all_reduce decode@device encode@device#1", "step 3: round 1 of powersgd is"},
       {"all_reduce@intra all_reduce@inter", "levels need nodes that are known"},
-      {"reduce_scatter@intra all_gather", "collectives over all ranks and over levels do not mix"},
+      {"reduce_scatter@intra all_gather", "over all ranks, over levels and along dimensions do not mix"},
+      {"bf16: encode@device all_gather@dim0 decode@device all_reduce", "and along dimensions do not mix"},
+      {"bf16: encode@device all_gather@dim1 decode@device", "the mesh of 2 ranks has 1 dimensions"},
+      {"bf16: encode@device all_reduce@dim0 decode@device", "along dimensions goes all_gather alone"},
+      {"all_gather@dim0", "step 0: all_gather needs shards, or payloads"},
   };
   const core::GradientTable table = make_table({{100, DType::f32}});
   for (const auto& [option, message] : refused) {
@@ -202,6 +206,28 @@ TEST(Compile, OverLevelsEachRankHasItsPart) {
                 3),
             "encode@devicex4 all_to_all 128u8@intra packx4 all_to_all 128u8@inter decode@hostx4 encode-again@hostx1 "
             "all_gather 64u8@inter all_gather 128u8@intra decode@hostx4");
+}
+
+TEST(Compile, AlongDimensionsSumsOfEverMoreRanksAreExchanged) {
+  const core::GradientTable table = make_table({{100, DType::f32}});
+  const std::string option = to_string(core::recursive_doubling({"bf16"}, Place::device, 12));
+  for (int rank = 0; rank < 12; ++rank) {
+    const auto program = compile(make_strategy(table, option, 1 << 30, 1), table, {.rank = rank, .size = 12});
+    const BucketProgram& bucket = program.value()->buckets[0];
+    EXPECT_EQ(print(bucket),
+              "encode@devicex1 all_gather 208u8@dim0 decode@devicex3 encode-again@devicex1 all_gather 208u8@dim1 "
+              "decode@devicex2 encode-again@devicex1 all_gather 208u8@dim2 decode@devicex2");
+    EXPECT_EQ(bucket.ops[1].among, (core::Subgroup{3, 1}));
+    EXPECT_EQ(bucket.ops[4].among, (core::Subgroup{2, 3}));
+    EXPECT_EQ(bucket.ops[7].among, (core::Subgroup{2, 6}));
+    // Who holds the same sum draws alike.
+    EXPECT_EQ(bucket.ops[0].random.rank, static_cast<uint32_t>(rank));
+    EXPECT_EQ(bucket.ops[3].random.rank, static_cast<uint32_t>(rank / 3 * 3));
+    EXPECT_EQ(bucket.ops[6].random.rank, static_cast<uint32_t>(rank / 6 * 6));
+  }
+  const std::string one = "bf16: encode@device all_gather@dim0 decode@device";
+  const auto half_done = compile(make_strategy(table, one, 1 << 30, 1), table, {.rank = 0, .size = 4});
+  EXPECT_THAT(half_done.error().message, HasSubstr("does not end in the average"));
 }
 
 TEST(Compile, WhatIsEncodedLaterThanFirstStillFeedsBackErrors) {

@@ -116,15 +116,23 @@ Averages run(Fleet& fleet, const core::GradientTable& table, const std::vector<G
   return averages;
 }
 
-// 0 + g_0 / N + g_1 / N + ..., in fp32.
-Values expected_average(const std::vector<Given>& given, int64_t rows, int64_t width) {
-  Values sum(static_cast<size_t>(rows * width));
+// Sums of as many values, one after the other, as `mesh` says, and then of these sums. Of N ranks in one dimension it
+// is 0 + g_0 / N + g_1 / N + ..., of 2 x 2 ranks (g_0 / 4 + g_1 / 4) + (g_2 / 4 + g_3 / 4), in fp32.
+Values expected_average(const std::vector<Given>& given, int64_t rows, int64_t width, const std::vector<int>& mesh) {
   const float share = 1.0F / static_cast<float>(given.size());
+  std::vector<Values> terms;
   for (const Given& each : given) {
-    const Values dense = each.dense(rows, width);
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += share * dense[i];
+    for (float& value : terms.emplace_back(each.dense(rows, width))) value *= share;
   }
-  return sum;
+  for (const int size : mesh) {
+    std::vector<Values> sums;
+    for (size_t t = 0; t < terms.size(); ++t) {
+      if (t % static_cast<size_t>(size) == 0) sums.emplace_back(terms[t].size());
+      for (size_t i = 0; i < terms[t].size(); ++i) sums.back()[i] += terms[t][i];
+    }
+    terms = std::move(sums);
+  }
+  return terms.front();
 }
 
 bool same(const Values& a, const Values& b) {
@@ -138,6 +146,24 @@ const std::vector<std::string> kPrograms = {
     "encode@device gather decode@device encode@device broadcast decode@device",
     "encode@host all_to_all decode@host encode@host all_gather decode@host",
 };
+
+// Of so many ranks, behind the name of a codec, and how they add.
+struct Scheme {
+  std::string program;
+  std::vector<int> mesh;
+};
+Scheme recursive_doubling(int ranks, core::Place place) {
+  const std::string option = to_string(core::recursive_doubling({"rows"}, place, ranks));
+  return {option.substr(option.find(' ') + 1), core::mesh_of(ranks)};
+}
+std::vector<Scheme> schemes_of(int ranks) {
+  std::vector<Scheme> all;
+  for (const std::string& program : kPrograms) all.push_back({program, {ranks}});
+  for (const core::Place place : {core::Place::device, core::Place::host}) {
+    if (core::mesh_of(ranks).size() > 1) all.push_back(recursive_doubling(ranks, place));
+  }
+  return all;
+}
 
 std::vector<std::vector<Given>> cases(int ranks, int64_t rows, int64_t width, core::Rng& rng) {
   std::vector<std::vector<Given>> all;
@@ -165,19 +191,19 @@ std::vector<std::vector<Given>> cases(int ranks, int64_t rows, int64_t width, co
 
 TEST(RowLists, average_is_that_of_dense_gradients_bit_for_bit) {
   core::Rng rng(1);
-  for (const int ranks : {1, 2, 3, 4, 5}) {
+  for (const int ranks : {1, 2, 3, 4, 5, 6, 8}) {
     for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{1, 1}, {3, 16}, {200, 32}}) {
       const core::GradientTable table = job(rows, width);
       const auto all = cases(ranks, rows, width, rng);
       Fleet fleet(ranks, table, kWithHost);
       for (const std::string& codec : kCodecs) {
-        for (const std::string& program : kPrograms) {
+        for (const auto& [program, mesh] : schemes_of(ranks)) {
           SCOPED_TRACE(codec + ": " + program + ", " + std::to_string(ranks) + " ranks, " + std::to_string(rows) +
                        " rows");
           fleet.run(strategy(table, codec + ": " + program));
           for (const std::vector<Given>& given : all) {
             const Averages averages = run(fleet, table, given);
-            const Values expected = expected_average(given, rows, width);
+            const Values expected = expected_average(given, rows, width, mesh);
             for (const Values& average : averages.dense) ASSERT_TRUE(same(average, expected));
             for (const auto& listed : averages.listed) ASSERT_EQ(listed, averages.listed[0]);
           }
@@ -202,15 +228,18 @@ TEST(RowLists, rows_that_were_used_are_listed_whatever_they_hold) {
 
 TEST(RowLists, more_ranks_than_rows_and_many_ranks_are_served) {
   core::Rng rng(3);
-  for (const auto& [ranks, rows] : {std::pair<int, int64_t>{9, 4}, {24, 300}}) {
+  for (const auto& [ranks, rows] : {std::pair<int, int64_t>{9, 4}, {12, 5}, {24, 300}}) {
     const core::GradientTable table = job(rows, 2);
     Fleet fleet(ranks, table, {.timeout_ms = 60'000});
+    const Scheme schemes[] = {{kPrograms[1], {ranks}}, recursive_doubling(ranks, core::Place::device)};
     for (const std::string codec : {"rows", "coo"}) {
-      fleet.run(strategy(table, codec + ": " + kPrograms[1]));
-      for (const std::vector<Given>& given : cases(ranks, rows, 2, rng)) {
-        const Averages averages = run(fleet, table, given);
-        const Values expected = expected_average(given, rows, 2);
-        for (const Values& average : averages.dense) ASSERT_TRUE(same(average, expected));
+      for (const auto& [program, mesh] : schemes) {
+        fleet.run(strategy(table, codec + ": " + program));
+        for (const std::vector<Given>& given : cases(ranks, rows, 2, rng)) {
+          const Averages averages = run(fleet, table, given);
+          const Values expected = expected_average(given, rows, 2, mesh);
+          for (const Values& average : averages.dense) ASSERT_TRUE(same(average, expected));
+        }
       }
     }
   }
@@ -220,12 +249,13 @@ TEST(RowLists, sixty_four_ranks_are_served) {
   core::Rng rng(6);
   const core::GradientTable table = job(150, 2);
   Fleet fleet(64, table, {.timeout_ms = 120'000});
-  for (const size_t program : {0, 1}) {
-    fleet.run(strategy(table, "rows: " + kPrograms[program]));
+  const Scheme schemes[] = {{kPrograms[0], {64}}, {kPrograms[1], {64}}, recursive_doubling(64, core::Place::device)};
+  for (const auto& [program, mesh] : schemes) {
+    fleet.run(strategy(table, "rows: " + program));
     std::vector<Given> given;
     for (int64_t r = 0; r < 64; ++r) given.push_back(rows_of(rng, {2 * r, 7, 2 * r, 149 - r}, 2));
     const Averages averages = run(fleet, table, given);
-    const Values expected = expected_average(given, 150, 2);
+    const Values expected = expected_average(given, 150, 2, mesh);
     for (const Values& average : averages.dense) ASSERT_TRUE(same(average, expected));
   }
 }
@@ -233,17 +263,20 @@ TEST(RowLists, sixty_four_ranks_are_served) {
 TEST(RowLists, what_is_not_finite_is_where_plain_sums_have_it_on_all_ranks_with_the_same_bits) {
   core::Rng rng(4);
   const core::GradientTable table = job(40, 3);
-  for (const std::string& program : kPrograms) {
-    Fleet fleet(3, table, kWithHost);
-    fleet.run(strategy(table, "rows: " + program));
-    for (const float value : {kNan, kInf}) {
-      std::vector<Given> given = {rows_of(rng, {1, 2}, 3), rows_of(rng, {2, 30}, 3), rows_of(rng, {}, 3)};
-      given[1].values[4] = value;  // row 30
-      const Averages averages = run(fleet, table, given);
-      for (size_t r = 0; r < 3; ++r) {
-        EXPECT_FALSE(averages.counts[r]);
-        EXPECT_TRUE(same(averages.dense[r], averages.dense[0]));
-        for (size_t i = 0; i < averages.dense[r].size(); ++i) EXPECT_EQ(std::isfinite(averages.dense[r][i]), i != 91);
+  for (const int ranks : {3, 4}) {
+    for (const Scheme& scheme : schemes_of(ranks)) {
+      Fleet fleet(ranks, table, kWithHost);
+      fleet.run(strategy(table, "rows: " + scheme.program));
+      for (const float value : {kNan, kInf}) {
+        std::vector<Given> given = {rows_of(rng, {1, 2}, 3), rows_of(rng, {2, 30}, 3), rows_of(rng, {}, 3)};
+        given[1].values[4] = value;  // row 30
+        given.resize(static_cast<size_t>(ranks));
+        const Averages averages = run(fleet, table, given);
+        for (size_t r = 0; r < given.size(); ++r) {
+          EXPECT_FALSE(averages.counts[r]);
+          EXPECT_TRUE(same(averages.dense[r], averages.dense[0]));
+          for (size_t i = 0; i < averages.dense[r].size(); ++i) EXPECT_EQ(std::isfinite(averages.dense[r][i]), i != 91);
+        }
       }
     }
   }
@@ -270,7 +303,7 @@ TEST(RowLists, rows_reach_buckets_of_other_programs_as_dense_gradients) {
                                           core::parse_option(option, compress::known_traits()).value(), 1);
     fleet.run(merged);
     const std::vector<Given> given = {rows_of(rng, {5, 5, 59}, 4), Given{.kind = Arrived::Kind::none}};
-    const Values expected = expected_average(given, 60, 4);
+    const Values expected = expected_average(given, 60, 4, {2});
     suites::on_every_rank(2, [&](int r) {
       Rank& rank = fleet.rank(r);
       rank.load(Values(static_cast<size_t>(table.numel()), 3));

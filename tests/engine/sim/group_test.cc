@@ -31,7 +31,7 @@ suites::Players players(World& world, const std::vector<std::unique_ptr<comm::Co
 }
 
 class SimGroup : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, SimGroup, testing::Values(1, 2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Ranks, SimGroup, testing::Values(1, 2, 3, 4, 5, 6));
 
 TEST_P(SimGroup, Conforms) {
   World world(rough(GetParam(), 1));

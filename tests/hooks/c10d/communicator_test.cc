@@ -37,10 +37,11 @@ void conform(int size) {
 TEST(C10dCommunicator, ConformsOnOneRank) { conform(1); }
 TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
+TEST(C10dCommunicator, ConformsOnFourRanks) { conform(4); }
 
 // Over a backend that is not Gloo by type, as a user's own may be: its collectives are c10d's.
 TEST(C10dCommunicator, ConformsOverAnotherBackend) {
-  for (const int size : {2, 3}) {
+  for (const int size : {2, 4}) {
     run_ranks(size, [](const Rank& rank) {
       const auto group = make_group();  // lives until the others are connected as well
       auto store = group->getStore();
