@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Policy `zen`: the choice of Zen (Wang et al., OSDI 2025, section 2.3), to compare with. A sparse tensor gets balanced
-// parallelism where that sends fewer bytes than what is hierarchical and central, else the all-gather, which is the
-// latter on two ranks; what is not sparse stays in the baseline's buckets. Latency, codecs and overlap do not count,
-// and nothing is chosen again.
+// parallelism where that sends fewer bytes than what is hierarchical and central, else the latter: recursive doubling,
+// which on a prime number of ranks is the all-gather. What is not sparse stays in the baseline's buckets. Latency,
+// codecs and overlap do not count, and nothing is chosen again.
 #include <memory>
 
 #include "policies/policy.h"
@@ -21,19 +21,20 @@ class Zen final : public Policy {
   Proposal propose(const Knowledge& knowledge) override {
     if (knowledge.ranks.size < 2 || !has_sparse(knowledge.table)) return {.candidates = {}, .final = true};
     std::vector<core::Option> options(knowledge.table.tensors.size());
-    int balanced = 0, gathered = 0;
+    int balanced = 0, hierarchical = 0;
     for (size_t t = 0; t < options.size(); ++t) {
       const core::TensorInfo& tensor = knowledge.table.tensors[t];
       if (!is_sparse(tensor)) continue;
       const bool is_balanced = balanced_parallelism_share(tensor.content, knowledge.ranks.size) <
                                hierarchical_share(tensor.content, knowledge.ranks.size);
-      ++(is_balanced ? balanced : gathered);
+      ++(is_balanced ? balanced : hierarchical);
       options[t] = is_balanced ? core::two_step({"rows"}, core::Place::device)
-                               : core::gather_payloads({"rows"}, core::Place::device);
+                               : core::recursive_doubling({"rows"}, core::Place::device, knowledge.ranks.size);
     }
     Candidate candidate = baselines(knowledge.table, core::Fidelity::exact).front();
     candidate.strategy = with_sparse_tensors(std::move(candidate.strategy), knowledge.table, options);
-    candidate.label = "zen: rows, " + std::to_string(balanced) + " balanced, " + std::to_string(gathered) + " gathered";
+    candidate.label =
+        "zen: rows, " + std::to_string(balanced) + " two_step, " + std::to_string(hierarchical) + " recursive_doubling";
     return {.candidates = {std::move(candidate)}, .final = true};
   }
 

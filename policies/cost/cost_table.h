@@ -91,14 +91,17 @@ inline double pass_us(const CostTable& table, int64_t numel) {
   return table.scale_us + static_cast<double>(numel) * table.scale_element_us;
 }
 
-// What is over all ranks and what is between nodes share the network; ranks of a node have a link of their own.
+// What is over all ranks, along a dimension of them or between nodes shares the network; ranks of a node have a link of
+// their own.
 inline bool uses_network(core::Level level) { return level != core::Level::intra; }
 
-// Null where the table does not have that rate.
+// Null where the table does not have that rate. Along a dimension that was not seen it is that over all ranks: these
+// are the same links, and terms grow with the number of ranks of the group.
 inline const CollectiveRate* find_rate(const CostTable& table, core::Step::Kind kind, core::Level level) {
   const auto found = std::ranges::find_if(
       table.collectives, [&](const CollectiveRate& rate) { return rate.kind == kind && rate.level == level; });
-  return found == table.collectives.end() ? nullptr : &*found;
+  if (found != table.collectives.end()) return &*found;
+  return core::is_dimension(level) ? find_rate(table, kind, core::Level::flat) : nullptr;
 }
 inline const CodecRate* find_rate(const CostTable& table, const core::CompressorSpec& codec, core::Place place) {
   const auto found = std::ranges::find_if(

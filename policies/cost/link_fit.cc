@@ -244,8 +244,7 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
   return rates_us;
 }
 
-Line line_of(const CollectiveRate& rate, const core::Ranks& ranks) {
-  const int group = ranks.of(rate.level);
+Line line_of(const CollectiveRate& rate, int group) {
   return {rate.messages_us(group) + rate.travel_us(group), rate.byte_us};
 }
 
@@ -253,12 +252,16 @@ Line line_of(const CollectiveRate& rate, const core::Ranks& ranks) {
 Links expected_links(const CostTable& prior, const core::Ranks& ranks, const Traffic& traffic) {
   Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
-    links.lines[{rate.kind, rate.level}] = line_of(rate, ranks);
+    links.lines[{rate.kind, rate.level}] = line_of(rate, ranks.of(rate.level));
     double& travel_us = links.travel_us[link_of(rate.level)];
     travel_us = std::max(travel_us, rate.wait_us);
   }
   const Line by_bytes{.fixed = 0, .unit = prior.collectives.empty() ? 1 : prior.collectives[0].byte_us};
-  for (const Message& message : traffic.messages) links.lines.try_emplace(message.collective, by_bytes);
+  for (const Message& message : traffic.messages) {
+    const auto& [kind, level] = message.collective;
+    const CollectiveRate* rate = find_rate(prior, kind, level);
+    links.lines.try_emplace(message.collective, rate == nullptr ? by_bytes : line_of(*rate, ranks.of(level)));
+  }
   return links;
 }
 
@@ -277,7 +280,7 @@ void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& link
       const size_t link = link_of(collective.second);
       std::optional<Line> expected;
       if (const CollectiveRate* rate = find_rate(prior, collective.first, collective.second)) {
-        expected = line_of(*rate, links.ranks);
+        expected = line_of(*rate, links.ranks.of(collective.second));
         expected->fixed = std::max(expected->fixed, travels_of(collective, links.ranks) * latency_us[link]);
       }
       line = line_of(points_of(telling(collective, traffic)), expected, most_bytes[link], least_us[link]);

@@ -102,12 +102,27 @@ class Walk {
     if (step.level == Level::flat && kind.is_pairwise && ranks_.has_levels()) {
       size.link_bytes = size.bytes * ranks_.local_size * (ranks_.size - ranks_.local_size);
     }
+    if (core::is_dimension(step.level) && ranks_.has_levels()) {
+      size.link_bytes = std::max(of_one, size.bytes * messages_of_node(step.level));
+    }
     if (of_one > 0) size.sharing = static_cast<double>(size.link_bytes) / static_cast<double>(of_one);
     if (!encoded_) return size;
     size.codec = codec_;
     size.use = use_;
     size.link_bytes = static_cast<int64_t>(use_ * static_cast<double>(size.link_bytes));
     return size;
+  }
+
+  // Along a dimension, between the first node's ranks and those of other nodes. Ranks are numbered node by node.
+  int messages_of_node(Level level) const {
+    const core::Subgroup ranks = core::along(level, ranks_.size);
+    int messages = 0;
+    for (int rank = 0; rank < ranks_.local_size; ++rank) {
+      for (int index = 0; index < ranks.size; ++index) {
+        messages += ranks.rank_at(index, rank) >= ranks_.local_size ? 1 : 0;
+      }
+    }
+    return messages;
   }
 
   bool& is_split(Level level) { return split_[static_cast<size_t>(level)]; }
@@ -151,8 +166,8 @@ class Walk {
   const core::Ranks& ranks_;
   const core::TraitsTable known_;
   int64_t padded_ = 0;
-  int64_t held_ = 0;             // elements, with those that pad shards
-  std::array<bool, 3> split_{};  // per level
+  int64_t held_ = 0;                         // elements, with those that pad shards
+  std::array<bool, core::kLevels> split_{};  // per level
   bool encoded_ = false;
   int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
   int summed_ = 1;  // ranks, in what is held

@@ -23,8 +23,8 @@ struct OpSize {
                       // as far as they are used; collective: that one rank
                       // gives (of all_to_all and reduce_scatter, to one receiver), as `count` of comm::Collective
   // Collective: what the busiest link carries of it in one direction. The ranks of a node share its link to other
-  // nodes, so it counts for each of them that has something to give there; and in a flat exchange of pairs each gives
-  // a part to each rank of the other nodes. Of payloads what is usually used.
+  // nodes, so it counts for each of them that has something to give there; in a flat exchange of pairs each gives a
+  // part to each rank of the other nodes, and so does each along a dimension. Of payloads what is usually used.
   int64_t link_bytes = 0;
   double sharing = 1;  // collective: link_bytes over what one rank's own link carries (core::link_bytes)
   int codec = -1;      // collective of payloads: whose, as the option counts them

@@ -142,7 +142,7 @@ core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const
   const auto refuse = [&](const std::string& what) {
     return core::Error{core::Error::Code::invalid, "program \"" + to_string(option) + "\": " + what};
   };
-  if (core::uses_levels(option) && !table.ranks.has_levels()) return refuse("the cost table knows of no levels");
+  if (!core::fits(option, table.ranks)) return refuse("the cost table's ranks have no such levels or dimensions");
   const std::vector<OpSize> sizes = op_sizes(option, bucket, table.ranks, known, dtype);
   std::vector<OpCost> times;
   for (size_t i = 0; i < option.steps.size(); ++i) {

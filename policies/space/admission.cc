@@ -23,9 +23,7 @@ bool every_codec(const Option& option, const TreeJob& job, Predicate predicate) 
   });
 }
 
-bool fits_topology(const Option& option, const TreeJob& job) {
-  return job.ranks.has_levels() || !core::uses_levels(option);
-}
+bool fits_topology(const Option& option, const TreeJob& job) { return core::fits(option, job.ranks); }
 
 bool fits_places(const Option& option, const TreeJob& job) { return job.host_threads > 0 || !core::uses_host(option); }
 
@@ -89,7 +87,8 @@ bool fits_inside(const Option& option, const TreeJob& job) {
 }
 
 constexpr AdmissionRule kRules[] = {
-    {"topology", "levels where nodes are known, alike, several, and of several ranks", fits_topology},
+    {"topology", "levels where nodes are known, alike, several, and of several ranks; dimensions that ranks have",
+     fits_topology},
     {"places", "work on the host where it has threads for that", fits_places},
     {"compressor", "a collective adds up payloads that can be added, in all rounds of a compressor", fits_compressor},
     {"fidelity", "compressors that the job's fidelity allows", fits_fidelity},

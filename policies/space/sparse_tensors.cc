@@ -24,6 +24,9 @@ std::vector<core::Option> sparse_options(const Knowledge& knowledge) {
       if (place == core::Place::host && knowledge.host_threads <= 0) continue;
       options.push_back(core::gather_payloads(codec, place));
       options.push_back(core::two_step(codec, place));
+      if (core::mesh_of(knowledge.ranks.size).size() > 1) {
+        options.push_back(core::recursive_doubling(codec, place, knowledge.ranks.size));
+      }
     }
   }
   return options;
@@ -118,7 +121,11 @@ double balanced_parallelism_share(const core::Content& content, int ranks) {
 
 double hierarchical_share(const core::Content& content, int ranks) {
   double share = 0;
-  for (int summed = 1; summed < ranks; summed *= 2) share += 2 * content.at(summed, ranks);
+  int summed = 1;
+  for (const int size : core::mesh_of(ranks)) {
+    share += 2 * (size - 1) * content.at(summed, ranks);
+    summed *= size;
+  }
   return share;
 }
 

@@ -19,10 +19,12 @@ namespace gradtune::policies {
 inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1; }
 bool has_sparse(const core::GradientTable& table);
 
-// What a sparse tensor may get: the plain sum, and two schemes for each admitted compressor that takes rows.
-//   gather    Every rank sends its rows to every rank (AGsparse).
-//   two_step  Ranks send rows to their owners. Owners add them up and send the sums to all (balanced parallelism,
-//             section 3 of Zen).
+// What a sparse tensor may get: the plain sum, and these schemes for each admitted compressor that takes rows.
+//   gather              Every rank sends its rows to every rank (AGsparse).
+//   two_step            Ranks send rows to their owners. Owners add them up and send the sums to all (balanced
+//                       parallelism, section 3 of Zen).
+//   recursive_doubling  Ranks send sums of ever more ranks to ever more distant ones (SparCML). Of a prime number of
+//                       ranks it is the gather, and there is only that.
 std::vector<core::Option> sparse_options(const Knowledge& knowledge);
 
 // The one that takes least, all its steps one after the other; the plain sum where the table has no rates.
@@ -39,15 +41,16 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
 // ... each under the best one.
 core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost);
 
-// What Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy of pairs, in
-// units of what one rank has. `gamma`: the density of sums of 1, 2, 4, ... ranks over that of one.
+// What Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy of pairs
+// (recursive doubling), in units of what one rank has. `gamma`: the density of sums of 1, 2, 4, ... ranks over that of
+// one.
 struct SharesOf {
   double balanced = 0, hierarchical = 0;
 };
 SharesOf zen_shares(std::span<const double> gamma);
 
 // The same over the bytes of the dense tensor, where lists take twice their values (coordinates), and densities are
-// those of the content.
+// those of the content. Any number of ranks: sums are along the dimensions of their mesh.
 double balanced_parallelism_share(const core::Content& content, int ranks);
 double hierarchical_share(const core::Content& content, int ranks);
 

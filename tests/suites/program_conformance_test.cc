@@ -111,6 +111,17 @@ TEST(ProgramConformance, MomentumLeavesAllRanksWithTheSameBits) {
   run_all({4, 2}, tree(kDevice), {"dgc", 0.1}, {"dgc", 0.1}, kTable, 4);
 }
 
+TEST(ProgramConformance, SumsAlongDimensionsAreTheAverageAndLoseNothing) {
+  for (const int size : {4, 6, 8, 12}) {
+    std::vector<Steps> programs;
+    for (const Place place : kBoth) programs.push_back(core::recursive_doubling({}, place, size).steps);
+    for (const core::CompressorSpec& codec :
+         std::vector<core::CompressorSpec>{kNone, kBf16, kTopk, {"packed"}, {"qsgd", 4}, {"randk", 0.1}}) {
+      run_all({size, 0}, programs, codec, codec);
+    }
+  }
+}
+
 // --- several rounds --------------------------------------------------------------------------------------------------
 
 const char* const kRounds[] = {
@@ -200,6 +211,7 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
   for (const Cluster& cluster : {Cluster{4, 2}, Cluster{6, 3}}) {
     std::vector<Steps> programs = tree(kDevice);
     for (Steps& steps : extension(kDevice)) programs.push_back(std::move(steps));
+    programs.push_back(core::recursive_doubling({}, Place::device, cluster.size).steps);
     for (const Steps& steps : programs) {
       for (const int64_t numel : {192 * 7, 1000}) {
         const core::Option option = policies::with_codecs(steps, kBf16, kBf16);

@@ -387,5 +387,13 @@ TEST(TimelineConformance, EndsWhenTheExecutorsCoreDoesOverLevels) {
   check({.size = 4, .local_size = 2}, policies::hierarchical_programs(kBoth), 2, 6000, 500);
 }
 
+TEST(TimelineConformance, EndsWhenTheExecutorsCoreDoesAlongDimensions) {
+  for (const int size : {4, 12}) {
+    std::vector<policies::Steps> programs;
+    for (const Place place : kBoth) programs.push_back(core::recursive_doubling({}, place, size).steps);
+    check({.size = size}, programs, 3, 300, 200);
+  }
+}
+
 }  // namespace
 }  // namespace gradtune::exec

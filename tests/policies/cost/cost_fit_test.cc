@@ -112,6 +112,26 @@ TEST(FitCost, KindsThatAreUnderWayTogetherAreToldApartByWhatTheyTakeAlone) {
   EXPECT_NEAR(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.02, 1e-3);
 }
 
+TEST(FitCost, WhatIsSeenAlongADimensionIsItsOwnAndNotThatOfAllRanks) {
+  const CostTable truth{.ranks = {.size = 4},
+                        .collectives = {{Kind::all_gather, Level::flat, 40, 0.008}},
+                        .codecs = {{{"bf16"}, Place::device, 4, 3e-4, 6, 4e-4, 1e-4}}};
+  CostTable prior = truth;
+  prior.collectives[0] = {Kind::all_gather, Level::flat, 90, 0.02};
+  const auto option = to_string(core::recursive_doubling({"bf16"}, Place::device, 4));
+  const std::vector<TimedRun> timed{timed_by(truth, strategy_of(option.c_str(), {1600, 16'000, 160'000, 800'000}))};
+  const FittedCost fitted = fit_cost(timed, kOneTensor, truth.ranks, testing::known_traits(), prior);
+  for (const int d : {0, 1}) {
+    const CollectiveRate* rate = find_rate(fitted.table, Kind::all_gather, core::dimension(d));
+    EXPECT_EQ(rate->level, core::dimension(d));
+    EXPECT_NEAR(rate->message_us, 40, 20);
+    EXPECT_NEAR(rate->byte_us, 0.008, 0.0008);
+  }
+  EXPECT_NEAR(find_rate(fitted.table, Kind::all_gather, Level::flat)->byte_us, 0.02, 1e-6);
+  EXPECT_EQ(find_rate(prior, Kind::all_gather, core::dimension(1)), &prior.collectives[0]);
+  EXPECT_EQ(find_rate(prior, Kind::all_reduce, core::dimension(1)), nullptr);
+}
+
 TEST(FitCost, WhatWasNotSeenIsThePriors) {
   const CostTable seen{.ranks = {.size = 8},
                        .collectives = {{Kind::all_reduce, Level::flat, 20, 0.008}},

@@ -89,6 +89,25 @@ TEST(ProgramCost, AnExchangeOfPairsLoadsANodesLinkForEachOfItsRanks) {
               (64 - 15) * 2 * kPart * 0.01, 1e-6);
 }
 
+TEST(ProgramCost, AlongDimensionsRatesAreThoseOfAllRanksInSmallerGroups) {
+  const Option option = core::recursive_doubling({"bf16"}, Place::device, 12);  // 3 x 2 x 2
+  const auto costs = [&](const CostTable& table) {
+    return program_op_costs(table, option, 16'000, testing::known_traits()).value();
+  };
+  CostTable table = table_of({.size = 12, .local_size = 6});
+  const std::vector<OpCost> in_nodes = costs(table);
+  const double bytes_us = 2 * 16'000 * 0.01;
+  EXPECT_DOUBLE_EQ(in_nodes[1].us(), 2 * (100 + bytes_us));
+  EXPECT_DOUBLE_EQ(in_nodes[4].us(), 100 + bytes_us);
+  EXPECT_DOUBLE_EQ(in_nodes[7].us(), 100 + 6 * bytes_us) << "six ranks share a node's link";
+  EXPECT_DOUBLE_EQ(costs(table_of({.size = 12}))[7].us(), 100 + bytes_us);
+  table.collectives.push_back({Kind::all_gather, core::dimension(1), 7, 0});
+  EXPECT_DOUBLE_EQ(costs(table)[4].us(), 7) << "what was seen counts";
+  const auto refused = program_op_costs(table_of({.size = 9}), option, 16'000, testing::known_traits());
+  EXPECT_THAT(refused.error().message,
+              ::testing::HasSubstr("the cost table's ranks have no such levels or dimensions"));
+}
+
 TEST(ProgramCost, MessagesOfPairsTravelAtTheSameTime) {
   CostTable table{.ranks = {.size = 8}};
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather}) {

@@ -68,6 +68,10 @@ TEST(SparseTensors, limits_of_the_formulas) {
     EXPECT_NEAR(hierarchical_share(content(ranks), ranks), (ranks - 1) * none, 1e-9);
     EXPECT_NEAR(balanced_parallelism_share(content(ranks), ranks), (ranks - 1) * (1 + 1.0 / ranks) * none, 1e-9);
   }
+  for (const int prime : {3, 5, 7}) {  // one dimension: all that the others have
+    EXPECT_NEAR(hierarchical_share(content(1.5), prime), (prime - 1) * 0.002, 1e-9);
+  }
+  EXPECT_NEAR(hierarchical_share(content(1), 6), (2 + 1) * 0.002, 1e-9);
   for (const double gamma : {1.0, 1.5, 2.0}) {  // two ranks: never worse
     EXPECT_LE(hierarchical_share(content(gamma), 2), balanced_parallelism_share(content(gamma), 2) + 1e-12);
   }
@@ -126,11 +130,17 @@ TEST(SparseTensors, each_is_a_bucket_of_its_own_and_the_rest_stays) {
   EXPECT_EQ(with_sparse_tensors(same, dense, link(4, 125, 50)), same);
 }
 
+const char* scheme_of(const core::Option& option) {
+  if (option.codecs.empty()) return "dense";
+  if (core::is_dimension(option.steps[1].level)) return "recursive_doubling";
+  return core::collectives_of(option) == 1 ? "gather" : "two_step";
+}
+
 TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
   core::Rng rng(11);
   std::set<std::string> chosen;
   for (int i = 0; i < 400; ++i) {
-    const int ranks = 1 << (1 + rng.below(5));
+    const auto ranks = static_cast<int>(2 + rng.below(32));
     const double of_one = std::pow(10, -4 * rng.uniform()), overlap = rng.uniform();
     const double of_all = std::min(0.999, of_one * std::pow(ranks, overlap));
     const auto tensor = matrix("table", 1 << (4 + rng.below(14)), 1 << rng.below(9), std::min(of_one, 0.999), of_all);
@@ -144,20 +154,39 @@ TEST(SparseTensors, the_option_is_the_cheapest_of_all) {
       return std::accumulate(work->begin(), work->end(), 0.0);
     };
     for (const core::Option& other : sparse_options(knowledge)) EXPECT_LE(us(best), us(other));
-    chosen.insert(best.codecs.empty() ? "dense" : core::collectives_of(best) == 1 ? "gather" : "two_step");
+    chosen.insert(scheme_of(best));
   }
-  EXPECT_THAT(chosen, ::testing::ElementsAre("dense", "gather", "two_step"));
+  EXPECT_THAT(chosen, ::testing::ElementsAre("dense", "gather", "recursive_doubling", "two_step"));
+}
+
+TEST(SparseTensors, sums_that_are_sent_are_as_dense_as_sums_of_so_many_ranks) {
+  const core::TensorInfo tensor = matrix("table", 100'000, 8, 0.001, 0.003);
+  const core::Matrix rows{0, 100'000, 8};
+  const core::Option option = core::recursive_doubling({"rows"}, core::Place::device, 12);  // 3 x 2 x 2
+  const std::vector<OpSize> sizes =
+      op_sizes(option, {tensor.numel, {&rows, 1}, tensor.content}, {.size = 12}, compress::known_traits());
+  const double of_row = 8 * 4 + 4;  // bytes
+  const int summed[] = {1, 3, 6}, others[] = {2, 1, 1};
+  for (size_t d = 0; d < 3; ++d) {
+    const double expected = 100'000 * tensor.content.at(summed[d], 12) * of_row * others[d];
+    EXPECT_NEAR(static_cast<double>(sizes[3 * d + 1].link_bytes), expected, 0.05 * expected);
+    EXPECT_EQ(sizes[3 * d + 2].payloads, others[d] + 1);
+  }
+  EXPECT_NEAR(static_cast<double>(sizes[8].elements), 0.003 * static_cast<double>(tensor.numel), 1);
 }
 
 TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
   const auto choice = [](int ranks, double of_one, double gamma, double message_us) {
     const auto tensor = matrix("table", 1 << 20, 64, of_one, of_one * gamma);
     const core::Option best = best_sparse_option(tensor, job(ranks, {tensor}), link(ranks, 125, message_us));
-    return best.codecs.empty() ? "dense" : core::collectives_of(best) == 1 ? "gather" : "two_step";
+    return scheme_of(best);
   };
   EXPECT_STREQ(choice(2, 0.01, 1.5, 50), "gather");
   EXPECT_STREQ(choice(16, 0.01, 2, 50), "two_step");
-  EXPECT_STREQ(choice(16, 0.00001, 2, 5000), "gather");  // half as many messages
+  EXPECT_STREQ(choice(16, 0.00001, 2, 5000), "recursive_doubling");  // 4 messages, not 15 or 30
+  EXPECT_STREQ(choice(17, 0.00001, 2, 5000), "gather");              // half as many as two steps
+  EXPECT_STREQ(choice(4, 0.01, 3.11, 50), "recursive_doubling");     // little overlap (section 2.3 of Zen)
+  EXPECT_STREQ(choice(4, 0.01, 1.36, 50), "two_step");
   EXPECT_STREQ(choice(16, 0.99, 1.005, 50), "dense");
 }
 
@@ -211,8 +240,11 @@ TEST(SparseTensors, zen_proposes_once_and_by_volume) {
     ASSERT_EQ(proposal.candidates.size(), 1U);
     const core::Strategy& strategy = proposal.candidates[0].strategy;
     EXPECT_TRUE(core::validate(strategy, knowledge.table).ok());
-    EXPECT_EQ(core::collectives_of(strategy.buckets[1].option), alike ? 2 : 1);
+    EXPECT_STREQ(scheme_of(strategy.buckets[1].option), alike ? "two_step" : "recursive_doubling");
   }
+  const Knowledge two = job(2, {matrix("table", 100'000, 8, 0.00666, 0.01)});
+  const core::Strategy of_two = make_policy("zen", {}).value()->propose(two).candidates[0].strategy;
+  EXPECT_STREQ(scheme_of(of_two.buckets[0].option), "gather");
   EXPECT_TRUE(make_policy("zen", {}).value()->propose(job(4, {matrix("a", 10, 4)})).candidates.empty());
 }
 

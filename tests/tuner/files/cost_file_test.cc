@@ -15,14 +15,15 @@ using core::Place;
 using testing::HasSubstr;
 using Kind = core::Step::Kind;
 
-const policies::CostTable kTable{
-    .ranks = {.size = 8, .local_size = 2},
-    .cores = {1.5, 1, 2},
-    .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120}, {Kind::gather, Level::inter, 80.5, 0}},
-    .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4, 0.75},
-               {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
-    .scale_us = 3,
-    .scale_element_us = 2e-4};
+const policies::CostTable kTable{.ranks = {.size = 8, .local_size = 2},
+                                 .cores = {1.5, 1, 2},
+                                 .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120},
+                                                 {Kind::gather, Level::inter, 80.5, 0},
+                                                 {Kind::all_gather, core::dimension(2), 10, 0.25}},
+                                 .codecs = {{{"topk", 0.01}, Place::host, 20, 1e-3, 5, 1e-5, 2e-4, 0.75},
+                                            {{"bf16"}, Place::device, 1, 3e-4, 2, 4e-4, 0}},
+                                 .scale_us = 3,
+                                 .scale_element_us = 2e-4};
 
 core::Result<policies::CostTable> parse(const std::string& text) { return parse_cost(text, compress::known_traits()); }
 
