@@ -12,7 +12,7 @@ the second half of its steps.
 Anchors are DDP, and of `auto` also the fastest of those that are pinned or `zen`. `error` is the largest relative
 difference between a loss and that of the same step under DDP: 0 means the same bits. On two ranks sums over ranks have
 one order, and what may differ is how LibTorch adds up rows that repeat in a batch, dense and sparse; on four ranks
-by_hand, gather and two_step add in the order of ranks.
+by_hand, gather and two_step add in the order of ranks, and recursive_doubling, which two ranks do not have, in pairs.
 """
 import json
 import statistics
@@ -23,8 +23,7 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
 from support.shaped import Bench, flags_of_parts, row, save  # noqa: E402
 
-PINNED = ("dense", "gather", "two_step")
-ARMS = ("ddp", "by_hand", *PINNED, "zen", "auto")
+PINNED = ("dense", "gather", "two_step", "recursive_doubling")
 PARTS = [f"{model}-{rate}" + nodes for model in ("lstm", "deepfm") for rate in ("1gbit", "200mbit")
          for nodes in ("", "-4")]
 WORSE = 1.02  # that auto may be than the best other
@@ -50,9 +49,11 @@ def measure(bench, part, flags):
     tuned, file = bench.folder / f"{part}.json", bench.folder / "pinned.json"
     told = bench.run(part, "auto", tuned, flags.tuning)
     print(f"{part}: auto {'decided' if told['decided'] else 'DID NOT DECIDE'}:\n{told['description']}", flush=True)
-    times, losses, strategies = {arm: [] for arm in ARMS}, {}, {"auto": told["description"]}
+    pinned = PINNED if part.endswith("-4") else PINNED[:-1]
+    arms = ("ddp", "by_hand", *pinned, "zen", "auto")
+    times, losses, strategies = {arm: [] for arm in arms}, {}, {"auto": told["description"]}
     for _ in range(flags.rounds):
-        for arm in ARMS:
+        for arm in arms:
             report = bench.run(part, "file", tuned, flags.steps) if arm == "auto" else \
                 bench.run(part, arm, file, flags.steps)
             ms = [step["ms"] for step in report["steps"]]
@@ -60,13 +61,13 @@ def measure(bench, part, flags):
             losses[arm] = {step["step"]: step["loss"] for step in report["steps"]}
             strategies.setdefault(arm, report.get("description", ""))
     rows, anchor = flags.rows, statistics.median(times["ddp"])
-    for arm in ARMS[1:]:
+    for arm in arms[1:]:
         row(rows, f"{part}: {arm} / ddp", statistics.median(times[arm]), anchor,
             [a / b for a, b in zip(times[arm], times["ddp"])], FASTER if arm == "auto" else None)
         rows[-1]["strategy"] = strategies[arm]
         rows[-1]["error"] = max(abs(loss - losses["ddp"][step]) / abs(losses["ddp"][step])
                                 for step, loss in losses[arm].items())
-    best = min((*PINNED, "zen"), key=lambda arm: statistics.median(times[arm]))
+    best = min((*pinned, "zen"), key=lambda arm: statistics.median(times[arm]))
     row(rows, f"{part}: auto / best other ({best})", statistics.median(times["auto"]), statistics.median(times[best]),
         [a / b for a, b in zip(times["auto"], times[best])], WORSE)
 

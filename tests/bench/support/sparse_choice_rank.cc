@@ -40,7 +40,8 @@ struct Flags {
   std::filesystem::path folder;
 };
 
-// Programs that a sparse table may get, of each compressor that takes rows.
+// Programs that a sparse table may get, of each compressor that takes rows; and recursive doubling, which depends on
+// the number of ranks.
 struct Scheme {
   const char* name;
   core::Option (*make)(const core::CompressorSpec& codec, core::Place place);
@@ -215,6 +216,12 @@ class ChoiceRank {
     for (const Scheme& scheme : kSchemes) {
       for (const char* codec : kCodecs) {
         pin(std::string(codec) + " " + scheme.name, scheme.make({codec}, core::Place::device));
+      }
+    }
+    const int ranks = group_->getSize();
+    if (core::mesh_of(ranks).size() > 1) {  // else it is the gather
+      for (const char* codec : kCodecs) {
+        pin(std::string(codec) + " recursive_doubling", core::recursive_doubling({codec}, core::Place::device, ranks));
       }
     }
     const auto chosen = std::ranges::find(arms, tuned.strategy.buckets, &Arm::buckets);

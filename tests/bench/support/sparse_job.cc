@@ -8,7 +8,7 @@
 //              defaults.
 //   by_hand    Sparse gradients are all-gathered after backward, indices and values, as users of torch.distributed do.
 //              The rest is all-reduced as one.
-//   dense, gather, two_step
+//   dense, gather, two_step, recursive_doubling
 //              gradtune with sparse gradients, and that scheme pinned for all tables; the rest in the baseline's
 //              buckets.
 //   zen, auto  gradtune with that policy, which tunes while it trains.
@@ -133,9 +133,12 @@ class Trainer {
       wrap({.strategy = file, .tuning_budget = 0});
       return;
     }
-    const std::map<std::string, core::Option> schemes{{"dense", core::plain_all_reduce()},
-                                                      {"gather", core::gather_payloads({"rows"}, core::Place::device)},
-                                                      {"two_step", core::two_step({"rows"}, core::Place::device)}};
+    const core::CompressorSpec rows{"rows"};
+    const std::map<std::string, core::Option> schemes{
+        {"dense", core::plain_all_reduce()},
+        {"gather", core::gather_payloads(rows, core::Place::device)},
+        {"two_step", core::two_step(rows, core::Place::device)},
+        {"recursive_doubling", core::recursive_doubling(rows, core::Place::device, group_->getSize())}};
     const auto scheme = schemes.find(arm);
     if (scheme == schemes.end()) throw std::runtime_error("unknown arm " + arm);
     // What is sparse is known after a step.
@@ -185,7 +188,8 @@ int main(int argc, char** argv) {
   std::string model, arm, report, file;
   int64_t steps = 20;
   app.add_option("--model", model, "lstm or deepfm")->required();
-  app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, zen, auto or file")->required();
+  app.add_option("--arm", arm, "ddp, by_hand, dense, gather, two_step, recursive_doubling, zen, auto or file")
+      ->required();
   app.add_option("--steps", steps);
   app.add_option("--strategy", file, "file that auto exports, file reads and pinned schemes use")->required();
   app.add_option("--report", report, "file of rank 0")->required();
