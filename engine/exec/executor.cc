@@ -5,9 +5,9 @@
 #include "engine/exec/executor.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <utility>
+
+#include "engine/exec/self_test.h"
 
 namespace gradtune::exec {
 namespace {
@@ -164,11 +164,12 @@ core::Status Executor::prepare_slot(int32_t slot, const core::Strategy& strategy
     return core::Error{core::Error::Code::invalid, "placement host needs at least one host thread, there are none"};
   }
   for (const auto& codec : program.codecs) {
-    if (core::Status status = self_test(*codec, nullptr, *device_queue_); !status) return status;
+    if (core::Status status = self_test(*codec, *device_queue_, {}, options_.timeout_ms); !status) return status;
   }
   for (const auto& codec : program.device_codecs) {
     Device& device = *options_.device;
-    if (core::Status status = self_test(*codec, &device.memory(), device.current()); !status) return status;
+    const SelfTestMemory memory{.device = &device.memory(), .pinned = &device.pinned()};
+    if (core::Status status = self_test(*codec, device.current(), memory, options_.timeout_ms); !status) return status;
   }
   const size_t events = most_events(program);
   if (core::Status status = workspace_.add(slot, std::move(compiled.value()), options_.memory_budget_bytes); !status)
@@ -207,50 +208,6 @@ void Executor::begin_program() {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     may_be_left_.push_back(goes_on_alone(program, static_cast<int32_t>(b)) ? 1 : 0);
   }
-}
-
-core::Status Executor::self_test(const compress::Compressor& codec, Allocator* allocator,
-                                 compress::Queue& queue) const {
-  constexpr int64_t kElements = 1000;
-  std::array<float, kElements> numbers;
-  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(static_cast<int>(i % 17) - 8) * 0.125F;
-  const auto memory = [allocator](int64_t bytes) { return AlignedBytes::zeros(bytes, allocator); };
-  const auto bytes_of = [](const AlignedBytes& bytes) {
-    return std::span(bytes.data(), static_cast<size_t>(bytes.bytes()));
-  };
-  const auto floats_of = [](const AlignedBytes& bytes) {
-    return std::span(reinterpret_cast<float*>(bytes.data()), static_cast<size_t>(kElements));
-  };
-  const core::Matrix matrix{0, 40, 20};
-  const core::Extent extent{kElements, {&matrix, 1}};
-  const AlignedBytes in = memory(kElements * 4), out = memory(kElements * 4), found = memory(sizeof(compress::Verdict));
-  const AlignedBytes from =
-      AlignedBytes::zeros(kElements * 4, allocator == nullptr ? nullptr : &options_.device->pinned());
-  std::memcpy(from.data(), numbers.data(), sizeof numbers);
-  queue.copy(in.data(), from.data(), from.bytes());
-  auto* const verdict = reinterpret_cast<compress::Verdict*>(found.data());
-  const AlignedBytes scratch = memory(codec.scratch_bytes(extent)), between = memory(codec.round_bytes(extent));
-  std::vector<AlignedBytes> payloads;
-  for (int round = 0; round < codec.traits().rounds; ++round) {
-    const compress::Work work{.matrices = extent.matrices, .round = round, .round_memory = between.data()};
-    const AlignedBytes& payload = payloads.emplace_back(memory(codec.payload_bytes(extent, round)));
-    codec.encode({.gradient = floats_of(in),
-                  .work = work,
-                  .payload = bytes_of(payload),
-                  .scratch = bytes_of(scratch),
-                  .verdict = verdict},
-                 queue);
-    const std::span<const std::byte> spans[] = {bytes_of(payload)};
-    codec.decode({.payloads = spans, .out = floats_of(out), .work = work, .verdict = verdict}, queue);
-  }
-  queue.copy(from.data(), found.data(), found.bytes());
-  if (core::Status ended = queue.mark().wait(options_.timeout_ms); !ended) return ended;
-  compress::Verdict seen;
-  std::memcpy(&seen, from.data(), sizeof seen);
-  if (seen.nonfinite == 0 && seen.rejected == 0) return {};
-  return core::Error{core::Error::Code::corrupt,
-                     "compressor " + core::to_string(codec.spec()) + " failed its self-test: " +
-                         (seen.nonfinite == 0 ? "its own payload was rejected" : "finite input was called non-finite")};
 }
 
 bool Executor::keeps_residual(int32_t tensor) const {
@@ -374,30 +331,10 @@ core::Status Executor::await_fences() const {
   return health();
 }
 
-void Executor::add_comm_ms(core::Due due) {
-  for (const BucketProgram& bucket : workspace_.program()->buckets) {
-    if (bucket.due != due) continue;
-    for (size_t op = 0; op < bucket.ops.size(); ++op) {
-      if (bucket.ops[op].kind != Op::Kind::collective) continue;
-      const OpTime& time = op_times_[static_cast<size_t>(bucket.first_op) + op];
-      times_.comm_ms += static_cast<double>(time.end_ns - time.begin_ns) * 1e-6;
-    }
-  }
-}
-
-// Of operations on a device; those of the host are there already.
 void Executor::read_times(core::Due due) {
-  for (const BucketProgram& bucket : workspace_.program()->buckets) {
-    if (bucket.due != due || bucket.space == core::Space::host) continue;
-    for (size_t op = 0; op < bucket.ops.size(); ++op) {
-      if (bucket.ops[op].space == core::Space::host) continue;
-      const size_t at = static_cast<size_t>(bucket.first_op) + op;
-      const auto begin = op_fences_[at].begin.time_ns(), end = op_fences_[at].end.time_ns();
-      const int64_t bytes = op_times_[at].bytes;
-      op_times_[at] =
-          begin && end ? OpTime{.begin_ns = *begin, .end_ns = *end, .bytes = bytes} : OpTime{.bytes = bytes};
-    }
-  }
+  const Program& program = *workspace_.program();
+  exec::read_times(program, due, op_fences_, op_times_);
+  times_.comm_ms += comm_ms(program, due, op_times_);
 }
 
 core::Status Executor::finish_backward() {
@@ -411,7 +348,6 @@ core::Status Executor::finish_backward() {
   }
   phase_ = Phase::averaged;
   read_times(core::Due::backward);
-  add_comm_ms(core::Due::backward);
   return {};
 }
 
@@ -448,7 +384,6 @@ core::Status Executor::drain() {
     if (core::Status done = await(static_cast<int32_t>(b)); !done) return done;
   }
   read_times(core::Due::forward);
-  add_comm_ms(core::Due::forward);
   guarded("settling a step", [&] { workspace_.settle(); });
   phase_ = Phase::settled;
   return failed_ ? failure() : core::Status();
@@ -577,23 +512,10 @@ void Executor::enqueue(int32_t bucket, int32_t op) {
   if (!what.is_told) scheduler_.op_done(bucket, op, actions_);
 }
 
-// The first operation that was asked for and has not ended, or failed.
 core::Error Executor::hang() const {
   const std::string who = "rank " + std::to_string(groups_.seat.rank) + ", step " + std::to_string(step_) + ": ";
-  const Program& program = *workspace_.program();
-  for (size_t b = 0; b < program.buckets.size(); ++b) {
-    const BucketProgram& bucket = program.buckets[b];
-    for (size_t op = 0; op < bucket.ops.size(); ++op) {
-      const core::Fence& end = op_fences_[static_cast<size_t>(bucket.first_op) + op].end;
-      const core::Status ended = end.wait(0);
-      if (ended) continue;
-      const bool is_late = !end.passed();
-      return {ended.error().code,
-              who + "operation " + std::to_string(op) + " (" + std::string(name_of(bucket.ops[op].kind)) +
-                  ") of bucket " + std::to_string(b) +
-                  (is_late ? " has not ended on the device within " + std::to_string(options_.timeout_ms) + " ms"
-                           : " failed: " + ended.error().message)};
-    }
+  if (const auto error = first_not_ended(*workspace_.program(), op_fences_, options_.timeout_ms)) {
+    return {error->code, who + error->message};
   }
   return {core::Error::Code::timeout, who + "nothing made progress for " + std::to_string(options_.timeout_ms) + " ms"};
 }

@@ -35,6 +35,7 @@
 #include "engine/core/gradient_table.h"
 #include "engine/core/strategy.h"
 #include "engine/exec/event_ring.h"
+#include "engine/exec/op_times.h"
 #include "engine/exec/scheduler.h"
 #include "engine/exec/strategy_runner.h"
 #include "engine/exec/workspace.h"
@@ -67,13 +68,6 @@ struct StepTimes {
   StepTimes operator-(const StepTimes& other) const {
     return {encode_ms - other.encode_ms, decode_ms - other.decode_ms, wait_ms - other.wait_ms, comm_ms - other.comm_ms};
   }
-};
-
-// When an operation of a bucket began and ended; a collective is under way from the moment it is started. Nanoseconds
-// of the executor's clock. A scale that was done as pieces arrived takes as long as that took, up to the last of them.
-struct OpTime {
-  int64_t begin_ns = 0, end_ns = 0;
-  int64_t bytes = 0;  // of a collective: what the busiest link really carried of it (comm::link_bytes)
 };
 
 class Executor final : public StrategyRunner, private comm::CompletionSink, private EndListener {
@@ -190,7 +184,6 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   core::Status wait_until(const Condition& holds);
   core::Status await_fences() const;  // of what is due at the end of backward
   core::Status health() const;        // of communicators, as far as fences have passed
-  void add_comm_ms(core::Due due);
   void read_times(core::Due due);
   void compute(int32_t bucket, int32_t op, compress::Queue& queue);
   void look_at(int32_t bucket, int32_t first_op, int32_t last_op);
@@ -200,7 +193,6 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
     return op_times_[static_cast<size_t>(workspace_.bucket(bucket).first_op + op)];
   }
   bool drain_device_ops();
-  core::Status self_test(const compress::Compressor& codec, Allocator* allocator, compress::Queue& queue) const;
   bool is_away(int32_t bucket) const { return workspace_.bucket(bucket).space != core::Space::host; }
 
   const comm::Groups groups_;
@@ -223,10 +215,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   Turn turn_;
   Scheduler scheduler_;
   std::vector<Action> actions_;
-  bool finite_ = true;  // this rank's numbers, as far as operations are done
-  struct OpFences {
-    core::Fence begin, end;
-  };
+  bool finite_ = true;               // this rank's numbers, as far as operations are done
   std::vector<OpFences> op_fences_;  // of operations on a device
 
   // Of the host thread, null without one.
