@@ -252,7 +252,7 @@ class PowerSgd final : public HostCompressor {
   }
 };
 
-constexpr double kRanks[] = {8, 4, 2, 1};
+constexpr double kRanks[] = {16, 8, 4, 2, 1};
 
 }  // namespace
 
@@ -260,11 +260,12 @@ CompressorRow powersgd() {
   return {.traits = {.name = "powersgd",
                      .summary = "matrices as products of narrow ones, of this rank",
                      .fidelity = core::Fidelity::lossy,
-                     .listed = core::Listed::never,
+                     .listed = core::Listed::for_sgd,
+                     .seen_error = 0.8,
                      .summable = true,
                      .error_feedback = true,
                      .parameter_name = "rank",
-                     .parameter_default = 4,
+                     .parameter_default = 16,
                      .parameter_min = 1,
                      .parameter_max = kMaxRank,
                      .parameter_step = 1,

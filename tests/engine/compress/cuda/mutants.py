@@ -160,9 +160,9 @@ MUTANTS = [
     expression("sparse.cu", "opened.from == all - found.count", "true", "rows"),
     expression("sparse.cu", "index[at - 1] < index[at]", "true", "coo"),
     # powersgd.cu
-    expression("powersgd.cu", "before[c] != 0", "false", "powersgd_4"),
-    expression("powersgd.cu", "exact -= double{from[i]} * taken", "exact -= static_cast<float>(double{from[i]} * taken)", "powersgd_4"),
-    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_4"),
+    expression("powersgd.cu", "before[c] != 0", "false", "powersgd_16"),
+    expression("powersgd.cu", "exact -= double{from[i]} * taken", "exact -= static_cast<float>(double{from[i]} * taken)", "powersgd_16"),
+    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_16"),
     expression("powersgd.cu", "job.partials[run * job.numbers + i]", "0", "DevicePowerSgd.has_the_sums_of_many_rows_that_the_host_has"),
-    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_4"),
+    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_16"),
 ]
