@@ -52,7 +52,7 @@ TEST(MergeCompGolden, ReferenceJob) {
       text += trajectory(fidelity, gigabits);
     }
   }
-  const std::string path = std::string(GRADTUNE_GOLDEN) + "/mergecomp_reference_job.txt";
+  const std::string path = GRADTUNE_GOLDEN "/mergecomp_reference_job.txt";
   if (std::getenv("GRADTUNE_UPDATE_GOLDEN") != nullptr) std::ofstream(path) << text;
   std::ifstream file(path);
   const std::string golden{std::istreambuf_iterator<char>(file), {}};
