@@ -37,7 +37,7 @@ struct Subgroup {
   bool operator==(const Subgroup&) const = default;
 };
 
-// Those along that dimension of the mesh, one rank where the mesh has less dimensions.
+// Those along that dimension of the mesh, one rank where the mesh has fewer dimensions.
 Subgroup along(Level dimension, int ranks);
 
 // How many ranks there are, and in each node where there are levels (else 0).
