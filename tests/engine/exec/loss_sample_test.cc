@@ -108,13 +108,13 @@ TEST(LossSample, WhatLosesNothingIsNotLookedAt) {
 }
 
 TEST(LossSample, OfEveryProgramThatLosesAndFeedsBackIsAShareOfTheGradient) {
-  const core::GradientTable table = make_table({{3'000, DType::f32}, {9'000, DType::f32}});
+  const core::GradientTable table = make_table({{12'000, DType::f32}, {36'000, DType::f32}});
   std::vector<std::string> options = all_options(core::Place::device);
   for (std::string& option : all_options(core::Place::host)) options.push_back(std::move(option));
   Fleet fleet(4, table, kWithHost);
   core::Rng rng(9);
   for (const std::string& option : options) {
-    const core::Strategy strategy = make_strategy(table, option, 20'000, 2);
+    const core::Strategy strategy = make_strategy(table, option, 80'000, 2);
     const core::TraitsTable known = compress::known_traits();
     const core::CompressorTraits* traits = core::traits_of(
         strategy.buckets[0].option.codecs.empty() ? core::CompressorSpec{"none"} : strategy.buckets[0].option.codecs[0],
