@@ -12,6 +12,7 @@
 
 #include "engine/exec/draining.h"
 #include "policies/space/decision_tree.h"
+#include "tests/engine/exec/order_of_sums.h"
 #include "tests/hooks/gloo_executor.h"
 #include "tests/hooks/ranks.h"
 
@@ -86,26 +87,16 @@ void check_order_of_sums(const Rank& rank) {
       me.executor().run(slot);
       if (slot > 0) me.executor().drop(slot - 1);
       ++slot;
-      std::vector<Values> gradients = exec::random_gradients(table, rank.size, rng), terms = gradients;
-      for (size_t r = 0; r < terms.size(); ++r) {
+      std::vector<Values> gradients = exec::random_gradients(table, rank.size, rng);
+      for (Values& gradient : gradients) {
         for (int64_t row = 0; row < kRows; ++row) {
           if (rng.below(4) == 0) continue;
-          std::fill_n(gradients[r].begin() + row * kWidth, kWidth, 0.0F);
+          std::fill_n(gradient.begin() + row * kWidth, kWidth, 0.0F);
         }
-        terms[r] = gradients[r];
-        for (float& value : terms[r]) value *= 1.0F / static_cast<float>(rank.size);
-      }
-      for (const int size : mesh) {
-        std::vector<Values> sums;
-        for (size_t t = 0; t < terms.size(); ++t) {
-          if (t % static_cast<size_t>(size) == 0) sums.emplace_back(terms[t].size());
-          for (size_t i = 0; i < terms[t].size(); ++i) sums.back()[i] += terms[t][i];
-        }
-        terms = std::move(sums);
       }
       ASSERT_TRUE(me.step(gradients[static_cast<size_t>(rank.rank)]).ok()) << to_string(option);
       me.executor().lay_out_average(0);
-      ASSERT_EQ(me.average(), terms.front()) << to_string(option);
+      ASSERT_EQ(me.average(), exec::average_along(mesh, gradients)) << to_string(option);
     }
   }
 }

@@ -13,6 +13,7 @@
 
 #include "engine/core/rng.h"
 #include "tests/engine/exec/fleet.h"
+#include "tests/engine/exec/order_of_sums.h"
 #include "tests/suites/communicator_ranks.h"
 
 namespace gradtune::exec {
@@ -116,23 +117,10 @@ Averages run(Fleet& fleet, const core::GradientTable& table, const std::vector<G
   return averages;
 }
 
-// Sums of as many values, one after the other, as `mesh` says, and then of these sums. Of N ranks in one dimension it
-// is 0 + g_0 / N + g_1 / N + ..., of 2 x 2 ranks (g_0 / 4 + g_1 / 4) + (g_2 / 4 + g_3 / 4), in fp32.
 Values expected_average(const std::vector<Given>& given, int64_t rows, int64_t width, const std::vector<int>& mesh) {
-  const float share = 1.0F / static_cast<float>(given.size());
-  std::vector<Values> terms;
-  for (const Given& each : given) {
-    for (float& value : terms.emplace_back(each.dense(rows, width))) value *= share;
-  }
-  for (const int size : mesh) {
-    std::vector<Values> sums;
-    for (size_t t = 0; t < terms.size(); ++t) {
-      if (t % static_cast<size_t>(size) == 0) sums.emplace_back(terms[t].size());
-      for (size_t i = 0; i < terms[t].size(); ++i) sums.back()[i] += terms[t][i];
-    }
-    terms = std::move(sums);
-  }
-  return terms.front();
+  std::vector<Values> gradients;
+  for (const Given& each : given) gradients.push_back(each.dense(rows, width));
+  return average_along(mesh, std::move(gradients));
 }
 
 bool same(const Values& a, const Values& b) {
