@@ -15,6 +15,15 @@ namespace gradtune::policies {
 
 bool has_sparse(const core::GradientTable& table) { return std::ranges::any_of(table.tensors, is_sparse); }
 
+std::span<const SparseScheme> sparse_schemes() {
+  using core::CompressorSpec, core::Place;
+  static constexpr SparseScheme kSchemes[] = {
+      {"gather", [](const CompressorSpec& codec, Place place, int) { return core::gather_payloads(codec, place); }},
+      {"two_step", [](const CompressorSpec& codec, Place place, int) { return core::two_step(codec, place); }},
+      {"recursive_doubling", core::recursive_doubling}};
+  return kSchemes;
+}
+
 std::vector<core::Option> sparse_options(const Knowledge& knowledge) {
   std::vector<core::Option> options{core::plain_all_reduce()};
   for (const core::CompressorSpec& codec : knowledge.codecs) {
@@ -22,10 +31,9 @@ std::vector<core::Option> sparse_options(const Knowledge& knowledge) {
     if (traits == nullptr || !traits->takes_rows) continue;
     for (const core::Place place : {core::Place::device, core::Place::host}) {
       if (place == core::Place::host && knowledge.host_threads <= 0) continue;
-      options.push_back(core::gather_payloads(codec, place));
-      options.push_back(core::two_step(codec, place));
-      if (core::mesh_of(knowledge.ranks.size).size() > 1) {
-        options.push_back(core::recursive_doubling(codec, place, knowledge.ranks.size));
+      for (const SparseScheme& scheme : sparse_schemes()) {
+        core::Option option = scheme.make(codec, place, knowledge.ranks.size);
+        if (std::ranges::find(options, option) == options.end()) options.push_back(std::move(option));
       }
     }
   }

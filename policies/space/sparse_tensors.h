@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "policies/cost/cost_table.h"
@@ -19,12 +20,21 @@ namespace gradtune::policies {
 inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1; }
 bool has_sparse(const core::GradientTable& table);
 
-// What a sparse tensor may get: the plain sum, and these schemes for each admitted compressor that takes rows.
+// A way to sum a sparse tensor: the program for a compressor that takes rows. Two schemes may have the same one.
+struct SparseScheme {
+  std::string_view name;
+  core::Option (*make)(const core::CompressorSpec& codec, core::Place place, int ranks);
+};
+
+// The table of this family.
 //   gather              Every rank sends its rows to every rank (AGsparse).
 //   two_step            Ranks send rows to their owners. Owners add them up and send the sums to all (balanced
 //                       parallelism, section 3 of Zen).
 //   recursive_doubling  Ranks send sums of ever more ranks to ever more distant ones (SparCML). Of a prime number of
-//                       ranks it is the gather, and there is only that.
+//                       ranks it is the gather.
+std::span<const SparseScheme> sparse_schemes();
+
+// What a sparse tensor may get: the plain sum, and each scheme with each admitted compressor that takes rows.
 std::vector<core::Option> sparse_options(const Knowledge& knowledge);
 
 // The one that takes least, all its steps one after the other; the plain sum where the table has no rates.

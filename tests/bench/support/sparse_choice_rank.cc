@@ -26,6 +26,7 @@
 #include "engine/core/median.h"
 #include "engine/core/strategy.h"
 #include "gradtune/gradtune.h"
+#include "policies/space/sparse_tensors.h"
 #include "tuner/files/strategy_file.h"
 
 namespace gradtune::bench {
@@ -40,13 +41,6 @@ struct Flags {
   std::filesystem::path folder;
 };
 
-// Programs that a sparse table may get, of each compressor that takes rows; and recursive doubling, which depends on
-// the number of ranks.
-struct Scheme {
-  const char* name;
-  core::Option (*make)(const core::CompressorSpec& codec, core::Place place);
-};
-constexpr Scheme kSchemes[] = {{"gather", core::gather_payloads}, {"two_step", core::two_step}};
 constexpr const char* kCodecs[] = {"rows", "coo", "blocks"};
 
 constexpr int64_t kDraws = 8;         // batches, which come again and again
@@ -213,15 +207,13 @@ class ChoiceRank {
       add(name, pinned);
     };
     pin("all_reduce", core::plain_all_reduce());
-    for (const Scheme& scheme : kSchemes) {
+    std::vector<core::Option> pinned;
+    for (const policies::SparseScheme& scheme : policies::sparse_schemes()) {
       for (const char* codec : kCodecs) {
-        pin(std::string(codec) + " " + scheme.name, scheme.make({codec}, core::Place::device));
-      }
-    }
-    const int ranks = group_->getSize();
-    if (core::mesh_of(ranks).size() > 1) {  // else it is the gather
-      for (const char* codec : kCodecs) {
-        pin(std::string(codec) + " recursive_doubling", core::recursive_doubling({codec}, core::Place::device, ranks));
+        const core::Option option = scheme.make({codec}, core::Place::device, group_->getSize());
+        if (std::ranges::find(pinned, option) != pinned.end()) continue;
+        pinned.push_back(option);
+        pin(std::string(codec) + " " + std::string(scheme.name), option);
       }
     }
     const auto chosen = std::ranges::find(arms, tuned.strategy.buckets, &Arm::buckets);

@@ -31,6 +31,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/core/strategy.h"
 #include "gradtune/gradtune.h"
+#include "policies/space/sparse_tensors.h"
 #include "tests/bench/support/sparse_models.h"
 #include "tuner/files/strategy_file.h"
 
@@ -133,12 +134,10 @@ class Trainer {
       wrap({.strategy = file, .tuning_budget = 0});
       return;
     }
-    const core::CompressorSpec rows{"rows"};
-    const std::map<std::string, core::Option> schemes{
-        {"dense", core::plain_all_reduce()},
-        {"gather", core::gather_payloads(rows, core::Place::device)},
-        {"two_step", core::two_step(rows, core::Place::device)},
-        {"recursive_doubling", core::recursive_doubling(rows, core::Place::device, group_->getSize())}};
+    std::map<std::string, core::Option> schemes{{"dense", core::plain_all_reduce()}};
+    for (const policies::SparseScheme& each : policies::sparse_schemes()) {
+      schemes.emplace(each.name, each.make({"rows"}, core::Place::device, group_->getSize()));
+    }
     const auto scheme = schemes.find(arm);
     if (scheme == schemes.end()) throw std::runtime_error("unknown arm " + arm);
     // What is sparse is known after a step.
