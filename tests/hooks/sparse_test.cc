@@ -265,7 +265,8 @@ TEST(Sparse, ADensityThatChangesLeadsToANewSearch) {
   ASSERT_NE(density, file.decisions.end());
   EXPECT_EQ(density->label, "weight");
   EXPECT_GT(density->value, std::log(5));
-  const auto look = std::ranges::find(file.decisions, What::look_again, &tuner::Decision::what);
+  // On a busy machine there may be one before that, for another reason.
+  const auto look = std::ranges::find(density, file.decisions.end(), What::look_again, &tuner::Decision::what);
   ASSERT_NE(look, file.decisions.end());
   EXPECT_GE(look->step, density->step);
 }
