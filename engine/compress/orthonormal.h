@@ -17,7 +17,9 @@ inline constexpr double kLeastLeft = 1e-6;
 // Columns are cut into pieces of so many elements, whose sums are added up in order: as many as there is room for.
 inline constexpr int64_t kMostColumnPieces = 64;
 constexpr int64_t column_piece(int64_t rows) {
-  return std::max(kBlockElements, round_up((rows + kMostColumnPieces - 1) / kMostColumnPieces, 16));
+  // Not by std::max: it takes kBlockElements by its address, which a device does not have.
+  const int64_t even = round_up((rows + kMostColumnPieces - 1) / kMostColumnPieces, 16);
+  return even < kBlockElements ? kBlockElements : even;
 }
 
 // Makes the columns, each contiguous and one behind the other, an orthonormal basis of what they span: Gram-Schmidt,

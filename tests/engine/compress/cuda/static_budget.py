@@ -194,6 +194,9 @@ def check(nvcc, cuobjdump, folder, architecture, say=print):
             if not cuobjdump:
                 continue
             for name, kernel in functions(cuobjdump, cubin):
+                # nvcc's way of saying that code has no meaning on a device, such as the address of a host's constant.
+                if any(op.startswith("BPT.TRAP") for op in kernel.op):
+                    broken.append(f"{source.name} {architecture}: {name} ends in a trap")
                 for row in TABLE:
                     if row[0] != source.stem or not re.search(row[1], name) or row in seen:
                         continue
