@@ -53,11 +53,18 @@ std::vector<core::CompressorSpec> specs() {
   return all;
 }
 
+// Arithmetic on a GPU does not keep the bits of a NaN.
+std::vector<float> with_nans_alike(std::vector<float> values) {
+  std::ranges::replace_if(
+      values, [](float value) { return std::isnan(value); }, std::numeric_limits<float>::quiet_NaN());
+  return values;
+}
+
 void expect_same_decode(const compress::Compressor& device, const compress::Compressor& host, const DecodeCase& job) {
   const auto from_host = decode(host, job), from_device = decode(device, job);
   ASSERT_EQ(from_device.ok(), from_host.ok());
   if (from_host.ok()) {
-    EXPECT_TRUE(same_bytes(from_device.value(), from_host.value()));
+    EXPECT_TRUE(same_bytes(with_nans_alike(from_device.value()), with_nans_alike(from_host.value())));
   } else {
     EXPECT_EQ(from_device.error().message, from_host.error().message);
   }
