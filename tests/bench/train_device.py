@@ -5,11 +5,14 @@
 with fp32, bf16 and PowerSGD beside gradtune, and gradtune's choice beside the same strategy with all compression on the
 device and on the host.
 
-usage: train_device.py [--device cuda] [--model gpt2] [--rates 5000] [--steps 12] [--tuning 60] [--rounds 2] PROGRAMS OUT.json
+usage: train_device.py [--device cuda] [--model gpt2] [--rates 25000,5000,1000] [--fidelities half,lossy] [--steps 10]
+                       [--tuning 160] [--rounds 1] PROGRAMS OUT.json
 
 PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. A paced link tells a collective's completion no earlier than
 a link of that rate would have (engine/comm/pacing.h; for DDP the same is done here): two ranks of one machine have no
-slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round.
+slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round. gradtune's anchor
+is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. An arm that fails
+is told at the end, and keeps none of the others from running.
 """
 import argparse
 import datetime
@@ -30,6 +33,7 @@ from support.shaped import median_step, row, save  # noqa: E402
 
 RANKS, WARM_UP = 2, 4
 HOOKS = ("fp32", "bf16", "powersgd4")
+PEERS = {"half": ("fp32", "bf16"), "lossy": HOOKS}
 LENGTH, BATCH = 512, 4
 
 
@@ -73,27 +77,24 @@ def pace_all_reduce(distributed, link):
     distributed.all_reduce = paced
 
 
-def ddp_rank(flags):
+def ddp_steps(flags, hook, rank):
     import torch  # pylint: disable=import-outside-toplevel
-    from torch import distributed, nn  # pylint: disable=import-outside-toplevel
+    from torch import nn  # pylint: disable=import-outside-toplevel
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook  # pylint: disable=import-outside-toplevel
 
     from support.text_job import Shape, Transformer  # pylint: disable=import-outside-toplevel
 
     shapes = {"gpt2": Shape(symbols=50257, length=LENGTH, width=768, heads=12, layers=12),
               "tiny": Shape(symbols=1000, length=LENGTH, width=64, heads=4, layers=2)}
-    shape, rank = shapes[flags.model], int(os.environ["RANK"])
-    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    pace_all_reduce(distributed, PacedLink(flags.rate))
+    shape = shapes[flags.model]
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(Transformer(shape).to(flags.device), gradient_as_bucket_view=True,
-                                                bucket_cap_mb=1 << 16 if flags.hook == "powersgd4" else None)
-    if flags.hook == "powersgd4":
+                                                bucket_cap_mb=1 << 16 if hook == "powersgd4" else None)
+    if hook == "powersgd4":
         model.register_comm_hook(powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2),
                                  powerSGD_hook.powerSGD_hook)
-    else:
-        hook = default_hooks.allreduce_hook if flags.hook == "fp32" else default_hooks.bf16_compress_hook
-        model.register_comm_hook(None, hook)  # also of fp32, so that it is paced
+    else:  # also of fp32, so that it is paced
+        model.register_comm_hook(None, default_hooks.allreduce_hook if hook == "fp32" else default_hooks.bf16_compress_hook)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     torch.manual_seed(1 + rank)
     steps, last = [], time.perf_counter()
@@ -107,8 +108,19 @@ def ddp_rank(flags):
         now = time.perf_counter()
         steps.append({"ms": (now - last) * 1e3, "loss": loss})
         last = now
+    return {"steps": steps}
+
+
+def ddp_rank(flags):
+    """All hooks one after the other: a process of PyTorch takes longer to start than they take."""
+    from torch import distributed  # pylint: disable=import-outside-toplevel
+
+    rank = int(os.environ["RANK"])
+    distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
+    pace_all_reduce(distributed, PacedLink(flags.rate))
+    reports = {hook: ddp_steps(flags, hook, rank) for hook in HOOKS}
     if rank == 0:
-        flags.report.write_text(json.dumps({"steps": steps}), encoding="utf-8")
+        flags.report.write_text(json.dumps(reports), encoding="utf-8")
     distributed.barrier()
     sys.stdout.flush()
     os._exit(0)  # an ordinary end aborts now and then: Gloo's threads hold callbacks of Python
@@ -118,7 +130,7 @@ def ddp_rank(flags):
 
 class Bench:
     def __init__(self, flags, folder):
-        self.flags, self.folder, self.count = flags, folder, 0
+        self.flags, self.folder, self.count, self.failures = flags, folder, 0, []
 
     def ranks(self, command, environment):
         """Runs a job to its end. Returns the report of rank 0."""
@@ -140,10 +152,11 @@ class Bench:
             raise RuntimeError(f"{' '.join(words)} failed:\n" + "\n".join(text[-2000:] for text in said))
         return json.loads(report.read_text(encoding="utf-8"))
 
-    def ddp(self, rate, hook):
-        command = [sys.executable, __file__, "--rank", "--rate", rate, "--hook", hook, "--model", self.flags.model, "--device",
-                   self.flags.device, "--steps", self.flags.steps]
-        return self.ranks(command, {})
+    def ddp(self, rate):
+        """The median step of each hook."""
+        reports = self.ranks([sys.executable, __file__, "--rank", "--rate", rate, "--model", self.flags.model, "--device",
+                              self.flags.device, "--steps", self.flags.steps], {})
+        return {f"DDP {hook}": median_step(report, WARM_UP) for hook, report in reports.items()}
 
     def gradtune(self, rate, steps, tuning, *more):
         command = [self.flags.programs / "train_synthetic", "--model", self.flags.model, "--device", self.flags.device, "--length",
@@ -151,6 +164,12 @@ class Bench:
         host_threads = max(1, len(os.sched_getaffinity(0)) // RANKS - 1)
         return self.ranks(command, {"GRADTUNE_PACING_MBIT": str(rate), "GRADTUNE_TUNING_BUDGET": str(tuning), "GRADTUNE_QUIET": "1",
                                     "GRADTUNE_HOST_THREADS": str(host_threads)})
+
+    def tuned(self, rate, fidelity):
+        """The strategy that a job at that fidelity commits to."""
+        strategy = self.folder / f"{fidelity}-{rate}.json"
+        self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--fidelity", fidelity, "--export", strategy)
+        return strategy
 
     def placed(self, strategy, place):
         """The strategy with all compression there; nothing where that is what it is."""
@@ -166,45 +185,68 @@ class Bench:
         path.write_text(json.dumps(plan), encoding="utf-8")
         return path
 
-    def run(self, rate, rows):
-        prefix = f"{self.flags.model}: {self.flags.device}: {rate} Mbit/s: "
-        committed = self.folder / f"committed-{rate}.json"
-        self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--export", committed)
-        arms = {f"DDP {hook}": (lambda hook=hook: self.ddp(rate, hook)) for hook in HOOKS}
-        strategies = {"gradtune": committed, **{f"gradtune, all on the {place}": self.placed(committed, place)
-                                                for place in ("device", "host")}}
-        for name, strategy in strategies.items():
-            if strategy is not None:
-                arms[name] = lambda strategy=strategy: self.gradtune(rate, self.flags.steps, 0, "--strategy", strategy)
-        times = {name: [] for name in arms}
+    def arms(self, rate):
+        """Names of arms and what runs each: a function that gives the median steps of one or more of them."""
+        arms = {"DDP": lambda: self.ddp(rate)}
+        for fidelity in self.flags.fidelities:
+            committed = self.attempt(f"tuning {fidelity}", lambda fidelity=fidelity: self.tuned(rate, fidelity))
+            if committed is None:
+                continue
+            options = [bucket["option"] for bucket in json.loads(committed.read_text(encoding="utf-8"))["buckets"]]
+            print(f"{rate} Mbit/s: {fidelity}: {len(options)} buckets: {'; '.join(sorted(set(options)))}", flush=True)
+            strategies = {fidelity: committed, **{f"{fidelity}, all on the {place}": self.placed(committed, place)
+                                                  for place in ("device", "host")}}
+            for name, strategy in strategies.items():
+                if strategy is not None:
+                    arms[name] = lambda name=name, strategy=strategy, fidelity=fidelity: {name: median_step(self.gradtune(
+                        rate, self.flags.steps, 0, "--fidelity", fidelity, "--strategy", strategy), WARM_UP)}
+        return arms
+
+    def attempt(self, name, call):
+        """What the call gives, or nothing where it fails."""
+        try:
+            return call()
+        except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
+            self.failures.append(f"{name}: {error}")
+            print(f"FAILED: {self.failures[-1]}", flush=True)
+            return None
+
+    def run(self, rate):
+        """Rows of that rate."""
+        prefix, times = f"{self.flags.model}: {self.flags.device}: {rate} Mbit/s: ", {}
+        arms = self.arms(rate)
         for _ in range(self.flags.rounds):
             for name, arm in arms.items():
-                times[name].append(median_step(arm(), WARM_UP))
-                print(f"{prefix}{name}: {times[name][-1]:.1f} ms", flush=True)
-        best = min((name for name in arms if name.startswith("DDP")), key=lambda name: statistics.median(times[name]))
-        for name in arms:
-            anchor = best if name == "gradtune" or name.startswith("DDP") else "gradtune"
-            if name == anchor:
-                continue
-            ratios = [mine / other for mine, other in zip(times[name], times[anchor])]
-            row(rows, f"{prefix}{name} / {anchor}", statistics.median(times[name]), statistics.median(times[anchor]), ratios, None)
+                for part, ms in (self.attempt(f"{rate} Mbit/s: {name}", arm) or {}).items():
+                    times.setdefault(part, []).append(ms)
+                    print(f"{prefix}{part}: {ms:.1f} ms", flush=True)
+        rows = []
+        for name in times:
+            fidelity, _, place = name.partition(",")
+            peers = [f"DDP {hook}" for hook in PEERS.get(fidelity, HOOKS) if f"DDP {hook}" in times]
+            anchor = fidelity if place else min(peers, key=lambda peer: statistics.median(times[peer]), default=None)
+            if name != anchor and anchor in times:
+                ratios = [mine / other for mine, other in zip(times[name], times[anchor])]
+                row(rows, f"{prefix}{name} / {anchor}", statistics.median(times[name]), statistics.median(times[anchor]), ratios,
+                    None)
+        return rows
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", choices=("gpt2", "tiny"), default="gpt2")
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10)
     if "--rank" in sys.argv:
         parser.add_argument("--rank", action="store_true")
         parser.add_argument("--rate", type=float)
-        parser.add_argument("--hook", choices=HOOKS)
         parser.add_argument("--report", type=Path)
         ddp_rank(parser.parse_args())
         return
-    parser.add_argument("--rates", type=lambda text: text.split(","), default=["5000"])
-    parser.add_argument("--tuning", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rates", type=lambda text: text.split(","), default=["25000", "5000", "1000"])
+    parser.add_argument("--fidelities", type=lambda text: text.split(","), default=list(PEERS))
+    parser.add_argument("--tuning", type=int, default=160)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("programs", type=Path)
     parser.add_argument("out", type=Path)
     flags = parser.parse_args()
@@ -212,8 +254,11 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(flags, Path(folder))
         for rate in flags.rates:
-            bench.run(rate, rows)
+            rows += bench.run(rate)
             save(flags.out, rows)
+        for failure in bench.failures:
+            print(f"FAILED: {failure}", file=sys.stderr)
+        sys.exit(1 if bench.failures else 0)
 
 
 if __name__ == "__main__":
