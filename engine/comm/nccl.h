@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A communicator over NCCL, whose buffers are a CUDA device's. libnccl.so.2 is loaded when the first one is made:
-// nothing of NCCL or CUDA is needed to build this, or to run without it. (So far it has run against a library of the
-// tests alone, on no GPU.)
+// nothing of NCCL or CUDA is needed to build this, or to run without it. (Tests have several ranks over a library of
+// their own, and one rank over NCCL.)
 //
 // Collectives go to one stream, and are told as soon as they are asked for, with the fence behind them. NCCL itself
 // waits for ever: a thread of the communicator watches fences and errors, and aborts NCCL's communicator when a

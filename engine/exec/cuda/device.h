@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An executor's device over the CUDA runtime alone, for programs without LibTorch (hooks/ have LibTorch's streams).
-// Compiled where there is nvcc; on a GPU it has not run so far.
+// Compiled where there is nvcc.
 #pragma once
 
 #include <memory>

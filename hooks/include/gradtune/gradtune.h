@@ -87,7 +87,7 @@ struct Options {
   // off too.
   std::optional<bool> forward_overlap = {};
   // What carries gradients on a CUDA device. gloo (default): they are copied to the host. nccl: NCCL, which is loaded
-  // as libnccl.so.2 when it is needed. It has not run on a GPU so far.
+  // as libnccl.so.2 when it is needed. It has run with one rank on a GPU, not with more.
   std::optional<std::string> collectives = {};
 
   // Makes the communicators that gradtune needs, by name, instead of Gloo over the store of the group.
