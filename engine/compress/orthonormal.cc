@@ -20,16 +20,19 @@ void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue)
   const auto n = static_cast<int64_t>(rows);
   const int64_t step = column_piece(n);
   const int64_t pieces = (n + step - 1) / step;
+  const int64_t task = round_up(kBlockElements, step);
   // column = factor * column - taken * from, and what its product with `next` is.
   const auto pass = [&](float* column, double factor, double taken, const float* from, const float* next) {
     double sums[kMostPieces] = {};
-    for_ranges(queue, n, step, [&](int64_t begin, int64_t end) {
-      sums[begin / step] = take_and_multiply({.column = column + begin,
-                                              .factor = factor,
-                                              .taken = taken,
-                                              .from = offset(from, begin),
-                                              .next = next + begin,
-                                              .n = static_cast<size_t>(end - begin)});
+    for_ranges(queue, n, task, [&](int64_t begin, int64_t end) {
+      for (; begin < end; begin += step) {
+        sums[begin / step] = take_and_multiply({.column = column + begin,
+                                                .factor = factor,
+                                                .taken = taken,
+                                                .from = offset(from, begin),
+                                                .next = next + begin,
+                                                .n = static_cast<size_t>(std::min(step, end - begin))});
+      }
     });
     double sum = 0;
     for (int64_t i = 0; i < pieces; ++i) sum += sums[i];

@@ -14,12 +14,14 @@ namespace gradtune::compress {
 // A column of which no larger share is left was a combination of those before it.
 inline constexpr double kLeastLeft = 1e-6;
 
-// Columns are cut into pieces of so many elements, whose sums are added up in order: as many as there is room for.
-inline constexpr int64_t kMostColumnPieces = 64;
+// Columns are cut into pieces of so many elements, whose sums are added up in order: as many as a device's block of
+// threads works on at once.
+inline constexpr int64_t kMostColumnPieces = 32;
 constexpr int64_t column_piece(int64_t rows) {
-  // Not by std::max: it takes kBlockElements by its address, which a device does not have.
+  constexpr int64_t kLeast = 64;
+  // Not by std::max: it takes kLeast by its address, which a device does not have.
   const int64_t even = round_up((rows + kMostColumnPieces - 1) / kMostColumnPieces, 16);
-  return even < kBlockElements ? kBlockElements : even;
+  return even < kLeast ? kLeast : even;
 }
 
 // Makes the columns, each contiguous and one behind the other, an orthonormal basis of what they span: Gram-Schmidt,
