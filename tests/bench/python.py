@@ -6,9 +6,10 @@
 usage: python.py [--rounds 7] [--steps 20] [--models tensors,resnet18,transformer] [--links 1gbit,200mbit]
                  BUILD_FOLDER OUT.json
 
-Each way trains in processes of its own, so that none finds the heap as another one left it. They take turns: in a round each does so many steps, with a model of the same values, while the others wait. A row is the
-median over rounds of the round's median step; ratios are taken inside a round, their spread is their range. Ranks are
-on loopback, a thread each, at fidelity exact.
+Each way trains in processes of its own, so that none finds the heap as another one left it. They take turns: in a round
+each does so many steps, with a model of the same values, while the others wait. A row is the median over rounds of the
+round's median step; ratios are taken inside a round, their spread is their range. Ranks are on loopback, a thread each,
+at fidelity exact.
 
 tensors      100 layers with 16 x 16 weights and 16 biases: what a tensor costs
 resnet18     11.2 M parameters, 2 images of 32 x 32
@@ -19,7 +20,8 @@ transformer  10 M parameters, 4 layers, 2 x 32 tokens
 With --links (as root) also examples/train_text and the same job in Python (ddp_train.py) on two nodes with a shaped link
 between them, each in fresh processes, which take turns. gradtune tunes with its defaults, from C++ and from Python, each
 once; rounds then run what it came to. The anchor is DDP with the faster one of its 16-bit hooks. `from Python / from
-C++` is by how much of DDP's step they differ.
+C++` is by how much of DDP's step they differ, and `one rank` by how much they do where one rank computes alone: what the
+two languages take for the model itself.
 """
 import argparse
 import json
@@ -156,18 +158,25 @@ def time_hooks(optimizer, took_ms):
             hooks[key] = timed(hooks[key], hooks is before)
 
 
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def place_of(rank, size, port):
+    """The variables of a launcher, for a rank on loopback."""
+    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
 class Way:
     """The ranks of one way to train."""
 
     def __init__(self, name, way, size):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.what = f"{name}, {way}, on {size} ranks"
         self.ranks = [subprocess.Popen([sys.executable, "-B", __file__, "--rank", name, way], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, text=True, env={
-                                           **os.environ, "RANK": str(rank), "WORLD_SIZE": str(size),
-                                           "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+                                       stdout=subprocess.PIPE, text=True, env={**os.environ, **place_of(rank, size, port)})
                       for rank in range(size)]
         self.answer("READY")
 
@@ -218,6 +227,14 @@ class LinkBench(Bench):
                    steps or self.steps, *flags]
         return median_step(self.cluster(self.rate, command), WARM_UP)
 
+    def alone(self, command, flags):
+        """Of one rank, which has nobody to send to."""
+        self.count += 1
+        report = self.folder / f"report{self.count}.json"
+        self.launch([], [*command, *flags, "--steps", self.steps, "--report", report],
+                    {**place_of(0, 1, free_port()), "OMP_NUM_THREADS": "1", "GRADTUNE_TUNING_BUDGET": "0"})
+        return median_step(json.loads(report.read_text(encoding="utf-8")), WARM_UP)
+
     def tune(self):
         """What gradtune came to, {language: file}."""
         files = {language: self.folder / f"{self.rate}-{language}.json" for language in ("C++", "Python")}
@@ -227,7 +244,10 @@ class LinkBench(Bench):
 
     def round(self, files):
         pinned = self.gradtune(self.rate, ["--fidelity", DEFAULT_FIDELITY], self.steps, pinned=files["C++"])
-        return {"fp16": self.in_python(["--hook", "fp16"]), "bf16": self.in_python(["--hook", "bf16"]),
+        script = [sys.executable, "-B", ROOT / "tests" / "bench" / "ddp_train.py", "--model", "text"]
+        return {"C++ alone": self.alone([self.program, "--no-eval"], ["--fidelity", "exact"]),
+                "Python alone": self.alone(script, ["--gradtune", "exact"]),
+                "fp16": self.in_python(["--hook", "fp16"]), "bf16": self.in_python(["--hook", "bf16"]),
                 "C++": median_step(pinned, WARM_UP),
                 "Python": self.in_python(["--gradtune", DEFAULT_FIDELITY, "--strategy", files["Python"]])}
 
@@ -246,8 +266,10 @@ def measure_link(build, rate, rounds, steps, rows):
         ratios = [a / b for a, b in zip(times[language], times[ddp])]
         row(rows, f"text, {rate}, {DEFAULT_FIDELITY} from {language} / DDP {ddp}", medians[language], medians[ddp], ratios,
             None)
-    points = [abs(a - b) / c for a, b, c in zip(times["Python"], times["C++"], times[ddp])]
-    row(rows, f"text, {rate}, from Python / from C++", medians["Python"], medians["C++"], points, LINK_GOAL)
+    for where, goal in (("", LINK_GOAL), (" alone", None)):
+        mine, other = f"Python{where}", f"C++{where}"
+        points = [abs(a - b) / c for a, b, c in zip(times[mine], times[other], times[ddp])]
+        row(rows, f"text, {rate}, {'' if goal else 'one rank, '}from Python / from C++", medians[mine], medians[other], points, goal)
 
 
 def main():

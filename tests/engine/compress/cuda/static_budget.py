@@ -77,7 +77,7 @@ TABLE = [
     ("sparse", r"MarkUnitsILNS1_5WidthE1", 0.80, 0, "all"),  # elements are compared, marks kept in shared memory
     ("sparse", r"MarkUnitsILNS1_5WidthE2", 0.75, 0, "all"),
     ("sparse", r"WriteUnits", 0.75, 0, "all"),
-    ("sparse", r"AddUnits", 0.75, 0, "all"),
+    ("sparse", r"AddUnits", 0.90, 0, "all"),  # where each unit lies is found by counting bits
     ("topk", r"CollectILb0E", 0.75, 24, "stream"),
     ("topk", r"DecodeTopk", 0.75, 0, "all"),
     ("powersgd", r"MultiplyRows", 0.75, 0, "all"),
