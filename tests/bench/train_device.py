@@ -11,8 +11,9 @@ usage: train_device.py [--device cuda] [--model gpt2] [--rates 25000,5000,1000] 
 PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. A paced link tells a collective's completion no earlier than
 a link of that rate would have (engine/comm/pacing.h; for DDP the same is done here): two ranks of one machine have no
 slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round. gradtune's anchor
-is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. An arm that fails
-is told at the end, and keeps none of the others from running.
+is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. Rows `one rank` say
+what both take where nothing is sent: LibTorch's optimizer in C++ is not PyTorch's. An arm that fails is told at the end,
+and keeps none of the others from running.
 """
 import argparse
 import datetime
@@ -33,23 +34,24 @@ from support.shaped import median_step, row, save  # noqa: E402
 
 RANKS, WARM_UP = 2, 4
 HOOKS = ("fp32", "bf16", "powersgd4")
-PEERS = {"half": ("fp32", "bf16"), "lossy": HOOKS}
+PEERS = {"exact": ("fp32",), "half": ("fp32", "bf16"), "lossy": HOOKS}
 LENGTH, BATCH = 512, 4
 
 
 # --- a rank of DDP -----------------------------------------------------------------------------------------------------------
 
 class PacedLink:
-    """One direction of a link: messages follow each other, as many bytes a second as there are."""
+    """One direction of a link between so many ranks: messages follow each other, as many bytes a second as there are."""
 
-    def __init__(self, mbit):
+    def __init__(self, mbit, size):
         self.bytes_per_second = mbit * 1e6 / 8
+        self.share = 2 * (size - 1) / size
         self.lock = threading.Lock()
         self.free_at = 0.0
 
     def starts(self, tensor):
         """When a ring's all-reduce of that tensor is through, if it starts now."""
-        sent = 2 * (RANKS - 1) / RANKS * tensor.numel() * tensor.element_size()
+        sent = self.share * tensor.numel() * tensor.element_size()
         with self.lock:
             self.free_at = max(self.free_at, time.monotonic()) + sent / self.bytes_per_second
             return self.free_at
@@ -117,8 +119,8 @@ def ddp_rank(flags):
 
     rank = int(os.environ["RANK"])
     distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=120))
-    pace_all_reduce(distributed, PacedLink(flags.rate))
-    reports = {hook: ddp_steps(flags, hook, rank) for hook in HOOKS}
+    pace_all_reduce(distributed, PacedLink(flags.rate, distributed.get_world_size()))
+    reports = {hook: ddp_steps(flags, hook, rank) for hook in HOOKS[:1 if distributed.get_world_size() == 1 else None]}
     if rank == 0:
         flags.report.write_text(json.dumps(reports), encoding="utf-8")
     distributed.barrier()
@@ -132,38 +134,39 @@ class Bench:
     def __init__(self, flags, folder):
         self.flags, self.folder, self.count, self.failures = flags, folder, 0, []
 
-    def ranks(self, command, environment):
+    def ranks(self, command, environment, size=RANKS):
         """Runs a job to its end. Returns the report of rank 0."""
         self.count += 1
         report = self.folder / f"report{self.count}.json"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        place = {"WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        place = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         words = [str(word) for word in [*command, "--report", report]]
         ranks = [subprocess.Popen(words, env={**os.environ, **place, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(RANKS)]
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(size)]
         try:
             said = [rank.communicate(timeout=300)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
+                rank.wait()  # the GPU has its memory back then
         if any(rank.returncode != 0 for rank in ranks):
             raise RuntimeError(f"{' '.join(words)} failed:\n" + "\n".join(text[-2000:] for text in said))
         return json.loads(report.read_text(encoding="utf-8"))
 
-    def ddp(self, rate):
+    def ddp(self, rate, size=RANKS):
         """The median step of each hook."""
         reports = self.ranks([sys.executable, __file__, "--rank", "--rate", rate, "--model", self.flags.model, "--device",
-                              self.flags.device, "--steps", self.flags.steps], {})
+                              self.flags.device, "--steps", self.flags.steps], {}, size)
         return {f"DDP {hook}": median_step(report, WARM_UP) for hook, report in reports.items()}
 
-    def gradtune(self, rate, steps, tuning, *more):
+    def gradtune(self, rate, steps, tuning, *more, size=RANKS):
         command = [self.flags.programs / "train_synthetic", "--model", self.flags.model, "--device", self.flags.device, "--length",
                    LENGTH, "--batch", BATCH, "--steps", steps, *more]
         host_threads = max(1, len(os.sched_getaffinity(0)) // RANKS - 1)
         return self.ranks(command, {"GRADTUNE_PACING_MBIT": str(rate), "GRADTUNE_TUNING_BUDGET": str(tuning), "GRADTUNE_QUIET": "1",
-                                    "GRADTUNE_HOST_THREADS": str(host_threads)})
+                                    "GRADTUNE_HOST_THREADS": str(host_threads)}, size)
 
     def tuned(self, rate, fidelity):
         """The strategy that a job at that fidelity commits to."""
@@ -206,29 +209,43 @@ class Bench:
         """What the call gives, or nothing where it fails."""
         try:
             return call()
-        except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
+        except Exception as error:  # pylint: disable=broad-exception-caught
             self.failures.append(f"{name}: {error}")
             print(f"FAILED: {self.failures[-1]}", flush=True)
             return None
+
+    def run_alone(self):
+        """The row of one rank."""
+        rows, times, rate = [], {"gradtune": [], "DDP": []}, self.flags.rates[0]
+        for _ in range(self.flags.rounds):
+            mine = self.attempt("one rank: gradtune", lambda: self.gradtune(rate, self.flags.steps, 0, "--fidelity", "exact", size=1))
+            other = self.attempt("one rank: DDP", lambda: self.ddp(rate, 1))
+            if mine and other:
+                times["gradtune"].append(median_step(mine, WARM_UP))
+                times["DDP"].append(other["DDP fp32"])
+        if times["DDP"]:
+            row(rows, f"{self.flags.model}: {self.flags.device}: one rank: exact / DDP fp32", *map(statistics.median, times.values()),
+                [mine / other for mine, other in zip(*times.values())], None)
+        return rows
 
     def run(self, rate):
         """Rows of that rate."""
         prefix, times = f"{self.flags.model}: {self.flags.device}: {rate} Mbit/s: ", {}
         arms = self.arms(rate)
-        for _ in range(self.flags.rounds):
+        for round_number in range(self.flags.rounds):
             for name, arm in arms.items():
                 for part, ms in (self.attempt(f"{rate} Mbit/s: {name}", arm) or {}).items():
-                    times.setdefault(part, []).append(ms)
+                    times.setdefault(part, {})[round_number] = ms
                     print(f"{prefix}{part}: {ms:.1f} ms", flush=True)
-        rows = []
-        for name in times:
+        rows, medians = [], {name: statistics.median(by_round.values()) for name, by_round in times.items()}
+        for name, mine in times.items():
             fidelity, _, place = name.partition(",")
             peers = [f"DDP {hook}" for hook in PEERS.get(fidelity, HOOKS) if f"DDP {hook}" in times]
-            anchor = fidelity if place else min(peers, key=lambda peer: statistics.median(times[peer]), default=None)
-            if name != anchor and anchor in times:
-                ratios = [mine / other for mine, other in zip(times[name], times[anchor])]
-                row(rows, f"{prefix}{name} / {anchor}", statistics.median(times[name]), statistics.median(times[anchor]), ratios,
-                    None)
+            anchor = fidelity if place else min(peers, key=medians.get, default=None)
+            both = mine.keys() & times.get(anchor, {}).keys()
+            if name != anchor and both:
+                row(rows, f"{prefix}{name} / {anchor}", medians[name], medians[anchor],
+                    [mine[number] / times[anchor][number] for number in both], None)
         return rows
 
 
@@ -244,7 +261,7 @@ def main():
         ddp_rank(parser.parse_args())
         return
     parser.add_argument("--rates", type=lambda text: text.split(","), default=["25000", "5000", "1000"])
-    parser.add_argument("--fidelities", type=lambda text: text.split(","), default=list(PEERS))
+    parser.add_argument("--fidelities", type=lambda text: text.split(","), default=["half", "lossy"])
     parser.add_argument("--tuning", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("programs", type=Path)
@@ -253,8 +270,8 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(flags, Path(folder))
-        for rate in flags.rates:
-            rows += bench.run(rate)
+        for run in (*(lambda rate=rate: bench.run(rate) for rate in flags.rates), bench.run_alone):
+            rows += run()
             save(flags.out, rows)
         for failure in bench.failures:
             print(f"FAILED: {failure}", file=sys.stderr)

@@ -26,7 +26,7 @@ BENCH = ROOT / "tests" / "bench"
 
 # What sanitizers look at: of each source of kernels (engine/compress/cuda) one compressor.
 SANITIZED = {"block_codes": "int8_256", "dense": "none", "int_packed": "int4packed_256", "packed": "packed",
-             "powersgd": "powersgd_16", "randk": "randk_0_1", "signs": "efsignsgd_64", "sparse": "rows", "thc": "thc_30",
+             "powersgd": "powersgd_4", "randk": "randk_0_1", "signs": "efsignsgd_64", "sparse": "rows", "thc": "thc_30",
              "topk": "topk_0_02"}
 
 

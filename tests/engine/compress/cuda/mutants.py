@@ -60,6 +60,7 @@ MUTANTS = [
     expression("codes.cuh", "good && unit >= FLT_MIN", "good", "int8_256"),
     expression("codes.cuh", "(__float_as_uint(unit) + 0xffff) & 0xffff0000", "__float_as_uint(unit) & 0xffff0000", "int4_64"),
     expression("codes.cuh", "sent - coded.value * unit.unit", "__builtin_fmaf(-coded.value, unit.unit, sent)", "int8_256"),
+    expression("codes.cuh", "0x7650 + byte", "0x7650", "int4_64"),
     # random.cuh
     expression("random.cuh", "in_group >= 64", "in_group > 64", "int8s_256"),
     expression("random.cuh", "in_group / 32 % 2 == 1", "in_group / 32 % 2 == 0", "int8s_256"),
@@ -73,7 +74,11 @@ MUTANTS = [
     expression("block_codes.cu", "0x5410", "0x1054", "int8_256"),
     expression("block_codes.cu", "shared.largest[w]", "shared.largest[w / 2]", "int8_65536"),
     statement("block_codes.cu", BARRIER, "int8_192"),
-    expression("block_codes.cu", "code[j] >= 2", "code[j] > 2", "terngrad_256"),
+    expression("block_codes.cu", "code >= 2", "code > 2", "terngrad_256"),
+    expression("block_codes.cu", "word >> 14", "word >> 13", "int4_64"),
+    expression("block_codes.cu", "job.bits > 4", "job.bits > 5", "int5_64"),
+    expression("block_codes.cu", "full & full >> 8 & 0xff", "full & 0", "int4_64"),
+    expression("block_codes.cu", "absent(job.bits - 4)", "absent(job.bits - 3)", "int6_64"),
     # signs.cu
     expression("signs.cu", "(16 * half)", "(16 * 0)", "efsignsgd_64"),
     expression("signs.cu", "k * 16 + 8 < count", "k * 16 + 8 <= count", "efsignsgd_8"),
@@ -160,9 +165,9 @@ MUTANTS = [
     expression("sparse.cu", "opened.from == all - found.count", "true", "rows"),
     expression("sparse.cu", "index[at - 1] < index[at]", "true", "coo"),
     # powersgd.cu
-    expression("powersgd.cu", "before[c] != 0", "false", "powersgd_16"),
-    expression("powersgd.cu", "exact -= double{from[i]} * taken", "exact -= static_cast<float>(double{from[i]} * taken)", "powersgd_16"),
-    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_16"),
+    expression("powersgd.cu", "before[c] != 0", "false", "powersgd_4"),
+    expression("powersgd.cu", "exact -= double{taken_of[k]} * taken", "exact -= static_cast<float>(double{taken_of[k]} * taken)", "powersgd_4"),
+    expression("powersgd.cu", "(i + 1) % j", "(i + 2) % j", "powersgd_4"),
     expression("powersgd.cu", "job.partials[run * job.numbers + i]", "0", "DevicePowerSgd.has_the_sums_of_many_rows_that_the_host_has"),
-    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_16"),
+    expression("powersgd.cu", "left > kLeastLeft * before", "left > before", "powersgd_4"),
 ]
