@@ -29,7 +29,7 @@ constexpr int64_t column_piece(int64_t rows) {
 // are of double precision. A column of which less than a millionth is left was a combination of those before it, but
 // for rounding, and becomes zero, as does one that is not finite. Long columns are cut among the threads of the queue,
 // in pieces that do not depend on their number. Each pass frees a column of one before it and multiplies it with the
-// next, so a column is read and written 2 * (columns before it) + 2 times.
+// next, so a column is read 2 * (columns before it) + 3 times.
 void orthonormalise(float* columns, size_t rows, size_t count, HostQueue& queue);
 
 }  // namespace gradtune::compress

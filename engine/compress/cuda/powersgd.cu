@@ -4,7 +4,7 @@
 // `powersgd` on a device. Every matrix that is compressed is a job, so that all of a bucket are in one launch. P = M Q:
 // half a warp has a row, of which each lane adds up every sixteenth product. Q = M^T P: a thread has a column, of a run
 // of rows. Columns of P are made orthonormal by one block of threads for each matrix, with the host's order of sums:
-// that is latency, of 2 j + 2 passes one after the other for column j.
+// that is latency, of 2 j + 3 passes one after the other for column j.
 #include "engine/compress/cuda/device_compressor.h"
 #include "engine/compress/cuda/frames.cuh"
 #include "engine/compress/cuda/random.cuh"

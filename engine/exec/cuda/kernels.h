@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What computes on a CUDA device: the compressors of engine/compress/cuda, and what executors need besides. Tests run
-// the same kernels on the host; on a GPU they have not run so far.
+// the same kernels on the host, and on a GPU where there is one.
 #pragma once
 
 #include <memory>
