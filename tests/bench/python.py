@@ -26,7 +26,6 @@ two languages take for the model itself.
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
+from support import loopback  # noqa: E402
 from support.shaped import ROOT, Bench, median_step, row, save  # noqa: E402
 
 GOAL = 0.95  # of DDP's step, pinned
@@ -158,25 +158,14 @@ def time_hooks(optimizer, took_ms):
             hooks[key] = timed(hooks[key], hooks is before)
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def place_of(rank, size, port):
-    """The variables of a launcher, for a rank on loopback."""
-    return {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-
-
 class Way:
     """The ranks of one way to train."""
 
     def __init__(self, name, way, size):
-        port = free_port()
+        port = loopback.free_port()
         self.what = f"{name}, {way}, on {size} ranks"
         self.ranks = [subprocess.Popen([sys.executable, "-B", __file__, "--rank", name, way], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, text=True, env={**os.environ, **place_of(rank, size, port)})
+                                       stdout=subprocess.PIPE, text=True, env={**os.environ, **loopback.variables(rank, size, port)})
                       for rank in range(size)]
         self.answer("READY")
 
@@ -232,7 +221,7 @@ class LinkBench(Bench):
         self.count += 1
         report = self.folder / f"report{self.count}.json"
         self.launch([], [*command, *flags, "--steps", self.steps, "--report", report],
-                    {**place_of(0, 1, free_port()), "OMP_NUM_THREADS": "1", "GRADTUNE_TUNING_BUDGET": "0"})
+                    {**loopback.variables(0, 1, loopback.free_port()), "OMP_NUM_THREADS": "1", "GRADTUNE_TUNING_BUDGET": "0"})
         return median_step(json.loads(report.read_text(encoding="utf-8")), WARM_UP)
 
     def tune(self):

@@ -19,7 +19,6 @@ import argparse
 import datetime
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 
+from support import loopback  # noqa: E402
 from support.shaped import median_step, row, save  # noqa: E402
 
 RANKS, WARM_UP = 2, 4
@@ -138,12 +138,9 @@ class Bench:
         """Runs a job to its end. Returns the report of rank 0."""
         self.count += 1
         report = self.folder / f"report{self.count}.json"
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        place = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        port = loopback.free_port()
         words = [str(word) for word in [*command, "--report", report]]
-        ranks = [subprocess.Popen(words, env={**os.environ, **place, **environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        ranks = [subprocess.Popen(words, env={**os.environ, **loopback.variables(rank, size, port), **environment},
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for rank in range(size)]
         try:
             said = [rank.communicate(timeout=300)[0] for rank in ranks]

@@ -46,7 +46,7 @@ def steps(programs, results):
     for tool in ("memcheck", "racecheck", "synccheck", "initcheck"):
         yield tool, 40, [sanitizer, "--tool", tool, "--error-exitcode", "3", programs / "gpu_compressors_test",
                          "--gtest_filter=" + ":".join(tests)]
-    yield "train_device", 400, [python, BENCH / "train_device.py", programs, results / "train_device.json"]  # as much as there is time for
+    yield "train_device", 400, [python, BENCH / "train_device.py", programs, results / "train_device.json"]
 
 
 def environment(programs):
