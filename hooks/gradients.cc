@@ -14,13 +14,10 @@
 
 #include "engine/core/bounded_wait.h"
 #include "engine/core/hash.h"
+#include "hooks/refusal.h"
 
 namespace gradtune {
 namespace {
-
-[[noreturn]] void refuse(const std::string& message) {
-  throw core::Exception({core::Error::Code::invalid, "gradtune: " + message});
-}
 
 core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
   switch (parameter.scalar_type()) {

@@ -9,11 +9,10 @@
 #include <utility>
 
 #include "engine/core/hash.h"
+#include "hooks/refusal.h"
 
 namespace gradtune {
 namespace {
-
-core::Error invalid(const std::string& message) { return {core::Error::Code::invalid, "gradtune: " + message}; }
 
 // The first that only one of the lists has.
 const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& others) {
@@ -28,15 +27,14 @@ const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const st
 
 void check_sendable(std::string_view what, const std::vector<NamedTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
-    const auto refuse = [&](const std::string& why) {
-      throw core::Exception(invalid(std::string(what) + " " + name + " " + why));
-    };
+    const auto refuse_this = [&](const std::string& why) { refuse(std::string(what) + " " + name + " " + why); };
     if (tensor.layout() != torch::kStrided || tensor.is_nested() || tensor.is_quantized()) {
-      refuse("is not a dense tensor (sparse, sharded, nested or quantized ones are not served)");
+      refuse_this("is not a dense tensor (sparse, sharded, nested or quantized ones are not served)");
     }
-    if (tensor.is_meta()) refuse("is on meta, where tensors have no memory; wrap after they have values");
+    if (tensor.is_meta()) refuse_this("is on meta, where tensors have no memory; wrap after they have values");
     if (at::has_internal_overlap(tensor.unsafeGetTensorImpl()) == at::MemOverlap::Yes) {
-      refuse("has elements that share memory (expand()?), so that it can not be written; register a clone() of it");
+      refuse_this(
+          "has elements that share memory (expand()?), so that it can not be written; register a clone() of it");
     }
   }
 }

@@ -14,12 +14,10 @@
 #include <typeinfo>
 #include <utility>
 
+#include "hooks/refusal.h"
+
 namespace gradtune {
 namespace {
-
-core::Error invalid(const std::string& message) { return {core::Error::Code::invalid, "gradtune: " + message}; }
-
-[[noreturn]] void refuse(const std::string& message) { throw core::Exception(invalid(message)); }
 
 core::Error not_in_parts(const std::string& why) { return invalid("a step can not be done in parts: " + why); }
 

@@ -22,7 +22,7 @@ namespace {
 using core::Error;
 using core::Status;
 
-Error invalid(std::string message) { return {Error::Code::invalid, std::move(message)}; }
+Error wrong_option(std::string message) { return {Error::Code::invalid, std::move(message)}; }
 
 // "0.01", where std::to_string would say "0.010000".
 template <typename T>
@@ -38,14 +38,15 @@ Status parse_number(std::string_view text, T low, T high, T& value) {
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), parsed_value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
       !(parsed_value >= low && parsed_value <= high)) {
-    return invalid("allowed is a number from " + text_of(low) + " to " + text_of(high));
+    return wrong_option("allowed is a number from " + text_of(low) + " to " + text_of(high));
   }
   value = parsed_value;
   return {};
 }
 
 Status parse_bool(std::string_view text, bool& value) {
-  if (text != "true" && text != "false" && text != "1" && text != "0") return invalid("allowed are true and false");
+  if (text != "true" && text != "false" && text != "1" && text != "0")
+    return wrong_option("allowed are true and false");
   value = text == "true" || text == "1";
   return {};
 }
@@ -143,7 +144,7 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.forward_overlap); }},
     {"collectives", [](const Options& o) { return o.collectives; },
      [](std::string_view text, Draft& d) -> Status {
-       if (text != "gloo" && text != "nccl") return invalid("allowed are gloo and nccl");
+       if (text != "gloo" && text != "nccl") return wrong_option("allowed are gloo and nccl");
        d.settings.nccl = text == "nccl";
        return {};
      }},
@@ -181,9 +182,10 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
     const Row* row =
         std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
     if (row == std::end(kRows)) {
-      return invalid("variable " + name +
-                     " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, NCCL_LIBRARY, " +
-                     known_names() + " in capitals");
+      return wrong_option(
+          "variable " + name +
+          " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, NCCL_LIBRARY, " +
+          known_names() + " in capitals");
     }
     found[row->name] = {value, "variable " + name};
   }
@@ -194,11 +196,11 @@ Status read_config(const std::string& path, std::map<std::string, Found>& found)
   auto text = tuner::read_file(path, 1 << 20);
   if (!text) return text.error();
   const auto json = nlohmann::json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return invalid("file " + path + " (GRADTUNE_CONFIG) is not a JSON object");
+  if (!json.is_object()) return wrong_option("file " + path + " (GRADTUNE_CONFIG) is not a JSON object");
   for (const auto& [key, value] : json.items()) {
     const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return key == r.name; });
     if (row == std::end(kRows))
-      return invalid("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
+      return wrong_option("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
     std::string as_text;
     if (value.is_array()) {
       for (const auto& item : value)
@@ -225,9 +227,9 @@ Status choose_codecs(Draft& draft) {
     if (!specs) return specs.error();
     const core::CompressorTraits* const traits = core::traits_of(specs.value().front(), known);
     if (traits->fidelity > settings.fidelity) {
-      return invalid("compressor \"" + std::string(word) + "\" needs fidelity " +
-                     std::string(core::to_string(traits->fidelity)) + ", allowed is " +
-                     std::string(core::to_string(settings.fidelity)));
+      return wrong_option("compressor \"" + std::string(word) + "\" needs fidelity " +
+                          std::string(core::to_string(traits->fidelity)) + ", allowed is " +
+                          std::string(core::to_string(settings.fidelity)));
     }
     for (const core::CompressorSpec& spec : specs.value()) {
       if (std::find(settings.codecs.begin(), settings.codecs.end(), spec) == settings.codecs.end()) {
@@ -259,14 +261,14 @@ core::Result<Settings> read_options(const Options& options, const std::vector<st
     const auto value = found.find(row.name);
     if (value == found.end()) continue;
     if (Status status = row.parse(value->second.text, draft); !status) {
-      return invalid(std::string("option ") + row.name + " (" + value->second.origin + ") is \"" + value->second.text +
-                     "\": " + status.error().message);
+      return wrong_option(std::string("option ") + row.name + " (" + value->second.origin + ") is \"" +
+                          value->second.text + "\": " + status.error().message);
     }
   }
   if (Status status = choose_codecs(draft); !status) {
     const auto origin = found.find("compressors");
-    return invalid("option compressors (" + (origin == found.end() ? "default" : origin->second.origin) +
-                   "): " + status.error().message);
+    return wrong_option("option compressors (" + (origin == found.end() ? "default" : origin->second.origin) +
+                        "): " + status.error().message);
   }
   return draft.settings;
 }

@@ -8,16 +8,9 @@
 #include <unordered_set>
 
 #include "engine/compress/compressor.h"
+#include "hooks/refusal.h"
 
 namespace gradtune {
-namespace {
-
-[[noreturn]] void refuse(const std::string& message) {
-  throw core::Exception({core::Error::Code::invalid, "gradtune: " + message});
-}
-
-}  // namespace
-
 void check_parameters(const Stepper& stepper, const Model& model) {
   std::unordered_set<const void*> of_model, seen;
   for (const NamedTensor& parameter : model.parameters()) of_model.insert(parameter.tensor.unsafeGetTensorImpl());

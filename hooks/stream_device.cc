@@ -21,21 +21,9 @@
 #include "hooks/c10d/errors.h"
 
 namespace gradtune {
-namespace {
-
-using std::chrono::steady_clock;
-
-c10::Event timed_event(c10::DeviceType type) { return c10::Event(type, c10::EventFlag::BACKEND_DEFAULT); }
-
-at::Tensor bytes_at(const void* data, int64_t bytes, c10::Device device) {
-  return at::for_blob(const_cast<void*>(data), {bytes})
-      .options(at::TensorOptions(at::kByte).device(device))
-      .target_device(device)
-      .make_tensor();
-}
 
 // Tensors of bytes, which hold memory of LibTorch's allocators, by where they begin.
-class Blocks {
+class TensorBlocks {
  public:
   std::byte* add(at::Tensor block) {
     auto* const data = static_cast<std::byte*>(block.data_ptr());
@@ -60,6 +48,19 @@ class Blocks {
   mutable std::shared_mutex mutex_;
   std::map<const std::byte*, at::Tensor> blocks_;
 };
+
+namespace {
+
+using std::chrono::steady_clock;
+
+c10::Event timed_event(c10::DeviceType type) { return c10::Event(type, c10::EventFlag::BACKEND_DEFAULT); }
+
+at::Tensor bytes_at(const void* data, int64_t bytes, c10::Device device) {
+  return at::for_blob(const_cast<void*>(data), {bytes})
+      .options(at::TensorOptions(at::kByte).device(device))
+      .target_device(device)
+      .make_tensor();
+}
 
 template <typename Make>
 at::Tensor allocated(const Make& make) {
@@ -88,7 +89,7 @@ class DeviceMemory final : public exec::Allocator {
 
  private:
   const c10::Device device_;
-  Blocks blocks_;
+  TensorBlocks blocks_;
 };
 
 }  // namespace
@@ -105,7 +106,7 @@ class PinnedMemory final : public exec::Allocator {
   bool has(const void* address) const { return blocks_.has(address); }
 
  private:
-  Blocks blocks_;
+  TensorBlocks blocks_;
 };
 
 // --- time ------------------------------------------------------------------------------------------------------------

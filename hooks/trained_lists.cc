@@ -4,10 +4,10 @@
 
 #include <utility>
 
+#include "hooks/refusal.h"
+
 namespace gradtune {
 namespace {
-
-core::Error invalid(const std::string& message) { return {core::Error::Code::invalid, "gradtune: " + message}; }
 
 [[noreturn]] void not_ours() { throw core::ProgramError("a session does not run the updates of another program"); }
 

@@ -27,14 +27,14 @@ constexpr Launcher kLaunchers[] = {
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
 };
 
-core::Error invalid(std::string message) { return {core::Error::Code::invalid, std::move(message)}; }
+core::Error wrong_environment(std::string message) { return {core::Error::Code::invalid, std::move(message)}; }
 
 core::Result<int> number(const char* name, const std::string& text, int low, int high) {
   int value = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() || value < low || value > high) {
-    return invalid(std::string(name) + " is \"" + text + "\"; allowed is a number from " + std::to_string(low) +
-                   " to " + std::to_string(high));
+    return wrong_environment(std::string(name) + " is \"" + text + "\"; allowed is a number from " +
+                             std::to_string(low) + " to " + std::to_string(high));
   }
   return value;
 }
@@ -67,7 +67,7 @@ core::Status find_master(const Environment& environment, LaunchInfo& info) {
              environment("OMPI_COMM_WORLD_LOCAL_SIZE") == std::to_string(info.world_size)) {
     info.master_address = "127.0.0.1";  // all ranks on this machine
   } else {
-    return invalid("MASTER_ADDR is not set; it names the host of rank 0 (launcher: " + info.launcher + ")");
+    return wrong_environment("MASTER_ADDR is not set; it names the host of rank 0 (launcher: " + info.launcher + ")");
   }
   if (const auto port = environment("MASTER_PORT")) {
     auto value = number("MASTER_PORT", *port, 1, 65535);
@@ -81,7 +81,7 @@ core::Status find_master(const Environment& environment, LaunchInfo& info) {
     info.master_port = 20000 + job.value() % 20000;  // the same for all ranks of a job, apart for neighbours
     return {};
   }
-  return invalid("MASTER_PORT is not set; it is a free port on " + info.master_address);
+  return wrong_environment("MASTER_PORT is not set; it is a free port on " + info.master_address);
 }
 
 }  // namespace
@@ -139,8 +139,8 @@ core::Result<LaunchInfo> launch_info(const Environment& environment) {
     const auto rank = environment(launcher.rank), size = environment(launcher.size);
     if (!rank && !size) continue;
     if (!rank || !size) {
-      return invalid(std::string(rank ? launcher.size : launcher.rank) + " is not set, but " +
-                     (rank ? launcher.rank : launcher.size) + " is; a launcher sets both");
+      return wrong_environment(std::string(rank ? launcher.size : launcher.rank) + " is not set, but " +
+                               (rank ? launcher.rank : launcher.size) + " is; a launcher sets both");
     }
     auto world_size = number(launcher.size, *size, 1, kMostRanks);
     if (!world_size) return world_size.error();

@@ -34,6 +34,7 @@ endfunction()
 # gradtune_precompile(TARGET library...): LibTorch's headers take 15 s to read, so targets that link it read them precompiled. GCC
 # takes such a file only where the code is to be just as position-independent and optimized, so programs are compiled with -fPIC
 # as well, and all of them with -O1, which is half of the time again: they call what is fast, and have no loops of their own.
+# What these headers leave to be instantiated is instantiated in every object, 11 s, so sources are compiled several at a time.
 function(gradtune_precompile target)
   _gradtune_links_libtorch(links ${ARGN})
   if(NOT links)
@@ -49,7 +50,7 @@ function(gradtune_precompile target)
     target_precompile_headers(gradtune_libtorch_headers PRIVATE
       <torch/torch.h> <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp> <torch/csrc/distributed/c10d/TCPStore.hpp>)
   endif()
-  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD ON)
   target_compile_options(${target} PRIVATE -fPIC -O1)
   target_precompile_headers(${target} REUSE_FROM gradtune_libtorch_headers)
 endfunction()

@@ -117,6 +117,16 @@ def libraries(tree):
     return violations
 
 
+def own_header_first(tree):
+    """A source includes the header of its name first, so compiling it shows that this header compiles alone."""
+    return [
+        f'{path}: does not include "{header}" first'
+        for path, text in tree.cpp().items()
+        for header in [re.sub(r"\.cc$", ".h", path)]
+        if header != path and header in tree.files and includes(text)[:1] != [header]
+    ]
+
+
 def pure_policies(tree):
     """policies/ has no clock, no thread and no input or output."""
     return [
@@ -231,6 +241,7 @@ RULES = [
     top_level_folders,
     layering,
     libraries,
+    own_header_first,
     pure_policies,
     spdx_heads,
     header_heads,

@@ -215,7 +215,8 @@ std::unique_ptr<compress::HostQueue> make_thread_queue(int threads) { return std
 
 std::vector<int64_t> simd_targets() {
   std::vector<int64_t> targets;
-  for (int64_t rest = hwy::SupportedTargets(); rest != 0; rest &= rest - 1) targets.push_back(rest & -rest);
+  for (int64_t rest = hwy::SupportedTargets() & HWY_TARGETS; rest != 0; rest &= rest - 1)
+    targets.push_back(rest & -rest);
   return targets;
 }
 
