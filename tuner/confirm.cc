@@ -37,9 +37,13 @@ int most_pairs(double error) {
   return std::clamp(fewest_signed(error) + kSpare, kUsualMost, kMostSigned);
 }
 
+int fewest_pairs(double error, size_t baselines) {
+  return fewest_signed(std::min(error, kEachSide / static_cast<double>(baselines)));
+}
+
 int pairs_for(const Race::Winner& winner, double error, size_t baselines) {
   const double effect = winner.effect - winner.noise / std::sqrt(winner.rounds);
-  const int fewest = fewest_signed(std::min(error, kEachSide / static_cast<double>(baselines)));
+  const int fewest = fewest_pairs(error, baselines);
   for (const int pairs : kPairs) {
     if (pairs >= fewest && power(pairs, effect, winner.noise, error) >= kPower) return pairs;
   }

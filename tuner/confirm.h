@@ -28,6 +28,7 @@ double allowed_error(int earlier_confirmations);
 // gain. If no number is enough, most_pairs: a small gain may be missed, but pairs of equally fast strategies cost
 // little.
 int pairs_for(const Race::Winner& winner, double error, size_t baselines);
+int fewest_pairs(double error, size_t baselines);  // that can prove any gain
 int most_pairs(double error);  // 12, or more if that error needs more; also used if there was no race to estimate by
 
 // Times are geometric means over blocks. The interval has no end where there are too few pairs for one.

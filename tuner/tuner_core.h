@@ -72,7 +72,9 @@ class Tuner::Core {
   void start_search();
   std::vector<int32_t> slots_of(const policies::Proposal& proposal);
   void start_race(Racing::Among among, std::vector<int32_t> finalists);
+  bool leaves_room(const Race& race) const;
   void start_confirming();
+  int steps_to_confirm(int pairs) const;
   void confirm_winner(int pairs, double error);
   std::vector<int32_t> compared_baselines() const;
   void start_audit(bool has_cause, int pairs);

@@ -170,8 +170,17 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
     }
     contest.emplace(arm(baseline_), arms, rng_.fork("race"));
   }
-  if (contest->is_over()) return among == Racing::Among::known ? judge_ranking() : start_confirming();
+  if (among == Racing::Among::known && contest->is_over()) return judge_ranking();
+  if (among != Racing::Among::known && (contest->is_over() || !leaves_room(*contest))) return start_confirming();
   run(contest->next_round(), &Core::paired_block);
+}
+
+// Whether the budget has room for another round and for a confirmation after it. A round less tells the arms apart less
+// well; without a confirmation nothing is kept.
+bool Tuner::Core::leaves_room(const Race& race) const {
+  const auto arms = static_cast<int>(race.slots_left().size());
+  const int confirming = steps_to_confirm(fewest_pairs(allowed_error(confirmations_), compared_baselines().size()));
+  return race.progress() == 0 || budget_.allows(kLead + (1 + arms) * kBlockSteps + confirming);
 }
 
 void Tuner::Core::start_confirming() {
@@ -195,12 +204,16 @@ std::vector<int32_t> Tuner::Core::compared_baselines() const {
   return baselines;
 }
 
-void Tuner::Core::confirm_winner(int pairs, double error) {
+int Tuner::Core::steps_to_confirm(int pairs) const {
   const Block block = tested_block(baseline_);
-  const int blocks = pairs * (1 + static_cast<int>(compared_baselines().size()));
-  if (!budget_.allows(blocks * (block.dropped + block.scored))) {
-    return fall_back("the budget leaves no room to confirm");
-  }
+  return kLead + pairs * (1 + static_cast<int>(compared_baselines().size())) * (block.dropped + block.scored);
+}
+
+// With fewer pairs where the budget has no room for so many: a smaller gain may be missed, a wrong one is as unlikely.
+void Tuner::Core::confirm_winner(int pairs, double error) {
+  const int fewest = fewest_pairs(error, compared_baselines().size());
+  while (pairs > fewest && !budget_.allows(steps_to_confirm(pairs))) --pairs;
+  if (!budget_.allows(steps_to_confirm(pairs))) return settle("the budget leaves no room to confirm");
   auto& [origin, slot, confirmation] = std::get<Confirming>(phase_);
   decide(What::confirm, slots_.at(slot).candidate->label, pairs);
   ++confirmations_;

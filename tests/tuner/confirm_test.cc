@@ -171,6 +171,11 @@ TEST(Pairs, AsManyAsAnErrorAndTheBaselinesTake) {
   EXPECT_EQ(8, pairs(2.0, 0.05, 0.005));
   EXPECT_EQ(10, pairs(2.0, 0.05, 0.002));
   EXPECT_EQ(15, pairs(2.0, 0.05, 0.0002));
+  for (const double error : {0.05, 0.005, 0.0002}) {
+    for (const size_t baselines : {1, 2}) EXPECT_LE(fewest_pairs(error, baselines), pairs(2.0, 0.05, error, baselines));
+  }
+  EXPECT_EQ(6, fewest_pairs(0.05, 1));
+  EXPECT_EQ(7, fewest_pairs(0.04, 2));
 }
 
 TEST(Pairs, TwelveForAGainThatNoNumberOfPairsShows) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/tuner/simulated_job.h"
+#include "tuner/confirm.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -370,7 +371,7 @@ TEST(Tuner, APinnedStrategyIsInForceFromTheFirstStepOrOnceItMayBe) {
 // --- budget ----------------------------------------------------------------------------------------------------------
 
 TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
-  for (const int budget_steps : {1, 5, 20, 50, 80}) {
+  for (const int budget_steps : {1, 5, 20, 50, 70}) {
     JobOptions options;
     options.tuner.budget_steps = budget_steps;
     SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
@@ -380,6 +381,21 @@ TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
     EXPECT_LE(job.tuner->outcome().steps, budget_steps);
     EXPECT_THAT(job.held, ElementsAre(0));
   }
+}
+
+TEST(Tuner, AShortBudgetConfirmsAfterFewerRoundsAndWithFewerPairs) {
+  const auto steps_with = [](int budget_steps) {
+    JobOptions options;
+    options.tuner.budget_steps = budget_steps;
+    SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
+    job.run(20);
+    EXPECT_EQ("arm1", job.label_in_force()) << budget_steps;
+    EXPECT_LE(job.tuner->outcome().steps, budget_steps);
+    EXPECT_GE(job.tuner->outcome().pairs, fewest_pairs(allowed_error(0), 1));
+    return job.tuner->outcome().steps;
+  };
+  const int usual = steps_with(1000);
+  for (int budget_steps = 110; budget_steps <= usual; ++budget_steps) steps_with(budget_steps);
 }
 
 TEST(Tuner, WhenTheTimeIsSpentTheBaselineStays) {
@@ -406,7 +422,7 @@ TEST(Tuner, AnUnconfirmedImportedStrategyDoesNotOutliveTheBudget) {
   options.tuner.budget_steps = 30;
   SimulatedJob job(options, times(100, {80}), {}, {kBaseline}, arms(1)[0]);
   job.run(20);
-  EXPECT_TRUE(ends_with_baseline(job, "the budget is spent"));
+  EXPECT_TRUE(ends_with_baseline(job, "the budget leaves no room to confirm"));
 }
 
 // --- determinism -----------------------------------------------------------------------------------------------------
