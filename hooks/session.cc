@@ -79,7 +79,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
 }
 
 Session::~Session() {
-  *self_ = nullptr;
+  handle_->session = nullptr;
   // The user's training ends with an exception, or within a pass: others would wait for what does not come.
   if (!failure_ && pass_.is_running()) pass_was_left();
   if (!failure_) {
@@ -244,29 +244,35 @@ void Session::begin_step() {
 // Autograd calls it at the end of the backward pass that runs the hook, and destroys it in any case.
 class Session::PassEnd {
  public:
-  explicit PassEnd(std::shared_ptr<Session*> session) : session_(std::move(session)) {}
+  explicit PassEnd(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   PassEnd(const PassEnd&) = delete;
   PassEnd& operator=(const PassEnd&) = delete;
   ~PassEnd() {
-    if (*session_ == nullptr || state_ == State::ended) return;
+    if (state_ == State::ended) return;
     const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;  // the pass around is in force again
-    state_ == State::postponed&& is_inside ? (*session_)->queue_end_of_pass() : (*session_)->pass_was_left();
+    if (state_ == State::postponed && is_inside) {
+      if (handle_->session != nullptr) handle_->session->queue_end_of_pass();
+    } else if (std::this_thread::get_id() != handle_->that_trains) {
+      handle_->was_left = true;
+    } else if (handle_->session != nullptr) {
+      handle_->session->pass_was_left();
+    }
   }
 
   void call() {
     state_ = State::ended;
-    if (*session_ != nullptr) (*session_)->end_of_pass(*this);
+    if (handle_->session != nullptr) handle_->session->end_of_pass(*this);
   }
   void postpone() { state_ = State::postponed; }
 
  private:
-  const std::shared_ptr<Session*> session_;
+  const std::shared_ptr<Handle> handle_;
   enum class State : uint8_t { waiting, postponed, ended } state_ = State::waiting;
 };
 
 void Session::queue_end_of_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback(
-      [end = std::make_shared<PassEnd>(self_)] { end->call(); });
+      [end = std::make_shared<PassEnd>(handle_)] { end->call(); });
 }
 
 // A backward pass may run inside the node of another one, as checkpointing does, and what it did not reach the other
@@ -443,7 +449,8 @@ void Session::end_update() {
   averaged_at_.reset();
 }
 
-void Session::check_usable() const {
+void Session::check_usable() {
+  if (handle_->was_left.exchange(false) && pass_.is_running()) pass_was_left();
   if (failure_) throw core::Exception(*failure_);
   if (!gradients_.ended()) return;
   throw core::Exception(

@@ -13,10 +13,12 @@
 // come, until forward needs them (forward_overlap.h). What looks at all of them, or changes something, waits first.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/core/clock.h"
@@ -115,7 +117,7 @@ class Session {
   void set_gradients();
 
   // Checkpoints (session_checkpoint.cc).
-  void check_between_steps(const char* what) const;
+  void check_between_steps(const char* what);
   tuner::SavedRank saved_rank() const;
   std::string resume(const SavedFile& file);
   core::Status fits(const SavedFile& file) const;
@@ -150,7 +152,7 @@ class Session {
   void raised(const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
   void note_failure(const core::Error& error);
-  void check_usable() const;
+  void check_usable();
   void check_between_passes();
   void check_unchanged();
   void finish_late();
@@ -199,7 +201,16 @@ class Session {
     int32_t slot;
   };
   std::optional<Ran> ran_;  // of whose operations it is not told yet when they ran
-  const std::shared_ptr<Session*> self_ = std::make_shared<Session*>(this);  // null once it is gone
+  // What the ends of backward passes hold of the session, which they may outlive. Where gradients are on a device,
+  // autograd destroys that of a pass which was left on a thread of its own, while the one that trains goes on.
+  struct Handle {
+    explicit Handle(Session* of) : session(of) {}
+
+    Session* session;  // null once it is gone
+    const std::thread::id that_trains = std::this_thread::get_id();
+    std::atomic<bool> was_left = false;
+  };
+  const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(this);
   std::optional<core::Error> failure_;
 };
 

@@ -24,7 +24,7 @@ bool any(const AllResiduals& residuals) {
 
 }  // namespace
 
-void Session::check_between_steps(const char* what) const {
+void Session::check_between_steps(const char* what) {
   check_usable();
   if (pass_.state() == BackwardPass::State::none) return;
   throw core::Exception({core::Error::Code::invalid, std::string("gradtune: ") + what +

@@ -136,7 +136,15 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
     Data data = make_data(rank.rank, step, 8, job.type);
     if (step == job.bad_step && rank.rank == 0) data.inputs[0][0] = std::numeric_limits<float>::infinity();
     session.zero_grad();
-    model.loss(data).backward();
+    const bool is_left = step == job.left_step && rank.rank == 0;
+    if (is_left) {
+      model.parameters().front().register_hook([](const torch::Tensor&) { throw std::runtime_error("of the user"); });
+    }
+    try {
+      model.loss(data).backward();
+    } catch (const std::runtime_error&) {
+      if (!is_left) throw;
+    }
     if (step != job.bad_step) session.step(nullptr);
   }
   return model.on_cpu();

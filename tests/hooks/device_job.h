@@ -52,7 +52,8 @@ struct DeviceJob {
   torch::ScalarType type = torch::kFloat;
   int64_t tuning_budget = 0;
   std::optional<std::string> collectives = {};
-  int bad_step = -1;  // in which rank 0 has a gradient that is not finite
+  int bad_step = -1;   // in which rank 0 has a gradient that is not finite
+  int left_step = -1;  // in which rank 0 leaves its backward pass by an exception, and goes on
 };
 
 // The parameters after training. What `planted` gives is there while it trains.

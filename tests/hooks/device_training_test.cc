@@ -106,6 +106,22 @@ TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
   });
 }
 
+// The first parameter's gradient is the last one, so the other rank has begun to wait for what does not come.
+TEST(DeviceTraining, AfterAPassThatWasLeftAllRanksEndWithAnError) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const Where where : {Where::cpu, Where::copied, Where::kernels}) {
+      const std::string error =
+          message_of([&] { train(rank, group, at(where, {.option = "all_reduce", .left_step = 2})); });
+      EXPECT_THAT(error, HasSubstr("a backward pass ended with an exception"));
+      if (rank.rank == 1) {
+        EXPECT_THAT(error, HasSubstr("another rank failed: rank 0 at step 2"));
+      }
+    }
+  });
+}
+
 // --- over NCCL -------------------------------------------------------------------------------------------------------
 
 TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
