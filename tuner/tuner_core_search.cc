@@ -170,8 +170,10 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
     }
     contest.emplace(arm(baseline_), arms, rng_.fork("race"));
   }
-  if (among == Racing::Among::known && contest->is_over()) return judge_ranking();
-  if (among != Racing::Among::known && (contest->is_over() || !leaves_room(*contest))) return start_confirming();
+  const bool is_ranking = among == Racing::Among::known;  // which is not confirmed
+  if (contest->is_over() || (!is_ranking && !leaves_room(*contest))) {
+    return is_ranking ? judge_ranking() : start_confirming();
+  }
   run(contest->next_round(), &Core::paired_block);
 }
 

@@ -371,7 +371,7 @@ TEST(Tuner, APinnedStrategyIsInForceFromTheFirstStepOrOnceItMayBe) {
 // --- budget ----------------------------------------------------------------------------------------------------------
 
 TEST(Tuner, WhenTheStepsAreSpentTheBaselineStays) {
-  for (const int budget_steps : {1, 5, 20, 50, 70}) {
+  for (const int budget_steps : {1, 5, 20, 50, 70, 80, 90}) {
     JobOptions options;
     options.tuner.budget_steps = budget_steps;
     SimulatedJob job(options, times(100, {85, 80, 90}), measured(arms(3)), {kBaseline});
