@@ -6,6 +6,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/module_model.h"
 #include "hooks/optim_stepper.h"
+#include "hooks/refusal.h"
 #include "hooks/session.h"
 
 namespace gradtune {
@@ -17,8 +18,7 @@ Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
 
 Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options) {
-  if (!group)
-    throw core::Exception({core::Error::Code::invalid, "gradtune: wrap needs a process group, see init_process_group"});
+  if (!group) refuse("wrap needs a process group, see init_process_group");
   const auto make = [&](const Settings& settings) {
     Trained trained;
     trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers);
@@ -39,8 +39,7 @@ Optimizer::~Optimizer() {
 
 Session& Optimizer::session() const {
   if (session_) return *session_;
-  throw core::Exception(
-      {core::Error::Code::invalid, "gradtune: this Optimizer was moved from; use the one that it was moved to"});
+  refuse("this Optimizer was moved from; use the one that it was moved to");
 }
 
 void Optimizer::zero_grad() { session().zero_grad(); }
@@ -62,9 +61,8 @@ void Optimizer::exclude_step() { session().exclude_step(); }
 torch::optim::Optimizer& Optimizer::inner(size_t index) {
   session().synchronize();
   if (index < inner_.size()) return *inner_[index];
-  throw core::Exception({core::Error::Code::invalid, "gradtune: there is no optimizer " + std::to_string(index) + "; " +
-                                                         std::to_string(inner_.size()) +
-                                                         " were wrapped, the first is 0"});
+  refuse("there is no optimizer " + std::to_string(index) + "; " + std::to_string(inner_.size()) +
+         " were wrapped, the first is 0");
 }
 void Optimizer::save(torch::serialize::OutputArchive& archive) const { session().save(archive); }
 void Optimizer::load(torch::serialize::InputArchive& archive) { session().load(archive); }

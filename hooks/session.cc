@@ -16,6 +16,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/exec/codec_uses.h"
 #include "hooks/c10d/errors.h"
+#include "hooks/refusal.h"
 #include "hooks/shared_state.h"
 
 namespace gradtune {
@@ -252,7 +253,7 @@ class Session::PassEnd {
     const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;  // the pass around is in force again
     if (state_ == State::postponed && is_inside) {
       if (handle_->session != nullptr) handle_->session->queue_end_of_pass();
-    } else if (std::this_thread::get_id() != handle_->that_trains) {
+    } else if (std::this_thread::get_id() != handle_->training_thread) {
       handle_->was_left = true;
     } else if (handle_->session != nullptr) {
       handle_->session->pass_was_left();
@@ -453,9 +454,7 @@ void Session::check_usable() {
   if (handle_->was_left.exchange(false) && pass_.is_running()) pass_was_left();
   if (failure_) throw core::Exception(*failure_);
   if (!gradients_.ended()) return;
-  throw core::Exception(
-      {core::Error::Code::invalid,
-       "gradtune: the optimizer was wrapped again since, and this wrap has ended; use the newer one"});
+  refuse("the optimizer was wrapped again since, and this wrap has ended; use the newer one");
 }
 
 void Session::check_between_passes() {
@@ -472,10 +471,9 @@ void Session::check_unchanged() {
   job_.model->check_unchanged().value();
   job_.stepper->check_unchanged().value();
   if (pass_.state() != BackwardPass::State::averaged || job_.model->buffer_layout() == buffer_layout_) return;
-  throw core::Exception(
-      {core::Error::Code::invalid,
-       "gradtune: a buffer changed its shape or dtype between the backward pass and step(), where "
-       "other ranks can not be told any more; allowed is to change it before backward or after step()"});
+  refuse(
+      "a buffer changed its shape or dtype between the backward pass and step(), where "
+      "other ranks can not be told any more; allowed is to change it before backward or after step()");
 }
 
 void Session::fail(const core::Error& error) {
@@ -502,8 +500,7 @@ void Session::export_strategy(const std::string& path) const {
   if (!driver_) return;
   const bool knows = known_ == Known::all;
   if (!knows && !imported_) {
-    throw core::Exception(
-        {core::Error::Code::invalid, "gradtune: there is no strategy to export before the first step is done"});
+    refuse("there is no strategy to export before the first step is done");
   }
   tuner::write_file_atomically(path, file_text(knows ? driver_->chosen() : protocol_.in_force(), /*evidence=*/knows))
       .value();

@@ -206,8 +206,8 @@ class Session {
   struct Handle {
     explicit Handle(Session* of) : session(of) {}
 
-    Session* session;  // null once it is gone
-    const std::thread::id that_trains = std::this_thread::get_id();
+    Session* session;                                                    // null once it is gone
+    const std::thread::id training_thread = std::this_thread::get_id();  // that calls wrap
     std::atomic<bool> was_left = false;
   };
   const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(this);

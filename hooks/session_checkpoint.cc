@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/compress/compressor.h"
+#include "hooks/refusal.h"
 #include "hooks/session.h"
 
 namespace gradtune {
@@ -27,9 +28,9 @@ bool any(const AllResiduals& residuals) {
 void Session::check_between_steps(const char* what) {
   check_usable();
   if (pass_.state() == BackwardPass::State::none) return;
-  throw core::Exception({core::Error::Code::invalid, std::string("gradtune: ") + what +
-                                                         " was called between a backward pass and step(); it may be "
-                                                         "called before backward or after step()"});
+  refuse(std::string(what) +
+         " was called between a backward pass and step(); it may be "
+         "called before backward or after step()");
 }
 
 // --- saving ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 
 #include "engine/core/bounded_wait.h"
 #include "hooks/c10d/errors.h"
+#include "hooks/refusal.h"
 
 namespace gradtune {
 
@@ -357,10 +358,10 @@ std::shared_ptr<exec::Device> make_stream_device(c10::Device device, std::unique
   try {
     return std::make_shared<StreamDevice>(device, std::move(kernels), clock);
   } catch (const std::exception& caught) {
-    throw core::Exception({core::Error::Code::invalid, "gradtune: gradients can not be on " + device.str() +
-                                                           ", whose streams, events or pinned memory LibTorch does not "
-                                                           "give: " +
-                                                           error_of(caught).message});
+    refuse("gradients can not be on " + device.str() +
+           ", whose streams, events or pinned memory LibTorch does not "
+           "give: " +
+           error_of(caught).message);
   }
 }
 
