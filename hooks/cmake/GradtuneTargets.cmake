@@ -34,7 +34,8 @@ endfunction()
 # gradtune_precompile(TARGET library...): LibTorch's headers take 15 s to read, so targets that link it read them precompiled. GCC
 # takes such a file only where the code is to be just as position-independent and optimized, so programs are compiled with -fPIC
 # as well, and all of them with -O1, which is half of the time again: they call what is fast, and have no loops of their own.
-# What these headers leave to be instantiated is instantiated in every object, 11 s, so sources are compiled several at a time.
+# GCC instantiates the templates that these headers use once more for every object, in 11 s, so several sources make one object:
+# names in anonymous namespaces differ within a library.
 function(gradtune_precompile target)
   _gradtune_links_libtorch(links ${ARGN})
   if(NOT links)
