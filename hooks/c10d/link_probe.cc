@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <utility>
 #include <vector>
@@ -25,6 +26,14 @@ class Probe {
         in_(static_cast<size_t>(bytes)),
         out_(at_once * in_.size() * static_cast<size_t>(link.communicator.size())) {}
 
+  // What each rank gives, of all ranks.
+  template <typename Value>
+  std::span<const Value> gathered(const Value& own) {
+    std::memcpy(in_.data(), &own, sizeof(own));
+    us_of(1);
+    return {reinterpret_cast<const Value*>(out_.data()), static_cast<size_t>(link_.communicator.size())};
+  }
+
   // Of so many that begin together, `at_once` at most.
   double us_of(size_t count) {
     std::array<comm::Collective, kAtOnce> collectives;
@@ -44,7 +53,7 @@ class Probe {
  private:
   const ProbedLink& link_;
   const int64_t bytes_;
-  const std::vector<std::byte> in_;
+  std::vector<std::byte> in_;
   std::vector<std::byte> out_;
 };
 
@@ -69,16 +78,25 @@ policies::IdleLink probe_messages(const ProbedLink& link) {
   return {.message_us = all_us / messages, .wait_us = (all_us - busy_us) / messages};
 }
 
-double probe_byte_us(const ProbedLink& link, int64_t bytes, double message_us) {
+// Of more and more bytes, until they take clearly longer than a message of none, and no longer than needed: on a slow
+// link those that a fast one needs would take seconds. All ranks go by the slowest one.
+double probe_byte_us(const ProbedLink& link, int64_t most_bytes, double message_us) {
   constexpr size_t kTimes = 3;
-  Probe probe(link, bytes, 1);
-  std::array<double, kTimes> all_us{};
-  probe.us_of(1);  // memory is touched
-  for (double& us : all_us) us = probe.us_of(1);
+  constexpr int64_t kFirstBytes = 64 << 10, kMore = 4;
+  constexpr double kClearly = 4, kLongUs = 20'000;
   const auto kind = core::Step::Kind::all_gather;
-  const double messages_us = core::messages(kind, link.communicator.size()) * message_us;
-  return std::max(usual(all_us) - messages_us, 0.0) /
-         static_cast<double>(core::link_bytes(kind, bytes, link.communicator.size()));
+  const int size = link.communicator.size();
+  const double messages_us = core::messages(kind, size) * message_us;
+  Probe agreement(link, sizeof(double), 1);
+  for (int64_t bytes = std::min(kFirstBytes, most_bytes / size);; bytes = std::min(kMore * bytes, most_bytes / size)) {
+    Probe probe(link, bytes, 1);
+    probe.us_of(1);  // memory is touched, and the connections' windows grow
+    const double slowest_us = std::ranges::max(agreement.gathered(probe.us_of(1)));
+    if (slowest_us < kClearly * messages_us + kLongUs && bytes < most_bytes / size) continue;
+    std::array<double, kTimes> all_us{};
+    for (double& us : all_us) us = probe.us_of(1);
+    return std::max(usual(all_us) - messages_us, 0.0) / static_cast<double>(core::link_bytes(kind, bytes, size));
+  }
 }
 
 }  // namespace
@@ -86,9 +104,7 @@ double probe_byte_us(const ProbedLink& link, int64_t bytes, double message_us) {
 policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes) {
   if (link.communicator.size() < 2) return {};
   policies::IdleLink idle = probe_messages(link);
-  if (const int64_t bytes = most_bytes / link.communicator.size(); bytes > 0) {
-    idle.byte_us = probe_byte_us(link, bytes, idle.message_us);
-  }
+  if (most_bytes >= link.communicator.size()) idle.byte_us = probe_byte_us(link, most_bytes, idle.message_us);
   return idle;
 }
 

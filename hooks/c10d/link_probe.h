@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a message takes on a link that is idle: a job's first steps have few collectives, and large ones, which tell
-// little of it; and nothing goes over the links inside nodes alone.
+// What a message and a byte take on a link that is idle. A job's first steps have few collectives, and large ones,
+// which tell little of messages; they are sums of gradients, whose bytes may wait for each other on a long link; and
+// nothing goes over the links inside nodes alone.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct ProbedLink {
 };
 
 // Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take
-// more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, some that leave as many
-// bytes at each rank. Some milliseconds, where nothing is far away or slow; all ranks run equally many. Throws
-// core::Exception.
+// more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, larger ones, which leave at
+// most as many bytes at each rank. Some milliseconds, where nothing is far away or slow, and else a few times 20 ms and
+// a few dozen messages; all ranks run equally many. Throws core::Exception.
 policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes);
 
 }  // namespace gradtune

@@ -103,14 +103,13 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   data_ = make_data(options, "data", rank_, size_, /*threads=*/kAtOnce);
   control_ = make(options, "control", rank_, size_, /*threads=*/1);
   make_levels(options);
-  const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator, int64_t most_bytes) {
+  const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
+    constexpr int64_t kMostBytes = 8 << 20;
     const bool is_here = communicator && communicator->space() == core::Space::host;
     if (!is_here) return policies::IdleLink();
-    return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, most_bytes);
+    return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, kMostBytes);
   };
-  // What a byte takes over the network the baselines tell, but they send nothing over the links inside nodes alone.
-  constexpr int64_t kInsideBytes = 8 << 20;
-  machine_.idle_links = {.flat = probe(data_, 0), .inter = probe(inter_, 0), .intra = probe(intra_, kInsideBytes)};
+  machine_.idle_links = {.flat = probe(data_), .inter = probe(inter_), .intra = probe(intra_)};
   const double cores = share_of_cores();
   machine_.cores = {.of_rank = cores, .computing = std::min(cores, static_cast<double>(at::get_num_threads()))};
 }

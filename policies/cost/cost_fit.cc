@@ -186,7 +186,7 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
   const auto add = [&](Kind kind, core::Level level, double byte_us) {
     const IdleLink& link = idle_links.of(level);
-    CollectiveRate rate{kind, level, message_us, link.byte_us > 0 ? link.byte_us : byte_us};
+    CollectiveRate rate{kind, level, message_us, byte_us};
     if (link.message_us > 0) {
       rate.message_us = link.message_us;
       rate.wait_us = link.wait_us;
@@ -198,10 +198,14 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   for (const core::Level level : {core::Level::flat, core::Level::inter, core::Level::intra}) {
     if (level != core::Level::flat && !seen.ranks.has_levels()) continue;
     const bool is_inside = level == core::Level::intra;
+    const double idle_us = idle_links.of(level).byte_us, told_us = told->byte_us;
+    // The bytes of a sum wait for each other on a long link; what was probed, an idle one, may since be shared.
+    const double outside_us = idle_us > 0 ? std::min(idle_us, told_us) : told_us;
+    const double inside_us = idle_us > 0 ? idle_us : std::min(told_us, kInsideByteUs);
     for (const core::StepTraits& kind : core::step_table()) {
       const bool is_planned = is_inside ? kind.takes_gradients : kind.root == core::StepTraits::Root::none;
       if (!kind.is_collective || !is_planned) continue;
-      add(kind.kind, level, is_inside ? std::min(told->byte_us, kInsideByteUs) : told->byte_us);
+      add(kind.kind, level, is_inside ? inside_us : outside_us);
     }
   }
   const double element_us = seen.scale_element_us > 0 ? seen.scale_element_us / 2 : kElementUs;

@@ -46,6 +46,8 @@ struct Period {
   double us = 0;
   double under_way_us = 0;            // of all its messages
   std::vector<size_t> messages = {};  // as they began
+
+  double at_once() const { return std::max(under_way_us / std::max(us, 1e-3), 1.0); }
 };
 struct Traffic {
   std::vector<Message> messages = {};
@@ -105,8 +107,7 @@ double expected_us(const Links& links, const Traffic& traffic, const Period& per
     carried_us = std::max(carried_us, handled_us) + line.unit * message.bytes;
     end_us = std::max(end_us, carried_us + wait_us);
   }
-  const double at_once = std::max(period.under_way_us / std::max(period.us, 1e-3), 1.0);
-  return std::max({end_us, all_us / at_once, 1e-3});
+  return std::max({end_us, all_us / period.at_once(), 1e-3});
 }
 
 // Messages in a period most of which is for much larger ones do not tell of their own cost.
@@ -211,22 +212,34 @@ std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   return least_us;
 }
 
+// Of each link the least that a message took, in us, if it travels more than once for each time: longer none travels.
+std::array<double, 2> shortest_messages_us(const Traffic& traffic, const std::function<int(const Collective&)>& times) {
+  std::array<double, 2> shortest_us;
+  shortest_us.fill(std::numeric_limits<double>::infinity());
+  for (const Message& message : traffic.messages) {
+    double& least_us = shortest_us[link_of(message.collective.second)];
+    least_us = std::min(least_us, message.us / times(message.collective));
+  }
+  return shortest_us;
+}
+
 // Of each link nearly what a byte takes where it is fastest: over long periods, in which it had much to do, beyond what
-// the shortest message took. No kind of message is faster than that, however little short ones tell.
+// their messages took if each of them was as long as the shortest one. No kind of message is faster than that, however
+// little short ones tell.
 std::array<double, 2> least_bytes_us(const Traffic& traffic) {
   constexpr double kLong = 0.25;    // of the most that a period had
   constexpr double kNearly = 0.97;  // kinds have different fixed parts
   struct Seen {
     double bytes = 0, us = 0;
   };
+  const std::array<double, 2> shortest_us = shortest_messages_us(traffic, [](const Collective&) { return 1; });
   std::array<std::vector<Seen>, 2> seen;
-  std::array<double, 2> shortest_us{};
   for (const Period& period : traffic.periods) {
     double bytes = 0;
     for (const size_t m : period.messages) bytes += traffic.messages[m].bytes;
     const size_t link = link_of(traffic.messages[period.messages[0]].collective.second);
-    if (seen[link].empty() || period.us < shortest_us[link]) shortest_us[link] = period.us;
-    seen[link].push_back({bytes, period.us});
+    const double in_turn = static_cast<double>(period.messages.size()) / period.at_once();
+    seen[link].push_back({bytes, std::max(period.us - in_turn * shortest_us[link], 0.0)});
   }
   std::array<double, 2> rates_us{};
   for (size_t link = 0; link < 2; ++link) {
@@ -234,9 +247,7 @@ std::array<double, 2> least_bytes_us(const Traffic& traffic) {
     const double most_bytes = std::ranges::max(seen[link], {}, &Seen::bytes).bytes;
     std::vector<double> rates;
     for (const Seen& period : seen[link]) {
-      if (period.bytes > 0 && period.bytes >= kLong * most_bytes) {
-        rates.push_back((period.us - shortest_us[link]) / period.bytes);
-      }
+      if (period.bytes > 0 && period.bytes >= kLong * most_bytes) rates.push_back(period.us / period.bytes);
     }
     std::ranges::sort(rates);
     if (!rates.empty()) rates_us[link] = kNearly * rates[rates.size() / 4];
@@ -268,7 +279,11 @@ Links expected_links(const CostTable& prior, const core::Ranks& ranks, const Tra
 // What each kind takes alone follows from how periods are divided, and that from what it takes: from what is known on,
 // a few times.
 void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& links) {
-  const std::array<double, 2> least_us = least_bytes_us(traffic);
+  std::array<double, 2> least_us = least_bytes_us(traffic);
+  for (const CollectiveRate& rate : prior.collectives) {  // what was seen may be slow for its kind
+    double& least = least_us[link_of(rate.level)];
+    least = std::min(least, rate.byte_us);
+  }
   std::array<double, 2> most_bytes{}, latency_us{};
   for (const Message& message : traffic.messages) {
     double& most = most_bytes[link_of(message.collective.second)];
@@ -303,17 +318,6 @@ double error_of(const Links& links, const Traffic& traffic, size_t link) {
   return sum;
 }
 
-// Of each link the least that a message took: longer none travels.
-std::array<double, 2> shortest_messages_us(const Traffic& traffic, const core::Ranks& ranks) {
-  std::array<double, 2> shortest_us;
-  shortest_us.fill(std::numeric_limits<double>::infinity());
-  for (const Message& message : traffic.messages) {
-    double& least_us = shortest_us[link_of(message.collective.second)];
-    least_us = std::min(least_us, message.us / travels_of(message.collective, ranks));
-  }
-  return shortest_us;
-}
-
 // A link is free while messages travel as long as the prior says, or, of one that says nothing, never; otherwise only
 // where that explains clearly more.
 Links fit(const CostTable& prior, const core::Ranks& ranks, Traffic& traffic) {
@@ -321,7 +325,8 @@ Links fit(const CostTable& prior, const core::Ranks& ranks, Traffic& traffic) {
   constexpr double kClearly = 0.9, kWell = 0.02;
   Links best = expected_links(prior, ranks, traffic);
   fit_lines(prior, kPasses, traffic, best);
-  const std::array<double, 2> shortest_us = shortest_messages_us(traffic, ranks);
+  const std::array<double, 2> shortest_us =
+      shortest_messages_us(traffic, [&](const Collective& each) { return travels_of(each, ranks); });
   for (const size_t link : {size_t{0}, size_t{1}}) {
     double least = kClearly * error_of(best, traffic, link);
     for (const double share : {0.5, 1.0}) {

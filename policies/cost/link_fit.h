@@ -7,8 +7,8 @@
 //   - A message only travels, and leaves the link to others, equally long for all kinds on a link, and no longer than
 //     the shortest message took. The prior's value stays unless another one explains periods of several messages
 //     clearly better.
-//   - A byte costs the same for all kinds on a link, and no less than it ever did over a long period. A kind whose
-//     messages are too small to show it takes the prior's.
+//   - A byte costs no less than it ever did over a long period, or than the prior says. A kind whose messages are too
+//     small to show what it costs takes the prior's.
 //   - The fixed part of a message is the prior's until enough short ones were seen.
 //   - Stalls, such as a thread that is woken late, are spread over all messages.
 #pragma once

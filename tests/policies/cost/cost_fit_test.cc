@@ -179,6 +179,22 @@ TEST(FitCost, MessagesThatWereNotSeenTakeWhatTheyDidOverIdleLinks) {
   EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->message_us, 50);
   EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->byte_us, 0.002);
   EXPECT_EQ(find_rate(*prior, Kind::all_gather, Level::inter)->byte_us, 0.008);
+  // Bytes of sums wait for each other on a long link, and a link may be shared with others now.
+  const CostTable fast = prior_cost(seen, {}, {.flat = {500, 350, 0.006}, .inter = {400, 300, 0.01}}).value();
+  EXPECT_EQ(find_rate(fast, Kind::all_gather, Level::flat)->byte_us, 0.006);
+  EXPECT_EQ(find_rate(fast, Kind::all_gather, Level::inter)->byte_us, 0.008);
+}
+
+// Sums take 12 ns a byte and gathers, which were not seen yet, 8: what an idle link takes.
+TEST(FitCost, WhatWasNotSeenMayBeFasterThanSums) {
+  const core::Strategy plain = strategy_of("all_reduce", {250'000, 4'000'000});
+  const std::vector<TimedRun> timed(3, {plain, {{0, 0, 0, 32'000}, {1, 0, 40'000, 252'000}}});
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits(), prior).table;
+  };
+  const CostTable fitted = fit(prior_cost(fit({}), {}, {.flat = {10'000, 9900, 0.008}}).value());
+  EXPECT_NEAR(find_rate(fitted, Kind::all_reduce, Level::flat)->byte_us, 0.012, 0.0005);
+  EXPECT_EQ(find_rate(fitted, Kind::all_gather, Level::flat)->byte_us, 0.008);
 }
 
 // Large messages, one at a time, do not tell what a short one takes, nor what several short ones do together.
@@ -444,6 +460,45 @@ TEST(FitCost, MessagesThatStallInADensePeriodCostTheirMean) {
   const FittedCost fitted = fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits());
   EXPECT_NEAR(2 * fitted.table.collectives[0].message_us, 350, 20);
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
+}
+
+// Over a slow link all collectives of a step are one long period: none tells what one takes that has no bytes, and what
+// idle links take is known. Times of two ranks at 200 Mbit/s and 5 ms.
+TEST(FitCost, WhereAStepIsOneLongPeriodItsBytesTellOfTheLink) {
+  const char *const plain = "all_reduce", *const gather = "bf16: encode@device all_gather decode@device",
+                    *const pairs =
+                        "bf16: encode@device all_to_all decode@device encode@device all_gather decode@device";
+  const auto strategy = [&](std::initializer_list<std::pair<const char*, int64_t>> buckets) {
+    core::Strategy made;
+    for (const auto& [option, bytes] : buckets) {
+      made.buckets.push_back({{{0, 0, bytes / (option == plain ? 4 : 2)}}, option_of(option)});
+    }
+    return made;
+  };
+  std::vector<TimedRun> timed(
+      3, {strategy({{plain, 1'048'576}, {plain, 17'071'144}}), {{0, 0, 200, 145'700}, {1, 0, 30'400, 841'800}}});
+  const auto fit = [&](const CostTable& prior) {
+    return fit_cost(timed, kOneTensor, {.size = 2}, testing::known_traits(), prior).table;
+  };
+  const auto known = [&] { return prior_cost(fit({}), {}, {.flat = {10'300, 10'200}}).value(); };
+  const CostTable first = fit(known());
+  EXPECT_NEAR(find_rate(first, Kind::all_reduce, Level::flat)->byte_us, 0.0455, 0.001);
+  // Others are faster and slower to begin with, and wait for each other.
+  timed.insert(timed.end(), 3,
+               {strategy({{gather, 282'720}, {pairs, 4'070'624}, {gather, 11'107'984}, {gather, 28'128}}),
+                {{0, 1, 200, 23'100},
+                 {1, 1, 13'500, 116'900},
+                 {1, 4, 119'100, 679'100},
+                 {2, 1, 40'300, 587'500},
+                 {3, 1, 119'700, 680'200}}});
+  timed.insert(timed.end(), 3,
+               {strategy({{gather, 524'288}, {pairs, 4'718'592}, {plain, 12'876'840}}),
+                {{0, 1, 100, 32'400}, {1, 1, 15'500, 131'300}, {1, 4, 131'800, 307'800}, {2, 0, 36'900, 814'700}}});
+  const CostTable fitted = fit(known());
+  for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::all_to_all}) {
+    EXPECT_NEAR(find_rate(fitted, kind, Level::flat)->byte_us, 0.0435, 0.004) << core::traits_of(kind).name;
+    EXPECT_NEAR(find_rate(fitted, kind, Level::flat)->message_us, 10'300, 1000) << core::traits_of(kind).name;
+  }
 }
 
 // Payloads that need not be full: 40 % of them is used, where 87 % is usual. By what was planned a byte would seem to
