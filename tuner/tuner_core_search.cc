@@ -16,6 +16,18 @@ namespace {
 constexpr int kMostAsked = 64;    // one proposal after the other of which nothing may run
 constexpr double kBehind = 1.25;  // times the fastest finalist, as measured before: not worth a place in the race
 
+// Another version of a policy, which is told again what this one was, may have another strategy in that slot.
+bool are_of(const core::Strategy& strategy, const std::vector<policies::TimedOp>& ops) {
+  return std::ranges::all_of(ops, [&](const policies::TimedOp& op) {
+    const auto b = static_cast<size_t>(op.bucket);
+    if (b >= strategy.buckets.size()) return false;
+    const std::vector<core::Step>& steps = strategy.buckets[b].option.steps;
+    if (op.step < 0) return true;
+    const auto s = static_cast<size_t>(op.step);
+    return s < steps.size() && (op.bytes < 0 || core::is_collective(steps[s].kind));
+  });
+}
+
 }  // namespace
 
 void Tuner::Core::note(const Score& block) {
@@ -38,7 +50,8 @@ void Tuner::Core::note(const Score& block) {
 void Tuner::Core::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops) {
   constexpr size_t kMostTimed = 256;
   if (!slots_.contains(slot) || knowledge_.timed.size() == kMostTimed) return;
-  knowledge_.timed.push_back({slots_.at(slot).candidate->strategy, std::move(ops)});
+  const core::Strategy& strategy = slots_.at(slot).candidate->strategy;
+  if (are_of(strategy, ops)) knowledge_.timed.push_back({strategy, std::move(ops)});
 }
 
 void Tuner::Core::advance() {

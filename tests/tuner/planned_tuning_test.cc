@@ -121,6 +121,21 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
   EXPECT_NEAR(*outcome.predicted_ms, outcome.committed_ms, 0.3 * outcome.committed_ms);
 }
 
+// As another version of a policy left them in a checkpoint: of buckets and steps that this one's plans do not have.
+TEST(PlannedTunings, TimesOfOperationsThatAPlanDoesNotHaveAreLeftOut) {
+  const TimelineJob job = reference_job(20, Fidelity::half);
+  using Op = policies::TimedOp;
+  for (const Op& other : {Op{1'000'000, 0, 0, 1000}, Op{0, 1000, 0, 1000}, Op{-1, 0, 0, 1000}}) {
+    SimulatedJob run = tuning(job, "auto", 1);
+    for (int step = 0; step < 400 && run.tuner->stage() != Stage::watch; ++step) {
+      run.tuner->learn_timing(run.slot_in_force(), {{0, -1, 0, 10}, other});
+      run.one_step();
+    }
+    EXPECT_EQ(Stage::watch, run.tuner->stage());
+    EXPECT_LE(job.step_ms(run.strategy_in_force()), 1.01 * job.baseline_ms()) << run.label_in_force();
+  }
+}
+
 // What is best there was never measured: only a model can know of it. From 1200 to 12 bytes a us what was committed
 // takes twice as long as the baseline all at once.
 TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
