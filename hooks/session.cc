@@ -320,7 +320,8 @@ void Session::finish_backward() {
   carry_out(received.value().command);
   if (driver_ && known_ == Known::all) {
     if (received.value().counts && driver_->lacks_uses()) {
-      driver_->learn_uses(exec::codec_uses(gradients_.table(), gradients_.arenas(), settings_.codecs));
+      driver_->learn_uses(
+          exec::codec_uses(gradients_.table(), gradients_.arenas(), settings_.codecs, job_.device.get()));
     }
     const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);

@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/arenas.h"
+#include "engine/exec/device.h"
 #include "engine/exec/program.h"
 
 namespace gradtune::exec {
@@ -24,34 +26,70 @@ struct Sampled {
 };
 
 // From the middle of a tensor.
-Sampled piece_of(const core::TensorInfo& tensor, const std::byte* gradient, compress::HostQueue& queue) {
-  const int64_t n = std::min(tensor.numel, kMostElements), width = core::bytes_per_element(tensor.dtype);
-  Sampled piece{.values = std::vector<float>(static_cast<size_t>(n)), .weight = static_cast<double>(tensor.numel)};
-  const std::byte* const from = gradient + (tensor.numel - n) / 2 * width;
-  const std::span<const std::byte> numbers(from, static_cast<size_t>(n * width));
-  compress::Verdict verdict;
-  compress::make_compressor({plain_codec(tensor.dtype)})
-      .value()
-      ->decode({.payloads = {&numbers, 1}, .out = piece.values, .verdict = &verdict}, queue);
-  return piece;
-}
+struct SamplePiece {
+  size_t tensor;
+  int64_t numel;
+  int64_t bytes;
+  const std::byte* data;
+};
 
-std::vector<Sampled> sample(const core::GradientTable& table, const Arenas& arenas, compress::HostQueue& queue) {
+std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arenas& arenas) {
   std::vector<size_t> largest(table.tensors.size());
   std::iota(largest.begin(), largest.end(), size_t{0});
   std::ranges::stable_sort(largest, std::greater(), [&](size_t t) { return table.tensors[t].numel; });
   largest.resize(std::min(largest.size(), kMostTensors));
   const core::ArenaLayout layout = core::lay_arenas(table);
-  std::vector<Sampled> pieces;
+  std::vector<SamplePiece> pieces;
   for (const size_t t : largest) {
     const core::TensorInfo& tensor = table.tensors[t];
-    if (tensor.numel < kLeastElements || tensor.space != core::Space::host || tensor.content.of_one < 1) continue;
+    if (tensor.numel < kLeastElements || tensor.content.of_one < 1) continue;
     const auto [arena, begin] = layout.tensors[t];
-    const std::byte* const gradient =
-        arenas[static_cast<size_t>(arena)].data + begin * core::bytes_per_element(tensor.dtype);
-    pieces.push_back(piece_of(tensor, gradient, queue));
+    const int64_t numel = std::min(tensor.numel, kMostElements), width = core::bytes_per_element(tensor.dtype);
+    pieces.push_back({t, numel, numel * width,
+                      arenas[static_cast<size_t>(arena)].data + (begin + (tensor.numel - numel) / 2) * width});
   }
   return pieces;
+}
+
+// Those on a device are copied to `memory`. Those that the host does not reach are left out.
+void bring(std::vector<SamplePiece>& pieces, const core::GradientTable& table, Device* device, int64_t timeout_ms,
+           AlignedBytes& memory) {
+  const auto is_away = [&](const SamplePiece& piece) { return table.tensors[piece.tensor].space != core::Space::host; };
+  if (std::ranges::none_of(pieces, is_away)) return;
+  core::Status brought = core::Error{core::Error::Code::invalid, "no device"};
+  if (device != nullptr) {
+    int64_t bytes = 0;
+    for (const SamplePiece& piece : pieces) bytes += is_away(piece) ? aligned(piece.bytes) : 0;
+    memory = AlignedBytes::zeros(bytes, &device->pinned());
+    compress::Queue& queue = device->current();
+    std::byte* to = memory.data();
+    for (SamplePiece& piece : pieces) {
+      if (!is_away(piece)) continue;
+      queue.copy(to, std::exchange(piece.data, to), piece.bytes);
+      to += aligned(piece.bytes);
+    }
+    brought = queue.mark().wait(timeout_ms);
+  }
+  if (!brought) std::erase_if(pieces, is_away);
+}
+
+std::vector<Sampled> sample(const core::GradientTable& table, const Arenas& arenas, Device* device, int64_t timeout_ms,
+                            compress::HostQueue& queue) {
+  std::vector<SamplePiece> pieces = pieces_of(table, arenas);
+  AlignedBytes memory;
+  bring(pieces, table, device, timeout_ms, memory);
+  std::vector<Sampled> sampled;
+  for (const SamplePiece& piece : pieces) {
+    const core::TensorInfo& tensor = table.tensors[piece.tensor];
+    const std::span<const std::byte> numbers(piece.data, static_cast<size_t>(piece.bytes));
+    Sampled& one =
+        sampled.emplace_back(std::vector<float>(static_cast<size_t>(piece.numel)), static_cast<double>(tensor.numel));
+    compress::Verdict verdict;
+    compress::make_compressor({plain_codec(tensor.dtype)})
+        .value()
+        ->decode({.payloads = {&numbers, 1}, .out = one.values, .verdict = &verdict}, queue);
+  }
+  return sampled;
 }
 
 // 0 where nothing was finite.
@@ -74,7 +112,8 @@ double share_of(const compress::Compressor& codec, std::span<const Sampled> piec
 }  // namespace
 
 std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const Arenas& arenas,
-                                       std::span<const core::CompressorSpec> codecs) {
+                                       std::span<const core::CompressorSpec> codecs, Device* device,
+                                       int64_t timeout_ms) {
   const auto queue = compress::make_serial_queue();
   std::vector<Sampled> pieces;
   std::vector<core::CodecUse> uses;
@@ -82,7 +121,7 @@ std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const A
     const std::unique_ptr<compress::Compressor> codec = compress::make_compressor(spec).value();
     const core::CompressorTraits& traits = codec->traits();
     if (traits.used_bytes == nullptr || traits.takes_rows) continue;
-    if (pieces.empty()) pieces = sample(table, arenas, *queue);
+    if (pieces.empty()) pieces = sample(table, arenas, device, timeout_ms, *queue);
     if (const double share = share_of(*codec, pieces, *queue); share > 0) uses.push_back({to_string(spec), share});
   }
   return uses;

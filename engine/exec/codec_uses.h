@@ -5,6 +5,7 @@
 // times can be predicted before a compressor has run.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -14,10 +15,16 @@
 
 namespace gradtune::exec {
 
+class Device;
+
 // Of a sample of the gradients in the arenas: a piece of each of the largest tensors, which count by their sizes. Takes
-// a few milliseconds for each compressor, on the calling thread. Nothing of gradients on a device, nor of sparse ones,
-// whose rows are not in the arenas; nor of compressors that leave out zeros: with these it depends on the tensor.
+// a few milliseconds for each compressor, on the calling thread. Nothing of sparse gradients, whose rows are not in the
+// arenas; nor of compressors that leave out zeros: with these it depends on the tensor.
+//
+// Pieces of gradients on a device are copied to the host, behind what its queue of the calling thread was asked for,
+// and waited for. One that is not there in time does not count: what hangs, the next step tells.
 std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const Arenas& arenas,
-                                       std::span<const core::CompressorSpec> codecs);
+                                       std::span<const core::CompressorSpec> codecs, Device* device = nullptr,
+                                       int64_t timeout_ms = 10'000);
 
 }  // namespace gradtune::exec

@@ -12,6 +12,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/core/rng.h"
 #include "tests/engine/exec/gradient_arenas.h"
+#include "tests/engine/exec/host_device.h"
 #include "tests/suites/compressor_harness.h"
 
 namespace gradtune::exec {
@@ -86,6 +87,30 @@ TEST(CodecUses, OfSixteenBitsAreThoseOfTheirValues) {
   const Values gradients = suites::make_data(suites::Data::normal, 100'000, 5);
   const core::CompressorSpec& bf16packed = kCodecs[2];
   EXPECT_NEAR(uses_of(table, gradients).at("bf16packed"), share_of_all(bf16packed, gradients), 0.03);
+}
+
+TEST(CodecUses, OfGradientsOnADeviceAreThoseOfItsNumbers) {
+  const core::GradientTable table{
+      .tensors = {{.name = "a", .shape = {700, 600}, .numel = 420'000},
+                  {.name = "b", .shape = {200'000}, .numel = 200'000, .dtype = core::DType::f16}}};
+  const Values gradients = suites::make_data(suites::Data::layered, static_cast<size_t>(table.numel()), 7);
+  HostDevice device(
+      {.delay_us = [](const std::string&, core::Rng& rng) { return static_cast<int64_t>(rng.below(2000)); }});
+  GradientArenas arenas(on_device(table), &device);
+  arenas.write(gradients);
+  std::map<std::string, double> uses;
+  for (const auto& [codec, share] : codec_uses(arenas.table(), arenas.arenas(), kCodecs, &device)) uses[codec] = share;
+  EXPECT_EQ(uses, uses_of(table, gradients));
+  EXPECT_EQ(uses.size(), 3U);
+  EXPECT_TRUE(codec_uses(arenas.table(), arenas.arenas(), kCodecs).empty()) << "nobody reaches them";
+}
+
+TEST(CodecUses, OfADeviceThatHangsAreNotMeasured) {
+  const core::GradientTable table{.tensors = {{.name = "a", .shape = {10'000}, .numel = 10'000}}};
+  HostDevice device({.hangs = [](const std::string& queue) { return queue == "current"; }});
+  GradientArenas arenas(on_device(table), &device);
+  EXPECT_TRUE(codec_uses(arenas.table(), arenas.arenas(), kCodecs, &device, 20).empty());
+  device.close();
 }
 
 TEST(CodecUses, AreNotMeasuredWhereNothingCanBe) {
