@@ -115,15 +115,28 @@ bool has_all(const CostModel& model, const core::Strategy& strategy) {
                      [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
 }
 
-// Where the job has no forward pass to overlap with, all is due when backward returns.
+// What a bucket is given where that option is meant for all. Where the job has no forward pass to overlap with, all is
+// due when backward returns.
+struct Given {
+  const core::Option& option;
+  core::Due due;
+};
+Given given(const core::Bucket& bucket, const core::Option& option, const PlannedJob& job) {
+  static const core::Option kPlain = core::plain_all_reduce();
+  const core::GradientTable& table = job.knowledge.table;
+  const core::Option& own = core::dtype_of(bucket, table) == core::DType::f32 ? option : kPlain;
+  const bool is_read = std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
+    return table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
+  });
+  const bool may_be_late = job.knowledge.forward_overlap && is_read && can_be_late(own);
+  return {own, may_be_late ? bucket.due : core::Due::backward};
+}
+
 Sent with_option(Sent sent, const core::Option& option, const PlannedJob& job) {
   for (core::Bucket& bucket : sent) {
-    const bool is_fp32 = core::dtype_of(bucket, job.knowledge.table) == core::DType::f32;
-    bucket.option = is_fp32 ? option : core::plain_all_reduce();
-    const bool is_read = std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
-      return job.knowledge.table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
-    });
-    if (!job.knowledge.forward_overlap || !is_read || !can_be_late(bucket.option)) bucket.due = core::Due::backward;
+    const auto& [own, due] = given(bucket, option, job);
+    bucket.due = due;
+    bucket.option = own;
   }
   return sent;
 }
@@ -198,12 +211,18 @@ Planned plan_partitioned(const PlannedJob& job) {
 }
 
 Planned plan_gap_blocks(const PlannedJob& job) {
+  ForwardReplay replay(job.model, job.knowledge.table);
   return plan_plainly(job, [&](size_t o) {
+    const core::Option& option = job.model.options()[o];
     const auto end_us = [&](const Sent& sent) {
-      return end_us_of(strategy_in_order(with_option(sent, job.model.options()[o], job)), job);
+      for (const core::Bucket& bucket : sent) {
+        const auto& [own, due] = given(bucket, option, job);
+        replay.send(bucket.slices, &own == &option ? o : number_of(own, job.model).value(), due);
+      }
+      return replay.end_us();
     };
     ScheduledJob without_option = scheduled(job, o);
-    without_option.option = {};  // copied with every block; with_option() sets it
+    without_option.option = {};  // copied with every block; plan_plainly() sets it
     return std::vector<Sent>{search_gap_blocks(without_option, end_us)};
   });
 }

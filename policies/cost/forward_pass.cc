@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace gradtune::policies {
 
@@ -40,55 +41,59 @@ void assume_forward(core::GradientTable& table, double share) {
   table.forward_us = read_us;
 }
 
-double forward_end_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy) {
-  const std::vector<double> ready_us = ready_times_us(table);
-  const ForwardPass forward = forward_pass(table);
-  struct Message {
-    Work work;
-    double ready_us;
-    double after_us;
-    size_t last_tensor;
-  };
-  std::vector<Message> messages(strategy.buckets.size());
-  for (size_t b = 0; b < messages.size(); ++b) {
-    const core::Bucket& bucket = strategy.buckets[b];
-    const auto option = number_of(bucket.option, model);
-    core::check(option.has_value(), "a cost model is asked for an option that it does not have");
-    Message& message = messages[b];
-    message.work = model.work(*option, core::numel(bucket), core::dtype_of(bucket, table));
-    message.last_tensor = 0;
-    message.after_us = bucket.due == core::Due::backward ? forward.whole_us : 0;
-    for (const core::Slice& slice : bucket.slices) {
-      const auto tensor = static_cast<size_t>(slice.tensor);
-      message.last_tensor = std::max(message.last_tensor, tensor);
-      message.after_us = std::max(message.after_us, forward.after_us[tensor]);
-    }
-    message.ready_us = ready_us[message.last_tensor];
+ForwardReplay::ForwardReplay(const CostModel& model, const core::GradientTable& table)
+    : model_(model), table_(table), ready_us_(ready_times_us(table)), forward_(forward_pass(table)) {}
+
+void ForwardReplay::send(std::span<const core::Slice> slices, size_t option, core::Due due) {
+  Message message{
+      .work = {}, .ready_us = 0, .after_us = due == core::Due::backward ? forward_.whole_us : 0, .last = {}};
+  int64_t numel = 0;
+  for (const core::Slice& slice : slices) {
+    numel += slice.length;
+    message.last = std::max(message.last, {slice.tensor, slice.offset});
+    message.after_us = std::max(message.after_us, forward_.after_us[static_cast<size_t>(slice.tensor)]);
   }
+  message.work = model_.work(option, numel, table_.tensors[static_cast<size_t>(slices.front().tensor)].dtype);
+  message.ready_us = ready_us_[static_cast<size_t>(message.last.first)];
+  messages_.push_back(message);
+}
+
+double ForwardReplay::end_us() {
   // Work on the thread of backward, and then on the host, is done in the order of readiness.
-  std::vector<size_t> by_ready(messages.size());
-  std::iota(by_ready.begin(), by_ready.end(), size_t{0});
-  std::ranges::stable_sort(by_ready, {}, [&](size_t b) { return messages[b].last_tensor; });
+  by_ready_.resize(messages_.size());
+  std::iota(by_ready_.begin(), by_ready_.end(), size_t{0});
+  std::ranges::sort(by_ready_, {}, [&](size_t m) { return messages_[m].last; });
   double delay_us = 0, host_us = 0, link_us = 0, unpack_us = 0;
-  for (const size_t b : by_ready) {
-    Message& message = messages[b];
+  for (const size_t m : by_ready_) {
+    Message& message = messages_[m];
     delay_us += message.work[kBackward];
     message.ready_us += delay_us;
     if (message.work[kHost] > 0) message.ready_us = host_us = std::max(host_us, message.ready_us) + message.work[kHost];
   }
-  double end_us = forward.whole_us + delay_us + (ready_us.empty() ? 0 : ready_us.back());
-  std::vector<bool> has_left(messages.size());
-  for (const core::Issue& issue : strategy.order) {
-    const auto b = static_cast<size_t>(issue.bucket);
-    if (has_left[b]) continue;
-    has_left[b] = true;
-    const Message& message = messages[b];
+  double end_us = forward_.whole_us + delay_us + (ready_us_.empty() ? 0 : ready_us_.back());
+  for (const Message& message : messages_) {
     double now_us = message.ready_us;
     if (message.work[kLink] > 0) now_us = link_us = std::max(link_us, now_us) + message.work[kLink];
     if (message.work[kUnpack] > 0) now_us = unpack_us = std::max(unpack_us, now_us) + message.work[kUnpack];
     end_us = std::max(end_us, now_us + message.after_us);
   }
+  messages_.clear();
   return end_us;
+}
+
+double forward_end_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy) {
+  ForwardReplay replay(model, table);
+  std::vector<bool> has_left(strategy.buckets.size());
+  for (const core::Issue& issue : strategy.order) {
+    const auto b = static_cast<size_t>(issue.bucket);
+    if (has_left[b]) continue;
+    has_left[b] = true;
+    const core::Bucket& bucket = strategy.buckets[b];
+    const auto option = number_of(bucket.option, model);
+    core::check(option.has_value(), "a cost model is asked for an option that it does not have");
+    replay.send(bucket.slices, *option, bucket.due);
+  }
+  return replay.end_us();
 }
 
 }  // namespace gradtune::policies

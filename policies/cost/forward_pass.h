@@ -7,6 +7,10 @@
 // executor's own rules; a cost table of one rate and no work on cores makes the two the same.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/core/gradient_table.h"
@@ -31,7 +35,33 @@ bool can_be_late(const core::Option& option);
 // them the other way round. The first gradient has no backward before it that is known, so its forward takes no time.
 void assume_forward(core::GradientTable& table, double share);
 
-// From the first ready gradient to the end of the next forward pass. The options are the model's.
+// When forward ends, from the first ready gradient on, for one order of messages after the other.
+class ForwardReplay {
+ public:
+  ForwardReplay(const CostModel& model, const core::GradientTable& table);
+
+  // A message behind those before it, with that option of the model.
+  void send(std::span<const core::Slice> slices, size_t option, core::Due due);
+  // Forgets the messages.
+  double end_us();
+
+ private:
+  struct Message {
+    Work work;
+    double ready_us;
+    double after_us;
+    std::pair<int32_t, int64_t> last;  // of its slices: the tensor, and where it begins there
+  };
+
+  const CostModel& model_;
+  const core::GradientTable& table_;
+  const std::vector<double> ready_us_;
+  const ForwardPass forward_;
+  std::vector<Message> messages_;
+  std::vector<size_t> by_ready_;
+};
+
+// The options are the model's.
 double forward_end_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy);
 
 }  // namespace gradtune::policies

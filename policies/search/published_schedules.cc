@@ -48,6 +48,38 @@ class Blocks {
   Sent sent_;
 };
 
+// `reads`: the ranks of by_read().
+Sent fill_gaps(const ScheduledJob& job, std::span<const int> ranks, std::span<const int> reads,
+               std::span<const double> ready_us) {
+  const double latency_us = job.cost.message_us, unit_us = job.cost.element_us * kUnit;
+  Blocks blocks(job);
+  std::set<std::pair<int, size_t>> pending;
+  double now_us = 0;
+  for (size_t next = 0; next < ready_us.size(); ++next) {
+    while (now_us < ready_us[next] && !pending.empty()) {
+      const size_t tensor = pending.begin()->second;
+      const int64_t rest = blocks.rest(tensor);
+      const double gap_us = ready_us[next] - now_us;
+      int64_t elements = kUnit;
+      if (gap_us >= latency_us) {
+        const double units = std::max(std::ceil((gap_us - latency_us) / unit_us), 1.0);
+        elements = units * kUnit < static_cast<double>(rest) ? static_cast<int64_t>(units) * kUnit : rest;
+      }
+      elements = std::min(elements, rest);
+      blocks.send(tensor, elements, /*joins=*/true);
+      now_us += transfer_us(job.cost, elements);
+      if (elements == rest) pending.erase(pending.begin());
+    }
+    now_us = std::max(now_us, ready_us[next]);
+    if (blocks.rest(next) > 0) pending.insert({ranks[next], next});
+  }
+  std::vector<std::pair<int, size_t>> left;
+  for (const auto& [rank, tensor] : pending) left.emplace_back(reads[tensor], tensor);
+  std::ranges::sort(left);
+  for (const auto& [read, tensor] : left) blocks.send(tensor, blocks.rest(tensor), /*joins=*/false);
+  return blocks.take();
+}
+
 }  // namespace
 
 Sent wait_free(const ScheduledJob& job) {
@@ -127,41 +159,14 @@ Sent partitioned(const ScheduledJob& job, int64_t most_elements) {
 }
 
 Sent gap_blocks(const ScheduledJob& job, std::span<const int> ranks) {
-  const std::vector<double> ready_us = ready_times_us(job.table);
-  const double latency_us = job.cost.message_us, unit_us = job.cost.element_us * kUnit;
-  Blocks blocks(job);
-  std::set<std::pair<int, size_t>> pending;
-  double now_us = 0;
-  for (size_t next = 0; next < ready_us.size(); ++next) {
-    while (now_us < ready_us[next] && !pending.empty()) {
-      const size_t tensor = pending.begin()->second;
-      const int64_t rest = blocks.rest(tensor);
-      const double gap_us = ready_us[next] - now_us;
-      int64_t elements = kUnit;
-      if (gap_us >= latency_us) {
-        const double units = std::max(std::ceil((gap_us - latency_us) / unit_us), 1.0);
-        elements = units * kUnit < static_cast<double>(rest) ? static_cast<int64_t>(units) * kUnit : rest;
-      }
-      elements = std::min(elements, rest);
-      blocks.send(tensor, elements, /*joins=*/true);
-      now_us += transfer_us(job.cost, elements);
-      if (elements == rest) pending.erase(pending.begin());
-    }
-    now_us = std::max(now_us, ready_us[next]);
-    if (blocks.rest(next) > 0) pending.insert({ranks[next], next});
-  }
-  std::vector<std::pair<int, size_t>> left;
-  const std::vector<int> reads = by_read(job.table);
-  for (const auto& [rank, tensor] : pending) left.emplace_back(reads[tensor], tensor);
-  std::ranges::sort(left);
-  for (const auto& [read, tensor] : left) blocks.send(tensor, blocks.rest(tensor), /*joins=*/false);
-  return blocks.take();
+  return fill_gaps(job, ranks, by_read(job.table), ready_times_us(job.table));
 }
 
 Sent search_gap_blocks(const ScheduledJob& job, const std::function<double(const Sent&)>& end_us) {
   const std::vector<double> ready_us = ready_times_us(job.table);
-  std::vector<int> ranks = by_read(job.table);
-  Sent best = gap_blocks(job, ranks);
+  const std::vector<int> reads = by_read(job.table);
+  std::vector<int> ranks = reads;
+  Sent best = fill_gaps(job, ranks, reads, ready_us);
   double best_us = end_us(best);
   for (size_t t = 0; t + 1 < ranks.size();) {
     // The last gradient that comes while the tensor would be on its way, if nothing interrupted it.
@@ -176,7 +181,7 @@ Sent search_gap_blocks(const ScheduledJob& job, const std::function<double(const
     }
     size_t next = t + 1;
     if (moved[t] != ranks[t]) {
-      Sent sent = gap_blocks(job, moved);
+      Sent sent = fill_gaps(job, moved, reads, ready_us);
       const double us = end_us(sent);
       if (us < best_us) {
         std::tie(best, best_us, ranks) = std::tuple(std::move(sent), us, std::move(moved));
