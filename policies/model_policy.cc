@@ -8,7 +8,7 @@
 // round has nothing more to ask for, or kMostRounds are over, the fastest of those measured go to the race.
 //
 //   auto      plans with all options, with those that stay on the device, and with one compressor each, so that a
-//             round's candidates differ in what the model may be wrong about
+//             round's candidates differ in what the model may be wrong about; sparse tensors also under each scheme
 //             where buckets may be due at the next forward pass, also with all options for steps that go on into it
 //   espresso  one plan: an option for each tensor
 //   usbyte    one plan: blocks and their order, under the faster one of a baseline's options
@@ -129,6 +129,21 @@ Plans plan_usbyte(const Knowledge& knowledge, const CostTable& cost) {
   return plans;
 }
 
+// Each under the schemes that seem best; and the first one under each scheme alone, since these take much the same, and
+// which is faster a model does not know.
+Plans with_sparse_tensors(const Plans& plans, const Knowledge& knowledge, const CostTable& cost) {
+  Plans all;
+  const auto add = [&](PlannedPart part, std::span<const SparseScheme> schemes) {
+    part.strategy = with_sparse_tensors(std::move(part.strategy), knowledge, cost, schemes);
+    std::ranges::copy(sparse_options(knowledge, schemes), std::back_inserter(part.options));
+    all.push_back(std::move(part));
+  };
+  for (const PlannedPart& part : plans) add(part, sparse_schemes());
+  if (plans.empty()) return all;
+  for (const SparseScheme& scheme : sparse_schemes()) add(plans.front(), {&scheme, 1});
+  return all;
+}
+
 // Whether it is sparse, and its sum over all ranks has so many rows that it may as well be cut and merged like others.
 bool is_nearly_dense(const core::TensorInfo& tensor) {
   return is_sparse(tensor) && tensor.content.of_all > kNearlyDense;
@@ -219,10 +234,7 @@ class ModelPolicy final : public Policy {
     const CostTable& cost = forecast.value().cost().table;
     std::vector<std::pair<double, core::Strategy>> worth;
     Plans plans = make_plans_(bare, cost);
-    for (PlannedPart& part : plans) {
-      part.strategy = with_sparse_tensors(std::move(part.strategy), knowledge, cost);
-      if (is_sparse) std::ranges::copy(sparse_options(knowledge), std::back_inserter(part.options));
-    }
+    if (is_sparse) plans = with_sparse_tensors(plans, knowledge, cost);
     if (std::ranges::any_of(knowledge.table.tensors, is_nearly_dense)) {
       bare.table = as_dense(knowledge.table);
       std::ranges::move(make_plans_(bare, cost), std::back_inserter(plans));

@@ -24,14 +24,14 @@ std::span<const SparseScheme> sparse_schemes() {
   return kSchemes;
 }
 
-std::vector<core::Option> sparse_options(const Knowledge& knowledge) {
+std::vector<core::Option> sparse_options(const Knowledge& knowledge, std::span<const SparseScheme> schemes) {
   std::vector<core::Option> options{core::plain_all_reduce()};
   for (const core::CompressorSpec& codec : knowledge.codecs) {
     const core::CompressorTraits* const traits = core::traits_of(codec, knowledge.traits);
     if (traits == nullptr || !traits->takes_rows) continue;
     for (const core::Place place : {core::Place::device, core::Place::host}) {
       if (place == core::Place::host && knowledge.host_threads <= 0) continue;
-      for (const SparseScheme& scheme : sparse_schemes()) {
+      for (const SparseScheme& scheme : schemes) {
         core::Option option = scheme.make(codec, place, knowledge.ranks.size);
         if (std::ranges::find(options, option) == options.end()) options.push_back(std::move(option));
       }
@@ -40,12 +40,13 @@ std::vector<core::Option> sparse_options(const Knowledge& knowledge) {
   return options;
 }
 
-core::Option best_sparse_option(const core::TensorInfo& tensor, const Knowledge& knowledge, const CostTable& cost) {
+core::Option best_sparse_option(const core::TensorInfo& tensor, const Knowledge& knowledge, const CostTable& cost,
+                                std::span<const SparseScheme> schemes) {
   const core::Matrix matrix{0, tensor.numel / tensor.content.row, tensor.content.row};
   const core::Extent extent(tensor.numel, {&matrix, 1}, tensor.content);
   core::Option best = core::plain_all_reduce();
   double least_us = std::numeric_limits<double>::infinity();
-  for (core::Option& option : sparse_options(knowledge)) {
+  for (core::Option& option : sparse_options(knowledge, schemes)) {
     const auto work = program_work(cost, option, extent, knowledge.traits, tensor.dtype);
     if (!work) continue;
     const double us = std::accumulate(work->begin(), work->end(), 0.0);
@@ -99,11 +100,12 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
   return strategy;
 }
 
-core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost) {
+core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost,
+                                   std::span<const SparseScheme> schemes) {
   std::vector<core::Option> options(knowledge.table.tensors.size());
   for (size_t t = 0; t < options.size(); ++t) {
     const core::TensorInfo& tensor = knowledge.table.tensors[t];
-    if (is_sparse(tensor)) options[t] = best_sparse_option(tensor, knowledge, cost);
+    if (is_sparse(tensor)) options[t] = best_sparse_option(tensor, knowledge, cost, schemes);
   }
   return with_sparse_tensors(std::move(strategy), knowledge.table, options);
 }

@@ -34,11 +34,13 @@ struct SparseScheme {
 //                       ranks it is the gather.
 std::span<const SparseScheme> sparse_schemes();
 
-// What a sparse tensor may get: the plain sum, and each scheme with each admitted compressor that takes rows.
-std::vector<core::Option> sparse_options(const Knowledge& knowledge);
+// What a sparse tensor may get: the plain sum, and each of those schemes with each admitted compressor that takes rows.
+std::vector<core::Option> sparse_options(const Knowledge& knowledge,
+                                         std::span<const SparseScheme> schemes = sparse_schemes());
 
 // The one that takes least, all its steps one after the other; the plain sum where the table has no rates.
-core::Option best_sparse_option(const core::TensorInfo& tensor, const Knowledge& knowledge, const CostTable& cost);
+core::Option best_sparse_option(const core::TensorInfo& tensor, const Knowledge& knowledge, const CostTable& cost,
+                                std::span<const SparseScheme> schemes = sparse_schemes());
 
 // Without elements of sparse tensors: what is left to be cut into buckets.
 core::GradientTable without_sparse(core::GradientTable table);
@@ -49,7 +51,8 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
                                    const std::vector<core::Option>& option_of_tensor);
 
 // ... each under the best one.
-core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost);
+core::Strategy with_sparse_tensors(core::Strategy strategy, const Knowledge& knowledge, const CostTable& cost,
+                                   std::span<const SparseScheme> schemes = sparse_schemes());
 
 // What Zen compares (its section 2.3): the volume of balanced parallelism, and of sums in a hierarchy of pairs
 // (recursive doubling), in units of what one rank has. `gamma`: the density of sums of 1, 2, 4, ... ranks over that of

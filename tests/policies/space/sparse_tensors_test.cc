@@ -215,6 +215,26 @@ TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
   EXPECT_EQ(chosen_by_auto(tables).buckets[0].option, best);
 }
 
+// Whatever the model thinks of them: they take much the same.
+TEST(SparseTensors, auto_measures_each_scheme) {
+  const testing::TimelineJob tables{.knowledge = job(4, {matrix("table", 1 << 16, 64, 0.01, 0.03)}),
+                                    .truth = link(4, 125, 50)};
+  core::Rng rng(1);
+  const Knowledge knowledge = tables.observed(0, rng);
+  const Proposal proposal = make_policy("auto", {}).value()->propose(knowledge);
+  std::vector<core::Option> proposed;
+  for (const Candidate& candidate : proposal.candidates) proposed.push_back(candidate.strategy.buckets[0].option);
+  for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {  // gathered already
+    proposed.push_back(baseline.strategy.buckets[0].option);
+  }
+  for (const SparseScheme& scheme : sparse_schemes()) {
+    const std::vector<core::Option> its = sparse_options(knowledge, {&scheme, 1});
+    EXPECT_TRUE(std::ranges::any_of(its, [&](const core::Option& option) {
+      return !option.codecs.empty() && std::ranges::find(proposed, option) != proposed.end();
+    })) << scheme.name;
+  }
+}
+
 TEST(SparseTensors, a_sum_that_is_dense_of_sparse_gradients_may_be_both) {
   // Owners get half of the rows; or nearly all, and then a dense sum in pieces, whose passes hide behind the link.
   for (const double of_one : {0.5, 0.999}) {
