@@ -32,6 +32,7 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
     return core::Error{core::Error::Code::invalid, "no step of the job was timed in which all ranks communicated"};
   }
   forecast.cost_ = fit(*prior);
+  forecast.table_ = forecast.undisturbed(knowledge);
   forecast.low_ = shifted(forecast.cost_, -1);
   forecast.high_ = shifted(forecast.cost_, 1);
 
@@ -47,6 +48,24 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
     forecast.biases_[kind] = core::median_in_place(logs);
   }
   return forecast;
+}
+
+// Backward was observed while the baseline's collectives needed cores too. By how much they slowed it down, the
+// timeline says.
+core::GradientTable StepTimePredictor::undisturbed(const Knowledge& knowledge) const {
+  core::GradientTable table = knowledge.table;
+  const std::vector<double> ready_us = ready_times_us(table);
+  const core::Strategy baseline = baselines(table, knowledge.fidelity)[0].strategy;
+  auto timeline = Timeline::make(table, baseline, cost_.table, traits_);
+  if (!timeline || ready_us.empty() || !(ready_us.back() > 0)) return table;
+  std::vector<Span> spans;
+  timeline.value().run(spans);
+  double us = 0;
+  for (const Span& span : spans) {
+    if (span.bucket < 0 && span.phase == Phase::backward) us += span.end_us - span.begin_us;
+  }
+  for (size_t t = 0; t < table.tensors.size(); ++t) table.tensors[t].ready_us = ready_us[t] * ready_us.back() / us;
+  return table;
 }
 
 // Two estimates, weighted by how sure they are: what the ranks compute beyond the timeline (backward and, where they
@@ -79,9 +98,15 @@ std::optional<StepTimePredictor::Step> StepTimePredictor::step(const core::Strat
   const auto ms = uncorrected_ms(strategy), low_ms = timeline_ms(strategy, low_),
              high_ms = timeline_ms(strategy, high_);
   if (!ms) return {};
-  const auto bias = biases_.find(kind_of(strategy));
-  const double factor = bias == biases_.end() ? 1 : std::exp(bias->second);
+  const double factor = std::exp(bias_of(strategy));
   return Step{*ms * factor, std::abs(*high_ms - *low_ms) / 2 * factor};
+}
+
+// Of late buckets none of which were measured: as if they were not late.
+double StepTimePredictor::bias_of(const core::Strategy& strategy) const {
+  auto bias = biases_.find(kind_of(strategy));
+  if (bias == biases_.end()) bias = biases_.find(kind_of(strategy, /*tells_late=*/false));
+  return bias == biases_.end() ? 0 : bias->second;
 }
 
 std::optional<double> StepTimePredictor::uncorrected_ms(const core::Strategy& strategy) const {
@@ -95,18 +120,19 @@ std::optional<double> StepTimePredictor::timeline_ms(const core::Strategy& strat
   return timeline.value().run() * 1e-3;
 }
 
-StepTimePredictor::Kind StepTimePredictor::kind_of(const core::Strategy& strategy) {
+StepTimePredictor::Kind StepTimePredictor::kind_of(const core::Strategy& strategy, bool tells_late) {
   int64_t all = 0;
   for (const core::Bucket& bucket : strategy.buckets) all += core::numel(bucket);
   Kind kind;
   for (const core::Bucket& bucket : strategy.buckets) {
     if (static_cast<double>(core::numel(bucket)) < kNegligible * static_cast<double>(all)) continue;
-    const std::string links = core::uses_levels(bucket.option) ? " in levels" : "";
-    if (bucket.option.codecs.empty()) kind.insert("none" + links);
+    std::string how = core::uses_levels(bucket.option) ? " in levels" : "";
+    if (tells_late && bucket.due == core::Due::forward) how += ", late";
+    if (bucket.option.codecs.empty()) kind.insert("none" + how);
     for (const core::Step& step : bucket.option.steps) {
       if (core::is_collective(step.kind)) continue;
       const std::string_view place = core::to_string(step.place);
-      kind.insert(core::to_string(bucket.option.codecs[step.codec]) + "@" + std::string(place) + links);
+      kind.insert(core::to_string(bucket.option.codecs[step.codec]) + "@" + std::string(place) + how);
     }
   }
   return kind;

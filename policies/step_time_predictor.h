@@ -39,16 +39,18 @@ class StepTimePredictor {
 
  private:
   // What the strategy is made of: the compressors, with their places, of buckets that are not negligible, and whether
-  // these go by levels.
+  // these go by levels, and are due at the next forward pass.
   using Kind = std::set<std::string>;
 
   StepTimePredictor() = default;
-  static Kind kind_of(const core::Strategy& strategy);
+  static Kind kind_of(const core::Strategy& strategy, bool tells_late = true);
+  double bias_of(const core::Strategy& strategy) const;
   std::optional<double> timeline_ms(const core::Strategy& strategy, const CostTable& cost) const;
+  core::GradientTable undisturbed(const Knowledge& knowledge) const;
   double find_rest_ms(const Knowledge& knowledge) const;
   std::optional<double> uncorrected_ms(const core::Strategy& strategy) const;
 
-  core::GradientTable table_;
+  core::GradientTable table_;  // with ready times as if backward had the cores for itself
   core::TraitsTable traits_;
   FittedCost cost_;
   CostTable low_, high_;

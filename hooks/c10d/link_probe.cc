@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <ctime>
 #include <span>
 #include <utility>
 #include <vector>
@@ -78,34 +79,49 @@ policies::IdleLink probe_messages(const ProbedLink& link) {
   return {.message_us = all_us / messages, .wait_us = (all_us - busy_us) / messages};
 }
 
+// Of all threads of this process, which do nothing else meanwhile.
+double cpu_us() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
 // Of more and more bytes, until they take clearly longer than a message of none, and no longer than needed: on a slow
-// link those that a fast one needs would take seconds. All ranks go by the slowest one.
-double probe_byte_us(const ProbedLink& link, int64_t most_bytes, double message_us) {
+// link those that a fast one needs would take seconds. It is enough for all ranks where it is for one.
+void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   constexpr size_t kTimes = 3;
   constexpr int64_t kFirstBytes = 64 << 10, kMore = 4;
   constexpr double kClearly = 4, kLongUs = 20'000;
   const auto kind = core::Step::Kind::all_gather;
   const int size = link.communicator.size();
-  const double messages_us = core::messages(kind, size) * message_us;
-  Probe agreement(link, sizeof(double), 1);
+  const double messages_us = core::messages(kind, size) * probed.link.message_us;
+  Probe agreement(link, sizeof(bool), 1);
   for (int64_t bytes = std::min(kFirstBytes, most_bytes / size);; bytes = std::min(kMore * bytes, most_bytes / size)) {
     Probe probe(link, bytes, 1);
     probe.us_of(1);  // memory is touched, and the connections' windows grow
-    const double slowest_us = std::ranges::max(agreement.gathered(probe.us_of(1)));
-    if (slowest_us < kClearly * messages_us + kLongUs && bytes < most_bytes / size) continue;
-    std::array<double, kTimes> all_us{};
-    for (double& us : all_us) us = probe.us_of(1);
-    return std::max(usual(all_us) - messages_us, 0.0) / static_cast<double>(core::link_bytes(kind, bytes, size));
+    const bool is_enough = probe.us_of(1) >= kClearly * messages_us + kLongUs || bytes == most_bytes / size;
+    const std::span<const bool> all = agreement.gathered(is_enough);
+    if (std::ranges::find(all, true) == all.end()) continue;
+    std::array<double, kTimes> all_us{}, busy_us{};
+    for (size_t i = 0; i < kTimes; ++i) {
+      const double before_us = cpu_us();
+      all_us[i] = probe.us_of(1);
+      busy_us[i] = cpu_us() - before_us;
+    }
+    const double bytes_us = std::max(usual(all_us) - messages_us, 0.0);
+    probed.link.byte_us = bytes_us / static_cast<double>(core::link_bytes(kind, bytes, size));
+    probed.cores = bytes_us > 0 ? usual(busy_us) / bytes_us : 0;
+    return;
   }
 }
 
 }  // namespace
 
-policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes) {
+Probed probe_link(const ProbedLink& link, int64_t most_bytes) {
   if (link.communicator.size() < 2) return {};
-  policies::IdleLink idle = probe_messages(link);
-  if (most_bytes >= link.communicator.size()) idle.byte_us = probe_byte_us(link, most_bytes, idle.message_us);
-  return idle;
+  Probed probed{.link = probe_messages(link)};
+  if (most_bytes >= link.communicator.size()) probe_bytes(link, most_bytes, probed);
+  return probed;
 }
 
 }  // namespace gradtune

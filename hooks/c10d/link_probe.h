@@ -26,6 +26,10 @@ struct ProbedLink {
 // more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, larger ones, which leave at
 // most as many bytes at each rank. Some milliseconds, where nothing is far away or slow, and else a few times 20 ms and
 // a few dozen messages; all ranks run equally many. Throws core::Exception.
-policies::IdleLink probe_link(const ProbedLink& link, int64_t most_bytes);
+struct Probed {
+  policies::IdleLink link;
+  double cores = 0;  // that this process kept busy while bytes were on their way
+};
+Probed probe_link(const ProbedLink& link, int64_t most_bytes);
 
 }  // namespace gradtune

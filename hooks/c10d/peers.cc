@@ -106,12 +106,15 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
     constexpr int64_t kMostBytes = 8 << 20;
     const bool is_here = communicator && communicator->space() == core::Space::host;
-    if (!is_here) return policies::IdleLink();
+    if (!is_here) return Probed();
     return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, kMostBytes);
   };
-  machine_.idle_links = {.flat = probe(data_), .inter = probe(inter_), .intra = probe(intra_)};
+  const Probed flat = probe(data_), inter = probe(inter_), intra = probe(intra_);
+  machine_.idle_links = {.flat = flat.link, .inter = inter.link, .intra = intra.link};
   const double cores = share_of_cores();
-  machine_.cores = {.of_rank = cores, .computing = std::min(cores, static_cast<double>(at::get_num_threads()))};
+  machine_.cores = {.of_rank = cores,
+                    .computing = std::min(cores, static_cast<double>(at::get_num_threads())),
+                    .network = std::min(cores, flat.cores)};
 }
 
 // Of those that this rank may run on, which others of its node may share.

@@ -45,7 +45,7 @@ struct Samples {
 };
 
 Worker worker_of(const Step& step) {
-  if (core::is_collective(step.kind)) return Worker::link_intra;
+  if (core::is_collective(step.kind)) return uses_network(step.level) ? Worker::network : Worker::link_intra;
   return step.place == core::Place::device ? Worker::device : Worker::host;
 }
 
@@ -68,9 +68,7 @@ WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
       all.push_back({Worker::device, each.begin_us, each.end_us});
       continue;
     }
-    const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
-    if (core::is_collective(step.kind) && uses_network(step.level)) continue;
-    all.push_back({worker_of(step), each.begin_us, each.end_us});
+    all.push_back({worker_of(bucket.option.steps[static_cast<size_t>(each.step)]), each.begin_us, each.end_us});
   }
   std::vector<AtWork> on_device;
   std::ranges::copy_if(all, std::back_inserter(on_device),

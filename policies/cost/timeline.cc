@@ -312,7 +312,7 @@ double Timeline::speed_of_work() const {
   const auto busy = [&](Server server) { return lanes_[static_cast<size_t>(server)].is_busy; };
   const bool is_backward = lanes_[static_cast<size_t>(Server::device)].op < 0;
   return speed(cores_, {busy(Server::device) && is_backward, busy(Server::device) && !is_backward, busy(Server::host),
-                        busy(Server::messages), busy(Server::link_intra)});
+                        busy(Server::messages), busy(Server::link_intra), busy(Server::link)});
 }
 
 void Timeline::enqueue(int32_t op, double now_us) {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "policies/cost/timeline.h"
 #include "policies/space/baseline.h"
 #include "policies/space/partition.h"
 #include "tests/policies/jobs.h"
@@ -109,6 +110,66 @@ TEST(StepTimePredictor, AMeasuredKindIsPredictedAsItRan) {
   EXPECT_NEAR(after.value().step(ran)->ms, slow.step_ms, 1e-6);
   EXPECT_NEAR(after.value().step(alike)->ms, 1.3 * before.value().step(alike)->ms, 1e-6);
   EXPECT_NEAR(after.value().step(other)->ms, before.value().step(other)->ms, 1e-6);
+}
+
+// Over a fast link a core spends a quarter of its time on what passes the network, at the cost of backward: more of it
+// where a strategy has more under way meanwhile. Ready times were observed beside the baseline's collectives.
+TEST(StepTimePredictor, KnowsThatBytesOnTheNetworkTakeAPartOfTheCores) {
+  TimelineJob job = ::gradtune::policies::job();
+  job.knowledge.host_threads = 0;
+  job.truth = testing::made_up_cost(4, 400, job.knowledge.codecs);
+  job.truth.cores = {.of_rank = 1, .computing = 1, .network = 0.25};
+  core::Rng rng(1);
+  Knowledge knowledge = job.observed(0, rng);
+  const core::CompressorSpec topk{"topk", 0.01};
+  for (const int buckets : {3, 8}) {
+    knowledge.timed.push_back(job.timed(strategy_of(job, buckets, core::gather_payloads(topk, Place::device)), 0, rng));
+  }
+  std::vector<Span> spans;
+  Timeline::make(knowledge.table, baselines(knowledge.table, knowledge.fidelity)[0].strategy, job.truth,
+                 knowledge.traits)
+      .value()
+      .run(spans);
+  double ready_us = 0;
+  for (const Span& span : spans) {
+    if (span.bucket >= 0 || span.phase != Phase::backward) continue;
+    ready_us += span.end_us - span.begin_us;
+    knowledge.table.tensors[static_cast<size_t>(span.step)].ready_us = ready_us;
+  }
+  EXPECT_GT(ready_us, 1.03 * job.knowledge.table.tensors.back().ready_us) << "what this test is about";
+  knowledge.compute_ms += (ready_us - job.knowledge.table.tensors.back().ready_us) * 1e-3;
+  const auto worst_error = [&](const Cores& cores) {
+    knowledge.machine.cores = cores;
+    const auto forecast = StepTimePredictor::make(knowledge, {});
+    double worst = 0;
+    for (const int buckets : {1, 2, 5, 12}) {
+      for (const core::Option& option : {core::plain_all_reduce(), core::gather_payloads(topk, Place::device)}) {
+        const core::Strategy strategy = strategy_of(job, buckets, option);
+        worst = std::max(worst, std::abs(forecast.value().step(strategy)->ms / job.step_ms(strategy) - 1));
+      }
+    }
+    return worst;
+  };
+  EXPECT_LT(worst_error(job.truth.cores), 0.03);
+  EXPECT_GT(worst_error({.of_rank = 1, .computing = 1}), 0.06);
+}
+
+TEST(StepTimePredictor, LateBucketsAreAKindOfTheirOwnOnceTheyRan) {
+  const TimelineJob job = ::gradtune::policies::job();
+  core::Rng rng(1);
+  const Knowledge knowledge = job.observed(0, rng);
+  const core::Strategy ran = strategy_of(job, 3, core::plain_all_reduce());
+  core::Strategy late = ran;
+  late.buckets[1].due = core::Due::forward;
+  const auto before = StepTimePredictor::make(knowledge, {});
+  std::vector<MeasuredStrategy> measured = {{ran, 1.1 * before.value().step(ran)->ms}};
+  const auto predicted = [&](const core::Strategy& strategy) {
+    return StepTimePredictor::make(knowledge, measured).value().step(strategy)->ms / before.value().step(strategy)->ms;
+  };
+  EXPECT_NEAR(predicted(late), 1.1, 1e-9);
+  measured.push_back({late, 1.3 * before.value().step(late)->ms});
+  EXPECT_NEAR(predicted(late), 1.3, 1e-9);
+  EXPECT_NEAR(predicted(ran), 1.1, 1e-9);
 }
 
 TEST(StepTimePredictor, SaysHowFarItMayBeOff) {

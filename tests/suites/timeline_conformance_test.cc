@@ -31,7 +31,7 @@ using Kind = Action::Kind;
 enum At : size_t { kHost, kMessages, kNetwork, kInside, kServers };
 struct Server {
   policies::Worker worker;
-  bool needs_cores = true;
+  bool is_slowed = true;  // where cores are short
   std::deque<Action> queue = {};
   double left_us = 0;  // of what is at the front, had it the cores for itself
 };
@@ -148,12 +148,12 @@ class VirtualPump {
   double speed() const {
     std::array<bool, policies::kWorkers> at_work{};
     for (const Server& server : servers_) {
-      if (server.needs_cores && !server.queue.empty()) at_work[static_cast<size_t>(server.worker)] = true;
+      if (!server.queue.empty()) at_work[static_cast<size_t>(server.worker)] = true;
     }
     if (on_device_) at_work[static_cast<size_t>(*on_device_)] = true;
     return policies::speed(cores_, at_work);
   }
-  double end_of(const Server& server) const { return now_us_ + server.left_us / (server.needs_cores ? speed() : 1); }
+  double end_of(const Server& server) const { return now_us_ + server.left_us / (server.is_slowed ? speed() : 1); }
 
   void drain() {
     while (!device_.empty()) {
@@ -180,7 +180,7 @@ class VirtualPump {
     }
     const double passed_us = std::min(next_us, end_us) - now_us_, speed_of_work = speed();
     for (Server& server : servers_) {
-      if (!server.queue.empty()) server.left_us -= passed_us * (server.needs_cores ? speed_of_work : 1);
+      if (!server.queue.empty()) server.left_us -= passed_us * (server.is_slowed ? speed_of_work : 1);
     }
     now_us_ += passed_us;
     if (next_us > end_us || arrive()) return;
@@ -256,7 +256,7 @@ class VirtualPump {
   std::optional<policies::Worker> on_device_;
   std::array<Server, kServers> servers_ = {{{policies::Worker::host},
                                             {policies::Worker::messages},
-                                            {policies::Worker::link_intra, /*needs_cores=*/false},
+                                            {policies::Worker::network, /*is_slowed=*/false},
                                             {policies::Worker::link_intra}}};
   std::vector<Travelling> travelling_;
   std::deque<Action> device_;
@@ -283,7 +283,9 @@ policies::CostTable random_costs(const core::Ranks& ranks, core::Rng& rng) {
                               random_us(rng, 0.1), random_us(rng, 0.1)});
     }
   }
-  if (rng.below(2) == 0) table.cores = {0.5 + 2 * rng.uniform(), 2.0 * static_cast<double>(rng.below(2)), 1};
+  if (rng.below(2) == 0) {
+    table.cores = {0.5 + 2 * rng.uniform(), 2.0 * static_cast<double>(rng.below(2)), 1, rng.uniform()};
+  }
   table.scale_us = random_us(rng, 5);
   table.scale_element_us = random_us(rng, 0.02);
   return table;

@@ -50,13 +50,16 @@ class Parser {
       reader_.fail("cost.ranks_per_node",
                    fmt::format("{} does not divide the world size {}", table_.ranks.local_size, table_.ranks.size));
     }
-    const JsonObject& cores =
-        reader_.object(JsonReader::member(file, "cores"), "cost.cores", {"of_rank", "computing", "host_threads"});
+    const JsonObject& cores = reader_.object(JsonReader::member(file, "cores"), "cost.cores",
+                                             {"of_rank", "computing", "host_threads"}, {"network"});
     table_.cores = {
         .of_rank = reader_.number(JsonReader::member(cores, "of_rank"), "cost.cores.of_rank", 0, kMostCores),
         .computing = reader_.number(JsonReader::member(cores, "computing"), "cost.cores.computing", 0, kMostCores),
         .host = static_cast<int>(
             reader_.integer(JsonReader::member(cores, "host_threads"), "cost.cores.host_threads", 0, kMostCores))};
+    if (const JsonValue& network = JsonReader::member(cores, "network"); !network.is_null()) {
+      table_.cores.network = reader_.number(network, "cost.cores.network", 0, kMostCores);
+    }
     const JsonObject& scale =
         reader_.object(JsonReader::member(file, "scale"), "cost.scale", {"fixed_us", "element_us"});
     table_.scale_us = us(scale, "fixed_us", "cost.scale");
@@ -139,15 +142,17 @@ core::Result<CostTable> parse_cost(std::string_view text, core::TraitsTable know
 }
 
 std::string to_json(const CostTable& table) {
-  nlohmann::ordered_json json = {
-      {"schema", kSchema},
-      {"world_size", table.ranks.size},
-      {"ranks_per_node", table.ranks.local_size},
-      {"cores",
-       {{"of_rank", table.cores.of_rank}, {"computing", table.cores.computing}, {"host_threads", table.cores.host}}},
-      {"scale", {{"fixed_us", table.scale_us}, {"element_us", table.scale_element_us}}},
-      {"collectives", nlohmann::ordered_json::array()},
-      {"codecs", nlohmann::ordered_json::array()}};
+  nlohmann::ordered_json json = {{"schema", kSchema},
+                                 {"world_size", table.ranks.size},
+                                 {"ranks_per_node", table.ranks.local_size},
+                                 {"cores",
+                                  {{"of_rank", table.cores.of_rank},
+                                   {"computing", table.cores.computing},
+                                   {"host_threads", table.cores.host},
+                                   {"network", table.cores.network}}},
+                                 {"scale", {{"fixed_us", table.scale_us}, {"element_us", table.scale_element_us}}},
+                                 {"collectives", nlohmann::ordered_json::array()},
+                                 {"codecs", nlohmann::ordered_json::array()}};
   for (const CollectiveRate& rate : table.collectives) {
     json["collectives"].push_back({{"kind", to_string(rate.kind)},
                                    {"level", to_string(rate.level)},

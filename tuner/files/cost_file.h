@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Cost tables as files (JSON, schema gradtune.cost/5): {"schema", "world_size", "ranks_per_node" (0: no levels),
-// "cores": {"of_rank" (0: not known), "computing", "host_threads"},
+// "cores": {"of_rank" (0: not known), "computing", "host_threads", "network" (may be missing: 0)},
 // "scale": {"fixed_us", "element_us"},
 // "collectives": [{"kind", "level", "message_us", "byte_us", "wait_us"}],
 // "codecs": [{"codec", "place", "use" (0: not measured), "encode": {"fixed_us", "element_us"},

@@ -125,13 +125,15 @@ class Parser {
   }
 
   policies::Cores read_cores(const JsonValue& value) {
-    const JsonObject& cores = in_.object(value, at("cores"), {"of_rank", "computing"});
+    const JsonObject& cores = in_.object(value, at("cores"), {"of_rank", "computing"}, {"network"});
     if (!in_.ok()) return {};
     constexpr double kMostCores = 1 << 20;
     const auto read = [&](std::string_view what) {
       return in_.number(get(cores, what), fmt::format("{}.{}", at("cores"), what), 0, kMostCores);
     };
-    return {.of_rank = read("of_rank"), .computing = read("computing")};
+    return {.of_rank = read("of_rank"),
+            .computing = read("computing"),
+            .network = has(cores, "network") ? read("network") : 0};  // older programs did not measure it
   }
 
   template <class Value>

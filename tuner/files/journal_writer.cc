@@ -56,7 +56,9 @@ std::string journal_header(const Job& job, std::string_view network) {
   if (job.forward_overlap) header["forward_overlap"] = true;
   const auto& [links, cores, collectives_at_once] = job.machine;
   header["collectives_at_once"] = collectives_at_once;
-  if (cores.of_rank > 0) header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}};
+  if (cores.of_rank > 0) {
+    header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}, {"network", cores.network}};
+  }
   if (links == policies::IdleLinks()) return dump(header);
   for (const auto& [name, link] :
        {std::pair("flat", links.flat), std::pair("inter", links.inter), std::pair("intra", links.intra)}) {

@@ -210,8 +210,9 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
       {"memory budget", job.memory_bytes == INT64_MAX ? "none" : in_bytes(job.memory_bytes)},
       {"collectives at once", std::to_string(job.machine.collectives_at_once)},
       {"cores of a rank", job.machine.cores.of_rank > 0
-                              ? fmt::format("{}, of which {} compute", number(job.machine.cores.of_rank),
-                                            number(job.machine.cores.computing))
+                              ? fmt::format("{}, of which {} compute, and {} while bytes pass the network",
+                                            number(job.machine.cores.of_rank), number(job.machine.cores.computing),
+                                            number(job.machine.cores.network))
                               : std::string("not known")}};
   for (const auto& [name, link] :
        {std::pair("all ranks", job.machine.idle_links.flat), std::pair("nodes", job.machine.idle_links.inter),

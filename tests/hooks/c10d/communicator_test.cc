@@ -185,14 +185,38 @@ TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
     auto group = make_group();
     auto communicator =
         make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
-    const policies::IdleLink messages = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, /*most_bytes=*/0);
+    const policies::IdleLink messages =
+        probe_link({*communicator, core::SteadyClock(), 20'000, {}}, /*most_bytes=*/0).link;
     EXPECT_GT(messages.message_us, 0);
     EXPECT_GE(messages.wait_us, 0);
     EXPECT_LE(messages.wait_us, messages.message_us);
     EXPECT_EQ(messages.byte_us, 0);
-    const policies::IdleLink bytes = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, 8 << 20);
-    EXPECT_GT(bytes.byte_us, 1e-6);  // 1 TB/s
-    EXPECT_LT(bytes.byte_us, 1);     // 1 MB/s
+    const Probed bytes = probe_link({*communicator, core::SteadyClock(), 20'000, {}}, 8 << 20);
+    EXPECT_GT(bytes.link.byte_us, 1e-6);  // 1 TB/s
+    EXPECT_LT(bytes.link.byte_us, 1);     // 1 MB/s
+    EXPECT_GT(bytes.cores, 0);
+  });
+}
+
+// Collectives of ranks that go on differently would not fit together.
+TEST(C10dCommunicator, RanksProbeAlikeHoweverDifferentlyTheyMeasure) {
+  class FastClock final : public core::Clock {
+   public:
+    explicit FastClock(int64_t times) : times_(times) {}
+    int64_t now_ns() const override { return times_ * steady_.now_ns(); }
+
+   private:
+    const int64_t times_;
+    const core::SteadyClock steady_;
+  };
+  run_ranks(3, [](const Rank& rank) {
+    auto group = make_group();
+    auto communicator =
+        make_c10d_communicator(make_gloo_backend("probe", group->getStore(), rank.rank, rank.size, 20'000, 4));
+    for (const int slow : {0, 1, 2}) {
+      const FastClock clock(rank.rank == slow ? 1 : 1000);
+      EXPECT_GT(probe_link({*communicator, clock, 20'000, {}}, 4 << 20).link.byte_us, 0);
+    }
   });
 }
 

@@ -38,6 +38,8 @@ TEST(Cores, WhereThereAreTooFewAllGoOnAsSlowly) {
   EXPECT_EQ(speed({1, 0, 1}, kHostBesideBackward), 1) << "a GPU computes";
   EXPECT_EQ(speed({0.5, 0, 1}, {false, true, true, false, false}), 0.5)
       << "what ranks take from each other is in the rates";
+  EXPECT_EQ(speed({1, 1, 1, 0.25}, {true, false, false, false, false, true}), 0.8) << "beside bytes on the network";
+  EXPECT_EQ(speed({2, 1, 1, 0.25}, {true, false, false, false, false, true}), 1);
   EXPECT_EQ(speed({0, 1, 1}, kAll), 1) << "not known";
 }
 

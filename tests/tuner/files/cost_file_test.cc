@@ -16,7 +16,7 @@ using testing::HasSubstr;
 using Kind = core::Step::Kind;
 
 const policies::CostTable kTable{.ranks = {.size = 8, .local_size = 2},
-                                 .cores = {1.5, 1, 2},
+                                 .cores = {1.5, 1, 2, 0.25},
                                  .collectives = {{Kind::all_reduce, Level::flat, 150, 0.008, 120},
                                                  {Kind::gather, Level::inter, 80.5, 0},
                                                  {Kind::all_gather, core::dimension(2), 10, 0.25}},

@@ -95,7 +95,7 @@ TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
 
 TEST(JournalFile, GivesBackTheCores) {
   Job known = job();
-  known.machine.cores = {.of_rank = 1.5, .computing = 1, .host = known.host_threads};
+  known.machine.cores = {.of_rank = 1.5, .computing = 1, .host = known.host_threads, .network = 0.2};
   const std::string text = journal_header(known, "") + "\n" + journal_line(job().table) + "\n";
   const auto read = parse_journal(text);
   ASSERT_TRUE(read.ok()) << read.error().message;
