@@ -212,7 +212,8 @@ std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   return least_us;
 }
 
-// Of each link the least that a message took, in us, if it travels more than once for each time: longer none travels.
+// Of each link the least that a message took, or a part of it where `times` says of how many it is made: longer none
+// travels.
 std::array<double, 2> shortest_messages_us(const Traffic& traffic, const std::function<int(const Collective&)>& times) {
   std::array<double, 2> shortest_us;
   shortest_us.fill(std::numeric_limits<double>::infinity());
