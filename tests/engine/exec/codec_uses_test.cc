@@ -111,6 +111,7 @@ TEST(CodecUses, OfADeviceThatHangsAreNotMeasured) {
   GradientArenas arenas(on_device(table), &device);
   EXPECT_TRUE(codec_uses(arenas.table(), arenas.arenas(), kCodecs, &device, 20).empty());
   device.close();
+  EXPECT_TRUE(device.current().mark().wait(10'000).ok()) << "copies that come late have a place to go to";
 }
 
 TEST(CodecUses, AreNotMeasuredWhereNothingCanBe) {
