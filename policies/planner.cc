@@ -115,13 +115,13 @@ bool has_all(const CostModel& model, const core::Strategy& strategy) {
                      [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
 }
 
-// What a bucket is given where that option is meant for all. Where the job has no forward pass to overlap with, all is
-// due when backward returns.
-struct Given {
+// The option and due time of one bucket, where that option is meant for all of them. Gradients of 16 bits are summed as
+// they are. Where the job has no forward pass to overlap with, all is due when backward returns.
+struct Terms {
   const core::Option& option;
   core::Due due;
 };
-Given given(const core::Bucket& bucket, const core::Option& option, const PlannedJob& job) {
+Terms terms_of(const core::Bucket& bucket, const core::Option& option, const PlannedJob& job) {
   static const core::Option kPlain = core::plain_all_reduce();
   const core::GradientTable& table = job.knowledge.table;
   const core::Option& own = core::dtype_of(bucket, table) == core::DType::f32 ? option : kPlain;
@@ -134,7 +134,7 @@ Given given(const core::Bucket& bucket, const core::Option& option, const Planne
 
 Sent with_option(Sent sent, const core::Option& option, const PlannedJob& job) {
   for (core::Bucket& bucket : sent) {
-    const auto& [own, due] = given(bucket, option, job);
+    const auto& [own, due] = terms_of(bucket, option, job);
     bucket.due = due;
     bucket.option = own;
   }
@@ -216,7 +216,7 @@ Planned plan_gap_blocks(const PlannedJob& job) {
     const core::Option& option = job.model.options()[o];
     const auto end_us = [&](const Sent& sent) {
       for (const core::Bucket& bucket : sent) {
-        const auto& [own, due] = given(bucket, option, job);
+        const auto& [own, due] = terms_of(bucket, option, job);
         replay.send(bucket.slices, &own == &option ? o : number_of(own, job.model).value(), due);
       }
       return replay.end_us();

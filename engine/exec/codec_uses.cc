@@ -51,24 +51,17 @@ std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arena
   return pieces;
 }
 
-// Of the host, that a device's copies reach.
-struct FreePinned {
-  Allocator* allocator;
-  int64_t bytes;
-  void operator()(std::byte* data) const { allocator->free(data, bytes); }
-};
-using Pinned = std::unique_ptr<std::byte, FreePinned>;
-
 // Those on a device are copied to the memory that is returned. Those that the host does not reach are left out.
-Pinned bring(std::vector<SamplePiece>& pieces, const core::GradientTable& table, Device* device, int64_t timeout_ms) {
+AlignedBytes bring(std::vector<SamplePiece>& pieces, const core::GradientTable& table, Device* device,
+                   int64_t timeout_ms) {
   const auto is_away = [&](const SamplePiece& piece) { return table.tensors[piece.tensor].space != core::Space::host; };
   int64_t bytes = 0;
   for (const SamplePiece& piece : pieces) bytes += is_away(piece) ? aligned(piece.bytes) : 0;
   if (device == nullptr) std::erase_if(pieces, is_away);
   if (device == nullptr || bytes == 0) return {};
-  Pinned memory(device->pinned().allocate(bytes), {&device->pinned(), bytes});
+  AlignedBytes memory = AlignedBytes::zeros(bytes, &device->pinned());
   compress::Queue& queue = device->current();
-  std::byte* to = memory.get();
+  std::byte* to = memory.data();
   for (SamplePiece& piece : pieces) {
     if (!is_away(piece)) continue;
     queue.copy(to, std::exchange(piece.data, to), piece.bytes);
@@ -76,14 +69,14 @@ Pinned bring(std::vector<SamplePiece>& pieces, const core::GradientTable& table,
   }
   if (queue.mark().wait(timeout_ms)) return memory;
   std::erase_if(pieces, is_away);
-  [[maybe_unused]] std::byte* const left = memory.release();  // copies that are late still write there
+  memory.abandon();  // copies that are late still write there
   return {};
 }
 
 std::vector<Sampled> sample(const core::GradientTable& table, const Arenas& arenas, Device* device, int64_t timeout_ms,
                             compress::HostQueue& queue) {
   std::vector<SamplePiece> pieces = pieces_of(table, arenas);
-  const Pinned memory = bring(pieces, table, device, timeout_ms);
+  const AlignedBytes memory = bring(pieces, table, device, timeout_ms);
   std::vector<Sampled> sampled;
   for (const SamplePiece& piece : pieces) {
     const core::TensorInfo& tensor = table.tensors[piece.tensor];

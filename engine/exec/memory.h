@@ -44,6 +44,8 @@ class AlignedBytes {
   explicit AlignedBytes(int64_t bytes);
   std::byte* data() const { return data_.get(); }
   int64_t bytes() const { return bytes_; }
+  // Never frees them: work that does not end may still use them.
+  void abandon() { [[maybe_unused]] std::byte* const left = data_.release(); }
 
  private:
   struct Free {

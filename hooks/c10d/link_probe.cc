@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <ctime>
 #include <span>
 #include <utility>
@@ -27,12 +26,11 @@ class Probe {
         in_(static_cast<size_t>(bytes)),
         out_(at_once * in_.size() * static_cast<size_t>(link.communicator.size())) {}
 
-  // What each rank gives, of all ranks.
-  template <typename Value>
-  std::span<const Value> gathered(const Value& own) {
-    std::memcpy(in_.data(), &own, sizeof(own));
+  // Whether it is so on any rank: the same on all of them.
+  bool is_on_any(bool own) {
+    in_[0] = std::byte{own};
     us_of(1);
-    return {reinterpret_cast<const Value*>(out_.data()), static_cast<size_t>(link_.communicator.size())};
+    return std::ranges::any_of(out_, [](std::byte told) { return told != std::byte{0}; });
   }
 
   // Of so many that begin together, `at_once` at most.
@@ -95,13 +93,12 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   const auto kind = core::Step::Kind::all_gather;
   const int size = link.communicator.size();
   const double messages_us = core::messages(kind, size) * probed.link.message_us;
-  Probe agreement(link, sizeof(bool), 1);
+  Probe agreement(link, /*bytes=*/1, 1);
   for (int64_t bytes = std::min(kFirstBytes, most_bytes / size);; bytes = std::min(kMore * bytes, most_bytes / size)) {
     Probe probe(link, bytes, 1);
     probe.us_of(1);  // memory is touched, and the connections' windows grow
     const bool is_enough = probe.us_of(1) >= kClearly * messages_us + kLongUs || bytes == most_bytes / size;
-    const std::span<const bool> all = agreement.gathered(is_enough);
-    if (std::ranges::find(all, true) == all.end()) continue;
+    if (!agreement.is_on_any(is_enough)) continue;
     std::array<double, kTimes> all_us{}, busy_us{};
     for (size_t i = 0; i < kTimes; ++i) {
       const double before_us = cpu_us();
