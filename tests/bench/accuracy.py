@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each lossy compressor costs in accuracy: it alone, from the first step on, beside fp32 with the same seeds.
 
-usage: accuracy.py [--tasks fashion,resnet,text,lstm] [--ranks 2,4] [--seeds 5] [--compressors qsgd:4,...]
+usage: accuracy.py [--tasks fashion,resnet,text,lstm] [--ranks 2,4] [--seeds 5] [--compressors qsgd:4,...] [--longer]
                    [--runs FOLDER] BUILD_FOLDER OUT.json
 
 fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may
@@ -12,6 +12,9 @@ resnet      The same with a small residual network.
 text        A small transformer, AdamW, on the bytes of the King James Bible, 400 steps of 16 x 64 bytes on each rank:
             perplexity of a byte. A compressor may lose 2 percent.
 lstm        The same with a recurrent network.
+
+On eight ranks text and lstm have 200 steps. With --longer images are trained for three epochs, and the others for five
+times as many steps: whether what is lost grows or closes.
 
 Seeds are paired: the same initial values and data for all. The ratio to fp32 is the mean over pairs, `spread` its
 95 % interval (Student's t), and a compressor is admitted (`met`) where all of the interval is within `goal`. The other
@@ -57,11 +60,11 @@ RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
 # Student's t by degrees of freedom.
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 # A task's program and flags, steps by ranks, metric, flags that some compressors need, and those that it can not have.
-IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234}, "metric": "accuracy", "unit": "%",
+IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234, 8: 117}, "longer": 3, "metric": "accuracy", "unit": "%",
           "special": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
                       "dgc": ["--rate", "0.2", "--momentum", "0"]}, "without": []}
-BYTES = {"program": "train_text", "steps": {2: 400, 4: 400}, "metric": "perplexity", "unit": "", "special": {},
-         "without": ["dgc"]}
+BYTES = {"program": "train_text", "steps": {2: 400, 4: 400, 8: 200}, "longer": 5, "metric": "perplexity", "unit": "",
+         "special": {}, "without": ["dgc"]}
 TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
          "text": {**BYTES, "flags": []}, "lstm": {**BYTES, "flags": ["--model", "lstm"]}}
 IMPORTED = 2  # slot, in the journal, of a strategy that a job starts with
@@ -73,11 +76,12 @@ def name_of(compressor):
 
 
 class AccuracyBench(Bench):
-    def __init__(self, build, folder, runs, task, ranks):
+    def __init__(self, build, folder, runs, task, ranks, longer):
         super().__init__(build, folder)
         self.runs = runs
         self.task = {"name": task, **TASKS[task]}
         self.ranks = ranks
+        self.times = self.task["longer"] if longer else 1  # as many steps
         self.program = build / "examples" / self.task["program"]
 
     def launcher(self, rate, extra=()):
@@ -87,7 +91,7 @@ class AccuracyBench(Bench):
 
     def once(self, name, run):
         """What the run returns, or returned in a call before this."""
-        file = self.runs / f"{self.task['name']}-{self.ranks}-{name}.json"
+        file = self.runs / f"{self.task['name']}-{self.ranks}-{self.steps()}-{name}.json"
         if not file.exists():
             result = run()
             file.with_suffix(".new").write_text(json.dumps(result), encoding="utf-8")
@@ -159,13 +163,13 @@ class AccuracyBench(Bench):
             ours = self.train_all(seeds, name, strategy)
             probed = self.once(f"{name}-probe", lambda name=name, plan=strategy: self.probe(name, plan))
             mine = self.once(f"{name}-time", lambda name=name, plan=strategy: self.time(name, plan))
-            yield compare(self.task, self.ranks, name, strategy, fp32, ours, probed, {**mine, "ms_fp32": timed["ms"]})
+            yield compare(self.task, self.ranks, self.times, name, strategy, fp32, ours, probed, {**mine, "ms_fp32": timed["ms"]})
 
     def flags_of(self, compressor):
         return [*self.task["flags"], *self.task["special"].get(name_of(compressor), [])]
 
     def steps(self):
-        return self.task["steps"][self.ranks]
+        return self.times * self.task["steps"][self.ranks]
 
 
 def entries_of(journal):
@@ -184,7 +188,7 @@ def bits_sent(entries, strategy, ranks):
                 continue
             is_gather = not {"all_to_all", "all_reduce", "reduce_scatter"} & set(steps)
             elements += (ranks - 1) * (1 if is_gather else 2 / ranks) * sum(part["length"] for part in bucket["slices"])
-            sent += sum(op[4] for op in entry["ops"] if op[0] == number and op[4] > 0)
+            sent += sum(op[4] for op in entry["ops"] if op[0] == number and op[1] >= 0 and op[4] > 0)
     return 8 * sent / elements
 
 
@@ -206,7 +210,7 @@ def interval(values):
     return [mean - width, mean + width]
 
 
-def compare(task, ranks, name, strategy, fp32, ours, probed, timed):
+def compare(task, ranks, times, name, strategy, fp32, ours, probed, timed):
     """The row of a compressor; `fp32`, `ours`: what train_all() returns."""
     values, anchors = ([run["metric"] for run in runs] for runs in (ours, fp32))
     anchor = statistics.mean(anchors)
@@ -217,15 +221,16 @@ def compare(task, ranks, name, strategy, fp32, ours, probed, timed):
     targets = [smoothed(run["losses"])[3 * (len(run["losses"]) - SUMMED) // 4] for run in fp32]
     needed = [steps_to(mine["losses"], target) / steps_to(theirs["losses"], target)
               for mine, theirs, target in zip(ours, fp32, targets)]
-    command = f"accuracy.py --tasks {task['name']} --ranks {ranks} --seeds {len(ratios)} --compressors {name}"
-    return {"name": row_name(task["name"], ranks, name), "command": command, "strategy": strategy["label"],
+    command = (f"accuracy.py --tasks {task['name']} --ranks {ranks} --seeds {len(ratios)} --compressors {name}" +
+               (" --longer" if times > 1 else ""))
+    return {"name": row_name(task["name"], ranks, name, times), "command": command, "strategy": strategy["label"],
             "value": statistics.mean(values), "unit": task["unit"], "anchor": anchor, "ratio": statistics.mean(ratios),
             "spread": [low, high], "goal": goal, "met": low >= goal if is_accuracy else high <= goal,
             "seeds": len(ratios), "steps": statistics.mean(needed), **probed, **timed}
 
 
-def row_name(task, ranks, compressor):
-    return f"{task}, {ranks} ranks: {compressor}"
+def row_name(task, ranks, compressor, times=1):
+    return f"{task}, {ranks} ranks{f', {times} times as long' if times > 1 else ''}: {compressor}"
 
 
 def said(row):
@@ -265,6 +270,7 @@ def main():
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--seeds", type=int, default=5, choices=range(2, 11))
     parser.add_argument("--compressors", default=",".join(LOSSY))
+    parser.add_argument("--longer", action="store_true")
     parser.add_argument("--runs", type=Path)
     flags = parser.parse_args()
     rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
@@ -273,7 +279,7 @@ def main():
         runs.mkdir(parents=True, exist_ok=True)
         for task in flags.tasks.split(","):
             for ranks in map(int, flags.ranks.split(",")):
-                bench = AccuracyBench(flags.build.resolve(), folder, runs, task, ranks)
+                bench = AccuracyBench(flags.build.resolve(), folder, runs, task, ranks, flags.longer)
                 for row in bench.rows(flags.compressors.split(","), flags.seeds):
                     print(said(row), flush=True)
                     rows = [other for other in rows if other["name"] != row["name"]] + [row]

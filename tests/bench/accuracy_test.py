@@ -18,7 +18,7 @@ def runs(metrics, losses=None):
 
 
 def row_of(task, fp32, ours):
-    return accuracy.compare(task, 2, "int4", PLAN, runs(fp32), runs(ours), {"bits": 4.25, "error": 0.1}, {"ms": 30})
+    return accuracy.compare(task, 2, 1, "int4", PLAN, runs(fp32), runs(ours), {"bits": 4.25, "error": 0.1}, {"ms": 30})
 
 
 class Accuracy(unittest.TestCase):
@@ -48,8 +48,13 @@ class Accuracy(unittest.TestCase):
 
     def test_steps_to_the_same_loss(self):
         slow = [3 - step / 200 for step in range(200)]
-        row = accuracy.compare(TEXT, 2, "int4", PLAN, runs([6.0, 6.0]), runs([6.0, 6.0], slow), {}, {})
+        row = accuracy.compare(TEXT, 2, 1, "int4", PLAN, runs([6.0, 6.0]), runs([6.0, 6.0], slow), {}, {})
         self.assertEqual(2 / ((50 + 3 * 150 // 4) / 200), row["steps"], "not reached")
+
+    def test_a_longer_training_is_a_row_of_its_own(self):
+        name = accuracy.row_name("text", 2, "int4", 5)
+        self.assertEqual("text, 2 ranks, 5 times as long: int4", name)
+        self.assertNotEqual(accuracy.row_name("text", 2, "int4"), name)
 
     def test_bits_are_those_that_were_sent(self):
         entries = [{"kind": "timing", "slot": 2, "ops": [[0, 0, 0, 1, -1], [0, 1, 1, 2, 400], [1, 0, 1, 2, 200]]},
