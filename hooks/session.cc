@@ -111,8 +111,14 @@ void Session::set_up() {
   module_broadcast_.broadcast(job_.model->buffers());
   core::Status can_write;
   if (peers_.rank() == 0) {
-    driver_ = std::make_unique<TunerDriver>(settings_, peers_.groups().seat, peers_.network(), peers_.machine(),
-                                            *clock_, *front_);
+    policies::Machine machine = peers_.machine();
+    if (job_.device) {
+      machine.cores.computing = 0;
+      machine.on_device = {
+          .gradients = true, .collectives = job_.collectives != nullptr, .kernels = job_.device->kernels() != nullptr};
+    }
+    driver_ =
+        std::make_unique<TunerDriver>(settings_, peers_.groups().seat, peers_.network(), machine, *clock_, *front_);
     can_write = driver_->claim_journal();
   }
   peers_.must_succeed("write the journal", can_write);
@@ -201,11 +207,10 @@ void Session::take_ready(int32_t position) {
               "pass before ended with an exception; each parameter may be reached once"});
   }
   if (known_ == Known::nothing) return;  // what is sent, and how, depends on what gradients are like
-  const int64_t now_ns = clock_->now_ns();
-  if (pass_.order().size() == 1) first_ready_ns_ = now_ns;
   // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
-  const double own_ms = executor_.times().encode_ms + executor_.times().decode_ms;
-  if (driver_) driver_->saw_ready(position, (ms_between(first_ready_ns_, now_ns) - own_ms) * 1e3);
+  if (driver_ && driver_->learns_ready()) {
+    ready_.saw(position, executor_.times().encode_ms + executor_.times().decode_ms);
+  }
   send(position);
 }
 
@@ -231,6 +236,7 @@ void Session::begin_backward() {
   settle_step();
   peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
+  ready_.begin();
   buffer_layout_ = job_.model->buffer_layout();
   own_ns_ = 0;
   if (known_ != Known::nothing) begin_step();
@@ -301,9 +307,13 @@ void Session::pass_was_left() {
 void Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   if (known_ == Known::nothing) begin_first_step();
+  ready_.end();
   if (!pass_.is_whole()) bring_missing();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   int64_t finished_ns = clock_->now_ns();
+  if (driver_) driver_->saw_ready(ready_.times());
+  waited_ms_ = ready_.waited_ms(finished_ns);
+  if (waited_ms_) own_ns_ = 0;  // what was done while the device computed took nothing of the step
   ran_ = {protocol_.step(), protocol_.slot()};
   const auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
@@ -440,8 +450,8 @@ void Session::end_update() {
     });
   }
   const int64_t now_ns = clock_->now_ns();
-  const double others_ms = last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms +
-                           static_cast<double>(own_ns_) * 1e-6 + ms_between(updated_ns, now_ns);
+  const double exchange_ms = waited_ms_.value_or(last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms);
+  const double others_ms = exchange_ms + static_cast<double>(own_ns_) * 1e-6 + ms_between(updated_ns, now_ns);
   last_step_ms_ = ms_between(step_began_ns_, now_ns);
   step_began_ns_ = now_ns;
   protocol_.end_step(

@@ -184,12 +184,13 @@ class Session {
   std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
   // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
   enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
-  int64_t first_ready_ns_ = 0;
-  int64_t own_ns_ = 0;              // what gradtune took on this thread beside the executor
-  std::vector<uint8_t> used_;       // by position: Gradients::Use, of this rank, then of all
-  std::vector<uint8_t> owed_;       // by position: the Use of an average that holds residuals
-  std::vector<double> own_shares_;  // by position, on rank 0: of rows that are not zero; negative: not looked at
-  uint64_t buffer_layout_ = 0;      // as the other ranks were told
+  ReadyTimes ready_{*clock_, job_.device};
+  std::optional<double> waited_ms_;  // for a device, after backward
+  int64_t own_ns_ = 0;               // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;        // by position: Gradients::Use, of this rank, then of all
+  std::vector<uint8_t> owed_;        // by position: the Use of an average that holds residuals
+  std::vector<double> own_shares_;   // by position, on rank 0: of rows that are not zero; negative: not looked at
+  uint64_t buffer_layout_ = 0;       // as the other ranks were told
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
   double last_step_ms_ = 0;

@@ -108,7 +108,9 @@ tuner::SavedTuner TunerDriver::saved() const {
 }
 
 core::Status TunerDriver::can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const {
-  const tuner::Job mine = job_of(saved.job.table, {}, saved.job.machine);
+  policies::Machine machine = saved.job.machine;
+  machine.on_device = machine_.on_device;
+  const tuner::Job mine = job_of(saved.job.table, {}, machine);
   if (core::Status same = tuner::same_job(saved.job, mine); !same) return same;
   if (told.is_whole) return {};
   return core::Error{core::Error::Code::mismatch, "it ran for more steps than a checkpoint's history holds"};
@@ -136,11 +138,15 @@ core::Result<tuner::Action> TunerDriver::resume(const tuner::SavedTuner& saved, 
   return action;
 }
 
-void TunerDriver::saw_ready(int32_t position, double ready_us) {
-  const auto p = static_cast<size_t>(position);
-  if (!tuner_ || decided_ || !is_observing(tuner_->stage())) return;
-  double& mean_us = job_.table.tensors[p].ready_us;
-  mean_us += (ready_us - mean_us) / static_cast<double>(++ready_count_[p]);
+bool TunerDriver::learns_ready() const { return tuner_ && !decided_ && is_observing(tuner_->stage()); }
+
+void TunerDriver::saw_ready(const std::vector<ReadyTimes::Ready>& times) {
+  if (!learns_ready()) return;
+  for (const auto& [position, us] : times) {
+    const auto p = static_cast<size_t>(position);
+    double& mean_us = job_.table.tensors[p].ready_us;
+    mean_us += (us - mean_us) / static_cast<double>(++ready_count_[p]);
+  }
 }
 
 void TunerDriver::saw_content(int32_t position, const tuner::RowShares& shares) {

@@ -16,6 +16,7 @@
 #include "hooks/forward_observation.h"
 #include "hooks/front.h"
 #include "hooks/options.h"
+#include "hooks/ready_times.h"
 #include "tuner/content_watch.h"
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/replay_log.h"
@@ -48,9 +49,9 @@ class TunerDriver {
   // error, which says that it decided otherwise, start() it anew.
   core::Result<tuner::Action> resume(const tuner::SavedTuner& saved, const tuner::Told& told);
 
-  // When a gradient was ready, since the first one of the same backward pass; gradtune's own work on that thread does
-  // not count.
-  void saw_ready(int32_t position, double ready_us);
+  // Whether it wants to be told when the gradients of a backward pass were ready, and that.
+  bool learns_ready() const;
+  void saw_ready(const std::vector<ReadyTimes::Ready>& times);
   // How large a share of its rows a sparse gradient had: on this rank, and in the average.
   void saw_content(int32_t position, const tuner::RowShares& shares);
   // The same of a dense gradient, of a sample of its rows. It counts as sparse where less than half of them are used.

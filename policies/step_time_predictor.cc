@@ -24,8 +24,7 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
   forecast.table_ = knowledge.table;
   forecast.traits_ = knowledge.traits;
   const auto fit = [&](const CostTable& prior) {
-    return fit_cost(knowledge.timed, knowledge.table, knowledge.ranks, knowledge.traits, prior,
-                    knowledge.machine.cores);
+    return fit_cost(knowledge.timed, knowledge.table, knowledge.ranks, knowledge.traits, prior, knowledge.machine);
   };
   const auto prior = prior_cost(fit({}).table, knowledge.codecs, knowledge.machine.idle_links, knowledge.table.uses);
   if (!prior) {

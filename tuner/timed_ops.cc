@@ -4,8 +4,21 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 namespace gradtune::tuner {
+
+namespace {
+
+// As policies number it; nothing of what they do not plan with.
+std::optional<int32_t> step_of(const exec::Op& op, const exec::BucketProgram& bucket) {
+  if (op.step >= 0) return op.step;
+  if (op.kind == exec::Op::Kind::scale) return policies::kScaleStep;
+  if (op.kind != exec::Op::Kind::copy) return {};
+  return exec::space_of(op.output, bucket) == core::Space::host ? policies::kToHostStep : policies::kToDeviceStep;
+}
+
+}  // namespace
 
 double tenths(double us) { return std::round(us * 10) / 10; }
 
@@ -16,12 +29,15 @@ std::vector<policies::TimedOp> timed_ops(const exec::Program& program, const std
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     for (const exec::Op& op : program.buckets[b].ops) {
       const exec::OpTime& at = *time++;
-      if (op.step < 0 && op.kind != exec::Op::Kind::scale) continue;
+      const std::optional<int32_t> step = step_of(op, program.buckets[b]);
+      if (!step) continue;
       ops.push_back({.bucket = static_cast<int32_t>(b),
-                     .step = op.step,
+                     .step = *step,
                      .begin_us = tenths(static_cast<double>(at.begin_ns - start_ns) * 1e-3),
                      .end_us = tenths(static_cast<double>(at.end_ns - start_ns) * 1e-3),
-                     .bytes = op.kind == exec::Op::Kind::collective ? at.bytes : -1});
+                     .bytes = op.kind == exec::Op::Kind::collective ? at.bytes
+                              : op.kind == exec::Op::Kind::copy     ? op.count
+                                                                    : -1});
     }
   }
   return ops;

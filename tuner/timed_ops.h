@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // When a step's operations ran, by the executor's clock, as policies are told it: in tenths of us since the first of
-// them began, without what compiling inserted between the steps of programs (but the scale before a sum); of
-// collectives also what they really sent.
+// them began, without what compiling inserted between the steps of programs (but the scale before a sum, and copies
+// between a device and the host); of collectives also what they really sent.
 #pragma once
 
 #include <vector>

@@ -29,16 +29,6 @@ bool uses_host(const Program& program) {
   });
 }
 
-core::Space space_of(const Address& address, const BucketProgram& bucket) {
-  switch (address.region) {
-    case Address::Region::host_pool: return core::Space::host;
-    case Address::Region::cuda_pool: return core::Space::cuda;
-    case Address::Region::gradient: return bucket.space;
-    case Address::Region::next_residual: return bucket.begins_in;
-  }
-  return core::Space::host;
-}
-
 Device::Stream stream_of(const Op& op, const BucketProgram& bucket) {
   if (op.kind != Op::Kind::copy) return Device::Stream::codec;
   const bool to_host = space_of(op.output, bucket) == core::Space::host;

@@ -125,6 +125,16 @@ const char* plain_codec(core::DType dtype) {
   return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
 }
 
+core::Space space_of(const Address& address, const BucketProgram& bucket) {
+  switch (address.region) {
+    case Address::Region::host_pool: return core::Space::host;
+    case Address::Region::cuda_pool: return core::Space::cuda;
+    case Address::Region::gradient: return bucket.space;
+    case Address::Region::next_residual: return bucket.begins_in;
+  }
+  return core::Space::host;
+}
+
 std::string_view name_of(Op::Kind kind) {
   switch (kind) {
     case Op::Kind::load: return "load";

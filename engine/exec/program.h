@@ -156,6 +156,9 @@ struct BucketProgram {
   int64_t sample = -1;      // offset of what that needs in the pool of its space
 };
 
+// Where a buffer of that bucket lies.
+core::Space space_of(const Address& address, const BucketProgram& bucket);
+
 // A slice of a tensor: in which bucket, and where in the tensor and in the arena. Elements.
 struct Piece {
   int32_t bucket = 0;

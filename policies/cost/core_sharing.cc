@@ -9,7 +9,8 @@ namespace gradtune::policies {
 
 double speed(const Cores& cores, const std::array<bool, kWorkers>& at_work) {
   if (!(cores.of_rank > 0)) return 1;
-  const std::array<double, kWorkers> needs = {cores.computing, 1, static_cast<double>(cores.host), 1, 1, cores.network};
+  const std::array<double, kWorkers> needs = {
+      cores.computing, cores.computing > 0 ? 1.0 : 0.0, static_cast<double>(cores.host), 1, 1, cores.network};
   double needed = 0, most = cores.of_rank;
   for (size_t worker = 0; worker < kWorkers; ++worker) {
     most = std::max(most, needs[worker]);

@@ -4,8 +4,9 @@
 // How the work of one rank shares the rank's cores. Backward, what gradtune does on the same thread, the workers of the
 // host, the threads that handle messages, and bytes inside a node, which the cores themselves move, all go on as slowly
 // as there are too few cores for them (processor sharing). Bytes on the network go on as fast as the link has them, but
-// while they do, the system needs a part of a core to copy and check them. What something takes is told, and fitted, as
-// if it had the cores for itself; ranks are alike, so what they take from each other is in that.
+// while they do, the system needs a part of a core to copy and check them. Where a device computes, backward and what
+// is placed there need no core. What something takes is told, and fitted, as if it had the cores for itself; ranks are
+// alike, so what they take from each other is in that.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ namespace gradtune::policies {
 
 struct Cores {
   double of_rank = 0;    // that it has for itself; 0: not known, and nothing is taken to wait for one
-  double computing = 0;  // of them, that backward keeps busy
+  double computing = 0;  // of them, that backward keeps busy; 0: a device computes
   int host = 1;          // workers of placement `host`
   double network = 0;    // while bytes pass the network, for them
 

@@ -24,7 +24,7 @@ struct Samples {
   std::vector<std::pair<core::CompressorSpec, std::vector<double>>> uses = {};  // of payloads that need not be full
   std::vector<std::vector<TimedMessage>> messages = {};                         // of each step
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs = {};
-  std::vector<Point> scale = {};
+  std::vector<Point> scale = {}, to_host = {}, to_device = {};
 
   Codec& codec(const core::CompressorSpec& spec, core::Place place) {
     for (auto& [key, codec] : codecs) {
@@ -65,7 +65,7 @@ WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
       backward_end_us = std::min(backward_end_us, each.begin_us);
     }
     if (each.step < 0) {
-      all.push_back({Worker::device, each.begin_us, each.end_us});
+      if (each.step == kScaleStep) all.push_back({Worker::device, each.begin_us, each.end_us});
       continue;
     }
     all.push_back({worker_of(bucket.option.steps[static_cast<size_t>(each.step)]), each.begin_us, each.end_us});
@@ -90,6 +90,7 @@ double carried_bytes(const TimedOp& op, const OpSize& size) {
 
 void take(const TimedRun& timed, const core::GradientTable& table, const core::Ranks& ranks, core::TraitsTable known,
           const Cores& cores, Samples& samples) {
+  const bool on_device = !(cores.computing > 0);  // that computes: what it does needs no core
   std::vector<std::vector<OpSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
@@ -100,9 +101,15 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
   const WorkClock clock = clock_of(timed, cores);
   for (const TimedOp& each : timed.steps) {
     const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
+    const double passed_us = each.end_us - each.begin_us;
+    if (each.step == kToHostStep || each.step == kToDeviceStep) {
+      (each.step == kToHostStep ? samples.to_host : samples.to_device)
+          .push_back({static_cast<double>(each.bytes), passed_us});
+      continue;
+    }
     const double begin_us = clock.at(each.begin_us), end_us = clock.at(each.end_us), us = end_us - begin_us;
     if (each.step < 0) {
-      samples.scale.push_back({static_cast<double>(core::numel(bucket)), us});
+      samples.scale.push_back({static_cast<double>(core::numel(bucket)), on_device ? passed_us : us});
       continue;
     }
     const Step& step = bucket.option.steps[static_cast<size_t>(each.step)];
@@ -122,10 +129,11 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
       continue;
     }
     Samples::Codec& codec = samples.codec(bucket.option.codecs[step.codec], step.place);
+    const double codec_us = on_device && step.place == core::Place::device ? passed_us : us;
     if (step.kind == Kind::encode) {
-      codec.encode.push_back({static_cast<double>(size.elements), us});
+      codec.encode.push_back({static_cast<double>(size.elements), codec_us});
     } else {
-      codec.decode.push_back({static_cast<double>(4 * size.elements + size.bytes), us});
+      codec.decode.push_back({static_cast<double>(4 * size.elements + size.bytes), codec_us});
     }
   }
 }
@@ -133,10 +141,12 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
 }  // namespace
 
 FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const core::Ranks& ranks,
-                    core::TraitsTable known, const CostTable& prior, const Cores& cores) {
+                    core::TraitsTable known, const CostTable& prior, const Machine& machine) {
   Samples samples;
-  for (const TimedRun& each : timed) take(each, table, ranks, known, cores, samples);
-  FittedCost fitted{.table = {.ranks = ranks, .cores = cores}, .collectives = {}, .codecs = {}};
+  for (const TimedRun& each : timed) take(each, table, ranks, known, machine.cores, samples);
+  FittedCost fitted{.table = {.ranks = ranks, .cores = machine.cores, .on_device = machine.on_device},
+                    .collectives = {},
+                    .codecs = {}};
   for (const FittedCollective& each : fit_links(samples.messages, ranks, prior)) {
     fitted.table.collectives.push_back(each.rate);
     fitted.collectives.push_back(each.quality);
@@ -166,6 +176,13 @@ FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& 
   const Line scale = fit_line(samples.scale, {.expected_fixed = prior.scale_us});
   fitted.table.scale_us = scale.fixed;
   fitted.table.scale_element_us = scale.unit;
+  const auto fit_copies = [](std::vector<Point>& seen, const CopyRate& expected) {
+    if (seen.empty()) return expected;
+    const Line line = fit_line(std::move(seen), {.expected_fixed = expected.copy_us});
+    return CopyRate{line.fixed, line.unit};
+  };
+  fitted.table.to_host = fit_copies(samples.to_host, prior.to_host);
+  fitted.table.to_device = fit_copies(samples.to_device, prior.to_device);
   return fitted;
 }
 
@@ -174,6 +191,7 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   constexpr double kOperationUs = 5, kMessageUs = 30;
   constexpr double kElementUs = 2.5e-4;     // 16 GB/s
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
+  constexpr CopyRate kCopy = {10, 4e-5};    // 25 GB/s
   const CollectiveRate* told = find_rate(seen, Kind::all_reduce, core::Level::flat);
   if (told == nullptr) {  // where all gradients are sparse, nothing was summed
     const auto other = std::ranges::find(seen.collectives, core::Level::flat, &CollectiveRate::level);
@@ -181,7 +199,11 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
     told = &*other;
   }
   const double message_us = told->message_us > 0 ? std::min(told->message_us, kMessageUs) : kMessageUs;
-  CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs};
+  CostTable prior{.ranks = seen.ranks, .scale_us = kOperationUs, .on_device = seen.on_device};
+  if (seen.on_device.gradients) {
+    prior.to_host = seen.to_host == CopyRate() ? kCopy : seen.to_host;
+    prior.to_device = seen.to_device == CopyRate() ? kCopy : seen.to_device;
+  }
   const auto add = [&](Kind kind, core::Level level, double byte_us) {
     const IdleLink& link = idle_links.of(level);
     CollectiveRate rate{kind, level, message_us, byte_us};

@@ -30,14 +30,15 @@ struct FittedCost {
 // had had them for itself. Of what was not seen the prior's rates are taken; without any a compressor is left out
 // unless both halves of it were seen.
 FittedCost fit_cost(std::span<const TimedRun> timed, const core::GradientTable& table, const core::Ranks& ranks,
-                    core::TraitsTable known, const CostTable& prior = {}, const Cores& cores = {});
+                    core::TraitsTable known, const CostTable& prior = {}, const Machine& machine = {});
 
 // Rates for all collectives that move whole gradients or payloads over all ranks, a byte on the link as fast as that of
 // an all_reduce, or where none was seen of another collective over all ranks, and no slower than over an idle link;
 // where there are levels, for those between nodes, as fast, and for those of gradients in a node, faster; and for the
 // compressors at both places, as fast as the host's memory: encoding reads each element once, decoding writes it once.
 // What was measured over idle links is taken of messages and inside nodes, and what is known of the payloads' use.
-// Nothing where no collective over all ranks was seen.
+// Copies between a device and the host that were not seen are as fast as a bus of the usual kind. Nothing where no
+// collective over all ranks was seen.
 std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<core::CompressorSpec>& codecs,
                                     const IdleLinks& idle_links = {}, std::span<const core::CodecUse> uses = {});
 

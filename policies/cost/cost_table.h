@@ -13,6 +13,7 @@
 #include "engine/core/compressor.h"
 #include "engine/core/option.h"
 #include "policies/cost/core_sharing.h"
+#include "policies/cost/inserted_steps.h"
 #include "policies/cost/op_sizes.h"
 
 namespace gradtune::policies {
@@ -50,6 +51,14 @@ struct CodecRate {
   bool operator==(const CodecRate&) const = default;
 };
 
+// Of a copy of n bytes between a device's memory and the host's: copy_us + n * byte_us.
+struct CopyRate {
+  double copy_us = 0, byte_us = 0;
+
+  double us(int64_t bytes) const { return copy_us + static_cast<double>(bytes) * byte_us; }
+  bool operator==(const CopyRate&) const = default;
+};
+
 // What a collective took over links that were idle, as was measured before the first step: one message, how much of
 // that the link was free for others, and each byte more; 0: not known.
 struct IdleLink {
@@ -71,6 +80,7 @@ struct Machine {
   IdleLinks idle_links = {};
   Cores cores = {};
   int collectives_at_once = 1;  // over all ranks, that the communicator works on; more in flight wait for their turn
+  OnDevice on_device = {};
 
   bool operator==(const Machine&) const = default;
 };
@@ -83,6 +93,8 @@ struct CostTable {
   // Of a pass over a gradient: before a sum of gradients that are not encoded n elements become shares of the average.
   // What copies 16-bit gradients to fp32 and back counts as much.
   double scale_us = 0, scale_element_us = 0;
+  OnDevice on_device = {};
+  CopyRate to_host = {}, to_device = {};  // where gradients are on a device
 
   bool operator==(const CostTable&) const = default;
 };

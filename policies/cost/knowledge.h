@@ -13,16 +13,18 @@
 #include "engine/core/option.h"
 #include "engine/core/strategy.h"
 #include "policies/cost/cost_table.h"
+#include "policies/cost/inserted_steps.h"
 
 namespace gradtune::policies {
 
-// One operation that ran: step `step` of a bucket's program, in us since any moment.
+// One operation that ran: step `step` of a bucket's program, or one that compiling inserted (inserted_steps.h), in us
+// since any moment.
 struct TimedOp {
   int32_t bucket = 0;
-  int32_t step = 0;  // -1: the scale before a sum of gradients
+  int32_t step = 0;
   double begin_us = 0, end_us = 0;
   // Of a collective: what this rank's link carried of it in one direction, as core::link_bytes; -1: not known, and what
-  // is usual counts.
+  // is usual counts. Of a copy: its bytes.
   int64_t bytes = -1;
 };
 

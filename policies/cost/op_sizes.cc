@@ -33,8 +33,12 @@ class Walk {
 
   OpSize operator()(size_t position) {
     const Step& step = option_.steps[position];
-    if (core::is_collective(step.kind)) return collective(step);
-    return step.kind == Kind::encode ? encode(position) : decode(step);
+    const int64_t held_bytes = encoded_ ? parts_ * part_bytes_ : element_bytes_ * held();
+    OpSize size = core::is_collective(step.kind) ? collective(step)
+                  : step.kind == Kind::encode    ? encode(position)
+                                                 : decode(step);
+    size.held_bytes = held_bytes;
+    return size;
   }
 
  private:

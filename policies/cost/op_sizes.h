@@ -26,9 +26,10 @@ struct OpSize {
   // nodes, so it counts for each of them that has something to give there; in a flat exchange of pairs each gives a
   // part to each rank of the other nodes, and so does each along a dimension. Of payloads what is usually used.
   int64_t link_bytes = 0;
-  double sharing = 1;  // collective: link_bytes over what one rank's own link carries (core::link_bytes)
-  int codec = -1;      // collective of payloads: whose, as the option counts them
-  double use = 1;      // ... and the share of them that is usually used, which is in link_bytes
+  double sharing = 1;      // collective: link_bytes over what one rank's own link carries (core::link_bytes)
+  int codec = -1;          // collective of payloads: whose, as the option counts them
+  double use = 1;          // ... and the share of them that is usually used, which is in link_bytes
+  int64_t held_bytes = 0;  // what is at hand before the step: as much of the gradient as the rank has, or payloads
 };
 
 // One for each step. The program is one of the decision tree or its extension, or has several rounds; with levels only

@@ -153,6 +153,17 @@ core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const
   return times;
 }
 
+std::vector<CopyCost> program_copy_costs(const CostTable& table, const Option& option, const core::Extent& bucket,
+                                         core::TraitsTable known, core::DType dtype) {
+  std::vector<CopyCost> costs;
+  if (!table.on_device.gradients) return costs;
+  const std::vector<OpSize> sizes = op_sizes(option, bucket, table.ranks, known, dtype);
+  for (const Copy& copy : copies(option, bucket.numel, dtype, sizes, table.on_device)) {
+    costs.push_back({copy.before, copy.to_host, (copy.to_host ? table.to_host : table.to_device).us(copy.bytes)});
+  }
+  return costs;
+}
+
 std::optional<Work> program_work(const CostTable& table, const Option& option, const core::Extent& bucket,
                                  core::TraitsTable known, core::DType dtype) {
   const auto times = program_op_costs(table, option, bucket, known, dtype);
@@ -173,6 +184,10 @@ std::optional<Work> program_work(const CostTable& table, const Option& option, c
                       : position < first ? (option.steps[i].place == Place::host ? kHost : kBackward)
                                          : kLink;
     work[lane] += times.value()[i].us();
+  }
+  for (const CopyCost& copy : program_copy_costs(table, option, bucket, known, dtype)) {
+    const auto position = static_cast<std::ptrdiff_t>(copy.before);
+    work[position > last ? kUnpack : position <= first ? kHost : kLink] += copy.us;
   }
   return work;
 }

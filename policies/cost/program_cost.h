@@ -3,7 +3,8 @@
 //
 // The cost model of programs: what a cost table's rates make of each step's size. A bucket is a message: what it does
 // before its first collective delays backward, or occupies the host; from the first collective to the last it occupies
-// the link, computation and waiting in between included; the rest follows on its own lane.
+// the link, computation and waiting in between included; the rest follows on its own lane. Copies of gradients from a
+// device before the first collective count as the host's.
 #pragma once
 
 #include <memory>
@@ -41,6 +42,15 @@ struct OpCost {
 core::Result<std::vector<OpCost>> program_op_costs(const CostTable& table, const core::Option& option,
                                                    const core::Extent& bucket, core::TraitsTable known,
                                                    core::DType dtype = core::DType::f32);
+
+// Of each copy between a device and the host (inserted_steps.h): before which step, and how long it takes.
+struct CopyCost {
+  size_t before = 0;
+  bool to_host = false;
+  double us = 0;
+};
+std::vector<CopyCost> program_copy_costs(const CostTable& table, const core::Option& option, const core::Extent& bucket,
+                                         core::TraitsTable known, core::DType dtype = core::DType::f32);
 
 // Not tabulated: microseconds of each lane, or nothing where a rate is missing.
 std::optional<Work> program_work(const CostTable& table, const core::Option& option, const core::Extent& bucket,

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "policies/cost/cost_model.h"
-#include "policies/cost/program_cost.h"
 
 namespace gradtune::policies {
 namespace {
@@ -16,10 +15,13 @@ namespace {
 using core::Place;
 using core::Step;
 
-constexpr int32_t kScale = -1, kCopy = -2;  // Span::step
+// Without kernels of its own a device leaves all to the host.
+bool is_by_host(Place place, const OnDevice& on_device) {
+  return place == Place::host || (on_device.gradients && !on_device.kernels);
+}
 
-Server server_of(const Step& step) {
-  if (!core::is_collective(step.kind)) return step.place == Place::device ? Server::device : Server::host;
+Server server_of(const Step& step, const OnDevice& on_device) {
+  if (!core::is_collective(step.kind)) return is_by_host(step.place, on_device) ? Server::host : Server::device;
   return uses_network(step.level) ? Server::link : Server::link_intra;
 }
 
@@ -38,6 +40,8 @@ const char* to_string(Server server) {
     case Server::messages: return "messages";
     case Server::link: return "link";
     case Server::link_intra: return "link inside the node";
+    case Server::to_host: return "copies to the host";
+    case Server::to_device: return "copies to the device";
   }
   return "unknown";
 }
@@ -76,22 +80,12 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
                  .is_late = false,
                  .due_op = 0};
     const auto number = static_cast<int32_t>(b);
-    const double pass = pass_us(cost, core::numel(bucket));
-    const bool is_copied = is_staged(bucket.option, core::dtype_of(bucket, table));
-    const Step &first_step = bucket.option.steps.front(), &last_step = bucket.option.steps.back();
-    const auto add_pass = [&](Place place, int32_t step) {
-      timeline.ops_.push_back(
-          {place == Place::device ? Server::device : Server::host, false, false, number, step, 0, pass, 0});
-    };
-    if (is_copied) add_pass(first_step.place, kCopy);
-    if (first_step.kind != Step::Kind::encode) add_pass(Place::device, kScale);
-    for (size_t s = 0; s < bucket.option.steps.size(); ++s) {
-      const Step& step = bucket.option.steps[s];
-      const OpCost& time = steps.value()[s];
-      timeline.ops_.push_back({server_of(step), core::is_collective(step.kind), brings_payloads(bucket.option.steps, s),
-                               number, static_cast<int32_t>(s), time.messages_us, time.busy_us, time.wait_us});
-    }
-    if (is_copied) add_pass(last_step.place, kCopy);
+    const std::vector<CopyCost> copied =
+        program_copy_costs(cost, bucket.option, {core::numel(bucket), matrices, core::content_of(bucket, table)}, known,
+                           core::dtype_of(bucket, table));
+    const bool is_cast = is_staged(bucket.option, core::dtype_of(bucket, table));
+    timeline.add_operations(bucket.option, number, steps.value(), copied, pass_us(cost, core::numel(bucket)), is_cast,
+                            cost.on_device);
     timed.end_op = static_cast<int32_t>(timeline.ops_.size());
     for (int32_t op = timed.first_op; op < timed.end_op; ++op) {
       if (timeline.ops_[static_cast<size_t>(op)].server != Server::device) break;
@@ -103,7 +97,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
           return table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
         });
     // Of a late one, the first scale or encode: then it is known whether its numbers are finite.
-    timed.due_op = timed.is_late ? timed.first_op + (is_copied ? 2 : 1) : timed.end_op;
+    timed.due_op = timed.is_late ? timed.first_op + (is_cast ? 2 : 1) : timed.end_op;
     timeline.buckets_.push_back(timed);
   }
   timeline.find_gates(table, strategy);
@@ -121,6 +115,47 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
   timeline.waiting_.reserve(timeline.order_.size());
   timeline.spans_.resize(timeline.ops_.size());
   return timeline;
+}
+
+void Timeline::add_operations(const core::Option& option, int32_t bucket, const std::vector<OpCost>& costs,
+                              const std::vector<CopyCost>& copies, double pass_us, bool is_cast,
+                              const OnDevice& on_device) {
+  const std::vector<Step>& steps = option.steps;
+  const auto add = [&](Server server, int32_t step, double us) {
+    ops_.push_back({server, false, bucket, step, 0, us, 0});
+  };
+  const auto add_pass = [&](Place place, int32_t step) {
+    add(is_by_host(place, on_device) ? Server::host : Server::device, step, pass_us);
+  };
+  auto next = copies.begin();
+  const auto copies_before = [&](size_t position) {
+    for (; next != copies.end() && next->before == position; ++next) {
+      add(next->to_host ? Server::to_host : Server::to_device, next->to_host ? kToHostStep : kToDeviceStep, next->us);
+    }
+  };
+  const bool begins_by_encode = steps.front().kind == Step::Kind::encode;
+  const Place begins_at = begins_by_encode ? steps.front().place : Place::device;
+  if (is_by_host(begins_at, on_device)) copies_before(0);
+  if (is_cast) add_pass(begins_at, kCastStep);
+  if (!begins_by_encode) add_pass(Place::device, kScaleStep);
+  int32_t collective = -1;  // the last one
+  for (size_t s = 0; s < steps.size(); ++s) {
+    copies_before(s);
+    const auto own = static_cast<int32_t>(ops_.size());
+    const bool is_collective = core::is_collective(steps[s].kind);
+    ops_.push_back({server_of(steps[s], on_device), is_collective, bucket, static_cast<int32_t>(s),
+                    costs[s].messages_us, costs[s].busy_us, costs[s].wait_us});
+    if (s > 0 && brings_payloads(steps, s - 1)) {
+      ops_[static_cast<size_t>(collective)].held = own - collective;
+      ops_.back().frees = true;
+    }
+    if (is_collective) collective = own;
+  }
+  const Place ends_at = core::is_collective(steps.back().kind) ? Place::device : steps.back().place;
+  const bool casts_at_host = is_by_host(ends_at, on_device);
+  if (is_cast && casts_at_host) add_pass(ends_at, kCastStep);
+  copies_before(steps.size());
+  if (is_cast && !casts_at_host) add_pass(ends_at, kCastStep);
 }
 
 void Timeline::find_gates(const core::GradientTable& table, const core::Strategy& strategy) {
@@ -289,14 +324,13 @@ void Timeline::finish(int32_t op, double now_us) {
     if (next_op_[b] == bucket.first_op + bucket.leading && bucket.leading > 0) in_hook_ = false;
     go_on(number, now_us);
   }
-  if (is_collective || (op > 0 && ops_[static_cast<size_t>(op) - 1].is_held)) issue(now_us);
+  if (is_collective || ops_[static_cast<size_t>(op)].frees) issue(now_us);
 }
 
 void Timeline::start(Server server, int32_t op, double now_us) {
-  const bool needs_cores = cores_.of_rank > 0 && server != Server::link;
   const Op& of = ops_[static_cast<size_t>(op)];
   start(lanes_[static_cast<size_t>(server)], op, now_us, server == Server::messages ? of.messages_us : of.us,
-        needs_cores);
+        needs_cores(server));
 }
 
 void Timeline::start(Lane& lane, int32_t op, double now_us, double us, bool needs_cores) {
@@ -305,6 +339,20 @@ void Timeline::start(Lane& lane, int32_t op, double now_us, double us, bool need
   lane.op = op;
   lane.begin_us = now_us;
   lane.end_us = (needs_cores ? work_us_ : now_us) + us;
+}
+
+bool Timeline::needs_cores(Server server) const {
+  if (!(cores_.of_rank > 0)) return false;
+  switch (server) {
+    case Server::device: return cores_.computing > 0;
+    case Server::host:
+    case Server::messages:
+    case Server::link_intra: return true;
+    case Server::link:
+    case Server::to_host:
+    case Server::to_device: return false;
+  }
+  return false;
 }
 
 double Timeline::speed_of_work() const {
@@ -344,7 +392,7 @@ void Timeline::go_on(int32_t bucket, double now_us) {
 void Timeline::issue(double now_us) {
   const auto is_free = [&](int32_t op) {
     const Op& of = ops_[static_cast<size_t>(op)];
-    return next_op_[static_cast<size_t>(of.bucket)] > op + (of.is_held ? 1 : 0);
+    return next_op_[static_cast<size_t>(of.bucket)] > op + of.held;
   };
   while (next_issue_ < order_.size() && in_flight_ < in_flight_limit_) {
     const int32_t op = order_[next_issue_];
@@ -385,7 +433,7 @@ void Timeline::next_on_device(double now_us) {
     return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
   }
   if (is_over()) return go_forward(now_us);
-  start(device, -1, now_us, gaps_us_[next_tensor_++], cores_.of_rank > 0 && cores_.computing > 0);
+  start(device, -1, now_us, gaps_us_[next_tensor_++], needs_cores(Server::device));
 }
 
 // What the user's thread does after backward, if it has nothing else to do: on to the next thing that takes time, or
@@ -418,7 +466,7 @@ void Timeline::go_forward(double now_us) {
         break;
       case Stage::over: return;
     }
-    if (us > 0) return start(device, -1, now_us, us, cores_.of_rank > 0 && cores_.computing > 0);
+    if (us > 0) return start(device, -1, now_us, us, needs_cores(Server::device));
   }
 }
 

@@ -6,6 +6,9 @@
 //   - The thread that runs backward works on a bucket as soon as its last gradient is ready, and in its next hook on
 //     what else waits for it.
 //   - The host does one operation after the other.
+//   - Where gradients are on a device, copies of each direction between it and the host are done one after the other,
+//     beside all else. Kernels of compressors and of backward share the device, so that encoding there delays backward
+//     as it does on the host.
 //   - Collectives are issued in the strategy's order, at most `in_flight` at once. Their messages are handled one after
 //     the other, then a link carries their bytes, one collective after the other, and then they only wait for the last
 //     ones to arrive.
@@ -27,22 +30,23 @@
 #include "engine/core/result.h"
 #include "engine/core/strategy.h"
 #include "policies/cost/cost_table.h"
+#include "policies/cost/program_cost.h"
 
 namespace gradtune::policies {
 
 // Who does an operation: one after the other, in the order in which they come. `messages` are the threads that handle
 // those of collectives, `link` is the network, `link_intra` what ranks of a node have between them.
-enum class Server : uint8_t { device, host, messages, link, link_intra };
-constexpr size_t kServers = 5;
+enum class Server : uint8_t { device, host, messages, link, link_intra, to_host, to_device };
+constexpr size_t kServers = 7;
 const char* to_string(Server server);
 
 // What the user's thread does beside the operations of buckets.
 enum class Phase : uint8_t { backward, update, forward };
 const char* to_string(Phase phase);
 
-// Something that took time. `step` is that of the bucket's program; -1 for the scale before a sum of gradients, -2 for
-// a copy of a 16-bit gradient to fp32 or back. What the user's thread does has the bucket -1, and as its step the
-// position of the tensor that it ends with (backward: its gradient is ready; update, forward: it is late), or -1.
+// Something that took time. `step` is that of the bucket's program, or what compiling inserted (inserted_steps.h). What
+// the user's thread does has the bucket -1, and as its step the position of the tensor that it ends with (backward: its
+// gradient is ready; update, forward: it is late), or -1.
 struct Span {
   Server server = Server::device;
   int32_t bucket = -1;
@@ -78,11 +82,12 @@ class Timeline {
   struct Op {
     Server server;
     bool is_collective;
-    bool is_held;  // a collective that brings payloads, which are decoded next
     int32_t bucket, step;
     double messages_us;  // of a collective, before its server is busy with it
     double us;           // that its server is busy
     double wait_us;      // that it takes longer
+    int32_t held = 0;    // of a collective: so many operations after it need what it brought, which has to be decoded
+    bool frees = false;  // the last of these
   };
   struct Bucket {
     int32_t first_op, end_op;
@@ -118,10 +123,13 @@ class Timeline {
   };
 
   Timeline() = default;
+  void add_operations(const core::Option& option, int32_t bucket, const std::vector<OpCost>& costs,
+                      const std::vector<CopyCost>& copies, double pass_us, bool is_cast, const OnDevice& on_device);
   template <bool kRecords>
   double simulate(std::vector<Span>* spans);
   void start(Server server, int32_t op, double now_us);
   void start(Lane& lane, int32_t op, double now_us, double us, bool needs_cores);
+  bool needs_cores(Server server) const;
   double speed_of_work() const;
   void note(Server server, const Lane& lane, double now_us);
   void finish(int32_t op, double now_us);

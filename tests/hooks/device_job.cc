@@ -120,6 +120,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
       (std::filesystem::temp_directory_path() / ("gradtune_device_training_" + std::to_string(getppid()) + ".json"))
           .string();
   options.collectives = job.collectives;
+  if (!job.journal.empty()) options.journal = job.journal;
   if (!job.option.empty()) {
     if (rank.rank == 0) tuner::write_file_atomically(file, strategy_of(job, model, rank.size)).value();
     options.strategy = file;

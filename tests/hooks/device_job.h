@@ -52,6 +52,7 @@ struct DeviceJob {
   torch::ScalarType type = torch::kFloat;
   int64_t tuning_budget = 0;
   std::optional<std::string> collectives = {};
+  std::string journal = {};
   int bad_step = -1;   // in which rank 0 has a gradient that is not finite
   int left_step = -1;  // in which rank 0 leaves its backward pass by an exception, and goes on
 };

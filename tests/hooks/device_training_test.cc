@@ -5,14 +5,19 @@
 // bit for bit, with the same strategy; and every kind of missing wait between streams makes them others.
 #include <gmock/gmock.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/compress/compressor.h"
+#include "policies/cost/cost_fit.h"
+#include "policies/cost/cost_model.h"
 #include "tests/hooks/device_job.h"
 #include "tests/hooks/fake_device.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
 namespace {
@@ -73,6 +78,47 @@ void expect_bits_while_tuning(DeviceModelKind model) {
 
 TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::mlp); }
 TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
+
+// Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
+TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
+  const std::string journal =
+      (std::filesystem::temp_directory_path() / ("gradtune_device_journal_" + std::to_string(getpid()) + ".jsonl"))
+          .string();
+  run_ranks(2, [&](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    FakeDeviceFaults faults;
+    faults.delay_us = [](const std::string& stream) { return stream == "current" ? 1'000 : 0; };
+    train(rank, group, at(Where::kernels, {.steps = 40, .tuning_budget = 30, .journal = journal}), faults);
+    if (rank.rank != 0) return;
+    const auto read = tuner::read_journal(journal);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    const tuner::JournalFile& file = read.value();
+    EXPECT_EQ(file.job.machine.on_device,
+              (policies::OnDevice{.gradients = true, .collectives = false, .kernels = true}));
+    EXPECT_EQ(file.job.machine.cores.computing, 0) << "of the host's cores backward needs none";
+    const std::vector<double> ready_us = policies::ready_times_us(file.job.table);
+    EXPECT_GE(ready_us.back(), 2000) << "two layers are behind the last one";
+    ASSERT_FALSE(file.reports.empty());
+    EXPECT_GE(file.reports.back().compute_ms_min, 6) << "what the device computes is no wait for the exchange";
+    int to_host = 0, to_device = 0;
+    for (const tuner::Timing& timing : file.timings) {
+      for (const policies::TimedOp& op : timing.ops) {
+        if (op.step != policies::kToHostStep && op.step != policies::kToDeviceStep) continue;
+        EXPECT_GT(op.bytes, 0);
+        EXPECT_GE(op.end_us, op.begin_us);
+        ++(op.step == policies::kToHostStep ? to_host : to_device);
+      }
+    }
+    EXPECT_GT(to_host, 0);
+    EXPECT_GT(to_device, 0);
+    const policies::CostTable fitted =
+        policies::fit_cost(file.runs(), file.job.table, file.job.ranks, compress::known_traits(), {}, file.job.machine)
+            .table;
+    EXPECT_GT(fitted.to_host.us(1000), 0);
+    std::filesystem::remove(journal);
+  });
+}
 
 void expect_bits_of_the_cpu(int size, torch::ScalarType type) {
   run_ranks(size, [&](const Rank& rank) {

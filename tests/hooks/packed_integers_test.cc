@@ -55,7 +55,7 @@ Uses learned_uses(const char* name, double share_of_zeros) {
   if (!read) return {};
   const tuner::Job& job = read.value().job;
   const policies::FittedCost fitted =
-      policies::fit_cost(read.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
+      policies::fit_cost(read.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine);
   const std::vector<core::CodecUse>& sampled = job.table.uses;
   EXPECT_EQ(sampled.size(), 1U);
   return {.sampled = sampled.empty() ? -1 : sampled[0].share,

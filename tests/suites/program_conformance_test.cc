@@ -5,9 +5,11 @@
 // what the compressor promises, nothing lost (I2), the same bits on all ranks, several buckets in flight.
 #include <gtest/gtest.h>
 
+#include "policies/cost/inserted_steps.h"
 #include "policies/cost/op_sizes.h"
 #include "policies/space/decision_tree.h"
 #include "tests/engine/exec/checked_step.h"
+#include "tests/engine/exec/host_device.h"
 
 namespace gradtune::exec {
 namespace {
@@ -232,6 +234,62 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
         }
       }
     }
+  }
+}
+
+// --- copies of gradients on a device ---------------------------------------------------------------------------------
+
+std::vector<policies::Copy> compiled_copies(const BucketProgram& bucket, size_t steps) {
+  std::vector<policies::Copy> copies;
+  for (size_t i = 0; i < bucket.ops.size(); ++i) {
+    const Op& op = bucket.ops[i];
+    if (op.kind != Op::Kind::copy) continue;
+    const auto next = std::find_if(bucket.ops.begin() + static_cast<std::ptrdiff_t>(i), bucket.ops.end(),
+                                   [](const Op& after) { return after.step >= 0; });
+    copies.push_back({next == bucket.ops.end() ? steps : static_cast<size_t>(next->step),
+                      space_of(op.output, bucket) == core::Space::host, op.count});
+  }
+  return copies;
+}
+
+// Of the first rank, which is the root of the first bucket.
+void expect_copies(const std::vector<Steps>& programs, const Cluster& cluster, int64_t numel, DType dtype) {
+  HostDevice with_kernels, without({.has_kernels = false});
+  for (const policies::OnDevice& on_device :
+       {policies::OnDevice{true, false, true}, policies::OnDevice{true, true, true},
+        policies::OnDevice{true, false, false}, policies::OnDevice{true, true, false}}) {
+    if (numel % 192 != 0 && !on_device.kernels) continue;  // the host would bring shards of equal length together
+    const Platform platform{
+        .collectives_in = [&](core::Level) { return on_device.collectives ? core::Space::cuda : core::Space::host; },
+        .device = on_device.kernels ? &with_kernels : &without};
+    const core::GradientTable table = exec::on_device(make_table({{numel, dtype}}));
+    for (const Steps& steps : programs) {
+      const core::Option option = policies::with_codecs(steps, kBf16, kBf16);
+      const std::string where = to_string(option) + ", collectives " + std::to_string(on_device.collectives) +
+                                ", kernels " + std::to_string(on_device.kernels) + ", " + std::to_string(numel);
+      const auto program = compile(make_strategy(table, to_string(option), 1 << 30, 1), table,
+                                   core::seat(0, cluster.size, cluster.local_size), platform);
+      ASSERT_TRUE(program.ok()) << where << ": " << program.error().message;
+      const auto sizes =
+          policies::op_sizes(option, numel, {cluster.size, cluster.local_size}, compress::known_traits(), dtype);
+      auto believed = policies::copies(option, numel, dtype, sizes, on_device);
+      auto compiled = compiled_copies(program.value()->buckets[0], steps.size());
+      if (numel % 192 != 0) {  // what pads shards is copied, too
+        for (auto* copies : {&believed, &compiled}) {
+          for (policies::Copy& copy : *copies) copy.bytes = 0;
+        }
+      }
+      ASSERT_EQ(believed, compiled) << where;
+    }
+  }
+}
+
+TEST(ProgramConformance, PlannersKnowWhatIsCopiedBetweenADeviceAndTheHost) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    expect_copies(tree(kBoth), {4, 2}, 192 * 7, dtype);
+    expect_copies(tree(kDevice), {6, 3}, 192 * 7, dtype);
+    expect_copies(extension(kBoth), {6, 3}, 192 * 7, dtype);
+    expect_copies(tree(kDevice), {4, 2}, 1000, dtype);
   }
 }
 

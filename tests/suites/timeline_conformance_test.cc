@@ -135,7 +135,7 @@ class VirtualPump {
   // The device is busy; the others go on beside it.
   void work(policies::Worker worker, double us) {
     on_device_ = worker;
-    const bool needs_cores = worker == policies::Worker::device || cores_.computing > 0;
+    const bool needs_cores = cores_.computing > 0;  // else a device works
     while (us > 0) {
       const double my_speed = needs_cores ? speed() : 1, begin_us = now_us_;
       const double end_us = now_us_ + us / my_speed, next_us = std::min(earliest(), end_us);

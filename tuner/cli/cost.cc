@@ -44,7 +44,7 @@ core::Result<std::string> write_cost(const std::string& journal, const std::stri
   }
   const Job& job = file.value().job;
   const policies::FittedCost fitted =
-      policies::fit_cost(file.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine.cores);
+      policies::fit_cost(file.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine);
   if (const core::Status written = write_file_atomically(output, to_json(fitted.table)); !written)
     return written.error();
   return as_table(fitted);

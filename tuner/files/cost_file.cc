@@ -41,7 +41,8 @@ class Parser {
   core::Result<CostTable> parse(const JsonValue& root) {
     reader_.schema(root, "cost.schema", kSchema);
     const JsonObject& file = reader_.object(
-        root, "cost", {"schema", "world_size", "ranks_per_node", "cores", "scale", "collectives", "codecs"});
+        root, "cost", {"schema", "world_size", "ranks_per_node", "cores", "scale", "collectives", "codecs"},
+        {"device"});
     table_.ranks.size =
         static_cast<int>(reader_.integer(JsonReader::member(file, "world_size"), "cost.world_size", 1, kMostRanks));
     table_.ranks.local_size = static_cast<int>(
@@ -70,6 +71,7 @@ class Parser {
     for (const JsonValue& entry : reader_.array(JsonReader::member(file, "codecs"), "cost.codecs")) {
       codec(entry, fmt::format("cost.codecs[{}]", table_.codecs.size()));
     }
+    if (const JsonValue& there = JsonReader::member(file, "device"); !there.is_null()) device(there);
     if (!reader_.ok()) return *reader_.error();
     return table_;
   }
@@ -80,6 +82,22 @@ class Parser {
   }
   std::string text(const JsonObject& object, std::string_view name, const std::string& where) {
     return reader_.text(JsonReader::member(object, name), fmt::format("{}.{}", where, name), kMostText);
+  }
+
+  void device(const JsonValue& value) {
+    const JsonObject& entry = reader_.object(value, "cost.device", {"collectives", "kernels", "to_host", "to_device"});
+    if (!reader_.ok()) return;
+    const auto flag = [&](std::string_view name) {
+      return reader_.flag(JsonReader::member(entry, name), fmt::format("cost.device.{}", name));
+    };
+    const auto rate = [&](std::string_view name) {
+      const std::string where = fmt::format("cost.device.{}", name);
+      const JsonObject& copy = reader_.object(JsonReader::member(entry, name), where, {"fixed_us", "byte_us"});
+      return policies::CopyRate{us(copy, "fixed_us", where), us(copy, "byte_us", where)};
+    };
+    table_.on_device = {.gradients = true, .collectives = flag("collectives"), .kernels = flag("kernels")};
+    table_.to_host = rate("to_host");
+    table_.to_device = rate("to_device");
   }
 
   void collective(const JsonValue& value, const std::string& where) {
@@ -168,6 +186,15 @@ std::string to_json(const CostTable& table) {
          {"encode", {{"fixed_us", rate.encode_us}, {"element_us", rate.encode_element_us}}},
          {"decode",
           {{"fixed_us", rate.decode_us}, {"element_us", rate.decode_element_us}, {"byte_us", rate.decode_byte_us}}}});
+  }
+  if (table.on_device.gradients) {
+    const auto rate = [](const policies::CopyRate& copy) {
+      return nlohmann::ordered_json({{"fixed_us", copy.copy_us}, {"byte_us", copy.byte_us}});
+    };
+    json["device"] = {{"collectives", table.on_device.collectives},
+                      {"kernels", table.on_device.kernels},
+                      {"to_host", rate(table.to_host)},
+                      {"to_device", rate(table.to_device)}};
   }
   return json.dump(1) + "\n";
 }

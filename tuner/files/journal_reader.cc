@@ -70,11 +70,11 @@ class Parser {
 
   void read_header(const JsonValue& value) {
     in_.schema(value, at("schema"), kJournalSchema);
-    const JsonObject& header =
-        in_.object(value, where_,
-                   {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network",
-                    "tuning", "collectives_at_once"},
-                   {"compressors_from", "ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores"});
+    const JsonObject& header = in_.object(
+        value, where_,
+        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning",
+         "collectives_at_once"},
+        {"compressors_from", "ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores", "device"});
     if (!in_.ok()) return;
     Job& job = file_.job;
     job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
@@ -95,6 +95,7 @@ class Parser {
     if (has(header, "idle_links")) job.machine.idle_links = read_idle_links(get(header, "idle_links"));
     if (has(header, "cores")) job.machine.cores = read_cores(get(header, "cores"));
     job.machine.cores.host = job.host_threads;
+    if (has(header, "device")) job.machine.on_device = read_on_device(get(header, "device"));
     job.machine.collectives_at_once = static_cast<int>(integer(header, "collectives_at_once", 1, 1 << 16));
     job.policy = text(header, "policy");
     model_ = text(header, "model");
@@ -122,6 +123,12 @@ class Parser {
       return policies::IdleLink{message_us, read_us("wait_us", message_us), read_us("byte_us", kMostMs)};
     };
     return {read("flat"), read("inter"), read("intra")};
+  }
+
+  policies::OnDevice read_on_device(const JsonValue& value) {
+    const JsonObject& device = in_.object(value, at("device"), {"collectives", "kernels"});
+    if (!in_.ok()) return {};
+    return {.gradients = true, .collectives = flag(device, "collectives"), .kernels = flag(device, "kernels")};
   }
 
   policies::Cores read_cores(const JsonValue& value) {
@@ -258,7 +265,8 @@ class Parser {
       step.bucket = static_cast<int32_t>(in_.integer(op[0], at("ops"), 0, static_cast<int64_t>(buckets.size()) - 1));
       if (!in_.ok()) return;
       const auto steps = buckets[static_cast<size_t>(step.bucket)].option.steps.size();
-      step.step = static_cast<int32_t>(in_.integer(op[1], at("ops"), -1, static_cast<int64_t>(steps) - 1));
+      step.step =
+          static_cast<int32_t>(in_.integer(op[1], at("ops"), policies::kLeastStep, static_cast<int64_t>(steps) - 1));
       step.begin_us = in_.number(op[2], at("ops"), 0, most_us);
       step.end_us = in_.number(op[3], at("ops"), step.begin_us, most_us);
       step.bytes = in_.integer(op[4], at("ops"), -1, kMostBytes);

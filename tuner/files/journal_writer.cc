@@ -54,10 +54,13 @@ std::string journal_header(const Job& job, std::string_view network) {
   if (!job.codecs_from.empty()) header["compressors_from"] = job.codecs_from;
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
   if (job.forward_overlap) header["forward_overlap"] = true;
-  const auto& [links, cores, collectives_at_once] = job.machine;
+  const auto& [links, cores, collectives_at_once, on_device] = job.machine;
   header["collectives_at_once"] = collectives_at_once;
   if (cores.of_rank > 0) {
     header["cores"] = {{"of_rank", cores.of_rank}, {"computing", cores.computing}, {"network", cores.network}};
+  }
+  if (on_device.gradients) {
+    header["device"] = {{"collectives", on_device.collectives}, {"kernels", on_device.kernels}};
   }
   if (links == policies::IdleLinks()) return dump(header);
   for (const auto& [name, link] :

@@ -5,15 +5,15 @@
 // explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
 //   (first)   the header: the job, with "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets
 //             may be due at the next forward pass, "idle_links" if links were probed (policies::IdleLink: "flat" over
-//             all ranks, "inter" between nodes, "intra" inside one), "cores" (policies::Cores) if they are known, and
-//             "collectives_at_once" (policies::Machine)
+//             all ranks, "inter" between nodes, "intra" inside one), "cores" (policies::Cores) if they are known,
+//             "collectives_at_once" (policies::Machine), and "device" (policies::OnDevice) if gradients are on one
 //   table     the gradients (table_json.h); again with ready times once they were observed
 //   step      a report; with "excess" if a bucket was beyond its error budget
 //   decision  a Decision (decision.h)
 //   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the
 //             imported one
-//   timing    when the operations of a step ran on rank 0, and what collectives sent (policies::TimedOp): [bucket, step
-//             of its program, begin, end, bytes]
+//   timing    when the operations of a step ran on rank 0, and bytes of collectives and copies (policies::TimedOp):
+//             [bucket, step of its program, begin, end, bytes]
 #pragma once
 
 #include <cstdint>

@@ -115,7 +115,7 @@ std::vector<policies::TimedOp> get_ops(Reader& from) {
   std::vector<policies::TimedOp> ops;
   const auto us = [&] { return from.get<double>(-kMostMs, kMostMs); };
   for (int32_t count = from.get<int32_t>(0, kMostOps); count > 0 && from.ok(); --count) {
-    const auto bucket = from.get<int32_t>(0, kMostOps), step = from.get<int32_t>(-1, kMostOps);
+    const auto bucket = from.get<int32_t>(0, kMostOps), step = from.get<int32_t>(policies::kLeastStep, kMostOps);
     const double begin_us = us(), end_us = us();
     const auto bytes = from.get<int64_t>(-1, std::numeric_limits<int64_t>::max());
     ops.push_back({.bucket = bucket, .step = step, .begin_us = begin_us, .end_us = end_us, .bytes = bytes});

@@ -399,6 +399,7 @@ core::Status same_job(const Job& saved, const Job& now) {
   compare("host_threads", saved.host_threads, now.host_threads);
   compare("memory_budget", saved.memory_bytes, now.memory_bytes);
   compare("forward_overlap", saved.forward_overlap, now.forward_overlap);
+  compare("whether gradients are on a device", saved.machine.on_device.gradients, now.machine.on_device.gradients);
   compare("policy", saved.policy, now.policy);
   compare("seed", saved.tuning.seed, now.tuning.seed);
   compare("tuning_budget", saved.tuning.budget_steps, now.tuning.budget_steps);

@@ -23,6 +23,7 @@ constexpr std::array kRows = {
     std::pair(Row::computation, "computation"),
     std::pair(Row::device, "compressors and sums on the thread of backward"),
     std::pair(Row::host, "compressors on host cores"),
+    std::pair(Row::copies, "copies between the device and the host"),
     std::pair(Row::network, "collectives under way"),
 };
 

@@ -11,13 +11,19 @@ namespace gradtune::tuner {
 namespace {
 
 std::string name_of(const core::Strategy& strategy, int32_t bucket, int32_t step) {
-  if (step == -1) return "scale";
-  if (step < -1) return "copy";
+  switch (step) {
+    case policies::kScaleStep: return "scale";
+    case policies::kCastStep: return "cast";
+    case policies::kToHostStep: return "copy to the host";
+    case policies::kToDeviceStep: return "copy to the device";
+    default: break;
+  }
   const core::Option& option = strategy.buckets[static_cast<size_t>(bucket)].option;
   return std::string(core::to_string(option.steps[static_cast<size_t>(step)].kind));
 }
 
 Row row_of(const core::Strategy& strategy, int32_t bucket, int32_t step) {
+  if (step == policies::kToHostStep || step == policies::kToDeviceStep) return Row::copies;
   if (step < 0) return Row::device;
   const core::Step& at = strategy.buckets[static_cast<size_t>(bucket)].option.steps[static_cast<size_t>(step)];
   if (core::is_collective(at.kind)) return Row::network;
@@ -67,7 +73,7 @@ core::Status predict(const JournalFile& journal, const core::Strategy& strategy,
                      std::vector<Bar>& bars) {
   const core::TraitsTable known = compress::known_traits();
   const policies::FittedCost fitted =
-      policies::fit_cost(journal.runs(), table, journal.job.ranks, known, {}, journal.job.machine.cores);
+      policies::fit_cost(journal.runs(), table, journal.job.ranks, known, {}, journal.job.machine);
   auto timeline = policies::Timeline::make(table, strategy, fitted.table, known);
   if (!timeline) return timeline.error();
   std::vector<policies::Span> spans;

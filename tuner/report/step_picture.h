@@ -16,7 +16,7 @@
 namespace gradtune::tuner {
 
 // Who does an operation, or what the user's thread does beside.
-enum class Row : uint8_t { computation, device, host, network };
+enum class Row : uint8_t { computation, device, host, copies, network };
 
 struct Bar {
   Row row = Row::device;

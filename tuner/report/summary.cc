@@ -209,6 +209,10 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
       {"host threads for compressors", std::to_string(job.host_threads)},
       {"memory budget", job.memory_bytes == INT64_MAX ? "none" : in_bytes(job.memory_bytes)},
       {"collectives at once", std::to_string(job.machine.collectives_at_once)},
+      {"gradients are on", !job.machine.on_device.gradients
+                               ? std::string("the host")
+                               : fmt::format("a device{}{}", job.machine.on_device.kernels ? "" : " without kernels",
+                                             job.machine.on_device.collectives ? ", which communicates itself" : "")},
       {"cores of a rank", job.machine.cores.of_rank > 0
                               ? fmt::format("{}, of which {} compute, and {} while bytes pass the network",
                                             number(job.machine.cores.of_rank), number(job.machine.cores.computing),

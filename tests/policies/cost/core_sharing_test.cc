@@ -36,7 +36,8 @@ TEST(Cores, WhereThereAreTooFewAllGoOnAsSlowly) {
   EXPECT_EQ(speed({2, 1, 1}, kHostBesideBackward), 1);
   EXPECT_EQ(speed({4, 4, 2}, kHostBesideBackward), 4.0 / 6);
   EXPECT_EQ(speed({1, 0, 1}, kHostBesideBackward), 1) << "a GPU computes";
-  EXPECT_EQ(speed({0.5, 0, 1}, {false, true, true, false, false}), 0.5)
+  EXPECT_EQ(speed({1, 0, 1}, {true, true, true, false, false}), 1) << "and does what is placed on it";
+  EXPECT_EQ(speed({0.5, 0, 1}, {false, false, true, true, false}), 0.5)
       << "what ranks take from each other is in the rates";
   EXPECT_EQ(speed({1, 1, 1, 0.25}, {true, false, false, false, false, true}), 0.8) << "beside bytes on the network";
   EXPECT_EQ(speed({2, 1, 1, 0.25}, {true, false, false, false, false, true}), 1);
@@ -44,7 +45,7 @@ TEST(Cores, WhereThereAreTooFewAllGoOnAsSlowly) {
 }
 
 TEST(WorkClock, GoesOnAsFastAsWhoIsAtWork) {
-  const WorkClock clock({1, 0, 1}, {{Worker::host, 10, 30}, {Worker::device, 20, 40}, {Worker::device, 50, 50}});
+  const WorkClock clock({1, 1, 1}, {{Worker::host, 10, 30}, {Worker::device, 20, 40}, {Worker::device, 50, 50}});
   EXPECT_EQ(clock.at(-5), -5);
   EXPECT_EQ(clock.at(10), 10);
   EXPECT_EQ(clock.at(20), 20);
@@ -89,7 +90,7 @@ TEST(WorkClock, FindsWhatAnEncodeTakesThatHasTheCoresForItself) {
     if (span.bucket >= 0) timed.steps.push_back({span.bucket, span.step, span.begin_us, span.end_us});
   }
   const auto fitted = [&](const Cores& cores) {
-    return fit_cost(std::span(&timed, 1), table, truth.ranks, testing::known_traits(), {}, cores).table;
+    return fit_cost(std::span(&timed, 1), table, truth.ranks, testing::known_traits(), {}, {.cores = cores}).table;
   };
   const CostTable found = fitted(truth.cores), unaware = fitted({});
   const auto encode_us = [](const CostTable& cost) {

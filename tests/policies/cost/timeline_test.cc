@@ -73,6 +73,48 @@ TEST(Timeline, AnAllReduceWaitsForItsGradientAndTheLink) {
   EXPECT_EQ(collectives[2], (Span{Server::link, 2, 0, 480, 496}));
 }
 
+// Copies of each direction are done one after the other, beside all else.
+TEST(Timeline, GradientsOfADeviceAreCopiedToTheHostAndBack) {
+  CostTable cost = simple_table();
+  cost.on_device = {.gradients = true, .collectives = false, .kernels = true};
+  cost.to_host = {10, 0.05};
+  cost.to_device = {20, 0.025};
+  const core::GradientTable table = table_of({{160, 0}, {320, 100}});
+  std::vector<Span> spans;
+  EXPECT_EQ(timeline_of(table, apart(table, "all_reduce", 2), cost).run(spans), 574);
+  std::map<std::pair<Server, int32_t>, Span> found;
+  for (const Span& span : spans) found[{span.server, span.bucket}] = span;
+  EXPECT_EQ((found[{Server::to_host, 0}]), (Span{Server::to_host, 0, kToHostStep, 0, 42}));
+  EXPECT_EQ((found[{Server::link, 0}]), (Span{Server::link, 0, 0, 42, 202}));
+  EXPECT_EQ((found[{Server::to_device, 0}]), (Span{Server::to_device, 0, kToDeviceStep, 202, 238}));
+  EXPECT_EQ((found[{Server::to_host, 1}]), (Span{Server::to_host, 1, kToHostStep, 100, 174}));
+  EXPECT_EQ((found[{Server::link, 1}]), (Span{Server::link, 1, 0, 202, 522}));
+  EXPECT_EQ((found[{Server::to_device, 1}]), (Span{Server::to_device, 1, kToDeviceStep, 522, 574}));
+  cost.on_device.collectives = true;
+  EXPECT_EQ(timeline_of(table, apart(table, "all_reduce", 2), cost).run(), 480) << "nothing is copied";
+  cost.on_device = {};
+  EXPECT_EQ(timeline_of(table, apart(table, "all_reduce", 2), cost).run(), 480);
+}
+
+// Encoded on the host: all of the gradient goes there, and of the payloads nothing comes back but what they decode to.
+TEST(Timeline, WhatTheHostEncodesIsBroughtThere) {
+  CostTable cost = simple_table();
+  cost.on_device = {.gradients = true, .collectives = true, .kernels = true};
+  cost.to_host = cost.to_device = {0, 0.05};
+  const core::GradientTable table = table_of({{160, 0}});
+  std::vector<Span> spans;
+  timeline_of(table, apart(table, "bf16: encode@host all_gather decode@host", 2), cost).run(spans);
+  std::vector<std::tuple<Server, int32_t, double>> took;
+  for (const Span& span : spans) {
+    if (span.bucket >= 0)
+      took.emplace_back(span.server, span.step, std::round(10 * (span.end_us - span.begin_us)) / 10);
+  }
+  EXPECT_THAT(took, ElementsAre(std::tuple(Server::to_host, kToHostStep, 32), std::tuple(Server::host, 0, 32),
+                                std::tuple(Server::to_device, kToDeviceStep, 16), std::tuple(Server::link, 1, 160),
+                                std::tuple(Server::to_host, kToHostStep, 32), std::tuple(Server::host, 2, 64),
+                                std::tuple(Server::to_device, kToDeviceStep, 32)));
+}
+
 TEST(Timeline, WhatTheDeviceDoesDelaysBackwardAndWhatComesLateIsDoneInTheNextHook) {
   // Bucket 0: encoded at once until 16, gathered until 96 (160 bytes each way at 0.5), decoded when the hook of the
   // second gradient runs. That is ready at 100 + 16, encoded until 148, and the decode of bucket 0 follows.

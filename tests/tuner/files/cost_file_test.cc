@@ -41,6 +41,21 @@ TEST(CostFile, IsReadAsItWasWritten) {
   EXPECT_EQ(read.value(), kTable);
 }
 
+TEST(CostFile, OfAJobOnADeviceHasWhatCopiesTake) {
+  policies::CostTable table = kTable;
+  table.on_device = {.gradients = true, .collectives = true, .kernels = false};
+  table.to_host = {10.5, 4e-5};
+  table.to_device = {8.25, 3e-5};
+  const auto read = parse(to_json(table));
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value(), table);
+  std::string text = to_json(table);
+  const auto refused = parse(text.replace(text.find("8.25"), 4, "-1.0"));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().message,
+            "cost.device.to_device.fixed_us: a number from 0 to 1000000000000 is needed, found -1");
+}
+
 TEST(CostFile, NamesWhatDoesNotFit) {
   EXPECT_EQ(error_of("gradtune.cost/5", "gradtune.cost/4"),
             "cost.schema: \"gradtune.cost/5\" is needed, found \"gradtune.cost/4\"");

@@ -106,6 +106,18 @@ TEST(JournalFile, GivesBackTheCores) {
   EXPECT_THAT(refused.error().message, HasSubstr("cores.of_rank"));
 }
 
+TEST(JournalFile, GivesBackWhatOfAJobIsOnADevice) {
+  Job known = job();
+  known.machine.cores = {.of_rank = 1.5, .computing = 0, .host = known.host_threads};
+  known.machine.on_device = {.gradients = true, .collectives = false, .kernels = true};
+  const std::string text = journal_header(known, "") + "\n" + journal_line(job().table) + "\n";
+  const auto read = parse_journal(text);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  EXPECT_EQ(read.value().job.machine, known.machine);
+  EXPECT_THAT(error_of(text, "\"kernels\":true", "\"kernels\":1"), HasSubstr("device.kernels"));
+  EXPECT_THAT(error_of(text, "\"kernels\":true", "\"speed\":true"), HasSubstr("device"));
+}
+
 TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
   Job known = job();
   known.table.forward_us = 1234.5;

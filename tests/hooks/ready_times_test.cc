@@ -1,0 +1,89 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// A device is asked for backward long before it computes: gradients are ready when it does, and not when hooks run.
+#include "hooks/ready_times.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "tests/engine/exec/host_device.h"
+
+namespace gradtune {
+namespace {
+
+constexpr std::chrono::microseconds kEach(3000);
+
+class SetClock final : public core::Clock {
+ public:
+  int64_t now_ns() const override { return ns; }
+  int64_t ns = 1'000'000;
+};
+
+TEST(ReadyTimes, OnTheHostAreThoseOfHooksLessWhatGradtuneDidThere) {
+  SetClock clock;
+  ReadyTimes ready(clock, nullptr);
+  for (int pass = 0; pass < 2; ++pass) {
+    ready.begin();
+    ready.saw(2, 0);
+    clock.ns += 5'000'000;
+    ready.saw(0, 1.5);
+    clock.ns += 1'000'000;
+    ready.saw(1, 2);
+    ready.end();
+    const auto& times = ready.times();
+    ASSERT_EQ(times.size(), 3U);
+    EXPECT_EQ(times[0].position, 2);
+    EXPECT_EQ(times[0].us, 0);
+    EXPECT_EQ(times[1].position, 0);
+    EXPECT_EQ(times[1].us, 3500);
+    EXPECT_EQ(times[2].us, 4000);
+    EXPECT_FALSE(ready.waited_ms(clock.ns));
+  }
+}
+
+// Each gradient takes the device 3 ms, and all are asked for at once.
+TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
+  const core::SteadyClock clock;
+  const auto device = std::make_shared<exec::HostDevice>();
+  ReadyTimes ready(clock, device);
+  const auto compute = [&] { device->current().ask([] { std::this_thread::sleep_for(kEach); }); };
+  ready.begin();
+  for (int32_t position = 0; position < 4; ++position) {
+    compute();
+    ready.saw(position, 100);
+  }
+  compute();
+  ready.end();
+  EXPECT_TRUE(ready.times().empty()) << "the device has not come to the last one yet";
+  EXPECT_EQ(ready.waited_ms(clock.now_ns()), 0);
+  ASSERT_TRUE(device->current().mark().wait(10'000).ok());
+  const int64_t ended_ns = clock.now_ns();
+  const auto& times = ready.times();
+  ASSERT_EQ(times.size(), 4U);
+  EXPECT_EQ(times[0].us, 0);
+  for (size_t i = 1; i < times.size(); ++i)
+    EXPECT_GE(times[i].us, times[i - 1].us + static_cast<double>(kEach.count()));
+  EXPECT_GE(ready.waited_ms(ended_ns + 7'000'000).value(), 7);
+  EXPECT_EQ(ready.waited_ms(ended_ns - 1'000'000'000), 0);
+}
+
+TEST(ReadyTimes, AreNotToldWhereADeviceNeverComesToThem) {
+  const core::SteadyClock clock;
+  const auto device = std::make_shared<exec::HostDevice>(
+      exec::HostDeviceOptions{.hangs = [](const std::string& queue) { return queue == "current"; }});
+  ReadyTimes ready(clock, device);
+  ready.begin();
+  device->current().ask([] {});
+  ready.saw(0, 0);
+  ready.end();
+  EXPECT_TRUE(ready.times().empty());
+  EXPECT_EQ(ready.waited_ms(clock.now_ns()), 0);
+  device->close();
+}
+
+}  // namespace
+}  // namespace gradtune
