@@ -223,6 +223,8 @@ void TunerDriver::ran(int64_t step, int32_t slot, const exec::Program& program,
                       const std::vector<exec::OpTime>& times) {
   constexpr int kSteps = 4;  // of which the first may hold what a switch costs
   if (!tuner_ || times.empty()) return;
+  const bool are_known = std::ranges::all_of(times, [](const exec::OpTime& time) { return time.begin_ns != 0; });
+  if (!are_known) return;  // as of a device whose events have none
   // After an alarm the baselines are observed anew.
   if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
   timed_in_observation_ = is_observing(tuner_->stage());

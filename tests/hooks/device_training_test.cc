@@ -120,6 +120,27 @@ TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
   });
 }
 
+TEST(DeviceTraining, ADeviceWithoutTimesIsTunedByWholeSteps) {
+  run_ranks(2, [&](const Rank& rank) {
+    const std::string journal =
+        (std::filesystem::temp_directory_path() / ("gradtune_untimed_journal_" + std::to_string(getpid()) + ".jsonl"))
+            .string();
+    fake_device();
+    const auto group = make_group();
+    const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30, .journal = journal};
+    const Parameters on_cpu = train(rank, group, {.fidelity = "exact", .steps = 40});
+    set_faults({.times_events = false});
+    EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(Where::kernels, job))));
+    set_faults({});
+    if (rank.rank != 0) return;
+    const auto read = tuner::read_journal(journal);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    EXPECT_TRUE(read.value().timings.empty());
+    EXPECT_FALSE(read.value().reports.empty());
+    std::filesystem::remove(journal);
+  });
+}
+
 void expect_bits_of_the_cpu(int size, torch::ScalarType type) {
   run_ranks(size, [&](const Rank& rank) {
     fake_device();

@@ -306,6 +306,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     delete static_cast<FakeEvent*>(event);
   }
   double elapsedTime(void* from, void* to, const c10::DeviceIndex) const override {
+    TORCH_CHECK(all().faults()->times_events, "events of this device have no times");
     const auto time = [](void* event) { return static_cast<FakeEvent*>(event)->event->time_ns().value_or(0); };
     return static_cast<double>(time(to) - time(from)) * 1e-6;
   }

@@ -29,6 +29,7 @@ struct FakeDeviceFaults {
   std::function<int64_t(const std::string& stream)> delay_us = {};
   // Whether a stream, or the host ("host"), does not wait for an event of another one.
   std::function<bool(const std::string& from, const std::string& to)> skips_wait = {};
+  bool times_events = true;  // as not every device does
 };
 
 // Makes LibTorch know the device, once in a process, before its first backward pass.
