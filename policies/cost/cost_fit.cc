@@ -103,8 +103,8 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
     const core::Bucket& bucket = timed.strategy.buckets[static_cast<size_t>(each.bucket)];
     const double passed_us = each.end_us - each.begin_us;
     if (each.step == kToHostStep || each.step == kToDeviceStep) {
-      (each.step == kToHostStep ? samples.to_host : samples.to_device)
-          .push_back({static_cast<double>(each.bytes), passed_us});
+      std::vector<Point>& copies = each.step == kToHostStep ? samples.to_host : samples.to_device;
+      if (each.bytes >= 0) copies.push_back({static_cast<double>(each.bytes), passed_us});
       continue;
     }
     const double begin_us = clock.at(each.begin_us), end_us = clock.at(each.end_us), us = end_us - begin_us;

@@ -128,7 +128,10 @@ class Parser {
   policies::OnDevice read_on_device(const JsonValue& value) {
     const JsonObject& device = in_.object(value, at("device"), {"collectives", "kernels"});
     if (!in_.ok()) return {};
-    return {.gradients = true, .collectives = flag(device, "collectives"), .kernels = flag(device, "kernels")};
+    const auto read = [&](std::string_view what) {
+      return in_.flag(get(device, what), fmt::format("{}.{}", at("device"), what));
+    };
+    return {.gradients = true, .collectives = read("collectives"), .kernels = read("kernels")};
   }
 
   policies::Cores read_cores(const JsonValue& value) {

@@ -223,7 +223,7 @@ TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
   EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[2,0,2.0,40.0,800]"),
               HasSubstr("line 7: ops: an integer from 0 to 1"));
   EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,1,2.0,40.0,800]"),
-              HasSubstr("line 7: ops: an integer from -1 to 0"));
+              HasSubstr("line 7: ops: an integer from -4 to 0"));
   EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,0,2.0,1.0,800]"), HasSubstr("line 7: ops: a number from 2"));
   EXPECT_THAT(error_of(text, "[1,0,2.0,40.0,800]", "[1,0,2.0,40.0]"),
               HasSubstr("bucket, step, begin, end and bytes are needed"));
