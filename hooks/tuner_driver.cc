@@ -228,7 +228,10 @@ void TunerDriver::ran(int64_t step, int32_t slot, const exec::Program& program,
   // After an alarm the baselines are observed anew.
   if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
   timed_in_observation_ = is_observing(tuner_->stage());
-  if (timed_[slot] >= kSteps || ++timed_[slot] == 1) return;
+  int& steps = timed_[slot];
+  if (steps >= kSteps) return;
+  ++steps;
+  if (steps == 1) return;
   const std::vector<policies::TimedOp> ops = tuner::timed_ops(program, times);
   if (journal_) write(tuner::journal_timing_line(step, slot, ops));
   learn_timing(slot, ops);
