@@ -15,9 +15,8 @@ std::vector<Copy> copies(const core::Option& option, int64_t numel, core::DType 
     if (is_at_host != to_host) all.push_back({before, to_host, bytes});
     is_at_host = to_host;
   };
-  const auto is_by_host = [&](const Step& step) {
-    if (!on_device.kernels) return true;
-    return !core::is_collective(step.kind) && step.place == core::Place::host;
+  const auto is_by_host = [&](const Step& step) {  // or what compiling inserts beside a collective
+    return on_device.is_by_host(core::is_collective(step.kind) ? core::Place::device : step.place);
   };
   const std::vector<Step>& steps = option.steps;
   const int64_t numbers_bytes = numel * core::bytes_per_element(dtype);

@@ -25,6 +25,8 @@ constexpr int32_t kLeastStep = kToDeviceStep;
 struct OnDevice {
   bool gradients = false, collectives = false, kernels = false;
 
+  // Whether the host does what options place there: without kernels a device leaves all to it.
+  bool is_by_host(core::Place place) const { return place == core::Place::host || (gradients && !kernels); }
   bool operator==(const OnDevice&) const = default;
 };
 

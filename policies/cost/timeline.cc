@@ -15,13 +15,8 @@ namespace {
 using core::Place;
 using core::Step;
 
-// Without kernels of its own a device leaves all to the host.
-bool is_by_host(Place place, const OnDevice& on_device) {
-  return place == Place::host || (on_device.gradients && !on_device.kernels);
-}
-
 Server server_of(const Step& step, const OnDevice& on_device) {
-  if (!core::is_collective(step.kind)) return is_by_host(step.place, on_device) ? Server::host : Server::device;
+  if (!core::is_collective(step.kind)) return on_device.is_by_host(step.place) ? Server::host : Server::device;
   return uses_network(step.level) ? Server::link : Server::link_intra;
 }
 
@@ -125,7 +120,7 @@ void Timeline::add_operations(const core::Option& option, int32_t bucket, const 
     ops_.push_back({server, false, bucket, step, 0, us, 0});
   };
   const auto add_pass = [&](Place place, int32_t step) {
-    add(is_by_host(place, on_device) ? Server::host : Server::device, step, pass_us);
+    add(on_device.is_by_host(place) ? Server::host : Server::device, step, pass_us);
   };
   auto next = copies.begin();
   const auto copies_before = [&](size_t position) {
@@ -135,7 +130,7 @@ void Timeline::add_operations(const core::Option& option, int32_t bucket, const 
   };
   const bool begins_by_encode = steps.front().kind == Step::Kind::encode;
   const Place begins_at = begins_by_encode ? steps.front().place : Place::device;
-  if (is_by_host(begins_at, on_device)) copies_before(0);
+  if (on_device.is_by_host(begins_at)) copies_before(0);
   if (is_cast) add_pass(begins_at, kCastStep);
   if (!begins_by_encode) add_pass(Place::device, kScaleStep);
   int32_t collective = -1;  // the last one
@@ -152,7 +147,7 @@ void Timeline::add_operations(const core::Option& option, int32_t bucket, const 
     if (is_collective) collective = own;
   }
   const Place ends_at = core::is_collective(steps.back().kind) ? Place::device : steps.back().place;
-  const bool casts_at_host = is_by_host(ends_at, on_device);
+  const bool casts_at_host = on_device.is_by_host(ends_at);
   if (is_cast && casts_at_host) add_pass(ends_at, kCastStep);
   copies_before(steps.size());
   if (is_cast && !casts_at_host) add_pass(ends_at, kCastStep);

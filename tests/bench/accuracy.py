@@ -60,9 +60,10 @@ RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
 # Student's t by degrees of freedom.
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 # A task's program and flags, steps by ranks, metric, flags that some compressors need, and those that it can not have.
-IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234, 8: 117}, "longer": 3, "metric": "accuracy", "unit": "%",
+IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234, 8: 117}, "longer": 3, "metric": "accuracy",
+          "unit": "%", "without": [],
           "special": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
-                      "dgc": ["--rate", "0.2", "--momentum", "0"]}, "without": []}
+                      "dgc": ["--rate", "0.2", "--momentum", "0"]}}
 BYTES = {"program": "train_text", "steps": {2: 400, 4: 400, 8: 200}, "longer": 5, "metric": "perplexity", "unit": "",
          "special": {}, "without": ["dgc"]}
 TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
@@ -163,7 +164,8 @@ class AccuracyBench(Bench):
             ours = self.train_all(seeds, name, strategy)
             probed = self.once(f"{name}-probe", lambda name=name, plan=strategy: self.probe(name, plan))
             mine = self.once(f"{name}-time", lambda name=name, plan=strategy: self.time(name, plan))
-            yield compare(self.task, self.ranks, self.times, name, strategy, fp32, ours, probed, {**mine, "ms_fp32": timed["ms"]})
+            yield compare(self.task, self.ranks, self.times, name, strategy, fp32, ours, probed,
+                          {**mine, "ms_fp32": timed["ms"]})
 
     def flags_of(self, compressor):
         return [*self.task["flags"], *self.task["special"].get(name_of(compressor), [])]

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <future>
 #include <memory>
 #include <thread>
 
@@ -51,6 +52,8 @@ TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   const auto device = std::make_shared<exec::HostDevice>();
   ReadyTimes ready(clock, device);
   const auto compute = [&] { device->current().ask([] { std::this_thread::sleep_for(kEach); }); };
+  std::promise<void> go_on;
+  device->current().ask([stopped = go_on.get_future().share()] { stopped.wait(); });
   ready.begin();
   for (int32_t position = 0; position < 4; ++position) {
     compute();
@@ -60,6 +63,7 @@ TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   ready.end();
   EXPECT_TRUE(ready.times().empty()) << "the device has not come to the last one yet";
   EXPECT_EQ(ready.waited_ms(clock.now_ns()), 0);
+  go_on.set_value();
   ASSERT_TRUE(device->current().mark().wait(10'000).ok());
   const int64_t ended_ns = clock.now_ns();
   const auto& times = ready.times();
