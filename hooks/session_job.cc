@@ -47,7 +47,7 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
       device = make_stream_device(where, make_kernels(trained, where, warnings), clock);
       if (settings.nccl) {
-        collectives = std::make_unique<QueueStream>(device->queue(exec::Device::Stream::collectives), where);
+        collectives = std::make_unique<QueueStream>(*device, where);
       }
       if (settings.forward_overlap) {
         warnings.once(Warnings::Kind::no_overlap,

@@ -17,20 +17,25 @@ using comm::Collective;
 
 constexpr size_t kAtOnce = 4;
 
+void check(const core::Status& status) {
+  if (!status) throw core::Exception({status.error().code, "probe of the link: " + status.error().message});
+}
+
 // All-gathers of so many bytes a rank.
 class Probe {
  public:
   Probe(const ProbedLink& link, int64_t bytes, size_t at_once)
       : link_(link),
         bytes_(bytes),
-        in_(static_cast<size_t>(bytes)),
-        out_(at_once * in_.size() * static_cast<size_t>(link.communicator.size())) {}
+        all_bytes_(bytes * link.communicator.size()),
+        in_(zeros(bytes)),
+        out_(zeros(static_cast<int64_t>(at_once) * all_bytes_)) {}
 
   // Whether it is so on any rank: the same on all of them.
   bool is_on_any(bool own) {
-    in_[0] = std::byte{own};
+    set_first(std::byte{own});
     us_of(1);
-    return std::ranges::any_of(out_, [](std::byte told) { return told != std::byte{0}; });
+    return std::ranges::any_of(gathered(), [](std::byte told) { return told != std::byte{0}; });
   }
 
   // Of so many that begin together, `at_once` at most.
@@ -39,21 +44,43 @@ class Probe {
     for (size_t i = 0; i < count; ++i) {
       collectives[i] = {.kind = Collective::Kind::all_gather,
                         .in = in_.data(),
-                        .out = out_.data() + i * in_.size() * static_cast<size_t>(link_.communicator.size()),
+                        .out = out_.data() + static_cast<int64_t>(i) * all_bytes_,
                         .count = bytes_,
                         .timeout_ms = link_.timeout_ms};
     }
     const int64_t begin_ns = link_.clock.now_ns();
-    const core::Status status = comm::run(link_.communicator, std::span(collectives.data(), count), link_.alarm);
-    if (!status) throw core::Exception({status.error().code, "probe of the link: " + status.error().message});
+    check(comm::run(link_.communicator, std::span(collectives.data(), count), link_.alarm));
     return static_cast<double>(link_.clock.now_ns() - begin_ns) * 1e-3;
   }
 
  private:
+  exec::AlignedBytes zeros(int64_t bytes) const {
+    return exec::AlignedBytes::zeros(bytes, link_.device == nullptr ? nullptr : &link_.device->memory());
+  }
+
+  void set_first(std::byte value) {
+    if (link_.device == nullptr) {
+      in_.data()[0] = value;
+      return;
+    }
+    compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
+    queue.fill(in_.data(), value, 1);
+    check(queue.mark().wait(link_.timeout_ms));
+  }
+
+  std::vector<std::byte> gathered() const {
+    const auto size = static_cast<size_t>(all_bytes_);
+    if (link_.device == nullptr) return {out_.data(), out_.data() + size};
+    const auto on_host = exec::AlignedBytes::zeros(all_bytes_, &link_.device->pinned());
+    compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
+    queue.copy(on_host.data(), out_.data(), all_bytes_);
+    check(queue.mark().wait(link_.timeout_ms));
+    return {on_host.data(), on_host.data() + size};
+  }
+
   const ProbedLink& link_;
-  const int64_t bytes_;
-  std::vector<std::byte> in_;
-  std::vector<std::byte> out_;
+  const int64_t bytes_, all_bytes_;
+  exec::AlignedBytes in_, out_;
 };
 
 // One in three is faster: a rank may come late.
@@ -107,7 +134,7 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
     }
     const double bytes_us = std::max(usual(all_us) - messages_us, 0.0);
     probed.link.byte_us = bytes_us / static_cast<double>(core::link_bytes(kind, bytes, size));
-    probed.cores = bytes_us > 0 ? usual(busy_us) / bytes_us : 0;
+    probed.cores = bytes_us > 0 && link.device == nullptr ? usual(busy_us) / bytes_us : 0;
     return;
   }
 }

@@ -11,6 +11,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/core/clock.h"
+#include "engine/exec/device.h"
 #include "policies/cost/cost_table.h"
 
 namespace gradtune {
@@ -20,6 +21,7 @@ struct ProbedLink {
   const core::Clock& clock;
   int64_t timeout_ms;                         // of each collective
   const std::function<core::Status()> alarm;  // as that of comm::run
+  exec::Device* device = nullptr;             // of the communicator's buffers; null: they are the host's
 };
 
 // Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take
@@ -28,7 +30,7 @@ struct ProbedLink {
 // a few dozen messages; all ranks run equally many. Throws core::Exception.
 struct Probed {
   policies::IdleLink link;
-  double cores = 0;  // that this process kept busy while bytes were on their way
+  double cores = 0;  // that this process kept busy while bytes were on their way; 0 where they are a device's
 };
 Probed probe_link(const ProbedLink& link, int64_t most_bytes);
 

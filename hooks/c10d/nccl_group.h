@@ -12,23 +12,26 @@
 #include <string>
 
 #include "engine/comm/nccl.h"
-#include "engine/compress/queue.h"
+#include "engine/exec/device.h"
 
 namespace gradtune {
 
 // A device's queue for collectives.
 class QueueStream final : public comm::CollectiveStream {
  public:
-  QueueStream(compress::Queue& queue, c10::Device device) : queue_(compress::device(queue)), device_(device) {}
+  QueueStream(exec::Device& device, c10::Device where)
+      : device_(device), queue_(compress::device(device.queue(exec::Device::Stream::collectives))), where_(where) {}
 
-  c10::Device device() const { return device_; }
+  exec::Device& device() const { return device_; }
+  c10::Device where() const { return where_; }
   void* handle() override { return queue_.stream(); }
   core::Status after(const core::Fence& fence, int64_t timeout_ms) override { return queue_.after(fence, timeout_ms); }
   core::Fence mark() override { return queue_.mark(); }
 
  private:
+  exec::Device& device_;
   compress::DeviceQueue& queue_;
-  const c10::Device device_;
+  const c10::Device where_;
 };
 
 // By all ranks of the group, which `prefix` tells from others of the store. Throws core::Exception.

@@ -105,9 +105,9 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
   make_levels(options);
   const auto probe = [&](const std::unique_ptr<comm::Communicator>& communicator) {
     constexpr int64_t kMostBytes = 8 << 20;
-    const bool is_here = communicator && communicator->space() == core::Space::host;
-    if (!is_here) return Probed();
-    return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }}, kMostBytes);
+    if (!communicator) return Probed();
+    exec::Device* const device = communicator->space() == core::Space::host ? nullptr : &collectives_->device();
+    return probe_link({*communicator, clock, timeout_ms_, [this] { return alarm(); }, device}, kMostBytes);
   };
   const Probed flat = probe(data_), inter = probe(inter_), intra = probe(intra_);
   machine_.idle_links = {.flat = flat.link, .inter = inter.link, .intra = intra.link};

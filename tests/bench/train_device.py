@@ -13,7 +13,7 @@ a link of that rate would have (engine/comm/pacing.h; for DDP the same is done h
 slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round. gradtune's anchor
 is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. Rows `one rank` say
 what both take where nothing is sent: LibTorch's optimizer in C++ is not PyTorch's. An arm that fails is told at the end,
-and keeps none of the others from running.
+and keeps none of the others from running. Strategies that jobs commit to, and their journals, are left beside OUT.json.
 """
 import argparse
 import datetime
@@ -166,9 +166,10 @@ class Bench:
                                     "GRADTUNE_HOST_THREADS": str(host_threads)}, size)
 
     def tuned(self, rate, fidelity):
-        """The strategy that a job at that fidelity commits to."""
-        strategy = self.folder / f"{fidelity}-{rate}.json"
-        self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--fidelity", fidelity, "--export", strategy)
+        """The strategy that a job at that fidelity commits to. It stays beside the results, with the job's journal."""
+        strategy = self.flags.out.with_name(f"{self.flags.out.stem}-{fidelity}-{rate}.json")
+        self.gradtune(rate, self.flags.tuning + 10, self.flags.tuning, "--fidelity", fidelity, "--export", strategy,
+                      "--journal", strategy.with_suffix(".jsonl"))
         return strategy
 
     def placed(self, strategy, place):

@@ -43,6 +43,20 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
   return train(rank, group, job, [&] { return std::make_shared<Planted>(faults); });
 }
 
+// In the temporary folder while this lives, for ranks that are processes of their own.
+class JournalPath {
+ public:
+  explicit JournalPath(const std::string& name)
+      : path_((std::filesystem::temp_directory_path() /
+               ("gradtune_device_" + name + "_" + std::to_string(getpid()) + ".jsonl"))
+                  .string()) {}
+  ~JournalPath() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
 // --- the device ------------------------------------------------------------------------------------------------------
 
 TEST(FakeDevice, ComputesAsTheCpu) {
@@ -81,17 +95,15 @@ TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tu
 
 // Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
 TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
-  const std::string journal =
-      (std::filesystem::temp_directory_path() / ("gradtune_device_journal_" + std::to_string(getpid()) + ".jsonl"))
-          .string();
+  const JournalPath journal("tuned");
   run_ranks(2, [&](const Rank& rank) {
     fake_device();
     const auto group = make_group();
     FakeDeviceFaults faults;
     faults.delay_us = [](const std::string& stream) { return stream == "current" ? 1'000 : 0; };
-    train(rank, group, at(Where::kernels, {.steps = 40, .tuning_budget = 30, .journal = journal}), faults);
+    train(rank, group, at(Where::kernels, {.steps = 40, .tuning_budget = 30, .journal = journal.path()}), faults);
     if (rank.rank != 0) return;
-    const auto read = tuner::read_journal(journal);
+    const auto read = tuner::read_journal(journal.path());
     ASSERT_TRUE(read.ok()) << read.error().message;
     const tuner::JournalFile& file = read.value();
     EXPECT_EQ(file.job.machine.on_device,
@@ -116,28 +128,24 @@ TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
         policies::fit_cost(file.runs(), file.job.table, file.job.ranks, compress::known_traits(), {}, file.job.machine)
             .table;
     EXPECT_GT(fitted.to_host.us(1000), 0);
-    std::filesystem::remove(journal);
   });
 }
 
 TEST(DeviceTraining, ADeviceWithoutTimesIsTunedByWholeSteps) {
+  const JournalPath journal("untimed");
   run_ranks(2, [&](const Rank& rank) {
-    const std::string journal =
-        (std::filesystem::temp_directory_path() / ("gradtune_untimed_journal_" + std::to_string(getpid()) + ".jsonl"))
-            .string();
     fake_device();
     const auto group = make_group();
-    const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30, .journal = journal};
+    const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30, .journal = journal.path()};
     const Parameters on_cpu = train(rank, group, {.fidelity = "exact", .steps = 40});
     set_faults({.times_events = false});
     EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(Where::kernels, job))));
     set_faults({});
     if (rank.rank != 0) return;
-    const auto read = tuner::read_journal(journal);
+    const auto read = tuner::read_journal(journal.path());
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_TRUE(read.value().timings.empty());
     EXPECT_FALSE(read.value().reports.empty());
-    std::filesystem::remove(journal);
   });
 }
 
@@ -206,6 +214,25 @@ TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
     DeviceJob over_nccl = at(Where::kernels, bad);
     over_nccl.collectives = "nccl";
     EXPECT_TRUE(same_bits(train(rank, group, bad), train(rank, group, over_nccl)));
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
+}
+
+TEST(DeviceTraining, ATunedJobOverNcclKnowsItsLinks) {
+  const JournalPath journal("nccl");
+  const auto body = [&](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    train(rank, group,
+          at(Where::kernels, {.steps = 40, .tuning_budget = 30, .collectives = "nccl", .journal = journal.path()}));
+    if (rank.rank != 0) return;
+    const auto read = tuner::read_journal(journal.path());
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    const policies::Machine& machine = read.value().job.machine;
+    EXPECT_EQ(machine.on_device, (policies::OnDevice{.gradients = true, .collectives = true, .kernels = true}));
+    EXPECT_GT(machine.idle_links.flat.message_us, 0);
+    EXPECT_GT(machine.idle_links.flat.byte_us, 0);
+    EXPECT_EQ(machine.cores.network, 0) << "of the host's cores collectives of a device need none";
   };
   run_ranks(2, body, {.environment = {{"GRADTUNE_NCCL_LIBRARY", FAKE_NCCL}}});
 }
