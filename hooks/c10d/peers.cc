@@ -55,7 +55,7 @@ double mbit_per_second(const std::string& text) {
   return rate;
 }
 
-void must(core::Status status, const std::string& what) {
+void must(const core::Status& status, const std::string& what) {
   if (!status) throw core::Exception({status.error().code, what + ": " + status.error().message});
 }
 
