@@ -3,9 +3,7 @@
 #include "engine/exec/codec_uses.h"
 
 #include <algorithm>
-#include <functional>
 #include <memory>
-#include <numeric>
 #include <utility>
 
 #include "engine/compress/compressor.h"
@@ -16,16 +14,10 @@
 namespace gradtune::exec {
 namespace {
 
-constexpr size_t kMostTensors = 16;
-constexpr int64_t kMostElements = 1 << 16;  // of each
-constexpr int64_t kLeastElements = 4096;    // smaller ones would tell of headers
+constexpr int64_t kMostPieces = 64;
+constexpr int64_t kPieceElements = 1 << 14;
+constexpr int64_t kLeastElements = 4096;  // smaller tensors would tell of headers
 
-struct Sampled {
-  std::vector<float> values;
-  double weight;  // elements that it stands for
-};
-
-// From the middle of a tensor.
 struct SamplePiece {
   size_t tensor;
   int64_t numel;
@@ -33,20 +25,27 @@ struct SamplePiece {
   const std::byte* data;
 };
 
+bool is_sampled(const core::TensorInfo& tensor) { return tensor.numel >= kLeastElements && tensor.content.of_one >= 1; }
+
+// All gradients, one after the other, are cut into equal parts: from the middle of each, as far as its tensor goes.
 std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arenas& arenas) {
-  std::vector<size_t> largest(table.tensors.size());
-  std::iota(largest.begin(), largest.end(), size_t{0});
-  std::ranges::stable_sort(largest, std::greater(), [&](size_t t) { return table.tensors[t].numel; });
-  largest.resize(std::min(largest.size(), kMostTensors));
+  int64_t all = 0;
+  for (const core::TensorInfo& tensor : table.tensors) all += is_sampled(tensor) ? tensor.numel : 0;
+  const int64_t parts = std::clamp<int64_t>(all / kPieceElements, 1, kMostPieces);
   const core::ArenaLayout layout = core::lay_arenas(table);
   std::vector<SamplePiece> pieces;
-  for (const size_t t : largest) {
+  int64_t before = 0;
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
     const core::TensorInfo& tensor = table.tensors[t];
-    if (tensor.numel < kLeastElements || tensor.content.of_one < 1) continue;
+    if (!is_sampled(tensor)) continue;
     const auto [arena, begin] = layout.tensors[t];
-    const int64_t numel = std::min(tensor.numel, kMostElements), width = core::bytes_per_element(tensor.dtype);
-    pieces.push_back({t, numel, numel * width,
-                      arenas[static_cast<size_t>(arena)].data + (begin + (tensor.numel - numel) / 2) * width});
+    const int64_t numel = std::min(tensor.numel, kPieceElements), width = core::bytes_per_element(tensor.dtype);
+    const auto middle = [&] { return (2 * static_cast<int64_t>(pieces.size()) + 1) * all / (2 * parts) - before; };
+    while (middle() < tensor.numel) {
+      const int64_t first = std::clamp<int64_t>(middle() - numel / 2, 0, tensor.numel - numel);
+      pieces.push_back({t, numel, numel * width, arenas[static_cast<size_t>(arena)].data + (begin + first) * width});
+    }
+    before += tensor.numel;
   }
   return pieces;
 }
@@ -73,39 +72,38 @@ AlignedBytes bring(std::vector<SamplePiece>& pieces, const core::GradientTable& 
   return {};
 }
 
-std::vector<Sampled> sample(const core::GradientTable& table, const Arenas& arenas, Device* device, int64_t timeout_ms,
-                            compress::HostQueue& queue) {
+std::vector<std::vector<float>> sample(const core::GradientTable& table, const Arenas& arenas, Device* device,
+                                       int64_t timeout_ms, compress::HostQueue& queue) {
   std::vector<SamplePiece> pieces = pieces_of(table, arenas);
   const AlignedBytes memory = bring(pieces, table, device, timeout_ms);
-  std::vector<Sampled> sampled;
+  std::vector<std::vector<float>> sampled;
   for (const SamplePiece& piece : pieces) {
-    const core::TensorInfo& tensor = table.tensors[piece.tensor];
     const std::span<const std::byte> numbers(piece.data, static_cast<size_t>(piece.bytes));
-    Sampled& one =
-        sampled.emplace_back(std::vector<float>(static_cast<size_t>(piece.numel)), static_cast<double>(tensor.numel));
+    std::vector<float>& values = sampled.emplace_back(static_cast<size_t>(piece.numel));
     compress::Verdict verdict;
-    compress::make_compressor({plain_codec(tensor.dtype)})
+    compress::make_compressor({plain_codec(table.tensors[piece.tensor].dtype)})
         .value()
-        ->decode({.payloads = {&numbers, 1}, .out = one.values, .verdict = &verdict}, queue);
+        ->decode({.payloads = {&numbers, 1}, .out = values, .verdict = &verdict}, queue);
   }
   return sampled;
 }
 
 // 0 where nothing was finite.
-double share_of(const compress::Compressor& codec, std::span<const Sampled> pieces, compress::HostQueue& queue) {
-  double used = 0, all = 0;
-  for (const Sampled& piece : pieces) {
-    const core::Extent extent{static_cast<int64_t>(piece.values.size()), {}};
+double share_of(const compress::Compressor& codec, std::span<const std::vector<float>> pieces,
+                compress::HostQueue& queue) {
+  double used = 0;
+  int finite = 0;
+  for (const std::vector<float>& values : pieces) {
+    const core::Extent extent{static_cast<int64_t>(values.size()), {}};
     std::vector<std::byte> payload(static_cast<size_t>(codec.payload_bytes(extent, 0))),
         scratch(static_cast<size_t>(codec.scratch_bytes(extent)));
     compress::Verdict verdict;
-    codec.encode({.gradient = piece.values, .payload = payload, .scratch = scratch, .verdict = &verdict}, queue);
+    codec.encode({.gradient = values, .payload = payload, .scratch = scratch, .verdict = &verdict}, queue);
     if (verdict.nonfinite != 0) continue;
-    used +=
-        piece.weight * static_cast<double>(codec.traits().used_bytes(payload)) / static_cast<double>(payload.size());
-    all += piece.weight;
+    used += static_cast<double>(codec.traits().used_bytes(payload)) / static_cast<double>(payload.size());
+    ++finite;
   }
-  return all > 0 ? used / all : 0;
+  return finite > 0 ? used / finite : 0;
 }
 
 }  // namespace
@@ -114,7 +112,7 @@ std::vector<core::CodecUse> codec_uses(const core::GradientTable& table, const A
                                        std::span<const core::CompressorSpec> codecs, Device* device,
                                        int64_t timeout_ms) {
   const auto queue = compress::make_serial_queue();
-  std::vector<Sampled> pieces;
+  std::vector<std::vector<float>> pieces;
   std::vector<core::CodecUse> uses;
   for (const core::CompressorSpec& spec : codecs) {
     const std::unique_ptr<compress::Compressor> codec = compress::make_compressor(spec).value();

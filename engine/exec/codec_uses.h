@@ -17,9 +17,9 @@ namespace gradtune::exec {
 
 class Device;
 
-// Of a sample of the gradients in the arenas: a piece of each of the largest tensors, which count by their sizes. Takes
-// a few milliseconds for each compressor, on the calling thread. Nothing of sparse gradients, whose rows are not in the
-// arenas; nor of compressors that leave out zeros: with these it depends on the tensor.
+// Of a sample of the gradients in the arenas: a million elements at most, of pieces that are spread evenly over all of
+// them. Takes a few milliseconds for each compressor, on the calling thread. Nothing of sparse gradients, whose rows
+// are not in the arenas; nor of compressors that leave out zeros: with these it depends on the tensor.
 //
 // Pieces of gradients on a device are copied to the host, behind what its queue of the calling thread was asked for,
 // and waited for. One that is not there in time does not count: what hangs, the next step tells.

@@ -69,6 +69,20 @@ TEST(CodecUses, CountTensorsByTheirSizes) {
   EXPECT_NEAR(uses_of(table, gradients).at("packed"), 0.75 * of_zeros + 0.25 * of_random, 1e-9);
 }
 
+// Two large tensors are no more than their elements beside many that are smaller.
+TEST(CodecUses, StandForAllTensors) {
+  core::GradientTable table;
+  for (int t = 0; t < 42; ++t) {
+    const int64_t numel = t < 2 ? 200'000 : 20'000;
+    table.tensors.push_back({.name = "tensor" + std::to_string(t), .shape = {numel}, .numel = numel});
+  }
+  Values gradients = suites::make_data(suites::Data::normal, static_cast<size_t>(table.numel()), 3);
+  std::fill_n(gradients.begin(), 400'000, 0.0F);
+  for (const core::CompressorSpec& spec : {kCodecs[1], kCodecs[3]}) {
+    EXPECT_NEAR(uses_of(table, gradients).at(to_string(spec)), share_of_all(spec, gradients), 0.02) << to_string(spec);
+  }
+}
+
 // Rows of sparse gradients are not in the arenas, where zeros would pass for them.
 TEST(CodecUses, SparseTensorsDoNotCount) {
   core::GradientTable table{.tensors = {{.name = "table", .shape = {3000, 100}, .numel = 300'000},
