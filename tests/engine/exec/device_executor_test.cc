@@ -216,6 +216,40 @@ TEST(DeviceExecutor, AMissingWaitIsSeen) {
   }
 }
 
+// With option `host`: one bucket is encoded, exchanged, decoded and copied back while another one has not come to the
+// host. So a large bucket that is cut in several has its copies beside its compression.
+TEST(DeviceExecutor, CopiesOfABucketRunBesideTheWorkOnAnother) {
+  const core::GradientTable table = make_table({{2'000, DType::f32}, {2'000, DType::f32}});
+  std::atomic<int> to_host = 0, to_device = 0;  // pieces of work that began in this step
+  std::atomic<int> most = 1'000;                // so many go to the host before one comes back
+  const HostDeviceOptions device{
+      .delay_us = [&](const std::string& queue, core::Rng&) -> int64_t {
+        to_host += queue == "to_host" ? 1 : 0;
+        to_device += queue == "to_device" ? 1 : 0;
+        return 0;
+      },
+      .hangs = [&](const std::string& queue) { return queue == "to_host" && to_host >= most && to_device == 0; }};
+  ExecutorOptions limits = kWithHost;
+  limits.timeout_ms = 10'000;
+  Fleet fleet(make_groups(1), table, limits, device);
+  const core::Strategy strategy = make_strategy(table, kOnHost, 8'000, 2);
+  ASSERT_EQ(strategy.buckets.size(), 2U);
+  fleet.run(strategy);
+  core::Rng rng(1);
+  const auto step = [&] {
+    to_host = to_device = 0;
+    return fleet.step(random_gradients(table, 1, rng))[0];
+  };
+  ASSERT_TRUE(step().ok());
+  ASSERT_TRUE(step().ok());
+  ASSERT_EQ(to_host % 2, 0) << "both buckets ask for as much";
+  most = to_host / 2;
+  const core::Status held = step();
+  EXPECT_TRUE(held.ok()) << held.error().message;
+  EXPECT_EQ(to_host, 2 * most);
+  fleet.rank(0).close();
+}
+
 // --- failures --------------------------------------------------------------------------------------------------------
 
 TEST(DeviceExecutor, WhatHangsIsNamed) {
