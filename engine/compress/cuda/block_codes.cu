@@ -305,7 +305,7 @@ struct DecodeBytes {
 
 // Integers in planes of bits: a thread has eight elements, and of each payload a byte for each bit. kTogether payloads
 // are added up before the others, as on the host: two where codes have two bits.
-template <uint32_t kTogether>
+template <int kTogether>
 struct DecodePlanes {
   using Job = DecodeJob;
 
@@ -321,68 +321,39 @@ struct DecodePlanes {
     }
   }
 
-  // Of a payload: its bytes, plane by plane, and what its codes are multiplied by.
-  struct Part {
-    uint32_t planes[2];
-    float unit;
-  };
   struct Eight {
     float at[8];
   };
 
-  static __device__ __forceinline__ Part part_of(const Job& job, uint32_t p, int64_t i) {
+  template <bool kWhole>
+  static __device__ __forceinline__ Eight values_of(const Job& job, const Integers<true>& format, uint32_t p,
+                                                    int64_t i) {
+    const Sums& sums = job.sums;
     const auto* const planes =
-        reinterpret_cast<const uint8_t*>(job.sums.payloads[p] + job.codes_at) + i / 64 * 8 * job.bits + i % 64 / 8;
-    Part part{};
+        reinterpret_cast<const uint8_t*>(sums.payloads[p] + job.codes_at) + i / 64 * 8 * job.bits + i % 64 / 8;
+    uint32_t code[8] = {}, all = 0xff;
 #pragma unroll
     for (int bit = 0; bit < 8; ++bit) {
       if (bit >= job.bits) break;
-      part.planes[bit / 4] |= uint32_t{planes[bit * 8]} << bit % 4 * 8;
+      const uint32_t byte = planes[bit * 8];
+      all &= byte;
+#pragma unroll
+      for (int j = 0; j < 8; ++j) code[j] |= (byte >> j & 1) << bit;
     }
-    if (i < job.sums.n) part.unit = load_unit(job, p, static_cast<uint32_t>(i) / job.block);
-    return part;
-  }
-
-  // Of each element, a bit: whether its code has nothing but ones.
-  static __device__ __forceinline__ uint32_t full_codes(const Job& job, const Part& part) {
-    const auto absent = [&](int planes) { return planes >= 4 ? 0U : ~0U << (planes > 0 ? planes : 0) * 8; };
-    uint32_t full = (part.planes[0] | absent(job.bits)) & (part.planes[1] | absent(job.bits - 4));
-    full &= full >> 16;
-    return full & full >> 8 & 0xff;
-  }
-
-  // Planes become codes, a byte for each element: the 8 by 8 bits are transposed, halves of halves first.
-  static __device__ __forceinline__ void gather_codes(const Job& job, uint32_t (&words)[2]) {
-    const auto turn = [](uint32_t& word) {
-      uint32_t other = (word ^ word >> 7) & 0x00aa00aa;
-      word ^= other ^ other << 7;
-      other = (word ^ word >> 14) & 0x0000cccc;
-      word ^= other ^ other << 14;
-    };
-    turn(words[0]);
-    if (job.bits > 4) turn(words[1]);
-    const uint32_t high = words[0] >> 4 & 0x0f0f0f0f;
-    words[0] = (words[0] & 0x0f0f0f0f) | (words[1] & 0x0f0f0f0f) << 4;
-    words[1] = high | (words[1] & 0xf0f0f0f0);
-  }
-
-  template <bool kWhole>
-  static __device__ __forceinline__ Eight values_of(const Job& job, const Integers<true>& format, Part part, uint32_t p,
-                                                    int64_t i) {
-    const Sums& sums = job.sums;
-    uint32_t full = full_codes(job, part);
     // A code of nothing but ones is none; with one bit it is. Of codes of two bits the host looks at whole words.
-    if (!kWhole && job.bits != 2) full &= i >= sums.n ? 0 : 0xffU >> (i + 8 <= sums.n ? 0 : i + 8 - sums.n);
-    if ((full != 0 && job.bits > 1) || is_bad_scale(part.unit)) tell_rejected(sums.verdict, sums.first + p);
-    gather_codes(job, part.planes);
+    if (!kWhole && job.bits != 2) all &= i >= sums.n ? 0 : 0xffU >> (i + 8 <= sums.n ? 0 : i + 8 - sums.n);
+    float unit = 0;
+    if (i < sums.n) {
+      unit = load_unit(job, p, static_cast<uint32_t>(i) / job.block);
+    }
+    if ((all != 0 && job.bits > 1) || is_bad_scale(unit)) tell_rejected(sums.verdict, sums.first + p);
     Eight values;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       if constexpr (kTogether == 2) {
-        const uint32_t code = part.planes[j / 4] >> j % 4 * 8 & 0xff;
-        values.at[j] = code >= 2 ? part.unit : code == 1 ? 0.0F : -part.unit;
+        values.at[j] = code[j] >= 2 ? unit : code[j] == 1 ? 0.0F : -unit;
       } else {
-        values.at[j] = format.value_of_byte(part.planes[j / 4], j % 4) * part.unit;
+        values.at[j] = format.value(code[j]) * unit;
       }
     }
     return values;
@@ -390,38 +361,26 @@ struct DecodePlanes {
 
   template <bool kWhole>
   static __device__ __forceinline__ void decode_eight(const Job& job, int64_t i) {
-    constexpr uint32_t kAtOnce = kWhole ? 4 : kTogether;  // payloads that are asked for before one is used
     const Integers<true> format(job.bits);
     const Sums& sums = job.sums;
     Eight sum{};
-    if (sums.accumulate) {
+    for (uint32_t p = 0; p < sums.count; p += kTogether) {
+      Eight some = values_of<kWhole>(job, format, p, i);
+      if (kTogether == 2 && p + 1 < sums.count) {
+        const Eight other = values_of<kWhole>(job, format, p + 1, i);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const Quad before = load<kWhole>(sums.out, i + 4 * h, sums.n);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) sum.at[4 * h + j] = before.at[j];
+        for (int j = 0; j < 8; ++j) some.at[j] += other.at[j];
       }
-    }
-    for (uint32_t first = 0; first < sums.count; first += kAtOnce) {
-      Part parts[kAtOnce] = {};
+      if (p == 0 && sums.accumulate) {
 #pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; ++k) {
-        if (first + k < sums.count) parts[k] = part_of(job, first + k, i);
-      }
+        for (int h = 0; h < 2; ++h) {
+          const Quad before = load<kWhole>(sums.out, i + 4 * h, sums.n);
 #pragma unroll
-      for (uint32_t k = 0; k < kAtOnce; k += kTogether) {
-        const uint32_t p = first + k;
-        if (p >= sums.count) break;
-        Eight some = values_of<kWhole>(job, format, parts[k], p, i);
-        if (kTogether == 2 && p + 1 < sums.count) {
-          const Eight other = values_of<kWhole>(job, format, parts[k + kTogether - 1], p + 1, i);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) some.at[j] += other.at[j];
+          for (int j = 0; j < 4; ++j) sum.at[4 * h + j] = before.at[j];
         }
-        const bool is_first = p == 0 && !sums.accumulate;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) sum.at[j] = is_first ? some.at[j] : sum.at[j] + some.at[j];
       }
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum.at[j] = p == 0 && !sums.accumulate ? some.at[j] : sum.at[j] + some.at[j];
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) {

@@ -55,10 +55,6 @@ class Integers {
   __device__ __forceinline__ float value(uint32_t code) const {
     return static_cast<float>(static_cast<int>(code)) - zero_;
   }
-  // Of a code that is a byte of a word, which becomes the lowest bits of 2^23.
-  __device__ __forceinline__ float value_of_byte(uint32_t word, unsigned byte) const {
-    return (__uint_as_float(__byte_perm(word, 0x4b000000, 0x7650 + byte)) - 0x1p23F) - zero_;
-  }
   __device__ __forceinline__ float step(float unit) const { return unit; }
 
   // Of four codes of 8 bits: whether one of them is 255.

@@ -60,7 +60,6 @@ MUTANTS = [
     expression("codes.cuh", "good && unit >= FLT_MIN", "good", "int8_256"),
     expression("codes.cuh", "(__float_as_uint(unit) + 0xffff) & 0xffff0000", "__float_as_uint(unit) & 0xffff0000", "int4_64"),
     expression("codes.cuh", "sent - coded.value * unit.unit", "__builtin_fmaf(-coded.value, unit.unit, sent)", "int8_256"),
-    expression("codes.cuh", "0x7650 + byte", "0x7650", "int4_64"),
     # random.cuh
     expression("random.cuh", "in_group >= 64", "in_group > 64", "int8s_256"),
     expression("random.cuh", "in_group / 32 % 2 == 1", "in_group / 32 % 2 == 0", "int8s_256"),
@@ -74,11 +73,9 @@ MUTANTS = [
     expression("block_codes.cu", "0x5410", "0x1054", "int8_256"),
     expression("block_codes.cu", "shared.largest[w]", "shared.largest[w / 2]", "int8_65536"),
     statement("block_codes.cu", BARRIER, "int8_192"),
-    expression("block_codes.cu", "code >= 2", "code > 2", "terngrad_256"),
-    expression("block_codes.cu", "word >> 14", "word >> 13", "int4_64"),
-    expression("block_codes.cu", "job.bits > 4", "job.bits > 5", "int5_64"),
-    expression("block_codes.cu", "full & full >> 8 & 0xff", "full & 0", "int4_64"),
-    expression("block_codes.cu", "absent(job.bits - 4)", "absent(job.bits - 3)", "int6_64"),
+    expression("block_codes.cu", "code[j] >= 2", "code[j] > 2", "terngrad_256"),
+    expression("block_codes.cu", "byte >> j & 1", "byte >> j & 2", "int4_64"),
+    expression("block_codes.cu", "all &= byte", "all &= 0", "int4_64"),
     # signs.cu
     expression("signs.cu", "(16 * half)", "(16 * 0)", "efsignsgd_64"),
     expression("signs.cu", "k * 16 + 8 < count", "k * 16 + 8 <= count", "efsignsgd_8"),

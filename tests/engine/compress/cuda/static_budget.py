@@ -49,8 +49,8 @@ TABLE = [
     ("block_codes", r"DecodeBytesINS.*8IntegersILb0E", 0.75, 2, "stream"),
     ("block_codes", r"DecodeBytesINS.*6FloatsILi3", 0.80, 2, "stream"),  # codes put in order for a conversion from fp16
     ("block_codes", r"DecodeBytesINS.*6PowersE", 0.75, 2, "stream"),
-    ("block_codes", r"DecodePlanesILj1E", 0.85, 2, "all"),  # the path has four payloads, of codes of seven bits
-    ("block_codes", r"DecodePlanesILj2E", 0.95, 2, "all"),  # likewise; codes become numbers by comparisons
+    ("block_codes", r"DecodePlanesILi1E", 0.75, 2, "all"),
+    ("block_codes", r"DecodePlanesILi2E", 0.85, 2, "all"),  # each element's code gathered bit by bit
     # Of encoders of signs a lane has every sixteenth element, as the host adds them up: accesses of 4 bytes, each with an
     # address and a comparison, and sums by shuffles, which most count where a tile is small.
     ("signs", r"EncodeTilesILNS0_10SignScalesE0ELi4E", 1.65, 0, "stream"),
