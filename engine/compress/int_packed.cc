@@ -202,7 +202,8 @@ CompressorRow int8packed() {
 }
 
 CompressorRow int4packed() {
-  return row("int4packed", "4-bit integers, scaled by block, in as few bits as it takes", 0.72);
+  return row("int4packed", "4-bit integers, scaled by block, in as few bits as it takes", 0.72,
+             core::Listed::for_adaptive, 0.16);
 }
 
 CompressorRow int3packed() {
