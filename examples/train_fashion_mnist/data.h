@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <string>
 
+inline constexpr const char* kFashionMnistFolder = "/usr/share/datasets/fashion-mnist";  // of that package
+
 struct Dataset {
   torch::Tensor images;  // uint8 [n, 28, 28]
   torch::Tensor labels;  // int64 [n]

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "examples/support/job_flags.h"
+#include "examples/train_fashion_mnist/data.h"
 
 struct Flags : JobFlags {
   std::string model = "vgg";
@@ -12,7 +13,7 @@ struct Flags : JobFlags {
   bool decay = false;                  // of the rate, linear, to 0 at the last step
   std::string checkpoint;              // folder; empty: none
   int64_t checkpoint_every = 100;
-  std::string data = "/usr/share/datasets/fashion-mnist";
+  std::string data = kFashionMnistFolder;
   bool no_gradtune = false;
 };
 

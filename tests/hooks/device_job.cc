@@ -28,6 +28,11 @@ DeviceModel::DeviceModel(DeviceModelKind kind, c10::Device device, torch::Scalar
     return;
   }
   torch::manual_seed(1);
+  if (kind == DeviceModelKind::images) {
+    add(*Linear(28 * 28, 64), "wide_", device, type);
+    add(*Linear(64, 10), "scores_", device, type);
+    return;
+  }
   add(*Linear(kInputs, kWidth), "inputs_", device, type);
   add(*LayerNorm(LayerNormOptions({kWidth})), "norm_", device, type);
   add(*Linear(kWidth, 3 * kWidth), "attention_", device, type);
@@ -82,7 +87,7 @@ torch::Tensor DeviceModel::transformer(torch::Tensor x) const {
 torch::Tensor DeviceModel::loss(const Data& data) const {
   const c10::Device device = all_[0].device();
   const torch::Tensor inputs = data.inputs.to(device);
-  const torch::Tensor scores = kind_ == DeviceModelKind::mlp ? mlp(inputs) : transformer(inputs);
+  const torch::Tensor scores = kind_ == DeviceModelKind::transformer ? transformer(inputs) : mlp(inputs);
   return torch::nn::functional::cross_entropy(scores, data.targets.to(device));
 }
 
@@ -107,7 +112,8 @@ std::string strategy_of(const DeviceJob& job, const DeviceModel& model, int size
   }
   std::ranges::reverse(table.tensors);
   const core::Strategy strategy = exec::make_strategy(table, job.option, 9'000, 2);
-  return tuner::to_json(tuner::strategy_file(table, size, core::Fidelity::lossy, "of the test", strategy));
+  return tuner::to_json(
+      tuner::strategy_file(table, size, core::parse_fidelity(job.fidelity).value(), "of the test", strategy));
 }
 
 }  // namespace
@@ -134,7 +140,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
   Session session(make, group, options);
   const std::shared_ptr<void> there = planted ? planted() : nullptr;
   for (int step = 0; step < job.steps; ++step) {
-    Data data = make_data(rank.rank, step, 8, job.type);
+    Data data = job.data ? job.data(step) : make_data(rank.rank, step, 8, job.type);
     if (step == job.bad_step && rank.rank == 0) data.inputs[0][0] = std::numeric_limits<float>::infinity();
     session.zero_grad();
     const bool is_left = step == job.left_step && rank.rank == 0;

@@ -23,7 +23,8 @@ namespace gradtune::test {
 using Parameters = std::vector<torch::Tensor>;  // on the CPU
 
 // mlp: three layers. transformer: a layer of attention and its wide layers, with norms before, over five places.
-enum class DeviceModelKind : uint8_t { mlp, transformer };
+// images: two layers for images of Fashion-MNIST, as the example's mlp-small has.
+enum class DeviceModelKind : uint8_t { mlp, transformer, images };
 
 // Made where it is: C++ modules can only be moved between devices that LibTorch knows by name.
 class DeviceModel final : public torch::nn::Module {
@@ -53,8 +54,9 @@ struct DeviceJob {
   int64_t tuning_budget = 0;
   std::optional<std::string> collectives = {};
   std::string journal = {};
-  int bad_step = -1;   // in which rank 0 has a gradient that is not finite
-  int left_step = -1;  // in which rank 0 leaves its backward pass by an exception, and goes on
+  std::function<Data(int step)> data = {};  // of this rank; null: make_data
+  int bad_step = -1;                        // in which rank 0 has a gradient that is not finite
+  int left_step = -1;                       // in which rank 0 leaves its backward pass by an exception, and goes on
 };
 
 // The parameters after training. What `planted` gives is there while it trains.

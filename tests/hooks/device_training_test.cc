@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/compress/compressor.h"
+#include "examples/train_fashion_mnist/data.h"
 #include "policies/cost/cost_fit.h"
 #include "policies/cost/cost_model.h"
 #include "tests/hooks/device_job.h"
@@ -92,6 +93,48 @@ void expect_bits_while_tuning(DeviceModelKind model) {
 
 TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::mlp); }
 TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
+
+// Images of a rank, from the first step on.
+std::function<Data(int)> fashion_mnist(const Rank& rank) {
+  const auto all = std::make_shared<Dataset>(load_fashion_mnist(kFashionMnistFolder, "t10k"));
+  const auto batches = std::make_shared<Batches>(*all, /*batch_size=*/32, rank.rank, rank.size, /*seed=*/1);
+  return [all, batches](int) {
+    Batch batch = batches->next();
+    return Data{batch.images.flatten(1), batch.labels};
+  };
+}
+
+// Strategies of each fidelity that stay as they are, and at exact a tuned job.
+void expect_bits_on_fashion_mnist(int size) {
+  run_ranks(size, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    const auto trained = [&](Where where, DeviceJob job) {
+      job.model = DeviceModelKind::images;
+      job.data = fashion_mnist(rank);
+      return train(rank, group, at(where, std::move(job)));
+    };
+    const DeviceJob jobs[] = {
+        {.option = "all_reduce", .fidelity = "exact", .steps = 10},
+        {.option = "bf16: encode@device all_reduce decode@device", .fidelity = "half", .steps = 10},
+        {.option = "int8: encode@device all_to_all decode@device encode@device all_gather decode@host", .steps = 10},
+        {.option = "topk:0.05: encode@device all_gather decode@device", .steps = 10}};
+    for (const DeviceJob& job : jobs) {
+      const Parameters on_cpu = trained(Where::cpu, job);
+      for (const Where where : {Where::copied, Where::kernels}) {
+        EXPECT_TRUE(same_bits(on_cpu, trained(where, job))) << job.option;
+      }
+    }
+    if (rank.size > 2) return;  // of more summands programs have orders of their own
+    const DeviceJob plain{.fidelity = "exact", .steps = 40};
+    DeviceJob tuned = plain;
+    tuned.tuning_budget = 30;
+    EXPECT_TRUE(same_bits(trained(Where::cpu, plain), trained(Where::kernels, tuned)));
+  });
+}
+
+TEST(DeviceTraining, FashionMnistOnTwoRanksHasTheBitsOfTheCpu) { expect_bits_on_fashion_mnist(2); }
+TEST(DeviceTraining, FashionMnistOnFourRanksHasTheBitsOfTheCpu) { expect_bits_on_fashion_mnist(4); }
 
 // Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
 TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
