@@ -71,10 +71,12 @@ class Probe {
   std::vector<std::byte> gathered() const {
     const auto size = static_cast<size_t>(all_bytes_);
     if (link_.device == nullptr) return {out_.data(), out_.data() + size};
-    const auto on_host = exec::AlignedBytes::zeros(all_bytes_, &link_.device->pinned());
+    exec::AlignedBytes on_host = exec::AlignedBytes::zeros(all_bytes_, &link_.device->pinned());
     compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
     queue.copy(on_host.data(), out_.data(), all_bytes_);
-    check(queue.mark().wait(link_.timeout_ms));
+    const core::Status copied = queue.mark().wait(link_.timeout_ms);
+    if (!copied) on_host.abandon();  // a copy that is late still writes there
+    check(copied);
     return {on_host.data(), on_host.data() + size};
   }
 

@@ -78,22 +78,6 @@ TEST(FakeDevice, ComputesAsTheCpu) {
 
 // --- training --------------------------------------------------------------------------------------------------------
 
-// At exact and on two ranks nothing that tuning tries changes a bit: the order of two summands is no matter.
-void expect_bits_while_tuning(DeviceModelKind model) {
-  run_ranks(2, [&](const Rank& rank) {
-    fake_device();
-    const auto group = make_group();
-    const Parameters on_cpu = train(rank, group, {.model = model, .fidelity = "exact", .steps = 40});
-    for (const Where where : {Where::copied, Where::kernels}) {
-      const DeviceJob job{.model = model, .fidelity = "exact", .steps = 40, .tuning_budget = 30};
-      EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, job))));
-    }
-  });
-}
-
-TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::mlp); }
-TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
-
 // Images of a rank, from the first step on.
 std::function<Data(int)> fashion_mnist(const Rank& rank) {
   const auto all = std::make_shared<Dataset>(load_fashion_mnist(kFashionMnistFolder, "t10k"));
@@ -104,37 +88,61 @@ std::function<Data(int)> fashion_mnist(const Rank& rank) {
   };
 }
 
-// Strategies of each fidelity that stay as they are, and at exact a tuned job.
-void expect_bits_on_fashion_mnist(int size) {
-  run_ranks(size, [](const Rank& rank) {
+Parameters train_model(DeviceModelKind model, const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                       DeviceJob job) {
+  job.model = model;
+  if (model == DeviceModelKind::images) job.data = fashion_mnist(rank);
+  return train(rank, group, job);
+}
+
+// At exact and on two ranks nothing that tuning tries changes a bit: the order of two summands is no matter.
+void expect_bits_while_tuning(DeviceModelKind model) {
+  run_ranks(2, [&](const Rank& rank) {
     fake_device();
     const auto group = make_group();
-    const auto trained = [&](Where where, DeviceJob job) {
-      job.model = DeviceModelKind::images;
-      job.data = fashion_mnist(rank);
-      return train(rank, group, at(where, std::move(job)));
-    };
-    const DeviceJob jobs[] = {
-        {.option = "all_reduce", .fidelity = "exact", .steps = 10},
-        {.option = "bf16: encode@device all_reduce decode@device", .fidelity = "half", .steps = 10},
-        {.option = "int8: encode@device all_to_all decode@device encode@device all_gather decode@host", .steps = 10},
-        {.option = "topk:0.05: encode@device all_gather decode@device", .steps = 10}};
-    for (const DeviceJob& job : jobs) {
-      const Parameters on_cpu = trained(Where::cpu, job);
-      for (const Where where : {Where::copied, Where::kernels}) {
-        EXPECT_TRUE(same_bits(on_cpu, trained(where, job))) << job.option;
-      }
+    const Parameters on_cpu = train_model(model, rank, group, {.fidelity = "exact", .steps = 40});
+    for (const Where where : {Where::copied, Where::kernels}) {
+      const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30};
+      EXPECT_TRUE(same_bits(on_cpu, train_model(model, rank, group, at(where, job))));
     }
-    if (rank.size > 2) return;  // of more summands programs have orders of their own
-    const DeviceJob plain{.fidelity = "exact", .steps = 40};
-    DeviceJob tuned = plain;
-    tuned.tuning_budget = 30;
-    EXPECT_TRUE(same_bits(trained(Where::cpu, plain), trained(Where::kernels, tuned)));
   });
 }
 
-TEST(DeviceTraining, FashionMnistOnTwoRanksHasTheBitsOfTheCpu) { expect_bits_on_fashion_mnist(2); }
-TEST(DeviceTraining, FashionMnistOnFourRanksHasTheBitsOfTheCpu) { expect_bits_on_fashion_mnist(4); }
+TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::mlp); }
+TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
+TEST(DeviceTraining, ATunedJobOnFashionMnistHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::images); }
+
+// Of strategies that stay as they are.
+void expect_bits_at_each_fidelity(DeviceModelKind model, int size) {
+  run_ranks(size, [&](const Rank& rank) {
+    const DeviceJob jobs[] = {
+        {.option = "all_reduce", .fidelity = "exact"},
+        {.option = "bf16: encode@device all_reduce decode@device", .fidelity = "half"},
+        {.option = "int8: encode@device all_to_all decode@device encode@device all_gather decode@host"},
+        {.option = "topk:0.05: encode@device all_gather decode@device"}};
+    fake_device();
+    const auto group = make_group();
+    for (const DeviceJob& job : jobs) {
+      const Parameters on_cpu = train_model(model, rank, group, job);
+      for (const Where where : {Where::copied, Where::kernels}) {
+        EXPECT_TRUE(same_bits(on_cpu, train_model(model, rank, group, at(where, job)))) << job.option;
+      }
+    }
+  });
+}
+
+TEST(DeviceTraining, FashionMnistOnTwoRanksHasTheBitsOfTheCpu) {
+  expect_bits_at_each_fidelity(DeviceModelKind::images, 2);
+}
+TEST(DeviceTraining, FashionMnistOnFourRanksHasTheBitsOfTheCpu) {
+  expect_bits_at_each_fidelity(DeviceModelKind::images, 4);
+}
+TEST(DeviceTraining, ATransformerOnTwoRanksHasTheBitsOfTheCpu) {
+  expect_bits_at_each_fidelity(DeviceModelKind::transformer, 2);
+}
+TEST(DeviceTraining, ATransformerOnFourRanksHasTheBitsOfTheCpu) {
+  expect_bits_at_each_fidelity(DeviceModelKind::transformer, 4);
+}
 
 // Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
 TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
