@@ -57,6 +57,15 @@ std::vector<core::CompressorSpec> lossy_ones(OptimizerFamily family) {
   return lossy;
 }
 
+// Of more steps than it takes to be admitted.
+bool is_longer(const json& row) { return row["name"].get<std::string>().find("times as long") != std::string::npos; }
+
+// All of its interval is beyond the limit.
+bool is_refuted(const json& row) {
+  const double goal = row["goal"], low = row["spread"][0], high = row["spread"][1];
+  return row["unit"] == "%" ? high < goal : low > goal;
+}
+
 class AccuracyTable : public testing::TestWithParam<OptimizerFamily> {};
 INSTANTIATE_TEST_SUITE_P(Families, AccuracyTable, testing::Values(OptimizerFamily::sgd, OptimizerFamily::adaptive),
                          [](const auto& family) { return family.param == OptimizerFamily::sgd ? "Sgd" : "Adaptive"; });
@@ -64,7 +73,9 @@ INSTANTIATE_TEST_SUITE_P(Families, AccuracyTable, testing::Values(OptimizerFamil
 TEST_P(AccuracyTable, AdmitsWhatIsListed) {
   ASSERT_FALSE(lossy_ones(GetParam()).empty());
   for (const core::CompressorSpec& codec : lossy_ones(GetParam())) {
-    const std::vector<json> rows = rows_of(codec, GetParam());
+    std::vector<json> rows = rows_of(codec, GetParam());
+    for (const json& row : rows) EXPECT_FALSE(is_longer(row) && is_refuted(row)) << row;
+    std::erase_if(rows, is_longer);
     EXPECT_GE(rows.size(), 2U) << codec.name << ": of two models, or numbers of ranks";
     for (const json& row : rows) EXPECT_TRUE(row["met"].get<bool>()) << row;
   }
