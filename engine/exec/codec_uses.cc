@@ -27,7 +27,8 @@ struct SamplePiece {
 
 bool is_sampled(const core::TensorInfo& tensor) { return tensor.numel >= kLeastElements && tensor.content.of_one >= 1; }
 
-// All gradients, one after the other, are cut into equal parts: from the middle of each, as far as its tensor goes.
+// All sampled tensors, one after the other, are cut into equal parts. A piece is the middle of each part, within the
+// tensor that the middle is in.
 std::vector<SamplePiece> pieces_of(const core::GradientTable& table, const Arenas& arenas) {
   int64_t all = 0;
   for (const core::TensorInfo& tensor : table.tensors) all += is_sampled(tensor) ? tensor.numel : 0;
