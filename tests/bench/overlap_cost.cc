@@ -10,13 +10,11 @@
 //   on     ... and all buckets are; beside `off` with the same buckets
 //   watch  the forward pass alone with a watch armed for all of it, beside one without
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -28,6 +26,7 @@
 #include "gradtune/gradtune.h"
 #include "hooks/operator_watch.h"
 #include "tests/bench/support/results.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/strategy_file.h"
 
 namespace gradtune::bench {
@@ -93,14 +92,13 @@ class Twin {
   explicit Twin(const torch::Tensor& text) : text_(text), sgd_(model_->parameters(), Sgd(1e-3).momentum(0.9)) {}
   Twin(const torch::Tensor& text, bool overlap, bool late, const c10::intrusive_ptr<c10d::ProcessGroup>& group)
       : Twin(text) {
-    const auto path = std::filesystem::temp_directory_path() / ("gradtune_overlap_cost_" + std::to_string(::getpid()));
+    const test::TempFolder folder;
     const Options options{.fidelity = "exact",
-                          .strategy = strategy_file(*model_, late, path.string()),
+                          .strategy = strategy_file(*model_, late, folder.path("strategy.json")),
                           .tuning_budget = 0,
                           .quiet = true,
                           .forward_overlap = overlap};
     optimizer_.emplace(wrap(sgd_, *model_, group, options));
-    std::filesystem::remove(path);
   }
 
   // ms, the median.

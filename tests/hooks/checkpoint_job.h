@@ -6,13 +6,11 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -30,6 +28,7 @@
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/hooks/trained_by.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/checkpoint_file.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strategy_file.h"
@@ -46,20 +45,10 @@ inline void run_phase(const std::string& phase, int size, const std::function<vo
 
 class Checkpoint : public testing::Test {
  protected:
-  Checkpoint() {
-    // Copies have it from the process that started them.
-    const fs::path own = fs::temp_directory_path() / ("gradtune_checkpoint_test." + std::to_string(getpid()));
-    setenv("CHECKPOINT_TEST_FOLDER", own.c_str(), /*overwrite=*/0);
-    fs::create_directories(path("."));
-  }
-  ~Checkpoint() override {
-    if (std::getenv("RANKS_TEST_COPY") != nullptr) return;
-    fs::remove_all(std::getenv("CHECKPOINT_TEST_FOLDER"));
-    unsetenv("CHECKPOINT_TEST_FOLDER");
-  }
-  static std::string path(const std::string& name) {
-    return (fs::path(std::getenv("CHECKPOINT_TEST_FOLDER")) / name).string();
-  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+
+ private:
+  const TempFolder folder_;
 };
 
 class DrivenClock final : public core::Clock {
@@ -152,7 +141,7 @@ inline core::GradientTable table_of_model() {
 // A file with buckets that take turns with these programs; its tensors in the order of the table.
 inline void write_strategy(const std::string& file, int size, const core::GradientTable& table,
                            const std::vector<std::string>& programs) {
-  if (std::getenv("RANKS_TEST_COPY") != nullptr) return;  // it is there
+  if (is_rank()) return;  // it is there
   const core::TraitsTable known = compress::known_traits();
   core::Strategy strategy = core::uniform(core::cut(table, 4 << 10, 8 << 10, false), core::plain_all_reduce(), 2);
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {

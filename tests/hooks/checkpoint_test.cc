@@ -133,7 +133,7 @@ TEST_F(GoingOn, WhileItIsTunedWithLoss) {
                   .tuning_share = 1.0};
   expect_the_same(2, options, kOften, 240, {"observe", "partition", "race", "confirm", "watch"});
   EXPECT_TRUE(
-      std::ranges::any_of(kOften, [](int64_t step) { return is_preparing(path("whole" + std::to_string(step))); }));
+      std::ranges::any_of(kOften, [this](int64_t step) { return is_preparing(path("whole" + std::to_string(step))); }));
   // With other options it is tuned again, from what was committed.
   options.seed = 3;
   run_phase("other", 2, [&](const Rank& rank) {

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <limits>
 
 #include "hooks/session.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/hooks/trained_by.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strategy_file.h"
 
@@ -122,9 +122,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
                  const std::function<std::shared_ptr<void>()>& planted) {
   DeviceModel model(job.model, job.device, job.type);
   Options options = quiet({.fidelity = job.fidelity, .tuning_budget = job.tuning_budget, .host_threads = 1});
-  const std::string file =
-      (std::filesystem::temp_directory_path() / ("gradtune_device_training_" + std::to_string(getppid()) + ".json"))
-          .string();
+  const std::string file = TempFolder().path("strategy.json");
   options.collectives = job.collectives;
   if (!job.journal.empty()) options.journal = job.journal;
   if (!job.option.empty()) {

@@ -5,7 +5,6 @@
 // bit for bit, with the same strategy; and every kind of missing wait between streams makes them others.
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "tests/hooks/fake_device.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -43,20 +43,6 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
                  const FakeDeviceFaults& faults) {
   return train(rank, group, job, [&] { return std::make_shared<Planted>(faults); });
 }
-
-// In the temporary folder while this lives, for ranks that are processes of their own.
-class JournalPath {
- public:
-  explicit JournalPath(const std::string& name)
-      : path_((std::filesystem::temp_directory_path() /
-               ("gradtune_device_" + name + "_" + std::to_string(getpid()) + ".jsonl"))
-                  .string()) {}
-  ~JournalPath() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  const std::string path_;
-};
 
 // --- the device ------------------------------------------------------------------------------------------------------
 
@@ -146,15 +132,16 @@ TEST(DeviceTraining, ATransformerOnFourRanksHasTheBitsOfTheCpu) {
 
 // Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
 TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
-  const JournalPath journal("tuned");
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   run_ranks(2, [&](const Rank& rank) {
     fake_device();
     const auto group = make_group();
     FakeDeviceFaults faults;
     faults.delay_us = [](const std::string& stream) { return stream == "current" ? 1'000 : 0; };
-    train(rank, group, at(Where::kernels, {.steps = 40, .tuning_budget = 30, .journal = journal.path()}), faults);
+    train(rank, group, at(Where::kernels, {.steps = 40, .tuning_budget = 30, .journal = journal}), faults);
     if (rank.rank != 0) return;
-    const auto read = tuner::read_journal(journal.path());
+    const auto read = tuner::read_journal(journal);
     ASSERT_TRUE(read.ok()) << read.error().message;
     const tuner::JournalFile& file = read.value();
     EXPECT_EQ(file.job.machine.on_device,
@@ -183,17 +170,18 @@ TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
 }
 
 TEST(DeviceTraining, ADeviceWithoutTimesIsTunedByWholeSteps) {
-  const JournalPath journal("untimed");
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   run_ranks(2, [&](const Rank& rank) {
     fake_device();
     const auto group = make_group();
-    const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30, .journal = journal.path()};
+    const DeviceJob job{.fidelity = "exact", .steps = 40, .tuning_budget = 30, .journal = journal};
     const Parameters on_cpu = train(rank, group, {.fidelity = "exact", .steps = 40});
     set_faults({.times_events = false});
     EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(Where::kernels, job))));
     set_faults({});
     if (rank.rank != 0) return;
-    const auto read = tuner::read_journal(journal.path());
+    const auto read = tuner::read_journal(journal);
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_TRUE(read.value().timings.empty());
     EXPECT_FALSE(read.value().reports.empty());
@@ -270,14 +258,15 @@ TEST(DeviceTraining, OverNcclItHasTheBitsOfTheCpu) {
 }
 
 TEST(DeviceTraining, ATunedJobOverNcclKnowsItsLinks) {
-  const JournalPath journal("nccl");
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   const auto body = [&](const Rank& rank) {
     fake_device();
     const auto group = make_group();
     train(rank, group,
-          at(Where::kernels, {.steps = 40, .tuning_budget = 30, .collectives = "nccl", .journal = journal.path()}));
+          at(Where::kernels, {.steps = 40, .tuning_budget = 30, .collectives = "nccl", .journal = journal}));
     if (rank.rank != 0) return;
-    const auto read = tuner::read_journal(journal.path());
+    const auto read = tuner::read_journal(journal);
     ASSERT_TRUE(read.ok()) << read.error().message;
     const policies::Machine& machine = read.value().job.machine;
     EXPECT_EQ(machine.on_device, (policies::OnDevice{.gradients = true, .collectives = true, .kernels = true}));

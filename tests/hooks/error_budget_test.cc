@@ -5,12 +5,11 @@
 // baseline in the same step; what was owed is paid back, and nothing is lost.
 #include <gmock/gmock.h>
 
-#include <filesystem>
-
 #include "engine/compress/compressor.h"
 #include "engine/exec/draining.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
 #include "tuner/files/strategy_file.h"
@@ -104,16 +103,13 @@ void fall_back(const Rank& rank, const std::string& file, const std::string& jou
 }
 
 TEST(ErrorBudget, APinnedStrategyOverItsBudgetGivesWayOnAllRanksInTheSameStep) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  const std::string file = folder / "gradtune_error_budget_test.json";
-  const std::string journal = folder / "gradtune_error_budget_test.jsonl";
-  run_ranks(3, [&](const Rank& rank) { fall_back(rank, file, journal); });
-  std::filesystem::remove(file);
-  std::filesystem::remove(journal);
+  const TempFolder folder;
+  run_ranks(3, [&](const Rank& rank) { fall_back(rank, folder.path("strategy.json"), folder.path("journal.jsonl")); });
 }
 
 TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
-  const std::string journal = std::filesystem::temp_directory_path() / "gradtune_error_budget_test_trials.jsonl";
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   const auto train = [&](const Rank& rank) {
     auto group = make_group();
     auto model = make_mlp(1, /*width=*/256);
@@ -138,13 +134,13 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
   const auto read = tuner::read_journal(journal);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_THAT(read.value().decided, Contains(HasSubstr("over error budget")));
-  std::filesystem::remove(journal);
 }
 
 // What the default list of a job with Adam decides where the link is so slow that fewer bits are faster beyond doubt.
 // Gradients are those of the rank's step; the last decision is the strategy that was in force at the end.
-std::vector<std::string> decided_by_default(const char* name, const std::function<torch::Tensor()>& gradient) {
-  const std::string journal = std::filesystem::temp_directory_path() / name;
+std::vector<std::string> decided_by_default(const std::function<torch::Tensor()>& gradient) {
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   run_ranks(2,
             [&](const Rank& rank) {
               auto group = make_group();
@@ -162,14 +158,13 @@ std::vector<std::string> decided_by_default(const char* name, const std::functio
             {.environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
   auto read = tuner::read_journal(journal);
   EXPECT_TRUE(read.ok());
-  std::filesystem::remove(journal);
   return read.ok() ? read.value().decided : std::vector<std::string>();
 }
 
 constexpr const char *kFourBits = "int4", *kOver = "over error budget";
 
 TEST(ErrorBudget, GradientsLikeThoseOfTrainingsMayBeSentInFourBits) {
-  const auto decided = decided_by_default("gradtune_error_budget_normal.jsonl", [] { return torch::randn({80, 100}); });
+  const auto decided = decided_by_default([] { return torch::randn({80, 100}); });
   EXPECT_THAT(decided,
               Contains(AllOf(HasSubstr("\"measure\""), HasSubstr(kFourBits), Not(HasSubstr("\"value\":0.0")))));
   EXPECT_THAT(decided, Not(Contains(HasSubstr(kOver))));
@@ -178,7 +173,7 @@ TEST(ErrorBudget, GradientsLikeThoseOfTrainingsMayBeSentInFourBits) {
 // One element in 64 is 16 times as large as the others, which 4 bits then round to 0 until error feedback has added
 // them up: three times of what was lost in any training is.
 TEST(ErrorBudget, GradientsThatFourBitsDoNotSuitAreNotSentInThem) {
-  const auto decided = decided_by_default("gradtune_error_budget_tails.jsonl", [] {
+  const auto decided = decided_by_default([] {
     const torch::Tensor signs = torch::randint(0, 2, {80, 100}) * 2 - 1;
     return torch::where(torch::arange(8'000).view({80, 100}) % 64 == 0, signs.to(torch::kFloat), signs / 16);
   });
@@ -269,13 +264,11 @@ void replace_one_bucket(const Rank& rank, const std::string& file, const std::st
 
 // On a link that is slow enough for the gain to be beyond doubt.
 TEST(ErrorBudget, OfACommittedStrategyTheBucketThatChangedIsReplaced) {
-  const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  const std::string file = folder / "gradtune_error_budget_repair.json";
-  const std::string journal = folder / "gradtune_error_budget_repair.jsonl";
-  run_ranks(2, [&](const Rank& rank) { replace_one_bucket(rank, file, journal); },
-            {.environment = {{"GRADTUNE_PACING_MBIT", "25"}}});
-  std::filesystem::remove(file);
-  std::filesystem::remove(journal);
+  const TempFolder folder;
+  const auto body = [&](const Rank& rank) {
+    replace_one_bucket(rank, folder.path("strategy.json"), folder.path("journal.jsonl"));
+  };
+  run_ranks(2, body, {.environment = {{"GRADTUNE_PACING_MBIT", "25"}}});
 }
 
 }  // namespace

@@ -6,12 +6,11 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
-#include <filesystem>
-
 #include "engine/compress/compressor.h"
 #include "policies/cost/cost_fit.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -27,8 +26,9 @@ TORCH_MODULE(OneMatrix);
 struct Uses {
   double sampled = -1, sent = -1;
 };
-Uses learned_uses(const char* name, double share_of_zeros) {
-  const std::string journal = std::filesystem::temp_directory_path() / name;
+Uses learned_uses(double share_of_zeros) {
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   run_ranks(2,
             [&](const Rank& rank) {
               auto group = make_group();
@@ -51,7 +51,6 @@ Uses learned_uses(const char* name, double share_of_zeros) {
             {.environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
   const auto read = tuner::read_journal(journal);
   EXPECT_TRUE(read.ok());
-  std::filesystem::remove(journal);
   if (!read) return {};
   const tuner::Job& job = read.value().job;
   const policies::FittedCost fitted =
@@ -66,14 +65,14 @@ double usual_use() { return core::traits_of({"int4packed", 256}, compress::known
 
 // 3.56 of 4.17 bits.
 TEST(PackedIntegers, OfNormallyDistributedGradientsTakeMoreThanUsualAndTheJobLearnsIt) {
-  const auto [sampled, sent] = learned_uses("gradtune_packed_normal.jsonl", 0);
+  const auto [sampled, sent] = learned_uses(0);
   EXPECT_NEAR(sent, 0.854, 0.02);
   EXPECT_NEAR(sampled, sent, 0.02);
   EXPECT_GT(sent, usual_use() + 0.1) << "what this test is about";
 }
 
 TEST(PackedIntegers, OfGradientsThatAreMostlyZeroTakeLess) {
-  const auto [sampled, sent] = learned_uses("gradtune_packed_zeros.jsonl", 0.98);
+  const auto [sampled, sent] = learned_uses(0.98);
   EXPECT_GT(sent, 0.2);
   EXPECT_LT(sent, usual_use() - 0.2);
   EXPECT_NEAR(sampled, sent, 0.1) << "an average has fewer zeros";

@@ -7,7 +7,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -15,6 +14,7 @@
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/hooks/trained_by.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -202,10 +202,9 @@ TEST(Passes, AGuardMayBeHeldOrNot) {
 
 // One variable for all wraps of a process: each has a journal of its own, and finds its own strategy among several.
 TEST(Passes, TwoModelsInOneProcessShareVariables) {
-  const auto file = [](const std::string& name) {
-    return (std::filesystem::temp_directory_path() / ("gradtune_passes_test_two" + name)).string();
-  };
-  const std::string journal = file(".jsonl"), wide = file("_wide.json"), narrow = file("_narrow.json");
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl"), of_second = folder.path("journal.2.jsonl");
+  const std::string wide = folder.path("wide.json"), narrow = folder.path("narrow.json");
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     const auto train = [&](const std::string& strategy) {
@@ -233,13 +232,11 @@ TEST(Passes, TwoModelsInOneProcessShareVariables) {
     EXPECT_THAT(message_of([&] { wrap(sgd, *other, group, quiet({.strategy = wide + "," + narrow})); }),
                 AllOf(HasSubstr("no file of"), HasSubstr(wide), HasSubstr("model")));
   });
-  for (const std::string& each : {journal, file(".2.jsonl")}) {
+  for (const std::string& each : {journal, of_second}) {
     const auto read = tuner::read_journal(each);
     ASSERT_TRUE(read.ok()) << read.error().message;
     EXPECT_GE(read.value().reports.size(), 4U);
-    std::filesystem::remove(each);
   }
-  for (const std::string& each : {wide, narrow}) std::filesystem::remove(each);
 }
 
 // Runs a function's backward pass anew inside of its own, as checkpointing that saves memory does.
@@ -364,15 +361,12 @@ TEST(Passes, AStepThatWasLeftOutMayBeFollowedByACheckpoint) {
     auto model = make_mlp(1);
     torch::optim::SGD sgd(model->parameters(), 0.1);
     auto optimizer = wrap(sgd, *model, group, quiet());
-    const auto folder =
-        (std::filesystem::temp_directory_path() / ("gradtune_passes_test." + std::to_string(getppid()))).string();
+    const std::string folder = TempFolder().path();
     loss_of(model, make_data(rank.rank, 0)).backward();
     EXPECT_THAT(message_of([&] { optimizer.save_checkpoint(folder); }),
                 HasSubstr("between a backward pass and step()"));
     optimizer.zero_grad();
     EXPECT_EQ(message_of([&] { optimizer.save_checkpoint(folder); }), "no error");
-    group->barrier()->wait();
-    if (rank.rank == 0) std::filesystem::remove_all(folder);
   });
 }
 

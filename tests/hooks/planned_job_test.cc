@@ -3,14 +3,13 @@
 //
 // The policies that plan, in real jobs: two processes, Gloo between them at a paced rate.
 #include <gmock/gmock.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <map>
 
 #include "hooks/c10d/allowed_cores.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -33,7 +32,8 @@ Optimizer::Result train(const Rank& rank, const Options& options) {
 }
 
 void plan_a_job(const std::string& policy) {
-  const auto file = std::filesystem::temp_directory_path() / ("gradtune_planned_job_test_" + policy + ".jsonl");
+  const TempFolder folder;
+  const std::string file = folder.path("journal.jsonl");
   const auto body = [&](const Rank& rank) {
     const Optimizer::Result result =
         train(rank, {.fidelity = "lossy", .policy = policy, .tuning_share = 1.0, .host_threads = 1, .journal = file});
@@ -41,7 +41,6 @@ void plan_a_job(const std::string& policy) {
     EXPECT_TRUE(result.decided);
     const auto journal = tuner::read_journal(file);
     ASSERT_TRUE(journal.ok()) << journal.error().message;
-    std::filesystem::remove(file);
     EXPECT_FALSE(journal.value().timings.empty());
     const policies::Cores cores = journal.value().job.machine.cores;
     EXPECT_EQ(2 * cores.of_rank, allowed_cores().count) << "both ranks may run on the same ones";

@@ -9,13 +9,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <stdexcept>
 #include <thread>
 
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 
 namespace gradtune::test {
 namespace {
@@ -44,11 +44,6 @@ struct Training {
     optimizer.step();
   }
 };
-
-std::string folder_of(const Rank&) {
-  return (std::filesystem::temp_directory_path() / ("gradtune_rank_failure_test." + std::to_string(getppid())))
-      .string();
-}
 
 void throw_in_forward(Training&) { throw std::runtime_error("of the user"); }
 
@@ -122,19 +117,19 @@ const Case kCases[] = {
      /*stays=*/true},
     {"CheckpointOnOneRank", 0,
      [](Training& t) {
-       t.optimizer.save_checkpoint(folder_of(t.rank));
+       t.optimizer.save_checkpoint(TempFolder().path());
        t.whole_step();
      },
      HasSubstr("save_checkpoint() at step 3"), HasSubstr("backward at step 3")},
     {"CheckpointOnTheOtherRank", 1,
      [](Training& t) {
-       t.optimizer.save_checkpoint(folder_of(t.rank));
+       t.optimizer.save_checkpoint(TempFolder().path());
        t.whole_step();
      },
      HasSubstr("save_checkpoint() at step 3"), HasSubstr("backward at step 3")},
     {"LoadOnOneRank", 0,
      [](Training& t) {
-       t.optimizer.load_checkpoint(folder_of(t.rank));
+       t.optimizer.load_checkpoint(TempFolder().path());
        t.whole_step();
      },
      HasSubstr("step 3"), HasSubstr("load_checkpoint")},
@@ -230,8 +225,6 @@ class RankFailure : public testing::TestWithParam<Case> {};
 TEST_P(RankFailure, IsEverybodysAtOnce) {
   const Case& each = GetParam();
   const auto ends = start_ranks(3, [&](const Rank& rank) { train(rank, each); }, {.time_limit_s = 20});
-  std::filesystem::remove_all(
-      (std::filesystem::temp_directory_path() / ("gradtune_rank_failure_test." + std::to_string(getpid()))));
   std::vector<int64_t> times;
   for (int rank = 0; rank < static_cast<int>(ends.size()); ++rank) {
     const RankEnd& end = ends[static_cast<size_t>(rank)];

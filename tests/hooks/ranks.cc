@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -138,6 +139,7 @@ std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)
     body({std::atoi(std::getenv("RANK")), std::atoi(std::getenv("WORLD_SIZE"))});
     std::exit(testing::Test::HasFailure() ? 1 : 0);
   }
+  const TempFolder folder;
   const StorePort port;
   const auto start = Clock::now();
   std::vector<Child> children;

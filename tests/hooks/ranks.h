@@ -9,7 +9,7 @@
 //
 // In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and
 // waits for them; a copy runs the body and exits, with 1 if expectations failed, and then its output becomes part
-// of the message.
+// of the message. Copies share a TempFolder: that of the test, or else one that run_ranks makes.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -4,18 +4,17 @@
 // Sparse gradients in and out: optimizers find what they would find without gradtune, averaged over ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <string>
 
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
 namespace gradtune::test {
@@ -223,9 +222,9 @@ TEST(Sparse, OtherLayoutsAreRefusedByName) {
 
 // Of two ranks whose table is used at so many ids in a step, until rank 0's tuner has decided, and some steps longer;
 // then at so many. What rank 0 wrote of it.
-tuner::JournalFile train_with_journal(const std::string& name, int64_t rows, int64_t width, bool is_sparse, int64_t ids,
-                                      int64_t ids_later) {
-  const std::string journal = std::filesystem::temp_directory_path() / ("gradtune_sparse_test_" + name + ".jsonl");
+tuner::JournalFile train_with_journal(int64_t rows, int64_t width, bool is_sparse, int64_t ids, int64_t ids_later) {
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     torch::manual_seed(3);
@@ -244,13 +243,11 @@ tuner::JournalFile train_with_journal(const std::string& name, int64_t rows, int
     count = ids_later;
     for (int s = 0; s < 150; ++s) train(s);
   });
-  tuner::JournalFile file = tuner::read_journal(journal).value();
-  std::filesystem::remove(journal);
-  return file;
+  return tuner::read_journal(journal).value();
 }
 
 TEST(Sparse, DenseGradientsThatAreMostlyZerosAreRecognised) {
-  const tuner::JournalFile file = train_with_journal("dense", 20'000, 64, /*is_sparse=*/false, 1000, 1000);
+  const tuner::JournalFile file = train_with_journal(20'000, 64, /*is_sparse=*/false, 1000, 1000);
   const core::Content& content = file.job.table.tensors[0].content;
   EXPECT_EQ(content.row, 64);
   EXPECT_NEAR(content.of_one, 0.05, 0.03);
@@ -259,7 +256,7 @@ TEST(Sparse, DenseGradientsThatAreMostlyZerosAreRecognised) {
 }
 
 TEST(Sparse, ADensityThatChangesLeadsToANewSearch) {
-  const tuner::JournalFile file = train_with_journal("change", 2000, 8, /*is_sparse=*/true, 40, 1000);
+  const tuner::JournalFile file = train_with_journal(2000, 8, /*is_sparse=*/true, 40, 1000);
   using What = tuner::Decision::What;
   const auto density = std::ranges::find(file.decisions, What::density, &tuner::Decision::what);
   ASSERT_NE(density, file.decisions.end());
@@ -281,8 +278,7 @@ double resident_mb() {
 // In a new job, in one that starts from a strategy file, and in one that goes on from a checkpoint.
 TEST(Sparse, ATableOfWhichFewRowsAreUsedIsNeverLaidOut) {
   constexpr int64_t kMany = 4'000'000;
-  const std::string folder = std::filesystem::temp_directory_path() / "gradtune_sparse_test";
-  std::filesystem::create_directories(folder);
+  const TempFolder folder;
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     torch::manual_seed(3);
@@ -303,15 +299,14 @@ TEST(Sparse, ATableOfWhichFewRowsAreUsedIsNeverLaidOut) {
       }
       const double mb = resident_mb() - before_mb;
       EXPECT_THAT(optimizer.result().description, HasSubstr("rows: encode@device all_gather decode@device"));
-      optimizer.export_strategy(folder + "/strategy.json");
-      optimizer.save_checkpoint(folder + "/checkpoint");
+      optimizer.export_strategy(folder.path("strategy.json"));
+      optimizer.save_checkpoint(folder.path("checkpoint"));
       return mb;
     };
     EXPECT_LT(grown_mb({}, ""), table_mb / 2);
-    EXPECT_LT(grown_mb({.strategy = folder + "/strategy.json"}, ""), table_mb / 2);
-    EXPECT_LT(grown_mb({}, folder + "/checkpoint"), table_mb / 2);
+    EXPECT_LT(grown_mb({.strategy = folder.path("strategy.json")}, ""), table_mb / 2);
+    EXPECT_LT(grown_mb({}, folder.path("checkpoint")), table_mb / 2);
   });
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

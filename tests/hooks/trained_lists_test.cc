@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include <chrono>
-#include <filesystem>
 #include <stdexcept>
 #include <thread>
 
@@ -16,6 +15,7 @@
 #include "hooks/session.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/strategy_file.h"
 
@@ -224,7 +224,8 @@ void write_with_residuals(const Rank& rank, const c10::intrusive_ptr<c10d::Proce
 }
 
 TEST(TrainedLists, WhoTakesSparseGradientsAloneFindsThemAlsoWhereResidualsAreOwed) {
-  const std::string file = std::filesystem::temp_directory_path() / "gradtune_trained_lists_test.json";
+  const TempFolder folder;
+  const std::string file = folder.path("strategy.json");
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     write_with_residuals(rank, group, file);
@@ -241,7 +242,6 @@ TEST(TrainedLists, WhoTakesSparseGradientsAloneFindsThemAlsoWhereResidualsAreOwe
       EXPECT_GT(average._nnz(), 0) << "also what was owed, in step " << step;
     }
   });
-  std::filesystem::remove(file);
 }
 
 struct Recorder final : Front {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <map>
 
 #include "engine/compress/compressor.h"
@@ -10,6 +9,7 @@
 #include "hooks/module_model.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
 #include "tuner/files/strategy_file.h"
@@ -121,7 +121,8 @@ TEST(Wrap, SecondBackwardWithoutNoSyncAveragesTheSum) {
 
 // A step with two passes is one step for the tuner, and the time of one that was left out belongs to no step.
 TEST(Wrap, EveryStepIsScoredOnce) {
-  const std::string file = std::filesystem::temp_directory_path() / "gradtune_wrap_test_scored.jsonl";
+  const TempFolder folder;
+  const std::string file = folder.path("journal.jsonl");
   constexpr int64_t kSteps = 12, kLeftOut = 7;
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
@@ -143,7 +144,6 @@ TEST(Wrap, EveryStepIsScoredOnce) {
   std::map<int64_t, int> scored;
   for (const core::StepReport& report : journal.value().reports) scored[report.step] += report.excluded ? 0 : 1;
   for (int64_t step = 3; step < kSteps - 1; ++step) EXPECT_EQ(scored[step], step == kLeftOut ? 0 : 1) << step;
-  std::filesystem::remove(file);
 }
 
 struct ForkImpl : torch::nn::Module {
@@ -376,7 +376,8 @@ TEST(Wrap, TunesToTheEndOnFourRanks) {
 }
 
 TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
-  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_strategy.json").string();
+  const TempFolder folder;
+  const std::string file = folder.path("strategy.json");
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     std::string first;
@@ -411,12 +412,12 @@ TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
     torch::optim::SGD other_sgd(other->parameters(), 0.05);
     EXPECT_THAT(message_of([&] { wrap_again(other, other_sgd); }), HasSubstr("model"));
   });
-  std::filesystem::remove(file);
 }
 
 // Whatever order a file lays the gradients in, here that of the forward pass, each one travels when it is ready.
 TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
-  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_order.json").string();
+  const TempFolder folder;
+  const std::string file = folder.path("strategy.json");
   run_ranks(2, [&](const Rank& rank) {
     auto group = make_group();
     auto model = make_mlp(1);
@@ -440,11 +441,11 @@ TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
     expect_close(model->parameters(), reference_parameters(rank.size, 10), 2e-5);
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   });
-  std::filesystem::remove(file);
 }
 
 TEST(Wrap, AStrategyWithLevelsRunsWhereThereAreNodes) {
-  const auto file = (std::filesystem::temp_directory_path() / "gradtune_wrap_test_levels.json").string();
+  const TempFolder folder;
+  const std::string file = folder.path("strategy.json");
   run_ranks(4, [&](const Rank& rank) {
     auto group = make_group();
     const auto trained = [&](const std::string& strategy) {
@@ -473,7 +474,6 @@ TEST(Wrap, AStrategyWithLevelsRunsWhereThereAreNodes) {
     setenv("GRADTUNE_NODE", std::to_string(rank.rank / 2).c_str(), 1);
     EXPECT_LE((trained(file) - flat).abs().max().item<double>(), 1e-6);
   });
-  std::filesystem::remove(file);
 }
 
 }  // namespace

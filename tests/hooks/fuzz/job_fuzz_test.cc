@@ -11,7 +11,6 @@
 //   FUZZ_LATER_S=2        seconds that ranks may end after the first error; more on a machine that is busy otherwise
 //   FUZZ_WITHOUT=a,b      without these features (features.cc)
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -23,6 +22,7 @@
 #include "tests/hooks/fuzz/job_runner.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 
 namespace gradtune::test {
 namespace {
@@ -53,20 +53,6 @@ std::vector<JobPlan> drawn_jobs(bool with_fault) {
   return plans;
 }
 
-// A folder of its own for each start of processes; copies have its name from their environment, and leave none of their
-// own behind.
-class Folder {
- public:
-  Folder() : path_(std::filesystem::temp_directory_path() / ("gradtune_job_fuzz." + std::to_string(getpid()))) {
-    if (!is_rank()) std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  const std::filesystem::path path_;
-};
-
 template <class... Values>
 void say(const char* format, Values... values) {
   std::printf(format, values...);
@@ -96,7 +82,7 @@ void run_batch(const Rank&) {
   for (std::string seed; std::getline(seeds, seed, ',');) {
     const Features features = Features::from_environment();
     const JobPlan plan = draw_job(std::stoull(seed), features);
-    const std::string folder = std::getenv("FUZZ_FOLDER");
+    const std::string folder = TempFolder().path();
     JobRunner job(plan, group, folder);
     try {
       if (plan.companion) {
@@ -133,13 +119,12 @@ std::string end_of(const std::string& output) {
 // Starts the jobs, which have the same number of ranks. Those behind one that is wrong are started again without it.
 void run_jobs(const std::vector<JobPlan>& plans, int64_t& switches) {
   for (size_t first = 0; first < plans.size();) {
-    const Folder folder;
     const size_t count = std::min<size_t>(kBatch, plans.size() - first);
     std::string seeds;
     for (size_t job = first; job < first + count; ++job) seeds += std::to_string(plans[job].seed) + ",";
-    const auto ends = start_ranks(plans[first].ranks, run_batch,
-                                  {.time_limit_s = 60 + 60.0 * static_cast<double>(count),
-                                   .environment = {{"FUZZ_BATCH", seeds}, {"FUZZ_FOLDER", folder.path()}}});
+    const auto ends =
+        start_ranks(plans[first].ranks, run_batch,
+                    {.time_limit_s = 60 + 60.0 * static_cast<double>(count), .environment = {{"FUZZ_BATCH", seeds}}});
     size_t done = 0;
     const auto is_done = [&](const RankEnd& end) {
       return end.output.find("job " + std::to_string(plans[first + done].seed) + " done") != std::string::npos;
@@ -177,7 +162,7 @@ TEST(JobFuzz, TrainsAsPlainTrainingDoes) {
 void run_mistake(const Rank&) {
   const JobPlan plan = draw_job(number("FUZZ_MISTAKE", 0), Features::from_environment());
   auto group = make_group();
-  JobRunner job(plan, group, std::getenv("FUZZ_FOLDER"));
+  JobRunner job(plan, group, TempFolder().path());
   try {
     job.run();
     say("no error");
@@ -190,12 +175,10 @@ void run_mistake(const Rank&) {
 
 // Returns how long after the first error the last rank ended.
 double check_mistake(const JobPlan& plan) {
-  const Folder folder;
   const double start_s = now_s();
   const auto ends =
       start_ranks(plan.ranks, run_mistake,
-                  {.time_limit_s = kMistakeLimitS,
-                   .environment = {{"FUZZ_MISTAKE", std::to_string(plan.seed)}, {"FUZZ_FOLDER", folder.path()}}});
+                  {.time_limit_s = kMistakeLimitS, .environment = {{"FUZZ_MISTAKE", std::to_string(plan.seed)}}});
   double first_s = 1e300, last_s = 0;
   std::string wrong, outputs;
   for (int rank = 0; rank < plan.ranks; ++rank) {

@@ -7,13 +7,11 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -26,6 +24,7 @@
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/overlap/overlap_run.h"
 #include "tests/hooks/ranks.h"
+#include "tests/temp_folder.h"
 #include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
@@ -38,10 +37,6 @@ using testing::Not;
 int wanted(const char* variable, int otherwise) {
   const char* const value = std::getenv(variable);
   return value != nullptr ? std::atoi(value) : otherwise;
-}
-
-std::string scratch(const std::string& name) {
-  return (std::filesystem::temp_directory_path() / ("gradtune_overlap_test_" + name)).string();
 }
 
 void meet(c10d::ProcessGroup& group) {
@@ -75,7 +70,7 @@ void write_late_strategy(const torch::nn::Module& module, int ranks, const std::
 // Pinned, with late buckets, at fidelity exact; of a random strategy where there is a seed. Rank 0 writes the file.
 Options late_options(const Rank& rank, const torch::nn::Module& module, c10d::ProcessGroup& group,
                      std::optional<uint64_t> seed = {}) {
-  const std::string file = scratch(std::to_string(::getppid()) + ".json");
+  const std::string file = TempFolder().path("strategy.json");
   if (rank.rank == 0 && seed) {
     write_random_strategy({.late = true}, rank.size, *seed, module, file);
   } else if (rank.rank == 0) {
@@ -110,7 +105,7 @@ class WrappedTrainer final : public OverlapTrainer {
   // By turns: saved, saved and loaded again, the optimizer's state likewise, wrapped again, wrapped anew after the end
   // of the wrap before.
   void checkpoint() override {
-    const std::string folder = scratch(std::to_string(::getppid()) + "_checkpoint");
+    const std::string folder = TempFolder().path("checkpoint");
     switch (checkpoints_++ % 5) {
       case 0: return optimizer_->save_checkpoint(folder);
       case 1: optimizer_->save_checkpoint(folder); return optimizer_->load_checkpoint(folder);
@@ -298,7 +293,7 @@ TORCH_MODULE(Words);
 TEST(Overlap, SparseGradientsAreNeverLate) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
-    const std::string file = scratch(std::to_string(::getppid()) + "_words.json");
+    const std::string file = TempFolder().path("words.json");
     if (rank.rank == 0) write_late_strategy(*Words(), rank.size, file, "words.weight");
     meet(*group);
     const auto train = [&](bool overlaps) {

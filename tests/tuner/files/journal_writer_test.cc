@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <sstream>
 
 #include "engine/compress/compressor.h"
+#include "tests/temp_folder.h"
 #include "tests/tuner/journal_job.h"
 #include "tuner/files/strategy_file.h"
 
@@ -98,9 +98,9 @@ TEST(JournalLine, OfAPlanHoldsTheStrategyFileInOneLine) {
 
 class WrittenJournal : public ::testing::Test {
  protected:
-  void TearDown() override { std::filesystem::remove(path_); }
   std::string content() const { return read_file(path_, 1 << 20).value(); }
-  const std::string path_ = ::testing::TempDir() + "/gradtune_journal." + std::to_string(::getpid());
+  const test::TempFolder folder_;
+  const std::string path_ = folder_.path("journal");
 };
 
 TEST_F(WrittenJournal, StartsWithTheHeaderAndHoldsEveryLineInOrder) {
@@ -154,7 +154,6 @@ TEST_F(WrittenJournal, TwoAtOnceHaveTwoFiles) {
   const auto nowhere = JournalPlace::claim("/no/such/folder/journal");
   ASSERT_FALSE(nowhere.ok());
   EXPECT_EQ(nowhere.error().message, "journal: can not open /no/such/folder/journal: No such file or directory");
-  for (const std::string& file : {asked.string(), second, third}) std::filesystem::remove(file);
 }
 
 TEST_F(WrittenJournal, ErrorsNameTheFileAndTheCause) {

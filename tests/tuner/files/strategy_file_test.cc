@@ -11,6 +11,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/core/rng.h"
+#include "tests/temp_folder.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -298,14 +299,9 @@ TEST(StrategyFileFit, NamesAHoleInTheBuckets) {
 
 class Files : public ::testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = ::testing::TempDir() + "/gradtune_files." + std::to_string(::getpid());
-    std::filesystem::create_directory(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string path(const std::string& name) const { return folder_.path(name); }
 
-  std::string folder_;
+  const test::TempFolder folder_;
 };
 
 TEST_F(Files, ReadsWhatWasWrittenAndLeavesNothingElse) {
@@ -313,13 +309,13 @@ TEST_F(Files, ReadsWhatWasWrittenAndLeavesNothingElse) {
     ASSERT_TRUE(write_file_atomically(path("a"), text).ok());
     EXPECT_EQ(read_file(path("a"), 1 << 20).value(), text);
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
 }
 
 TEST_F(Files, ErrorsNameTheFileAndTheCause) {
   EXPECT_THAT(read_file(path("none"), 10).error().message,
               ::testing::AllOf(HasSubstr(path("none")), HasSubstr("No such file")));
-  EXPECT_THAT(read_file(folder_, 10).error().message, HasSubstr("Is a directory"));
+  EXPECT_THAT(read_file(folder_.path(), 10).error().message, HasSubstr("Is a directory"));
   const core::Status status = write_file_atomically(path("no/such/folder"), "text");
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.error().code, core::Error::Code::io);
@@ -336,7 +332,7 @@ TEST_F(Files, AFileThatIsTooLargeIsRefusedWithoutReadingIt) {
 TEST_F(Files, AFailedReplaceKeepsTheOldAndRemovesTheNew) {
   std::filesystem::create_directory(path("taken"));
   EXPECT_FALSE(write_file_atomically(path("taken"), "text").ok());
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1);
 }
 
 }  // namespace
