@@ -4,7 +4,7 @@
 """What each lossy compressor costs in accuracy: it alone, from the first step on, beside fp32 with the same seeds.
 
 usage: accuracy.py [--tasks fashion,resnet,text,lstm] [--ranks 2,4] [--seeds 5] [--compressors qsgd:4,...] [--longer]
-                   [--runs FOLDER] BUILD_FOLDER OUT.json
+                   [--dense-first SHARE] [--runs FOLDER] BUILD_FOLDER OUT.json
 
 fashion     The model of the demo, one epoch of Fashion-MNIST, SGD with momentum: accuracy in percent. A compressor may
             lose half a point. The rate falls to 0 by the last step: at a constant one single runs differ by points.
@@ -37,7 +37,9 @@ that was cut off is not run again.
 
 Compressors run with their default parameters unless others are given. Those whose updates have another size get the
 rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer
-then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps.
+then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. --dense-first has
+all compressors begin so for that share of the steps (option `lossy_after`), as 1-bit Adam's authors do, whose second
+moments should be those of dense gradients; `bits` and `error` are of steps that are compressed.
 """
 import argparse
 import json
@@ -45,6 +47,7 @@ import math
 import statistics
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
@@ -69,30 +72,52 @@ BYTES = {"program": "train_text", "steps": {2: 400, 4: 400, 8: 200}, "longer": 5
 TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
          "text": {**BYTES, "flags": []}, "lstm": {**BYTES, "flags": ["--model", "lstm"]}}
 IMPORTED = 2  # slot, in the journal, of a strategy that a job starts with
-WARM_UP = {"dgc": 0.1}  # share of the steps before which nothing is compressed
+DENSE_FIRST = {"dgc": 0.1}  # share of the steps before which nothing is compressed
 
 
 def name_of(compressor):
     return compressor.split(":")[0]
 
 
+@dataclass(frozen=True)
+class Training:
+    task: str
+    ranks: int
+    longer: bool = False
+    dense_first: float = 0  # share of the steps
+
+    def steps(self):
+        return TASKS[self.task]["steps"][self.ranks] * (TASKS[self.task]["longer"] if self.longer else 1)
+
+    def row_name(self, compressor):
+        longer = f", {TASKS[self.task]['longer']} times as long" if self.longer else ""
+        dense = f", the first {self.dense_first:.0%} dense" if self.dense_first else ""
+        return f"{self.task}, {self.ranks} ranks{longer}{dense}: {compressor}"
+
+    def command(self, compressor, seeds):
+        longer = " --longer" if self.longer else ""
+        dense = f" --dense-first {self.dense_first}" if self.dense_first else ""
+        return (f"accuracy.py --tasks {self.task} --ranks {self.ranks} --seeds {seeds} --compressors {compressor}"
+                f"{longer}{dense}")
+
+
 class AccuracyBench(Bench):
-    def __init__(self, build, folder, runs, task, ranks, longer):
+    def __init__(self, build, folder, runs, training):
         super().__init__(build, folder)
         self.runs = runs
-        self.task = {"name": task, **TASKS[task]}
-        self.ranks = ranks
-        self.times = self.task["longer"] if longer else 1  # as many steps
+        self.training = training
+        self.task = TASKS[training.task]
         self.program = build / "examples" / self.task["program"]
 
     def launcher(self, rate, extra=()):
         words = super().launcher(rate, extra)
-        words[words.index("--nodes") + 1] = str(self.ranks)
+        words[words.index("--nodes") + 1] = str(self.training.ranks)
         return words
 
     def once(self, name, run):
         """What the run returns, or returned in a call before this."""
-        file = self.runs / f"{self.task['name']}-{self.ranks}-{self.steps()}-{name}.json"
+        training = self.training
+        file = self.runs / f"{training.task}-{training.ranks}-{training.steps()}-{name}.json"
         if not file.exists():
             result = run()
             file.with_suffix(".new").write_text(json.dumps(result), encoding="utf-8")
@@ -112,16 +137,16 @@ class AccuracyBench(Bench):
 
     def train(self, seed, compressor=None, strategy=None, flags=(), steps=None, environment=None):
         """The report. With a strategy that runs from the first step on, which is lossy; without one, fp32 does."""
-        command = [self.program, "--steps", steps or self.steps(), "--seed", seed,
+        command = [self.program, "--steps", steps or self.training.steps(), "--seed", seed,
                    *self.flags_of(compressor or "none"), *flags]
         variables = {"GRADTUNE_TUNING_BUDGET": "0", **(environment or {})}
         if strategy is None:
             return self.cluster("none", [*command, "--fidelity", "exact"], variables)
         file = self.folder / f"{compressor}.json"
         file.write_text(json.dumps(strategy), encoding="utf-8")
-        warm_up = int(WARM_UP.get(name_of(compressor), 0) * self.steps())
+        dense = int((self.training.dense_first or DENSE_FIRST.get(name_of(compressor), 0)) * self.training.steps())
         return self.cluster("none", [*command, "--fidelity", "lossy", "--strategy", file],
-                            {"GRADTUNE_LOSSY_AFTER": str(warm_up), **variables})
+                            {"GRADTUNE_LOSSY_AFTER": str(dense), **variables})
 
     def train_all(self, seeds, compressor=None, strategy=None):
         """Metrics, and losses of all steps, of each seed."""
@@ -129,19 +154,20 @@ class AccuracyBench(Bench):
             report = self.train(seed, compressor, strategy)
             return {"metric": report[self.task["metric"]], "losses": [step["loss"] for step in report["steps"]]}
 
-        return [self.once(f"{compressor or 'fp32'}-{seed}", lambda seed=seed: run(seed)) for seed in range(seeds)]
+        name = f"{compressor}{self.training.dense_first or ''}" if compressor else "fp32"
+        return [self.once(f"{name}-{seed}", lambda seed=seed: run(seed)) for seed in range(seeds)]
 
     def probe(self, compressor, strategy):
         """What compression loses in one step, and what is sent."""
         errors, sent = [], []
-        for begin in (0, self.steps() // 4):
+        for begin in (0, self.training.steps() // 4):
             journal = self.folder / f"probe-{begin}.jsonl"
             # A budget that nothing lossy keeps has the guard tell the error.
             self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], begin + PROBED + 8,
                        {"GRADTUNE_ERROR_BUDGET": "0.001", "GRADTUNE_LOSSY_AFTER": str(begin)})
             entries = entries_of(journal)
             errors += [entry["excess"]["value"] for entry in entries if "excess" in entry]
-            sent.append(bits_sent(entries, strategy, self.ranks))
+            sent.append(bits_sent(entries, strategy, self.training.ranks))
         return {"error": max(errors, default=0), "bits": statistics.mean(sent)}
 
     def time(self, compressor=None, strategy=None):
@@ -164,14 +190,10 @@ class AccuracyBench(Bench):
             ours = self.train_all(seeds, name, strategy)
             probed = self.once(f"{name}-probe", lambda name=name, plan=strategy: self.probe(name, plan))
             mine = self.once(f"{name}-time", lambda name=name, plan=strategy: self.time(name, plan))
-            yield compare(self.task, self.ranks, self.times, name, strategy, fp32, ours, probed,
-                          {**mine, "ms_fp32": timed["ms"]})
+            yield compare(self.training, name, strategy, fp32, ours, {**probed, **mine, "ms_fp32": timed["ms"]})
 
     def flags_of(self, compressor):
         return [*self.task["flags"], *self.task["special"].get(name_of(compressor), [])]
-
-    def steps(self):
-        return self.times * self.task["steps"][self.ranks]
 
 
 def entries_of(journal):
@@ -212,27 +234,23 @@ def interval(values):
     return [mean - width, mean + width]
 
 
-def compare(task, ranks, times, name, strategy, fp32, ours, probed, timed):
+def compare(training, name, strategy, fp32, ours, measured):
     """The row of a compressor; `fp32`, `ours`: what train_all() returns."""
     values, anchors = ([run["metric"] for run in runs] for runs in (ours, fp32))
     anchor = statistics.mean(anchors)
     ratios = [a / b for a, b in zip(values, anchors)]
     low, high = interval(ratios)
+    task = TASKS[training.task]
     is_accuracy = task["metric"] == "accuracy"
     goal = (anchor - 0.5) / anchor if is_accuracy else 1.02
     targets = [smoothed(run["losses"])[3 * (len(run["losses"]) - SUMMED) // 4] for run in fp32]
     needed = [steps_to(mine["losses"], target) / steps_to(theirs["losses"], target)
               for mine, theirs, target in zip(ours, fp32, targets)]
-    command = (f"accuracy.py --tasks {task['name']} --ranks {ranks} --seeds {len(ratios)} --compressors {name}" +
-               (" --longer" if times > 1 else ""))
-    return {"name": row_name(task["name"], ranks, name, times), "command": command, "strategy": strategy["label"],
-            "value": statistics.mean(values), "unit": task["unit"], "anchor": anchor, "ratio": statistics.mean(ratios),
-            "spread": [low, high], "goal": goal, "met": low >= goal if is_accuracy else high <= goal,
-            "seeds": len(ratios), "steps": statistics.mean(needed), **probed, **timed}
-
-
-def row_name(task, ranks, compressor, times=1):
-    return f"{task}, {ranks} ranks{f', {times} times as long' if times > 1 else ''}: {compressor}"
+    return {"name": training.row_name(name), "command": training.command(name, len(ratios)),
+            "strategy": strategy["label"], "value": statistics.mean(values), "unit": task["unit"], "anchor": anchor,
+            "ratio": statistics.mean(ratios), "spread": [low, high], "goal": goal,
+            "met": low >= goal if is_accuracy else high <= goal, "seeds": len(ratios), "steps": statistics.mean(needed),
+            **measured}
 
 
 def said(row):
@@ -243,8 +261,8 @@ def said(row):
 
 
 def fastest(rows, rate):
-    """Of the rows of a task, the admitted one that is the first at the loss of fp32 on a link of so many bits a second, and
-    how many times sooner it is than fp32; None where fp32 is."""
+    """Of the rows of a task, the admitted one that is the first at the loss of fp32 on a link of so many bits a second,
+    and how many times sooner it is than fp32; None where fp32 is."""
     def seconds(row):
         return row["steps"] * (row["ms"] / 1e3 + row["bits"] * row["elements"] / rate)
 
@@ -273,6 +291,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5, choices=range(2, 11))
     parser.add_argument("--compressors", default=",".join(LOSSY))
     parser.add_argument("--longer", action="store_true")
+    parser.add_argument("--dense-first", type=float, default=0)
     parser.add_argument("--runs", type=Path)
     flags = parser.parse_args()
     rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []
@@ -281,7 +300,8 @@ def main():
         runs.mkdir(parents=True, exist_ok=True)
         for task in flags.tasks.split(","):
             for ranks in map(int, flags.ranks.split(",")):
-                bench = AccuracyBench(flags.build.resolve(), folder, runs, task, ranks, flags.longer)
+                training = Training(task, ranks, flags.longer, flags.dense_first)
+                bench = AccuracyBench(flags.build.resolve(), folder, runs, training)
                 for row in bench.rows(flags.compressors.split(","), flags.seeds):
                     print(said(row), flush=True)
                     rows = [other for other in rows if other["name"] != row["name"]] + [row]

@@ -6,8 +6,7 @@ import unittest
 
 import accuracy
 
-TEXT = {"name": "text", "metric": "perplexity", "unit": ""}
-IMAGES = {"name": "fashion", "metric": "accuracy", "unit": "%"}
+TEXT, IMAGES = accuracy.Training("text", 2), accuracy.Training("fashion", 2)
 PLAN = {"label": "int4:64 gather", "buckets": [
     {"option": "int4:64: encode@device all_gather decode@device", "slices": [{"length": 600}, {"length": 200}]},
     {"option": "all_reduce", "slices": [{"length": 50}]}]}
@@ -17,8 +16,8 @@ def runs(metrics, losses=None):
     return [{"metric": metric, "losses": losses or [3 - step / 100 for step in range(200)]} for metric in metrics]
 
 
-def row_of(task, fp32, ours):
-    return accuracy.compare(task, 2, 1, "int4", PLAN, runs(fp32), runs(ours), {"bits": 4.25, "error": 0.1}, {"ms": 30})
+def row_of(training, fp32, ours):
+    return accuracy.compare(training, "int4", PLAN, runs(fp32), runs(ours), {"bits": 4.25, "error": 0.1, "ms": 30})
 
 
 class Accuracy(unittest.TestCase):
@@ -48,13 +47,20 @@ class Accuracy(unittest.TestCase):
 
     def test_steps_to_the_same_loss(self):
         slow = [3 - step / 200 for step in range(200)]
-        row = accuracy.compare(TEXT, 2, 1, "int4", PLAN, runs([6.0, 6.0]), runs([6.0, 6.0], slow), {}, {})
+        row = accuracy.compare(TEXT, "int4", PLAN, runs([6.0, 6.0]), runs([6.0, 6.0], slow), {})
         self.assertEqual(2 / ((50 + 3 * 150 // 4) / 200), row["steps"], "not reached")
 
     def test_a_longer_training_is_a_row_of_its_own(self):
-        name = accuracy.row_name("text", 2, "int4", 5)
-        self.assertEqual("text, 2 ranks, 5 times as long: int4", name)
-        self.assertNotEqual(accuracy.row_name("text", 2, "int4"), name)
+        longer = accuracy.Training("text", 2, longer=True)
+        self.assertEqual("text, 2 ranks: int4", TEXT.row_name("int4"))
+        self.assertEqual("text, 2 ranks, 5 times as long: int4", longer.row_name("int4"))
+        self.assertEqual((400, 2000), (TEXT.steps(), longer.steps()))
+
+    def test_a_training_that_begins_dense_is_a_row_of_its_own(self):
+        dense = accuracy.Training("text", 2, dense_first=0.2)
+        self.assertEqual("text, 2 ranks, the first 20% dense: int4", dense.row_name("int4"))
+        self.assertEqual("accuracy.py --tasks text --ranks 2 --seeds 5 --compressors int4 --dense-first 0.2",
+                         dense.command("int4", 5))
 
     def test_bits_are_those_that_were_sent(self):
         entries = [{"kind": "timing", "slot": 2, "ops": [[0, 0, 0, 1, -1], [0, 1, 1, 2, 400], [1, 0, 1, 2, 200]]},
