@@ -12,8 +12,9 @@ PROGRAMS: the folder with train_synthetic. Rates are Mbit/s. A paced link tells 
 a link of that rate would have (engine/comm/pacing.h; for DDP the same is done here): two ranks of one machine have no
 slow link between them. Rows are median steps in ms, arms taking turns; ratios are made inside a round. gradtune's anchor
 is the best of DDP at that fidelity: with fp32 and bf16 for `half`, and with PowerSGD too for `lossy`. Rows `one rank` say
-what both take where nothing is sent: LibTorch's optimizer in C++ is not PyTorch's. An arm that fails is told at the end,
-and keeps none of the others from running. Strategies that jobs commit to, and their journals, are left beside OUT.json.
+what both take where nothing is sent: LibTorch's optimizer in C++ is not PyTorch's. Nothing waits for dense first
+steps (option `lossy_after`), since only times are looked at. An arm that fails is told at the end, and keeps none of the
+others from running. Strategies that jobs commit to, and their journals, are left beside OUT.json.
 """
 import argparse
 import datetime
@@ -163,7 +164,7 @@ class Bench:
                    LENGTH, "--batch", BATCH, "--steps", steps, *more]
         host_threads = max(1, len(os.sched_getaffinity(0)) // RANKS - 1)
         return self.ranks(command, {"GRADTUNE_PACING_MBIT": str(rate), "GRADTUNE_TUNING_BUDGET": str(tuning), "GRADTUNE_QUIET": "1",
-                                    "GRADTUNE_HOST_THREADS": str(host_threads)}, size)
+                                    "GRADTUNE_LOSSY_AFTER": "0", "GRADTUNE_HOST_THREADS": str(host_threads)}, size)
 
     def tuned(self, rate, fidelity):
         """The strategy that a job at that fidelity commits to. It stays beside the results, with the job's journal."""

@@ -49,7 +49,7 @@ HOOKS = {"fp32": "none", "fp16": "fp16", "bf16": "bf16", "powersgd1": "powersgd1
          "powersgd4+fp16": "powersgd4_fp16"}
 CAPS = [2, 5, 25, 100]
 WARM_UP = 12
-TUNING = 250  # steps; longer than tuning takes
+TUNING = 330  # steps; longer than tuning takes
 # Of a model: the example that trains it, the steps of part `accuracy`, what is learned, and the worst of it that is as
 # good as fp32's.
 JOBS = {"vgg": {"program": "train_fashion_mnist", "steps": 468, "metric": "accuracy", "unit": "%",

@@ -95,7 +95,9 @@ class Bench:
         command = [self.program, "--steps", steps, *flags] + ([] if evaluate else ["--no-eval"])
         if pinned is None:
             return self.cluster(rate, command)
-        return self.cluster(rate, command + ["--strategy", pinned], {"GRADTUNE_TUNING_BUDGET": "0"})
+        # From the first step on, whatever its compressors would have to wait for in a training that counts.
+        return self.cluster(rate, command + ["--strategy", pinned],
+                            {"GRADTUNE_TUNING_BUDGET": "0", "GRADTUNE_LOSSY_AFTER": "0"})
 
 
 class LiveJob:
