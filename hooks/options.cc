@@ -113,7 +113,9 @@ const Row kRows[] = {
        return parse_number(text, 0.001, 10.0, d.settings.error_budget.emplace());
      }},
     {"lossy_after", [](const Options& o) { return number_text(o.lossy_after); },
-     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after); }},
+     [](std::string_view text, Draft& d) {
+       return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after.emplace());
+     }},
     {"policy", [](const Options& o) { return o.policy; }, parse_policy},
     {"strategy", [](const Options& o) { return o.strategy; },
      [](std::string_view text, Draft& d) -> Status {
@@ -290,10 +292,13 @@ std::vector<std::string> gradtune_variables() {
 }
 
 tuner::TunerOptions tuner_options(const Settings& settings) {
+  std::optional<int> lossy_after;
+  if (settings.lossy_after) lossy_after = static_cast<int>(std::min<int64_t>(*settings.lossy_after, INT32_MAX));
   return {.seed = settings.seed,
           .budget_steps = static_cast<int>(std::min<int64_t>(settings.tuning_budget, INT32_MAX)),
           .budget_share = settings.tuning_share,
-          .lossy_after = static_cast<int>(std::min<int64_t>(settings.lossy_after, INT32_MAX))};
+          .lossy_after = lossy_after,
+          .optimizers = settings.optimizers};
 }
 
 }  // namespace gradtune

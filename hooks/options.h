@@ -22,8 +22,9 @@ struct Settings {
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs;  // admitted, "none" first; empty: the fidelity's default list
   std::string codecs_from;                   // why those, for journals
-  std::optional<double> error_budget;        // none: by what is seen
-  int64_t lossy_after = 0;
+  core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
+  std::optional<double> error_budget;  // none: by what is seen
+  std::optional<int64_t> lossy_after;  // none: what the compressors of a strategy need
   std::string policy = "auto";
   std::string strategy;  // file; empty: none
   int64_t tuning_budget = 400;

@@ -37,11 +37,11 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     check_parameters(*stepper, *model);
     limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
     settings.codecs_from = "named";
+    settings.optimizers = family_of(*stepper);
     if (limits.names_none) {
-      const core::OptimizerFamily family = family_of(*stepper);
-      settings.codecs = core::default_list(settings.fidelity, family, compress::known_traits());
+      settings.codecs = core::default_list(settings.fidelity, settings.optimizers, compress::known_traits());
       settings.codecs_from = "default list of " + std::string(core::to_string(settings.fidelity)) + " for " +
-                             (family == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers");
+                             (settings.optimizers == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers");
     }
     check_momentum(*stepper, settings.codecs);
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {

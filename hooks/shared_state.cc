@@ -36,7 +36,7 @@ std::vector<SharedThing> describe(const Settings& settings) {
           // What is in force at first.
           option("strategy", settings.strategy.empty() ? "not set" : "a file"),
           option("tuning_budget", settings.tuning_budget == 0 ? "0" : "above 0"),
-          option("lossy_after", std::to_string(settings.lossy_after)),
+          option("lossy_after", settings.lossy_after ? std::to_string(*settings.lossy_after) : "not set"),
           option("broadcast_buffers", settings.broadcast_buffers ? "true" : "false"),
           option("forward_overlap", settings.forward_overlap ? "true" : "false"),
           option("collectives", settings.nccl ? "nccl" : "gloo")};

@@ -12,11 +12,14 @@ double cost_share(const Outcome& outcome) {
   return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
 }
 
+int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::Strategy& strategy) {
+  if (core::needed_fidelity(strategy, traits) < core::Fidelity::lossy) return 0;
+  return options.lossy_after.value_or(core::dense_first(strategy, options.optimizers, traits));
+}
+
 int32_t first_slot(const TunerOptions& options, core::TraitsTable traits,
                    const std::optional<policies::Candidate>& imported) {
-  if (!imported) return 0;
-  const bool is_lossy = core::needed_fidelity(imported->strategy, traits) == core::Fidelity::lossy;
-  return is_lossy && options.lossy_after > 0 ? 0 : kImportedSlot;
+  return imported && earliest_step(options, traits, imported->strategy) == 0 ? kImportedSlot : 0;
 }
 
 Tuner::Tuner(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,

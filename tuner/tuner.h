@@ -73,8 +73,11 @@ struct TunerOptions {
   uint64_t seed = 0;
   int budget_steps = 400;      // tuning ends after that many steps; 0: what is in force first is pinned
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
-  int lossy_after = 0;         // steps before a lossy strategy may run; waiting for it does not count as tuning
-  bool retune = true;          // after an alarm; otherwise what was decided stays, and alarms are only told
+  // Steps before a lossy strategy may run; none: as many as its compressors need with such optimizers (dense_first in
+  // engine/core/strategy.h). Waiting for it does not count as tuning.
+  std::optional<int> lossy_after = {};
+  core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
+  bool retune = true;  // after an alarm; otherwise what was decided stays, and alarms are only told
 };
 
 // What the last decision rests on, and what tuning cost.
@@ -101,7 +104,10 @@ struct Action {
 // Where an imported strategy lives.
 constexpr int32_t kImportedSlot = 2;
 
-// The slot that all ranks start in: that of the imported strategy, unless it is lossy and has to wait; otherwise 0.
+// The first step in which that strategy may run.
+int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::Strategy& strategy);
+
+// The slot that all ranks start in: that of the imported strategy, unless it has to wait; otherwise 0.
 int32_t first_slot(const TunerOptions& options, core::TraitsTable traits,
                    const std::optional<policies::Candidate>& imported);
 

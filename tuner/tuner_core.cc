@@ -143,10 +143,10 @@ bool Tuner::Core::is_tuning(const core::StepReport& report) const {
   return !is_held() && !is_opening && !is_in_force_anyway;
 }
 
-// Too early for what is next in line, as it is lossy.
+// Too early for what is next in line.
 bool Tuner::Core::is_held() const {
   const auto next = is_importing(phase_) ? kImportedSlot : slots_.next_to_prepare();
-  return next && slots_.at(*next).fidelity == core::Fidelity::lossy && step_ + kLead < options_.lossy_after;
+  return next && step_ + kLead < earliest_step(options_, knowledge_.traits, slots_.at(*next).candidate->strategy);
 }
 
 // What runs while nothing is measured: the fastest strategy known. During a long wait only what is confirmed runs.

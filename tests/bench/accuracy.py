@@ -84,10 +84,13 @@ class Training:
     task: str
     ranks: int
     longer: bool = False
-    dense_first: float = 0  # share of the steps
+    dense_first: float = 0  # share of the steps; 0: what the compressor needs
 
     def steps(self):
         return TASKS[self.task]["steps"][self.ranks] * (TASKS[self.task]["longer"] if self.longer else 1)
+
+    def dense_steps(self, compressor):
+        return int((self.dense_first or DENSE_FIRST.get(name_of(compressor), 0)) * self.steps())
 
     def row_name(self, compressor):
         longer = f", {TASKS[self.task]['longer']} times as long" if self.longer else ""
@@ -144,9 +147,8 @@ class AccuracyBench(Bench):
             return self.cluster("none", [*command, "--fidelity", "exact"], variables)
         file = self.folder / f"{compressor}.json"
         file.write_text(json.dumps(strategy), encoding="utf-8")
-        dense = int((self.training.dense_first or DENSE_FIRST.get(name_of(compressor), 0)) * self.training.steps())
         return self.cluster("none", [*command, "--fidelity", "lossy", "--strategy", file],
-                            {"GRADTUNE_LOSSY_AFTER": str(dense), **variables})
+                            {"GRADTUNE_LOSSY_AFTER": str(self.training.dense_steps(compressor)), **variables})
 
     def train_all(self, seeds, compressor=None, strategy=None):
         """Metrics, and losses of all steps, of each seed."""
@@ -173,7 +175,8 @@ class AccuracyBench(Bench):
     def time(self, compressor=None, strategy=None):
         """Computation and codecs of a step in ms, and elements of all tensors."""
         journal = self.folder / "time.jsonl"
-        report = self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], PROBED)
+        report = self.train(0, compressor, strategy, ["--no-eval", "--journal", journal], PROBED,
+                            {"GRADTUNE_LOSSY_AFTER": "0"})
         table = next(entry for entry in entries_of(journal) if entry.get("kind") == "table")
         parts = report["profile"]["before" if strategy is None else "imported"]
         return {"ms": parts["compute_ms"] + parts["encode_ms"] + parts["decode_ms"],
@@ -250,7 +253,7 @@ def compare(training, name, strategy, fp32, ours, measured):
             "strategy": strategy["label"], "value": statistics.mean(values), "unit": task["unit"], "anchor": anchor,
             "ratio": statistics.mean(ratios), "spread": [low, high], "goal": goal,
             "met": low >= goal if is_accuracy else high <= goal, "seeds": len(ratios), "steps": statistics.mean(needed),
-            **measured}
+            "dense_steps": training.dense_steps(name), **measured}
 
 
 def said(row):

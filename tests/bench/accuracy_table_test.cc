@@ -37,13 +37,16 @@ std::map<std::string, json> table() {
   return rows;
 }
 
-// Rows of a compressor with its default parameter, in the tasks that such an optimizer trained.
+// Rows of a compressor with its default parameter, in tasks that such an optimizer trained, with as many dense steps
+// first as its jobs have.
 std::vector<json> rows_of(const core::CompressorSpec& codec, OptimizerFamily family) {
   const auto tasks = family == OptimizerFamily::sgd ? std::vector{"fashion", "resnet"} : std::vector{"text", "lstm"};
+  const int dense = core::traits_of(codec, compress::known_traits())->dense_first;
   std::vector<json> found;
   for (const auto& [name, row] : table()) {
     const bool is_of_family = std::ranges::any_of(tasks, [&](const char* task) { return name.starts_with(task); });
-    if (is_of_family && name.ends_with(": " + codec.name)) found.push_back(row);
+    const bool is_as_listed = row.value("dense_steps", 0) == (family == OptimizerFamily::sgd ? 0 : dense);
+    if (is_of_family && is_as_listed && name.ends_with(": " + codec.name)) found.push_back(row);
   }
   return found;
 }

@@ -158,7 +158,9 @@ std::vector<std::string> decided_by_default(const std::function<torch::Tensor()>
             {.environment = {{"GRADTUNE_PACING_MBIT", "5"}}});
   auto read = tuner::read_journal(journal);
   EXPECT_TRUE(read.ok());
-  return read.ok() ? read.value().decided : std::vector<std::string>();
+  if (!read) return {};
+  EXPECT_EQ(read.value().job.tuning.optimizers, core::OptimizerFamily::adaptive);
+  return read.value().decided;
 }
 
 constexpr const char *kFourBits = "int4", *kOver = "over error budget";

@@ -44,14 +44,16 @@ inline policies::Candidate candidate(const std::string& label, int number, const
 }
 
 inline core::TraitsTable traits() {
-  const auto row = [](std::string_view name, core::Fidelity fidelity) {
+  const auto row = [](std::string_view name, core::Fidelity fidelity, int dense_first = 0) {
     core::CompressorTraits traits{};
     traits.name = name;
     traits.fidelity = fidelity;
+    traits.dense_first = dense_first;
     return traits;
   };
   static const std::vector<core::CompressorTraits> all = {
-      row("none", core::Fidelity::exact), row("bf16", core::Fidelity::half), row("topk", core::Fidelity::lossy)};
+      row("none", core::Fidelity::exact), row("bf16", core::Fidelity::half), row("topk", core::Fidelity::lossy),
+      row("powersgd", core::Fidelity::lossy, 80)};
   return all;
 }
 

@@ -317,6 +317,20 @@ TEST(Tuner, NothingLossyRunsBeforeItsTime) {
   EXPECT_LT(job.tuner->outcome().steps, 200);
 }
 
+TEST(Tuner, WhatNeedsDenseStepsFirstIsTriedAfterThemAndOthersBefore) {
+  JobOptions options;
+  options.tuner.optimizers = core::OptimizerFamily::adaptive;
+  const std::vector<Candidate> candidates = {candidate("arm0", 10, "topk"), candidate("arm1", 11, "powersgd")};
+  SimulatedJob job(options, times(100, {90, 70}), measured(candidates), {kBaseline});
+  job.run();
+  EXPECT_EQ("arm1", job.label_in_force());
+  const auto first_of = [&](const char* label) {
+    return std::ranges::find(job.steps, label, [](const auto& step) { return step.label; })->step;
+  };
+  EXPECT_LT(first_of("arm0"), 40);
+  EXPECT_GE(first_of("arm1"), 80);
+}
+
 TEST(Tuner, AnImportedStrategyRunsFromTheFirstStepAndIsConfirmed) {
   SimulatedJob job({}, times(100, {80}), {}, {kBaseline}, arms(1)[0]);
   EXPECT_EQ(Stage::imported, job.tuner->stage());
@@ -351,6 +365,29 @@ TEST(Tuner, ALossyImportedStrategyWaits) {
   for (const auto& step : job.steps) EXPECT_FALSE(step.label == "arm0" && step.step < 500);
   EXPECT_EQ("arm0", job.label_in_force());
   EXPECT_LE(job.tuner->outcome().steps, 105);
+}
+
+TEST(Tuner, AStrategyWaitsAsLongAsItsCompressorsNeedWithSuchOptimizers) {
+  struct Case {
+    core::OptimizerFamily optimizers;
+    const char* codec;
+    std::optional<int> lossy_after;
+    int first;
+  };
+  using Family = core::OptimizerFamily;
+  for (const Case& each : {Case{Family::adaptive, "powersgd", {}, 80}, Case{Family::adaptive, "topk", {}, 0},
+                           Case{Family::sgd, "powersgd", {}, 0}, Case{Family::adaptive, "powersgd", 0, 0},
+                           Case{Family::adaptive, "topk", 30, 30}, Case{Family::adaptive, "bf16", 30, 0}}) {
+    JobOptions options;
+    options.tuner.lossy_after = each.lossy_after;
+    options.tuner.optimizers = each.optimizers;
+    options.tuner.budget_steps = 0;
+    SimulatedJob job(options, times(100, {80}), {}, {kBaseline}, candidate("arm0", 10, each.codec));
+    for (int step = 0; step < 100; ++step) job.one_step();
+    const auto first = std::ranges::find(job.steps, "arm0", [](const auto& step) { return step.label; });
+    ASSERT_NE(first, job.steps.end());
+    EXPECT_EQ(first->step, each.first) << each.codec;
+  }
 }
 
 TEST(Tuner, APinnedStrategyIsInForceFromTheFirstStepOrOnceItMayBe) {

@@ -100,13 +100,18 @@ class Parser {
     job.policy = text(header, "policy");
     model_ = text(header, "model");
     file_.network = text(header, "network");
-    const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"),
-                                          {"seed", "budget_steps", "budget_share", "lossy_after"}, {"retune"});
+    const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"), {"seed", "budget_steps", "budget_share"},
+                                          {"lossy_after", "adaptive", "retune"});
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     job.tuning.seed = static_cast<uint64_t>(integer(tuning, "seed", 0, std::numeric_limits<int64_t>::max()));
     job.tuning.budget_steps = static_cast<int>(integer(tuning, "budget_steps", 0, kMost));
     job.tuning.budget_share = number(tuning, "budget_share");
-    job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
+    if (has(tuning, "lossy_after")) {
+      job.tuning.lossy_after = static_cast<int>(integer(tuning, "lossy_after", 0, kMost));
+    }
+    if (has(tuning, "adaptive") && flag(tuning, "adaptive")) {
+      job.tuning.optimizers = core::OptimizerFamily::adaptive;
+    }
     job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
   }
 

@@ -36,6 +36,11 @@ core::Error failed(std::string_view what, const std::string& path) {
 std::string journal_header(const Job& job, std::string_view network) {
   ordered_json codecs = ordered_json::array();
   for (const core::CompressorSpec& codec : job.codecs) codecs.push_back(core::to_string(codec));
+  ordered_json tuning = {
+      {"seed", job.tuning.seed}, {"budget_steps", job.tuning.budget_steps}, {"budget_share", job.tuning.budget_share}};
+  if (job.tuning.lossy_after) tuning["lossy_after"] = *job.tuning.lossy_after;
+  if (job.tuning.optimizers == core::OptimizerFamily::adaptive) tuning["adaptive"] = true;
+  tuning["retune"] = job.tuning.retune;
   ordered_json header = {{"schema", kJournalSchema},
                          {"world_size", job.ranks.size},
                          {"ranks_per_node", job.ranks.local_size},
@@ -45,12 +50,7 @@ std::string journal_header(const Job& job, std::string_view network) {
                          {"policy", job.policy},
                          {"model", fmt::format("{:016x}", job.table.fingerprint())},
                          {"network", network},
-                         {"tuning",
-                          {{"seed", job.tuning.seed},
-                           {"budget_steps", job.tuning.budget_steps},
-                           {"budget_share", job.tuning.budget_share},
-                           {"lossy_after", job.tuning.lossy_after},
-                           {"retune", job.tuning.retune}}}};
+                         {"tuning", std::move(tuning)}};
   if (!job.codecs_from.empty()) header["compressors_from"] = job.codecs_from;
   if (job.memory_bytes < INT64_MAX) header["memory_budget"] = job.memory_bytes;
   if (job.forward_overlap) header["forward_overlap"] = true;

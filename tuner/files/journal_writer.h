@@ -3,7 +3,8 @@
 //
 // The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided. From it a run can be
 // explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
-//   (first)   the header: the job, with "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets
+//   (first)   the header: the job, in whose "tuning" are "lossy_after" (steps) if it was given and "adaptive" (true) if
+//             an optimizer is; with "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets
 //             may be due at the next forward pass, "idle_links" if links were probed (policies::IdleLink: "flat" over
 //             all ranks, "inter" between nodes, "intra" inside one), "cores" (policies::Cores) if they are known,
 //             "collectives_at_once" (policies::Machine), and "device" (policies::OnDevice) if gradients are on one

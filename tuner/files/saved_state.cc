@@ -404,7 +404,10 @@ core::Status same_job(const Job& saved, const Job& now) {
   compare("seed", saved.tuning.seed, now.tuning.seed);
   compare("tuning_budget", saved.tuning.budget_steps, now.tuning.budget_steps);
   compare("tuning_share", saved.tuning.budget_share, now.tuning.budget_share);
-  compare("lossy_after", saved.tuning.lossy_after, now.tuning.lossy_after);
+  const auto lossy_after = [](const Job& job) {
+    return job.tuning.lossy_after ? std::to_string(*job.tuning.lossy_after) : "not set";
+  };
+  compare("lossy_after", lossy_after(saved), lossy_after(now));
   // Whatever else a journal says of a job.
   if (status && journal_header(saved, "") != journal_header(now, "")) {
     status = core::Error{core::Error::Code::mismatch, "options of tuning were others"};

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 
+#include "engine/compress/compressor.h"
 #include "tuner/decision_words.h"
 #include "tuner/report/words.h"
 
@@ -27,6 +28,18 @@ std::string gain_of(const Outcome& outcome) {
   if (!(outcome.committed_ms > 0) || !(outcome.baseline_ms > 0)) return gain + " less time a step";
   return fmt::format("{} instead of {} a step, {} less ({})", in_ms(outcome.committed_ms), in_ms(outcome.baseline_ms),
                      percent(outcome.gain), interval(outcome.gain_low, outcome.gain_high));
+}
+
+// From which step on lossy strategies may run.
+std::string lossy_start(const Job& job) {
+  std::string words = fmt::format("from step {} on", count(job.tuning.lossy_after.value_or(0)));
+  if (job.tuning.lossy_after || job.tuning.optimizers == core::OptimizerFamily::sgd) return words;
+  for (const core::CompressorSpec& codec : job.codecs) {
+    const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
+    if (traits == nullptr || traits->dense_first == 0) continue;
+    words += fmt::format(", with {} from step {} on", core::to_string(codec), count(traits->dense_first));
+  }
+  return words;
 }
 
 int64_t last_step(const Report& report) { return report.stages.empty() ? 0 : report.stages.back().end - 1; }
@@ -203,7 +216,7 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
                             ? std::string("0 steps: nothing is tuned")
                             : fmt::format("{} and {} of the time", plural(job.tuning.budget_steps, "step"),
                                           percent(job.tuning.budget_share))},
-      {"lossy strategies", fmt::format("from step {} on", count(job.tuning.lossy_after))},
+      {"lossy strategies", lossy_start(job)},
       {"tunes again after a change", job.tuning.retune ? "yes" : "no"},
       {"seed", std::to_string(job.tuning.seed)},
       {"host threads for compressors", std::to_string(job.host_threads)},

@@ -57,8 +57,10 @@ struct Options {
   // faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a guard
   // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
-  std::optional<int64_t> lossy_after = {};  // steps before any lossy compressor may run; default 0
-  std::optional<std::string> policy = {};   // auto (default), mergecomp, espresso, usbyte, zen, fixed, exhaustive
+  // Steps before any lossy compressor may run. Default: as each one needs, which is 80 for powersgd where an optimizer
+  // is not SGD, else 0.
+  std::optional<int64_t> lossy_after = {};
+  std::optional<std::string> policy = {};  // auto (default), mergecomp, espresso, usbyte, zen, fixed, exhaustive
   // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for
   // the model, so that one variable serves a process with several models.
   std::optional<std::string> strategy = {};

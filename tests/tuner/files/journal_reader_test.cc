@@ -93,6 +93,20 @@ TEST(JournalFile, GivesBackWhatCollectivesTookOverIdleLinks) {
   EXPECT_THAT(with("\"inter\"", "\"outer\""), HasSubstr("idle_links"));
 }
 
+TEST(JournalFile, GivesBackWhenLossyStrategiesMayRun) {
+  for (const core::OptimizerFamily optimizers : {core::OptimizerFamily::sgd, core::OptimizerFamily::adaptive}) {
+    for (const std::optional<int> lossy_after : {std::optional<int>(), std::optional(0), std::optional(9)}) {
+      Job known = job();
+      known.tuning.lossy_after = lossy_after;
+      known.tuning.optimizers = optimizers;
+      const auto read = parse_journal(journal_header(known, "") + "\n" + journal_line(job().table) + "\n");
+      ASSERT_TRUE(read.ok()) << read.error().message;
+      EXPECT_EQ(read.value().job.tuning.lossy_after, lossy_after);
+      EXPECT_EQ(read.value().job.tuning.optimizers, optimizers);
+    }
+  }
+}
+
 TEST(JournalFile, GivesBackTheCores) {
   Job known = job();
   known.machine.cores = {.of_rank = 1.5, .computing = 1, .host = known.host_threads, .network = 0.2};
