@@ -207,8 +207,10 @@ CompressorRow int4packed() {
 }
 
 CompressorRow int3packed() {
-  return row("int3packed", "3-bit integers, scaled by block, in as few bits as it takes", 0.65, core::Listed::for_sgd,
-             0.36);
+  CompressorRow made = row("int3packed", "3-bit integers, scaled by block, in as few bits as it takes", 0.65,
+                           core::Listed::always, 0.36);
+  made.traits.dense_first = 80;
+  return made;
 }
 
 CompressorRow int2packed() {

@@ -260,7 +260,7 @@ CompressorRow powersgd() {
   return {.traits = {.name = "powersgd",
                      .summary = "matrices as products of narrow ones, of this rank",
                      .fidelity = core::Fidelity::lossy,
-                     .listed = core::Listed::always,
+                     .listed = core::Listed::for_sgd,
                      .seen_error = 0.87,
                      .dense_first = 80,
                      .summable = true,

@@ -90,7 +90,7 @@ struct CompressorTraits {
   // is listed (tests/bench/results). These say nothing of gradients of which it loses far more. 0: not measured.
   double seen_error = 0;
   // Steps that jobs with an adaptive optimizer take before it runs, as in the trainings by which it is listed for them:
-  // second moments of gradients are then those of dense ones (Tang et al., 1-bit Adam, ICML 2021, section 4).
+  // second moments should begin with those of dense gradients (Tang et al., 1-bit Adam, ICML 2021, section 4).
   int dense_first = 0;
   bool summable;        // payloads may be added by a collective; otherwise they are gathered and decoded
   bool error_feedback;  // the encoding error is kept in the residual and sent later

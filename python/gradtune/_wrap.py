@@ -103,8 +103,8 @@ def wrap(
         compressors: allow-list, such as ["topk:0.02", "bf16"]; default: what the fidelity admits of the default list.
         error_budget: largest one-step error of a compressed bucket, relative to its norm; default: 1.2 times what was
             seen after the commit.
-        lossy_after: steps before any lossy compressor may run. Default: as each one needs, which is 80 for ``powersgd``
-            where an optimizer is not SGD, else 0.
+        lossy_after: steps before any lossy compressor may run. Default: as each one needs, which is 80 for
+            ``int3packed`` and ``powersgd`` where an optimizer is not SGD, else 0.
         policy: who proposes strategies; default "auto".
         strategy: file to start from, as export_strategy() wrote it.
         tuning_budget: steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned, the

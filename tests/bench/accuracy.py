@@ -37,9 +37,9 @@ that was cut off is not run again.
 
 Compressors run with their default parameters unless others are given. Those whose updates have another size get the
 rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer
-then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. --dense-first has
-all compressors begin so for that share of the steps (option `lossy_after`), as 1-bit Adam's authors do, whose second
-moments should be those of dense gradients; `bits` and `error` are of steps that are compressed.
+then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. powersgd begins
+with as many as gradtune has it wait for under AdamW. --dense-first has all compressors begin so for that share of the
+steps, which may be 0 (option `lossy_after`); `bits` and `error` are of steps that are compressed.
 """
 import argparse
 import json
@@ -62,17 +62,17 @@ LOSSY = ["topk", "threshk", "dgc", "efsignsgd", "onebit", "signsgd", "signum", "
 RATES = {"1 Gbit/s": 1e9, "200 Mbit/s": 200e6, "50 Mbit/s": 50e6}
 # Student's t by degrees of freedom.
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-# A task's program and flags, steps by ranks, metric, flags that some compressors need, and those that it can not have.
+# A task's program and flags, steps by ranks, metric, flags that some compressors need, those that it can not have, and
+# steps that some take before they run, of so many (for AdamW: `dense_first` of engine/core/compressor.h).
 IMAGES = {"program": "train_fashion_mnist", "steps": {2: 468, 4: 234, 8: 117}, "longer": 3, "metric": "accuracy",
-          "unit": "%", "without": [],
+          "unit": "%", "without": [], "dense_first": {"dgc": lambda steps: steps // 10},
           "special": {"signsgd": ["--rate", "0.0002"], "signum": ["--rate", "0.002", "--momentum", "0"],
                       "dgc": ["--rate", "0.2", "--momentum", "0"]}}
 BYTES = {"program": "train_text", "steps": {2: 400, 4: 400, 8: 200}, "longer": 5, "metric": "perplexity", "unit": "",
-         "special": {}, "without": ["dgc"]}
+         "special": {}, "without": ["dgc"], "dense_first": {"powersgd": lambda steps: 80, "int3packed": lambda steps: 80}}
 TASKS = {"fashion": {**IMAGES, "flags": ["--decay"]}, "resnet": {**IMAGES, "flags": ["--decay", "--model", "resnet"]},
          "text": {**BYTES, "flags": []}, "lstm": {**BYTES, "flags": ["--model", "lstm"]}}
 IMPORTED = 2  # slot, in the journal, of a strategy that a job starts with
-DENSE_FIRST = {"dgc": 0.1}  # share of the steps before which nothing is compressed
 
 
 def name_of(compressor):
@@ -84,22 +84,25 @@ class Training:
     task: str
     ranks: int
     longer: bool = False
-    dense_first: float = 0  # share of the steps; 0: what the compressor needs
+    dense_first: float = None  # share of the steps; None: what the compressor needs
 
     def steps(self):
         return TASKS[self.task]["steps"][self.ranks] * (TASKS[self.task]["longer"] if self.longer else 1)
 
     def dense_steps(self, compressor):
-        return int((self.dense_first or DENSE_FIRST.get(name_of(compressor), 0)) * self.steps())
+        if self.dense_first is not None:
+            return int(self.dense_first * self.steps())
+        needed = TASKS[self.task]["dense_first"].get(name_of(compressor))
+        return needed(self.steps()) if needed else 0
 
     def row_name(self, compressor):
         longer = f", {TASKS[self.task]['longer']} times as long" if self.longer else ""
-        dense = f", the first {self.dense_first:.0%} dense" if self.dense_first else ""
+        dense = "" if self.dense_first is None else f", the first {self.dense_first:.0%} dense"
         return f"{self.task}, {self.ranks} ranks{longer}{dense}: {compressor}"
 
     def command(self, compressor, seeds):
         longer = " --longer" if self.longer else ""
-        dense = f" --dense-first {self.dense_first}" if self.dense_first else ""
+        dense = "" if self.dense_first is None else f" --dense-first {self.dense_first}"
         return (f"accuracy.py --tasks {self.task} --ranks {self.ranks} --seeds {seeds} --compressors {compressor}"
                 f"{longer}{dense}")
 
@@ -156,7 +159,8 @@ class AccuracyBench(Bench):
             report = self.train(seed, compressor, strategy)
             return {"metric": report[self.task["metric"]], "losses": [step["loss"] for step in report["steps"]]}
 
-        name = f"{compressor}{self.training.dense_first or ''}" if compressor else "fp32"
+        dense = "" if self.training.dense_first is None else self.training.dense_first
+        name = f"{compressor}{dense}" if compressor else "fp32"
         return [self.once(f"{name}-{seed}", lambda seed=seed: run(seed)) for seed in range(seeds)]
 
     def probe(self, compressor, strategy):
@@ -294,7 +298,7 @@ def main():
     parser.add_argument("--seeds", type=int, default=5, choices=range(2, 11))
     parser.add_argument("--compressors", default=",".join(LOSSY))
     parser.add_argument("--longer", action="store_true")
-    parser.add_argument("--dense-first", type=float, default=0)
+    parser.add_argument("--dense-first", type=float)
     parser.add_argument("--runs", type=Path)
     flags = parser.parse_args()
     rows = json.loads(flags.out.read_text(encoding="utf-8"))["rows"] if flags.out.exists() else []

@@ -61,6 +61,14 @@ class Accuracy(unittest.TestCase):
         self.assertEqual("text, 2 ranks, the first 20% dense: int4", dense.row_name("int4"))
         self.assertEqual("accuracy.py --tasks text --ranks 2 --seeds 5 --compressors int4 --dense-first 0.2",
                          dense.command("int4", 5))
+        self.assertEqual("text, 2 ranks, the first 0% dense: powersgd",
+                         accuracy.Training("text", 2, dense_first=0).row_name("powersgd"))
+
+    def test_dense_steps_are_those_that_a_compressor_needs_or_what_was_asked_for(self):
+        text, images = accuracy.Training("text", 2, longer=True), accuracy.Training("fashion", 2)
+        self.assertEqual((80, 0), (text.dense_steps("powersgd"), text.dense_steps("int4")))
+        self.assertEqual((0, 46), (images.dense_steps("powersgd:4"), images.dense_steps("dgc")))
+        self.assertEqual(0, accuracy.Training("text", 2, dense_first=0).dense_steps("powersgd"))
 
     def test_bits_are_those_that_were_sent(self):
         entries = [{"kind": "timing", "slot": 2, "ops": [[0, 0, 0, 1, -1], [0, 1, 1, 2, 400], [1, 0, 1, 2, 200]]},

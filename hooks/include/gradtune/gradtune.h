@@ -57,8 +57,8 @@ struct Options {
   // faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a guard
   // against change. Default: 1.2 times what was seen when the strategy had been committed.
   std::optional<double> error_budget = {};
-  // Steps before any lossy compressor may run. Default: as each one needs, which is 80 for powersgd where an optimizer
-  // is not SGD, else 0.
+  // Steps before any lossy compressor may run. Default: as each one needs, which is 80 for int3packed and powersgd if
+  // an optimizer is not SGD, else 0.
   std::optional<int64_t> lossy_after = {};
   std::optional<std::string> policy = {};  // auto (default), mergecomp, espresso, usbyte, zen, fixed, exhaustive
   // File to start from, as export_strategy wrote it. Of several, separated by commas, the first is taken that is for

@@ -39,8 +39,9 @@ TEST(Table, what_each_fidelity_uses_without_being_asked) {
     EXPECT_THAT(list(Fidelity::exact, family), ElementsAre("none", "packed", "rows"));
     EXPECT_THAT(list(Fidelity::half, family), ElementsAre("none", "packed", "bf16", "bf16packed", "rows"));
   }
-  EXPECT_THAT(list(Fidelity::lossy, Family::adaptive), ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256",
-                                                                   "int4:64", "int4packed:256", "powersgd:16", "rows"));
+  EXPECT_THAT(list(Fidelity::lossy, Family::adaptive),
+              ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "int4:64", "int4packed:256",
+                          "int3packed:256", "rows"));
   EXPECT_THAT(list(Fidelity::lossy, Family::sgd),
               ElementsAre("none", "packed", "bf16", "bf16packed", "int8:256", "int3packed:256", "powersgd:16", "rows"));
 }
