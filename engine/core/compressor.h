@@ -86,10 +86,10 @@ struct CompressorTraits {
 
   Fidelity fidelity;  // the least fidelity that admits it
   Listed listed;      // without being named
-  // norm(p - decode(encode(p))) / norm(p) of one step, at parameter_default: the largest in the trainings by which it
-  // is listed (tests/bench/results). These say nothing of gradients of which it loses far more. 0: not measured.
+  // norm(p - decode(encode(p))) / norm(p) of one step, at parameter_default: the largest in the trainings that
+  // admit it (tests/bench/results). These say nothing of gradients of which it loses far more. 0: not measured.
   double seen_error = 0;
-  // Steps that jobs with an adaptive optimizer take before it runs, as in the trainings by which it is listed for them:
+  // Steps that jobs with an adaptive optimizer take before it runs, as in the trainings that admit it for them:
   // second moments should begin with those of dense gradients (Tang et al., 1-bit Adam, ICML 2021, section 4).
   int dense_first = 0;
   bool summable;        // payloads may be added by a collective; otherwise they are gathered and decoded

@@ -37,9 +37,9 @@ that was cut off is not run again.
 
 Compressors run with their default parameters unless others are given. Those whose updates have another size get the
 rate that suits them: votes of signs are 1 whatever the gradient, and dgc has the momentum inside that the optimizer
-then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. powersgd begins
-with as many as gradtune has it wait for under AdamW. --dense-first has all compressors begin so for that share of the
-steps, which may be 0 (option `lossy_after`); `bits` and `error` are of steps that are compressed.
+then must not have. As its authors begin with dense gradients, so does dgc here: a tenth of the steps. Under AdamW
+int3packed and powersgd begin with 80 of them, as in gradtune's jobs. --dense-first gives all compressors that share of
+the steps to begin with, which may be 0 (option `lossy_after`). `bits` and `error` are of steps that are compressed.
 """
 import argparse
 import json
@@ -81,6 +81,7 @@ def name_of(compressor):
 
 @dataclass(frozen=True)
 class Training:
+    """What all compressors of a call have in common, and so the names of their rows."""
     task: str
     ranks: int
     longer: bool = False
