@@ -352,6 +352,23 @@ TEST(Report, TellsOfChangesAndBans) {
   EXPECT_THAT(to_html(report_of(golden("half_1gbit")), "short"), testing::Not(HasSubstr("Until the first decision")));
 }
 
+TEST(Report, SaysFromWhichStepOnLossyStrategiesMayRun) {
+  using testing::Pair;
+  Report report = report_of(golden("lossy_200mbit"));
+  report.job.codecs = {{"none", 0}, {"int8", 256}, {"int3packed", 256}};
+  const auto configured = [&](core::OptimizerFamily optimizers, std::optional<int> lossy_after) {
+    report.job.tuning.optimizers = optimizers;
+    report.job.tuning.lossy_after = lossy_after;
+    return configuration(report);
+  };
+  using Family = core::OptimizerFamily;
+  const std::string name = "lossy strategies";
+  EXPECT_THAT(configured(Family::sgd, {}), testing::Contains(Pair(name, "from step 0 on")));
+  EXPECT_THAT(configured(Family::adaptive, 9), testing::Contains(Pair(name, "from step 9 on")));
+  EXPECT_THAT(configured(Family::adaptive, {}),
+              testing::Contains(Pair(name, "from step 0 on, with int3packed:256 from step 80 on")));
+}
+
 TEST(Report, OfManyBucketsIsASmallPageWithoutMarkupFromTheJob) {
   const Report pinned = report_of(many_buckets_journal(60, 0).text),
                tuned = report_of(many_buckets_journal(120, 400).text);
