@@ -47,6 +47,7 @@ std::string_view to_string(Decision::What what) {
     case What::drift: return "drift";
     case What::link: return "link";
     case What::density: return "density";
+    case What::more_may_run: return "more may run";
     case What::straggler: return "straggler";
     case What::audit: return "audit";
     case What::drop_committed: return "drop committed";

@@ -43,6 +43,7 @@ struct Decision {
     link,            // the same of the time that collectives take
     density,         // value: logarithm of the new share of rows that are not zero over the old one, in the sum of all
                      // ranks. label: the tensor
+    more_may_run,    // value: the step from which on what the last search left out may run
     straggler,       // value: the rank that holds up the others. label: the strategy in force
     audit,           // value: gain over the baseline
     drop_committed,  // value: that gain, which is too small

@@ -48,6 +48,8 @@ std::string in_words(const Decision& decision) {
     case What::density:
       return fmt::format("of the rows of {}, {:.0f} % {} are used than before", label,
                          100 * std::abs(std::expm1(value)), value > 0 ? "more" : "less");
+    case What::more_may_run:
+      return fmt::format("from step {:.0f} on compressors may run that had to wait: a new search begins", value);
     case What::straggler: return fmt::format("rank {:.0f} computes longer than it did and holds up the others", value);
     case What::audit: return fmt::format("compared with the baseline again, {} gains {}", label, percent(value));
     case What::drop_committed: return fmt::format("{} is not faster than the baseline any more and is dropped", label);

@@ -70,6 +70,7 @@ std::string change_line(const Decision& decision) {
     case What::drift:
     case What::link:
     case What::density:
+    case What::more_may_run:
     case What::straggler:
     case What::drop_committed:
     case What::over_error_budget:

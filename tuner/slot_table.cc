@@ -34,16 +34,16 @@ int32_t SlotTable::slot_of(const policies::Candidate& candidate) {
   return slot;
 }
 
-void SlotTable::prepare(int32_t slot) {
-  const bool is_asked_for = preparing_ == slot || std::ranges::find(queue_, slot) != queue_.end();
-  if (!at(slot).is_ready && !is_asked_for) queue_.push_back(slot);
+void SlotTable::prepare(int32_t slot, int64_t earliest_step) {
+  const bool is_queued = std::ranges::any_of(queue_, [&](const auto& queued) { return queued.second == slot; });
+  if (!at(slot).is_ready && preparing_ != slot && !is_queued) queue_.emplace(earliest_step, slot);
 }
 
 void SlotTable::release(int32_t slot) {
   if (at(slot).is_permanent) return;
   if (at(slot).is_ready || preparing_ == slot) drops_.push_back(slot);
   if (preparing_ == slot) preparing_.reset();
-  std::erase(queue_, slot);
+  std::erase_if(queue_, [&](const auto& queued) { return queued.second == slot; });
   entries_.erase(slot);
 }
 
@@ -82,7 +82,7 @@ std::optional<int32_t> SlotTable::fastest() const {
 
 std::optional<int32_t> SlotTable::next_to_prepare() const {
   if (queue_.empty()) return {};
-  return queue_.front();
+  return queue_.begin()->second;
 }
 
 std::optional<SlotTable::Prepared> SlotTable::follow(const core::StepReport& report) {
@@ -97,8 +97,8 @@ std::optional<SlotTable::Prepared> SlotTable::follow(const core::StepReport& rep
 }
 
 Command SlotTable::start_preparing() {
-  preparing_ = queue_.front();
-  queue_.pop_front();
+  preparing_ = queue_.begin()->second;
+  queue_.erase(queue_.begin());
   waited_ = 0;
   return {.kind = Command::Kind::prepare, .slot = *preparing_, .bytes = 0};
 }

@@ -37,9 +37,9 @@ class SlotTable {
   void add_ready(int32_t slot, const policies::Candidate& candidate, bool is_permanent);
 
   // The slot of that strategy, a new one if it has none. A new one is not prepared until prepare() is called, which
-  // does nothing for a slot that is ready or queued.
+  // does nothing for a slot that is ready or queued. What may run in an earlier step goes first.
   int32_t slot_of(const policies::Candidate& candidate);
-  void prepare(int32_t slot);
+  void prepare(int32_t slot, int64_t earliest_step = 0);
 
   // Forget strategies that are not permanent. Slots that hold something on the ranks are queued to be dropped.
   void release(int32_t slot);
@@ -75,7 +75,7 @@ class SlotTable {
   core::TraitsTable traits_;
   std::map<int32_t, Entry> entries_;
   int32_t next_slot_ = 0;
-  std::deque<int32_t> queue_;
+  std::multimap<int64_t, int32_t> queue_;  // by earliest step
   std::optional<int32_t> preparing_;
   int waited_ = 0;
   std::deque<int32_t> drops_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/tuner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "tuner/tuner_core.h"
@@ -12,9 +13,22 @@ double cost_share(const Outcome& outcome) {
   return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
 }
 
+int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::CompressorSpec& codec) {
+  const core::CompressorTraits* const row = core::traits_of(codec, traits);
+  core::check(row != nullptr, "a compressor has no traits");
+  if (row->fidelity < core::Fidelity::lossy) return 0;
+  const bool needs_dense = options.optimizers != core::OptimizerFamily::sgd;
+  return options.lossy_after.value_or(needs_dense ? row->dense_first : 0);
+}
+
 int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::Strategy& strategy) {
-  if (core::needed_fidelity(strategy, traits) < core::Fidelity::lossy) return 0;
-  return options.lossy_after.value_or(core::dense_first(strategy, options.optimizers, traits));
+  int latest = 0;
+  for (const core::Bucket& bucket : strategy.buckets) {
+    for (const core::CompressorSpec& codec : bucket.option.codecs) {
+      latest = std::max(latest, earliest_step(options, traits, codec));
+    }
+  }
+  return latest;
 }
 
 int32_t first_slot(const TunerOptions& options, core::TraitsTable traits,

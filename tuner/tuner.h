@@ -17,6 +17,9 @@
 //   confirmed to be faster.
 // - audit: compares what is committed with the baseline again.
 //
+// A lossy strategy may have to wait (`lossy_after`). What may run soon is waited for, in the queue behind what may run
+// now. What may run later is left out of a search, and gets a search once it may run.
+//
 // What starts an audit:
 // - An alarm: the watch (watch.h) found that step times or the link moved.
 // - The clock: now and then, within a fixed small share of the time (audit_clock.h).
@@ -36,6 +39,7 @@
 // goes as well if the other baseline is the faster one by now and it does not look faster than that.
 //
 // When a new search starts:
+// - What the last search left out may run now. What is committed races what the new search finds.
 // - The audit found that the committed strategy's speed relative to the baseline moved far since the last search. What
 //   was committed before races what the search finds.
 // - Another strategy than that in force won the race. What was left at its end races what the search finds.
@@ -74,7 +78,7 @@ struct TunerOptions {
   int budget_steps = 400;      // tuning ends after that many steps; 0: what is in force first is pinned
   double budget_share = 0.25;  // ... or when the time lost against the baseline exceeds this share of the time so far
   // Steps before a lossy strategy may run; none: as many as its compressors need with such optimizers (dense_first in
-  // engine/core/strategy.h). Waiting for it does not count as tuning.
+  // engine/core/compressor.h). Waiting for it does not count as tuning.
   std::optional<int> lossy_after = {};
   core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
   bool retune = true;  // after an alarm; otherwise what was decided stays, and alarms are only told
@@ -104,7 +108,8 @@ struct Action {
 // Where an imported strategy lives.
 constexpr int32_t kImportedSlot = 2;
 
-// The first step in which that strategy may run.
+// The first step in which that compressor, or that strategy, may run.
+int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::CompressorSpec& codec);
 int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::Strategy& strategy);
 
 // The slot that all ranks start in: that of the imported strategy, unless it has to wait; otherwise 0.

@@ -146,7 +146,16 @@ bool Tuner::Core::is_tuning(const core::StepReport& report) const {
 // Too early for what is next in line.
 bool Tuner::Core::is_held() const {
   const auto next = is_importing(phase_) ? kImportedSlot : slots_.next_to_prepare();
-  return next && step_ + kLead < earliest_step(options_, knowledge_.traits, slots_.at(*next).candidate->strategy);
+  return next && step_ + kLead < earliest_step_of(*next);
+}
+
+int Tuner::Core::earliest_step_of(int32_t slot) const {
+  return earliest_step(options_, knowledge_.traits, slots_.at(slot).candidate->strategy);
+}
+
+// Whatever may run now goes first, in the order in which it was asked for.
+void Tuner::Core::prepare(int32_t slot) {
+  slots_.prepare(slot, std::max<int64_t>(step_ + kLead, earliest_step_of(slot)));
 }
 
 // What runs while nothing is measured: the fastest strategy known. During a long wait only what is confirmed runs.

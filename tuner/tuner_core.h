@@ -79,8 +79,9 @@ class Tuner::Core {
   std::vector<int32_t> compared_baselines() const;
   void start_audit(bool has_cause, int pairs);
   void look_again();
+  void search_again();
   void observe_again(Observing::Before before);
-  std::vector<policies::Candidate> foreseen() const;
+  std::vector<policies::Candidate> foreseen();
   void rank_again();
   void race_known();
   void judge_ranking();
@@ -100,7 +101,11 @@ class Tuner::Core {
   void follow_preparation(const core::StepReport& report);
   bool is_trial_ahead() const;
   bool is_tuning(const core::StepReport& report) const;
+  void prepare(int32_t slot);
+  int earliest_step_of(int32_t slot) const;
   bool is_held() const;
+  bool leaves_out(int earliest);
+  policies::Knowledge known_for_search();
   Action next_action();
   Action put_in_force(Command::Kind kind, int32_t slot);
 
@@ -136,6 +141,8 @@ class Tuner::Core {
   Contenders contenders_;
   AuditClock clock_;
   bool has_new_content_ = false;       // of the gradients, which no search knows yet
+  int64_t search_horizon_ = 0;         // the last search leaves out what may run only after that step
+  std::optional<int> left_out_until_;  // the first step in which something of that may run
   int confirmations_ = 0, looks_ = 0;  // begun; how often it was looked again
 
   int64_t step_ = -1;

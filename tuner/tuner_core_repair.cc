@@ -90,7 +90,7 @@ void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, c
   outcome_.label = slots_.at(baseline_).candidate->label;
   if (slot < baselines_ || is_over(slot)) return settle(why);
   decide(What::repair, repaired.label, bucket);
-  slots_.prepare(slot);
+  prepare(slot);
 }
 
 void Tuner::Core::confirm_repaired() {

@@ -13,8 +13,9 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr int kMostAsked = 64;    // one proposal after the other of which nothing may run
-constexpr double kBehind = 1.25;  // times the fastest finalist, as measured before: not worth a place in the race
+constexpr int kWorthWaiting = 100;  // steps: about as many as a search takes
+constexpr int kMostAsked = 64;      // one proposal after the other of which nothing may run
+constexpr double kBehind = 1.25;    // times the fastest finalist, as measured before: not worth a place in the race
 
 // Another version of a policy, which is told again what this one was, may have another strategy in that slot.
 bool are_of(const core::Strategy& strategy, const std::vector<policies::TimedOp>& ops) {
@@ -101,7 +102,25 @@ void Tuner::Core::start_search() {
   contenders_.start_search();
   clock_.searched();
   phase_ = Searching{};
+  search_horizon_ = step_ + kWorthWaiting;
+  left_out_until_.reset();
   search();
+}
+
+// Whether the search leaves out what may run from that step on; what may run sooner is waited for.
+bool Tuner::Core::leaves_out(int earliest) {
+  if (earliest <= search_horizon_) return false;
+  left_out_until_ = std::min(earliest, left_out_until_.value_or(earliest));
+  return true;
+}
+
+// Without the compressors that the search leaves out.
+policies::Knowledge Tuner::Core::known_for_search() {
+  policies::Knowledge known = knowledge_;
+  std::erase_if(known.codecs, [&](const core::CompressorSpec& codec) {
+    return leaves_out(earliest_step(options_, knowledge_.traits, codec));
+  });
+  return known;
 }
 
 void Tuner::Core::search() {
@@ -109,7 +128,7 @@ void Tuner::Core::search() {
   std::vector<int32_t> slots;
   // Of a proposal of which nothing may run nothing is told, and the policy goes on with what it knows.
   for (int asked = 0; slots.empty() && !proposal.final && asked < kMostAsked; ++asked) {
-    proposal = policy_->propose(knowledge_);
+    proposal = policy_->propose(known_for_search());
     slots = slots_of(proposal);
   }
   if (proposal.final || slots.empty()) return start_race(Racing::Among::found, std::move(slots));
@@ -117,7 +136,7 @@ void Tuner::Core::search() {
     if (slots_.at(slot).is_ready) {
       schedule_.add(trial_block(slot));
     } else {
-      slots_.prepare(slot);
+      prepare(slot);
     }
   }
 }
@@ -127,7 +146,7 @@ std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
   std::vector<int32_t> slots;
   for (const policies::Candidate& proposed : proposal.candidates) {
     const auto candidate = bans_.admitted(proposed);
-    if (!candidate) continue;
+    if (!candidate || leaves_out(earliest_step(options_, knowledge_.traits, candidate->strategy))) continue;
     const int32_t slot = slots_.slot_of(*candidate);
     contenders_.proposed(slot, core::hash(proposed.strategy));
     const bool is_new = std::find(slots.begin(), slots.end(), slot) == slots.end();
@@ -155,7 +174,7 @@ void Tuner::Core::start_race(Racing::Among among, std::vector<int32_t> finalists
   finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
   finalists.insert(finalists.end(), holders.begin(), holders.end());
   slots_.release_all_but(finalists);
-  for (int32_t slot : finalists) slots_.prepare(slot);
+  for (int32_t slot : finalists) prepare(slot);
   phase_ = Racing{.among = among, .finalists = std::move(finalists)};
   if (slots_.is_idle()) race({});
 }

@@ -58,14 +58,13 @@ void Tuner::Core::watch(const core::StepReport& report) {
   } else if (finding) {
     decide(finding->kind == Finding::Kind::link ? What::link : What::drift, outcome_.label, finding->log_shift);
   }
+  if (left_out_until_ && step_ + kLead >= *left_out_until_) {
+    decide(What::more_may_run, "", *left_out_until_);
+    return search_again();
+  }
   if (!options_.retune) return;
   clock_.count(report.step_ms);
-  if (std::exchange(has_new_content_, false)) {
-    scores_.clear();
-    budget_ = Budget(options_.budget_steps, options_.budget_share);
-    contenders_.add_former_as_leaders(bans_);
-    return observe_again(Observing::Before::search);
-  }
+  if (std::exchange(has_new_content_, false)) return search_again();
   const bool is_alarm = finding && finding->kind != Finding::Kind::straggler;
   const bool is_audit_due = confirmed_ && (is_alarm || clock_.is_audit_due());
   if (!is_audit_due && !clock_.is_look_due()) return;
@@ -75,6 +74,14 @@ void Tuner::Core::watch(const core::StepReport& report) {
   scores_.clear();
   budget_ = Budget(options_.budget_steps, options_.budget_share);
   confirmed_ ? start_audit(is_alarm || clock_.is_look_due(), kFirstLook) : look_again();
+}
+
+// Without an audit: what may run or what gradients hold is not what the last search knew.
+void Tuner::Core::search_again() {
+  scores_.clear();
+  budget_ = Budget(options_.budget_steps, options_.budget_share);
+  contenders_.add_former_as_leaders(bans_);
+  observe_again(Observing::Before::search);
 }
 
 void Tuner::Core::start_audit(bool has_cause, int pairs) {
@@ -169,10 +176,10 @@ void Tuner::Core::rank_again() {
 
 // What a policy that plans would try first, knowing what baselines and what is in force take by now, if it expects that
 // to be faster. Policies without a model foresee nothing.
-std::vector<policies::Candidate> Tuner::Core::foreseen() const {
+std::vector<policies::Candidate> Tuner::Core::foreseen() {
   const double now_ms = slots_.at(confirmed_.value_or(baseline_)).step_ms.value_or(knowledge_.baseline_ms);
   std::vector<policies::Candidate> faster;
-  for (const policies::Candidate& proposed : make_policy_()->propose(knowledge_).candidates) {
+  for (const policies::Candidate& proposed : make_policy_()->propose(known_for_search()).candidates) {
     if (faster.size() == kMostForeseen || !proposed.predicted_ms || *proposed.predicted_ms >= now_ms) continue;
     if (auto candidate = bans_.admitted(proposed)) faster.push_back(std::move(*candidate));
   }

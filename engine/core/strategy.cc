@@ -175,17 +175,6 @@ Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known) {
   return fidelity;
 }
 
-int dense_first(const Strategy& strategy, OptimizerFamily family, TraitsTable known) {
-  int most = 0;
-  if (family == OptimizerFamily::sgd) return most;
-  for (const Bucket& bucket : strategy.buckets) {
-    for (const CompressorSpec& codec : bucket.option.codecs) {
-      most = std::max(most, traits_of(codec, known)->dense_first);
-    }
-  }
-  return most;
-}
-
 Status validate(const Strategy& strategy, const GradientTable& table) {
   if (strategy.in_flight < 1)
     return mismatch("in_flight is " + std::to_string(strategy.in_flight) + ", at least 1 is needed");

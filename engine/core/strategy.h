@@ -79,9 +79,6 @@ uint64_t hash(const Strategy& strategy);
 Fidelity needed_fidelity(const Option& option, TraitsTable known);
 Fidelity needed_fidelity(const Strategy& strategy, TraitsTable known);
 
-// Steps that a job with such optimizers takes before the strategy may run: the most that one of its compressors needs.
-int dense_first(const Strategy& strategy, OptimizerFamily family, TraitsTable known);
-
 // Every element of the table in exactly one slice, buckets contiguous and of one arena, every collective issued once
 // and in its program's order, in_flight >= 1. The error names the first thing that does not hold. Whether a program can
 // run, also in a bucket that is due at the next forward pass, compiling says (engine/exec/program.h).

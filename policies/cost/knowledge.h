@@ -39,10 +39,11 @@ struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
   core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs = {};  // those that fidelity and allow-list admit, "none" first
-  core::TraitsTable traits = {};                  // of all known compressors
-  int host_threads = 0;                           // workers for placement `host`; 0: only `device` is to be proposed
-  int64_t memory_bytes = INT64_MAX;               // that a strategy may have for residuals and payloads
+  // That fidelity and allow-list admit and that may run soon, "none" first.
+  std::vector<core::CompressorSpec> codecs = {};
+  core::TraitsTable traits = {};     // of all known compressors
+  int host_threads = 0;              // workers for placement `host`; 0: only `device` is to be proposed
+  int64_t memory_bytes = INT64_MAX;  // that a strategy may have for residuals and payloads
   Machine machine = {};
   // Whether buckets may be due at the next forward pass: the user allows it and the job can be deferred.
   bool forward_overlap = false;

@@ -75,6 +75,8 @@ TEST(ProgressLines, OfADriftInWords) {
   EXPECT_EQ(line(What::drift, std::log(1.25)), "gradtune: step 900: steps take 25 % longer than before");
   EXPECT_EQ(line(What::link, std::log(0.8)), "gradtune: step 900: collectives take 20 % less than before");
   EXPECT_EQ(line(What::straggler, 3), "gradtune: step 900: rank 3 computes longer than it did and holds up the others");
+  EXPECT_EQ(line(What::more_may_run, 900),
+            "gradtune: step 900: from step 900 on compressors may run that had to wait: a new search begins");
   EXPECT_EQ(line(What::drop_committed, -0.1),
             "gradtune: step 900: bf16 all_reduce is not faster than the baseline any more and is dropped");
   EXPECT_EQ(line(What::keep_committed, 100), "gradtune: step 900: bf16 all_reduce stays");

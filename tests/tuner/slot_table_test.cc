@@ -55,6 +55,23 @@ TEST(SlotTable, PreparesOneAtATime) {
   EXPECT_TRUE(slots.is_idle());
 }
 
+TEST(SlotTable, PreparesWhatMayRunEarlierFirst) {
+  SlotTable slots = with_baseline();
+  const int32_t late = slots.slot_of(candidate("late", 1)), a = slots.slot_of(candidate("a", 2)),
+                b = slots.slot_of(candidate("b", 3));
+  slots.prepare(late, 80);
+  slots.prepare(a, 20);
+  slots.prepare(b, 20);
+  for (const int32_t next : {a, b, late}) {
+    EXPECT_EQ(slots.next_to_prepare(), next);
+    EXPECT_EQ(slots.start_preparing().slot, next);
+    slots.follow(kPrepared);
+  }
+  slots.prepare(slots.slot_of(candidate("c", 4)), 90);
+  slots.release(slots.slot_of(candidate("c", 4)));
+  EXPECT_TRUE(slots.is_idle()) << "what is released is not prepared";
+}
+
 // Ranks refuse to prepare what they hold, so asking again must not say it to them again.
 TEST(SlotTable, PreparesWhatIsAskedForTwiceOnce) {
   SlotTable slots = with_baseline();

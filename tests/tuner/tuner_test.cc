@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@ using policies::Candidate;
 using policies::Proposal;
 using testing::Contains;
 using testing::ElementsAre;
+using testing::Field;
 using testing::IsEmpty;
 using testing::Not;
 
@@ -308,13 +311,81 @@ TEST(Tuner, NothingLossyRunsBeforeItsTime) {
   options.tuner.budget_steps = 300;
   std::vector<Candidate> candidates = {candidate("arm0", 10, "bf16"), candidate("arm1", 11, "topk")};
   SimulatedJob job(options, times(100, {90, 70}), measured(candidates), {kBaseline});
-  job.run();
+  job.run(1500);
   EXPECT_EQ("arm1", job.label_in_force());
   for (const auto& step : job.steps) {
     EXPECT_FALSE(step.label == "arm1" && step.step < 1000);
-    EXPECT_FALSE(step.label == "arm0" && step.step > 100 && step.step < 1000) << "what is not confirmed does not stay";
+    EXPECT_FALSE(step.label == "baseline" && step.step > 150 && step.step < 1000) << "the others are tuned meanwhile";
   }
-  EXPECT_LT(job.tuner->outcome().steps, 200);
+  EXPECT_EQ(job.decided(What::commit), (std::vector<std::string>{"arm0", "arm1"}));
+  EXPECT_THAT(job.decisions,
+              Contains(testing::AllOf(Field(&Decision::what, What::more_may_run), Field(&Decision::value, 1000))));
+  EXPECT_LT(job.tuner->outcome().steps, 300) << "two tunings";
+}
+
+// Proposes a strategy for each compressor that it is told of, and notes which these were.
+class PolicyOfCodecs final : public policies::Policy {
+ public:
+  explicit PolicyOfCodecs(std::vector<std::set<std::string>>& searches) : searches_(searches) {
+    searches_.emplace_back();
+  }
+
+  std::string_view name() const override { return "codecs"; }
+  Proposal propose(const policies::Knowledge& knowledge) override {
+    for (const core::CompressorSpec& codec : knowledge.codecs) searches_.back().insert(codec.name);
+    if (is_asked_) return {.candidates = proposed_, .final = true};
+    is_asked_ = true;
+    for (const core::CompressorSpec& codec : knowledge.codecs) {
+      if (codec.name != "none") proposed_.push_back(candidate(codec.name, 10, codec.name));
+    }
+    return {.candidates = proposed_, .final = proposed_.empty()};
+  }
+  void learn(const core::Measurement&) override {}
+
+ private:
+  std::vector<std::set<std::string>>& searches_;
+  std::vector<Candidate> proposed_;
+  bool is_asked_ = false;
+};
+
+TEST(Tuner, ASearchIsToldOfCompressorsThatMayRunSoonAndAnotherOneOfTheRest) {
+  using Searches = std::vector<std::set<std::string>>;
+  const std::set<std::string> exact = {"none"}, half = {"none", "bf16"}, all = {"none", "bf16", "topk"};
+  struct Case {
+    std::vector<std::string> codecs;
+    int lossy_after;
+    Searches searches;
+    bool retune = true;
+  };
+  for (const Case& each :
+       {Case{{"none", "bf16", "topk"}, 0, {all}}, Case{{"none", "bf16", "topk"}, 90, {all}},
+        Case{{"none", "bf16", "topk"}, 600, {half, all}}, Case{{"none", "bf16", "topk"}, 600, {half, all}, false},
+        Case{{"none", "topk"}, 600, {exact, {"none", "topk"}}}, Case{{"none", "bf16"}, 600, {half}}}) {
+    SCOPED_TRACE(each.lossy_after);
+    Searches searches;
+    JobOptions options;
+    options.tuner.lossy_after = each.lossy_after;
+    options.tuner.retune = each.retune;
+    for (const std::string& name : each.codecs) options.knowledge.codecs.push_back({.name = name});
+    options.make_policy = [&] { return std::make_unique<PolicyOfCodecs>(searches); };
+    SimulatedJob job(options, {{"baseline", 100}, {"bf16", 80}, {"topk", 60}}, {}, {kBaseline});
+    while (job.steps.size() < 800) job.one_step();
+    while (!searches.empty() && searches.back().empty()) searches.pop_back();  // made, and not asked yet
+    EXPECT_EQ(searches, each.searches);
+    EXPECT_EQ(job.label_in_force(), each.codecs.back());
+    for (const auto& step : job.steps) EXPECT_FALSE(step.label == "topk" && step.step < each.lossy_after);
+  }
+}
+
+TEST(Tuner, WhatHasToWaitHoldsBackNothingElse) {
+  JobOptions options;
+  options.tuner.optimizers = core::OptimizerFamily::adaptive;
+  const std::vector<Candidate> both = {candidate("arm0", 10, "powersgd"), candidate("arm1", 11, "topk")};
+  SimulatedJob job(options, times(100, {70, 90}), {{both, false}, {both, true}}, {kBaseline});
+  job.run();
+  EXPECT_EQ("arm0", job.label_in_force());
+  EXPECT_EQ(job.decided(What::measure), (std::vector<std::string>{"arm1", "arm0"}));
+  EXPECT_EQ(job.decided(What::commit), std::vector<std::string>{"arm0"});
 }
 
 TEST(Tuner, WhatNeedsDenseStepsFirstIsTriedAfterThemAndOthersBefore) {

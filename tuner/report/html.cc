@@ -304,6 +304,7 @@ bool is_change(Decision::What what) {
     case What::drift:
     case What::link:
     case What::density:
+    case What::more_may_run:
     case What::straggler:
     case What::audit:
     case What::drop_committed:

@@ -32,12 +32,12 @@ std::string gain_of(const Outcome& outcome) {
 
 // From which step on lossy strategies may run.
 std::string lossy_start(const Job& job) {
-  std::string words = fmt::format("from step {} on", count(job.tuning.lossy_after.value_or(0)));
-  if (job.tuning.lossy_after || job.tuning.optimizers == core::OptimizerFamily::sgd) return words;
+  const int first = job.tuning.lossy_after.value_or(0);
+  std::string words = fmt::format("from step {} on", count(first));
   for (const core::CompressorSpec& codec : job.codecs) {
-    const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
-    if (traits == nullptr || traits->dense_first == 0) continue;
-    words += fmt::format(", with {} from step {} on", core::to_string(codec), count(traits->dense_first));
+    const int earliest = earliest_step(job.tuning, compress::known_traits(), codec);
+    if (earliest <= first) continue;
+    words += fmt::format(", with {} from step {} on", core::to_string(codec), count(earliest));
   }
   return words;
 }
