@@ -59,7 +59,7 @@ void Tuner::Core::watch(const core::StepReport& report) {
     decide(finding->kind == Finding::Kind::link ? What::link : What::drift, outcome_.label, finding->log_shift);
   }
   if (left_out_until_ && step_ + kLead >= *left_out_until_) {
-    decide(What::more_may_run, "", *left_out_until_);
+    decide(What::more_may_run, "", *std::exchange(left_out_until_, std::nullopt));
     return search_again();
   }
   if (!options_.retune) return;

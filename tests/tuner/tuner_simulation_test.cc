@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -190,7 +191,7 @@ TEST(Tunings, OnAFasterNetworkToo) {
 
 // Anything may happen; in all of it ranks agree (the job checks that), tuning ends, and what stays is confirmed.
 TEST(Tunings, EndWellWhateverHappens) {
-  int committed = 0, kept = 0;
+  int committed = 0, kept = 0, searched_again = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
     core::Rng rng = core::Rng(seed).fork("trouble");
     const auto happens = [&](double probability) { return rng.uniform() < probability; };
@@ -199,7 +200,9 @@ TEST(Tunings, EndWellWhateverHappens) {
     options.ranks = 1 + static_cast<int>(rng.below(4));
     options.noise = happens(0.5) ? kReference : kCluster;
     options.tuner.budget_steps = 20 + static_cast<int>(rng.below(600));
-    options.tuner.lossy_after = happens(0.3) ? static_cast<int>(rng.below(100)) : 0;
+    const int lossy_after = happens(0.3) ? static_cast<int>(rng.below(400)) : 0;
+    options.tuner.lossy_after = lossy_after;
+    options.tuner.retune = lossy_after == 0;  // audits have steps of their own
     options.preparing_steps = 1 + static_cast<int>(rng.below(7));
     const double excluded = happens(0.3) ? 0.5 * rng.uniform() : 0, nonfinite = happens(0.3) ? 0.5 * rng.uniform() : 0;
     const auto strikes = [seed](int64_t step, const char* what, double probability) {
@@ -209,11 +212,14 @@ TEST(Tunings, EndWellWhateverHappens) {
     options.nonfinite = [=](int64_t step, const std::string&) { return strikes(step, "nonfinite", nonfinite); };
     std::map<std::string, double> ms = {{"a", 100}, {"b", 80 + 40 * rng.uniform()}};
     std::vector<Candidate> arms;
+    std::set<std::string> lossy_labels;
     for (uint64_t i = 0; i < 1 + rng.below(9); ++i) {
       const std::string label = "arm" + std::to_string(i);
       ms[label] = happens(0.1) ? 1000 : 60 + 60 * rng.uniform();
       if (happens(0.1)) options.failing.insert(label);
-      arms.push_back(candidate(label, 10 + static_cast<int>(i), happens(0.3) ? "topk" : "", 1 + rng.below(5)));
+      const bool is_lossy = happens(0.3);
+      if (is_lossy) lossy_labels.insert(label);
+      arms.push_back(candidate(label, 10 + static_cast<int>(i), is_lossy ? "topk" : "", 1 + rng.below(5)));
     }
     std::vector<Proposal> script;
     for (const Candidate& arm : arms) {
@@ -225,10 +231,19 @@ TEST(Tunings, EndWellWhateverHappens) {
     if (happens(0.5)) baselines.push_back(candidate("b", 1, "bf16"));
     SimulatedJob job(options, ms, script, baselines, imports ? std::optional(arms[0]) : std::nullopt);
     job.run(30);
+    while (job.steps.size() < static_cast<size_t>(lossy_after)) job.one_step();  // when there may be another search
+    job.run(30);
 
     const Outcome& outcome = job.tuner->outcome();
     ASSERT_EQ(Stage::watch, job.tuner->stage()) << "seed " << seed;
-    ASSERT_LE(outcome.steps, options.tuner.budget_steps) << "seed " << seed;
+    const auto searches = 1 + static_cast<int64_t>(job.decided(What::more_may_run).size());
+    ASSERT_LE(searches, 2) << "seed " << seed;
+    searched_again += searches > 1;
+    ASSERT_LE(outcome.steps, searches * options.tuner.budget_steps) << "seed " << seed;
+    for (const auto& step : job.steps) {
+      const bool is_lossy = lossy_labels.contains(step.label);
+      ASSERT_FALSE(is_lossy && step.step < lossy_after) << "seed " << seed;
+    }
     ASSERT_EQ(outcome.label, job.label_in_force()) << "seed " << seed;
     ASSERT_EQ(outcome.committed, job.label_in_force().starts_with("arm")) << "seed " << seed;
     ASSERT_EQ(baselines.size() + (outcome.committed ? 1 : 0), job.held.size()) << "seed " << seed;
@@ -241,6 +256,7 @@ TEST(Tunings, EndWellWhateverHappens) {
   }
   EXPECT_GT(committed, 100);
   EXPECT_GT(kept, 100);
+  EXPECT_GT(searched_again, 20);
 }
 
 }  // namespace
