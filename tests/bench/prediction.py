@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How far the model of policy `auto` is off, and what that costs: predicted beside measured step times on shaped links.
 
-usage: prediction.py [--parts plain,delayed,ranks,win,training] BUILD_FOLDER OUT.json
+usage: prediction.py [--parts plain,delayed,ranks,win,packing,training] BUILD_FOLDER OUT.json
 
 Most jobs have recorded computation: forward, backward and update are slept, gradients become ready when they did in a
 recording, and communication and compression are real, so that two cores hold eight ranks. A job goes the way of a live
@@ -16,6 +16,8 @@ delayed   the same with a delay
 ranks     four and eight ranks on two nodes
 win       2 x 2 ranks at 200 Mbit/s, a model of large and small tensors: `auto` beside the best fusion and the best plan
           for each tensor
+packing   the three models at two rates, where all compressors are packed: how much they send depends on the gradients,
+          which are normally distributed
 training  real training (examples/train_fashion_mnist) under `auto`, predicted and measured as its journal has them
 
 Rows of strategies have predicted step times as anchors; those of jobs, and of the parts together, say how far off the
@@ -114,6 +116,16 @@ def win(predictions):
                 GOAL_WIN if expected <= 0.9 else None)
 
 
+def packing(predictions):
+    errors = []
+    for model in REST_MS:
+        for rate in ("200mbit", "1gbit"):
+            job = predictions.job("packing", model, rate, flags=["--compressors", "bf16packed,int4packed,int3packed"])
+            errors += [arm["error"] for arm in job["arms"] if not arm["was_tried"]]
+    row(predictions.rows, f"packing: error of {len(errors)} predictions, median", 100 * statistics.median(errors), 0,
+        errors, GOAL_MEDIAN, "%")
+
+
 def training(predictions):
     """Of a live run: the candidates of each round, predicted before they ran."""
     bench = predictions.bench
@@ -155,7 +167,7 @@ def summary(rows):
 
 
 def main():
-    parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "win": win, "training": training}
+    parts = {"plain": plain, "delayed": delayed, "ranks": ranks, "win": win, "packing": packing, "training": training}
     flags = flags_of_parts(__doc__, parts)
     with tempfile.TemporaryDirectory() as folder:
         predictions = Predictions(Bench(flags.build, folder), flags.build, flags.rows, flags.out)

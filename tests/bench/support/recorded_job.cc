@@ -69,7 +69,7 @@ class TunerDriver {
       }
       compute_ms.insert(compute_ms.end(), block.compute_ms.begin() + 1, block.compute_ms.end());
     }
-    knowledge_.table = rank_.seen();
+    knowledge_.table = rank_.seen(knowledge_.codecs);
     knowledge_.compute_ms = core::median(std::move(compute_ms));
     first_ = forecast();
   }

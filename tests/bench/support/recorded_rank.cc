@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "engine/core/rng.h"
+#include "engine/exec/codec_uses.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/timed_ops.h"
 
@@ -51,7 +52,7 @@ RecordedRank::RecordedRank(const c10::intrusive_ptr<c10d::ProcessGroup>& group, 
   std::ranges::stable_sort(order_, {}, [&](int32_t t) { return info(t).ready_us; });
   core::Rng rng(static_cast<uint64_t>(peers_.rank()));
   auto* values = reinterpret_cast<float*>(gradients_.data());
-  for (int64_t i = 0; i < begin; ++i) values[i] = static_cast<float>(rng.uniform() - 0.5);
+  for (int64_t i = 0; i < begin; ++i) values[i] = static_cast<float>(rng.normal());
   executor_.set_gradients(compute_.table, {{arena_.data(), begin}});
 }
 
@@ -129,9 +130,10 @@ void RecordedRank::step() {
   executor_.conclude(/*finite=*/true).value();
 }
 
-core::GradientTable RecordedRank::seen() const {
+core::GradientTable RecordedRank::seen(std::span<const core::CompressorSpec> codecs) {
   core::GradientTable table = compute_.table;
   for (size_t t = 0; t < table.tensors.size(); ++t) table.tensors[t].ready_us = ready_us_[t];
+  table.uses = exec::codec_uses(table, {{gradients_.data(), table.numel()}}, codecs);
   return table;
 }
 

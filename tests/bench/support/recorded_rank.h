@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,8 +53,9 @@ class RecordedRank {
   // On the others.
   void follow();
 
-  // On rank 0: when gradients were ready since the first one, without what hooks did in between; means over all steps.
-  core::GradientTable seen() const;
+  // On rank 0: when gradients were ready since the first one, without what hooks did in between, as means over all
+  // steps; and how much of their payloads these compressors use for them.
+  core::GradientTable seen(std::span<const core::CompressorSpec> codecs);
 
  private:
   Block run(const std::string& strategy_text, int steps);
