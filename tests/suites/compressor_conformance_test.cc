@@ -228,14 +228,15 @@ TEST_P(CompressorConformance, payloads_are_summed_in_the_order_given) {
   if (compressor_->traits().rounds > 1) GTEST_SKIP() << "later rounds hang on the sums of those before them";
   const size_t run = payloads_together(compressor_->spec());
   for (size_t n : {size_t{1}, size_t{17}, size_t{1000}, kMedium, size_t{300001}}) {
+    const std::vector<float> start = make_data(Data::normal, n, 20);
+    std::vector<Payload> payloads;
+    std::vector<std::vector<float>> values;
     for (size_t count : {3, 7, 8, 13}) {
-      std::vector<Payload> payloads;
-      std::vector<std::vector<float>> values;
-      for (uint64_t seed = 1; seed <= count; ++seed) {
-        payloads.push_back(encode(*compressor_, {.gradient = make_data(Data::layered, n, seed)}).payload);
+      while (payloads.size() < count) {
+        payloads.push_back(
+            encode(*compressor_, {.gradient = make_data(Data::layered, n, payloads.size() + 1)}).payload);
         values.push_back(decode(*compressor_, {.payloads = {payloads.back()}, .n = n}).value());
       }
-      const std::vector<float> start = make_data(Data::normal, n, 20);
       const auto sum = decode(*compressor_, {.payloads = payloads, .n = n}).value();
       const auto accumulated = decode(*compressor_, {.payloads = payloads, .n = n, .add_to = start}).value();
       EXPECT_EQ(sum, sum_of_runs(values, run, std::vector<float>(n)));

@@ -7,7 +7,10 @@
 
 #include <atomic>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "engine/compress/calls.h"
 #include "engine/core/option.h"
@@ -182,7 +185,9 @@ std::unique_ptr<compress::Compressor> make(const std::string& spec) {
   return std::move(compress::make_compressor(parsed)).value();
 }
 
-std::vector<float> make_data(Data kind, size_t n, uint64_t seed) {
+namespace {
+
+std::vector<float> draw_data(Data kind, size_t n, uint64_t seed) {
   core::Rng rng(seed);
   std::vector<float> values(n);
   for (size_t i = 0; i < n; ++i) {
@@ -197,6 +202,25 @@ std::vector<float> make_data(Data kind, size_t n, uint64_t seed) {
       case Data::constant: values[i] = normal < 0 ? -0.25F : 0.25F; break;
       case Data::zero: values[i] = 0; break;
     }
+  }
+  return values;
+}
+
+}  // namespace
+
+// Drawn once: suites ask for the same values for every compressor of the table, and drawing takes longer than a test.
+std::vector<float> make_data(Data kind, size_t n, uint64_t seed) {
+  constexpr size_t kMostKept = 32 << 20;  // elements
+  static std::mutex mutex;
+  static std::map<std::tuple<Data, size_t, uint64_t>, std::vector<float>> kept;
+  static size_t elements = 0;
+  const std::lock_guard lock(mutex);
+  const auto found = kept.find({kind, n, seed});
+  if (found != kept.end()) return found->second;
+  std::vector<float> values = draw_data(kind, n, seed);
+  if (elements + n <= kMostKept) {
+    elements += n;
+    kept[{kind, n, seed}] = values;
   }
   return values;
 }
