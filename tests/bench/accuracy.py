@@ -277,15 +277,13 @@ def said(row):
 
 def fastest(rows, rate):
     """Of the rows of a task, the admitted one that is the first at the loss of fp32 on a link of so many bits a second,
-    and how many times sooner it is than fp32; None where fp32 is."""
-    def seconds(row):
-        return row["steps"] * (row["ms"] / 1e3 + row["bits"] * row["elements"] / rate)
+    and how many times sooner it is than fp32, which was timed beside it; None where fp32 is."""
+    def times_sooner(row):
+        mine = row["steps"] * (row["ms"] / 1e3 + row["bits"] * row["elements"] / rate)
+        return (row["ms_fp32"] / 1e3 + 32 * row["elements"] / rate) / mine
 
-    best = min((row for row in rows if row["met"]), key=seconds, default=None)
-    if best is None:
-        return None
-    fp32 = best["ms_fp32"] / 1e3 + 32 * best["elements"] / rate
-    return None if fp32 <= seconds(best) else (best, fp32 / seconds(best))
+    best = max((row for row in rows if row["met"]), key=times_sooner, default=None)
+    return None if best is None or times_sooner(best) <= 1 else (best, times_sooner(best))
 
 
 def tell_fastest(rows):
