@@ -141,8 +141,8 @@ class Tuner::Core {
   Contenders contenders_;
   AuditClock clock_;
   bool has_new_content_ = false;       // of the gradients, which no search knows yet
-  int64_t search_horizon_ = 0;         // the last search leaves out what may run only after that step
-  std::optional<int> left_out_until_;  // the first step in which something of that may run
+  int64_t search_horizon_ = 0;         // strategies that may run only after that step are left out of the search
+  std::optional<int> left_out_until_;  // the first step in which one of those that were left out may run
   int confirmations_ = 0, looks_ = 0;  // begun; how often it was looked again
 
   int64_t step_ = -1;

@@ -107,7 +107,7 @@ void Tuner::Core::start_search() {
   search();
 }
 
-// Whether the search leaves out what may run from that step on; what may run sooner is waited for.
+// Whether the search leaves out what may run from that step on. If so, that step is noted, and a search follows then.
 bool Tuner::Core::leaves_out(int earliest) {
   if (earliest <= search_horizon_) return false;
   left_out_until_ = std::min(earliest, left_out_until_.value_or(earliest));
