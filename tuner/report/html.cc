@@ -12,6 +12,7 @@
 #include <set>
 
 #include "tuner/decision_words.h"
+#include "tuner/digits.h"
 #include "tuner/report/charts.h"
 #include "tuner/report/markup.h"
 #include "tuner/report/page_style.h"
@@ -337,13 +338,12 @@ std::string guard_part(const Report& report) {
       std::string codecs;
       for (const std::string& codec : guard.codecs) codecs += (codecs.empty() ? "" : ", ") + codec;
       const bool is_error = guard.excess.kind == core::Excess::Kind::error;
+      const auto [value, allowed] = told_apart(guard.excess.value, guard.excess.allowed);
       const std::string banned =
           codecs.empty() ? "this strategy" : fmt::format("this strategy; {} for these tensors", name(codecs));
       rows.push_back({count(guard.step), name(guard.label), std::to_string(guard.excess.bucket),
                       name(guard.tensors, 2 * kNameBytes),
-                      fmt::format("{} {}, allowed {}", is_error ? "error" : "residual", number(guard.excess.value),
-                                  number(guard.excess.allowed)),
-                      banned});
+                      fmt::format("{} {}, allowed {}", is_error ? "error" : "residual", value, allowed), banned});
     }
     text +=
         table({"#step", "strategy", "#bucket", "tensors", "what was found", "banned for the rest of the job"}, rows);
