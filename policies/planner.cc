@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/core/unknown_name.h"
 #include "policies/cost/forward_pass.h"
 #include "policies/search/espresso_search.h"
 #include "policies/search/label_search.h"
@@ -331,8 +332,8 @@ std::span<const PlannerRow> planner_table() {
 }
 
 core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
-  std::string known;
-  for (const PlannerRow& row : planner_table()) known += (known.empty() ? "" : ", ") + std::string(row.name);
+  std::vector<std::string_view> known;
+  for (const PlannerRow& row : planner_table()) known.push_back(row.name);
   for (const PlannerRow& row : planner_table()) {
     if (row.name != planner) continue;
     if (const size_t tensors = job.knowledge.table.tensors.size();
@@ -348,8 +349,7 @@ core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
     }
     return row.plan(job);
   }
-  return core::Error{core::Error::Code::invalid,
-                     "policy \"" + std::string(planner) + "\" is unknown; known are " + known};
+  return core::Error{core::Error::Code::invalid, core::unknown_name("policy", planner, known)};
 }
 
 }  // namespace gradtune::policies

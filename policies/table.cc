@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
+#include "engine/core/unknown_name.h"
 #include "policies/policy.h"
 
 namespace gradtune::policies {
@@ -31,12 +32,12 @@ std::span<const PolicyRow> policy_table() {
 }
 
 core::Result<std::unique_ptr<Policy>> make_policy(std::string_view name, const PolicyOptions& options) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const PolicyRow& row : policy_table()) {
     if (row.name == name) return row.make(options);
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
+    known.push_back(row.name);
   }
-  return core::Error{core::Error::Code::invalid, "policy \"" + std::string(name) + "\" is unknown; known are " + known};
+  return core::Error{core::Error::Code::invalid, core::unknown_name("policy", name, known)};
 }
 
 }  // namespace gradtune::policies

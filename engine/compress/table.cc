@@ -3,6 +3,7 @@
 #include <array>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/unknown_name.h"
 
 namespace gradtune::compress {
 
@@ -61,16 +62,16 @@ core::TraitsTable known_traits() {
 }
 
 core::Result<std::unique_ptr<Compressor>> make_compressor(const core::CompressorSpec& spec) {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const CompressorRow& row : compressor_table()) {
     if (row.traits.name == spec.name) {
       const core::Status status = core::check_parameter(row.traits, spec.parameter);
       if (!status.ok()) return status.error();
       return row.make(spec, row.traits);
     }
-    names += (names.empty() ? "" : ", ") + std::string(row.traits.name);
+    names.push_back(row.traits.name);
   }
-  return core::Error{core::Error::Code::invalid, "compressor \"" + spec.name + "\" is unknown; known are " + names};
+  return core::Error{core::Error::Code::invalid, core::unknown_name("compressor", spec.name, names)};
 }
 
 }  // namespace gradtune::compress

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/core/unknown_name.h"
+
 namespace gradtune::core {
 namespace {
 
@@ -31,8 +33,9 @@ Result<Fidelity> parse_fidelity(std::string_view text) {
   for (Fidelity fidelity : {Fidelity::exact, Fidelity::half, Fidelity::lossy}) {
     if (text == to_string(fidelity)) return fidelity;
   }
-  return Error{Error::Code::invalid,
-               "fidelity \"" + std::string(text) + "\" is unknown; known are exact, half and lossy"};
+  constexpr std::string_view kNames[] = {"exact", "half", "lossy"};
+  return Error{Error::Code::invalid, "fidelity \"" + std::string(text) + "\" is unknown" + did_you_mean(text, kNames) +
+                                         "; known are exact, half and lossy"};
 }
 
 std::string to_string(const CompressorSpec& spec) {

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <optional>
 
+#include "engine/core/unknown_name.h"
+
 namespace gradtune::core {
 namespace {
 
@@ -120,12 +122,12 @@ std::optional<uint8_t> take_number(std::string_view& text, char mark) {
 Result<Step> parse_step(std::string_view word, size_t codecs) {
   const std::string_view name = word.substr(0, word.find('@'));
   std::optional<Step> step;
-  std::string names;
+  std::vector<std::string_view> names;
   for (const StepTraits& traits : kTable) {
-    names.append(names.empty() ? "" : ", ").append(traits.name);
+    names.push_back(traits.name);
     if (name == traits.name) step = Step{.kind = traits.kind};
   }
-  if (!step) return invalid("step \"" + std::string(word) + "\" is unknown; known are " + names);
+  if (!step) return invalid(unknown_name("step", word, names));
   if (is_collective(step->kind)) {
     for (int level = 0; level < kLevels; ++level) {
       step->level = static_cast<Level>(level);
@@ -232,9 +234,9 @@ std::string to_string(const Option& option) {
 
 Result<CompressorSpec> parse_compressor(std::string_view text, TraitsTable known) {
   const std::string_view name = text.substr(0, text.find(':'));
-  std::string names;
+  std::vector<std::string_view> names;
   for (const CompressorTraits& traits : known) {
-    names += (names.empty() ? "" : ", ") + std::string(traits.name);
+    names.push_back(traits.name);
     if (traits.name != name) continue;
     CompressorSpec spec{std::string(name), traits.parameter_default};
     if (name.size() == text.size()) return spec;
@@ -250,7 +252,7 @@ Result<CompressorSpec> parse_compressor(std::string_view text, TraitsTable known
     if (Status status = check_parameter(traits, spec.parameter); !status) return status.error();
     return spec;
   }
-  return invalid("compressor \"" + std::string(text) + "\" is unknown; known are " + names);
+  return invalid(unknown_name("compressor", text, names));
 }
 
 Result<std::vector<CompressorSpec>> parse_compressors(std::string_view text, TraitsTable known) {

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/unknown_name.h"
+
 namespace gradtune::policies {
 namespace {
 
@@ -31,12 +33,12 @@ constexpr Intra kIntra[] = {{"pcie", 0.4}, {"nvl", 0.02}};
 
 template <class Row>
 core::Result<const Row*> find(std::span<const Row> rows, std::string_view name, std::string_view what) {
-  std::string known;
+  std::vector<std::string_view> known;
   for (const Row& row : rows) {
     if (row.name == name) return &row;
-    known += (known.empty() ? "" : ", ") + std::string(row.name);
+    known.push_back(row.name);
   }
-  return core::Error{core::Error::Code::invalid, fmt::format("{} \"{}\" is unknown; known are {}", what, name, known)};
+  return core::Error{core::Error::Code::invalid, core::unknown_name(what, name, known)};
 }
 
 class Published final : public CostModel {

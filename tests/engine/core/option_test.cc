@@ -233,10 +233,10 @@ TEST(Option, errors_name_the_word_and_what_is_allowed) {
   EXPECT_THAT(error_of(""), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("half: "), HasSubstr("at least one step"));
   EXPECT_THAT(error_of("zip: encode@host"), HasSubstr("known are half, sparse, blocks"));
-  EXPECT_EQ(
-      error_of("all_reduce brodcast"),
-      "step \"brodcast\" is unknown; known are encode, decode, all_reduce, reduce_scatter, all_gather, all_to_all, "
-      "reduce, broadcast, gather");
+  EXPECT_EQ(error_of("all_reduce brodcast"),
+            "step \"brodcast\" is unknown (did you mean \"broadcast\"?); known are encode, decode, all_reduce, "
+            "reduce_scatter, all_gather, all_to_all, "
+            "reduce, broadcast, gather");
   for (const char* step : {"all_reduce@host", "all_reduce@flat", "all_reduce@", "all_reduce@intra#1", "all_gather@dim",
                            "all_gather@dim30", "all_gather@dim00", "all_gather@dim-1"}) {
     EXPECT_THAT(error_of(step), HasSubstr("the level of a collective is @intra, @inter, a dimension from @dim0 to "

@@ -206,8 +206,8 @@ TEST(StrategyFile, NamesTheValueThatIsOutOfRange) {
   expect("\"order\": [[0,1]", "\"order\": [[9,1]", "order[0][0]: an integer from 0");
   expect("\"order\": [[0,1]", "\"order\": [[0,3]", "order[0][1]: an integer from 0 to 2 is needed, found 3");
   expect("\"order\": [[0,1]", "\"order\": [[0]", "order[0]: [bucket, step] is needed");
-  expect(
-      "\"option\":\"bf16:", "\"option\":\"bf17:", "buckets[0].option: compressor \"bf17\" is unknown; known are none");
+  expect("\"option\":\"bf16:", "\"option\":\"bf17:",
+         "buckets[0].option: compressor \"bf17\" is unknown (did you mean \"bf16\"?); known are none");
   expect("all_gather", "all_gathe", "buckets[0].option: step \"all_gathe\" is unknown");
   expect("\"gain\":0.5427", "\"gain\":1.5", "evidence.gain: a number from");
   expect("[0.531,0.554]", "[0.531]", "evidence.interval: [low, high] is needed");
