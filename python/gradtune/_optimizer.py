@@ -54,6 +54,8 @@ class Wrap:
         for reference in self._optimizers:
             optimizer = reference()
             assert optimizer is not None
+            for name in _AFTER_CLOSE:
+                optimizer.__dict__.pop(name, None)
             self._handles += [
                 optimizer.register_step_pre_hook(self._before),
                 optimizer.register_step_post_hook(self._after),
@@ -101,12 +103,18 @@ class Wrap:
         ddp = None if self.ddp is None else self.ddp()
         if ddp is not None:
             ddp.__dict__.pop("join_hook", None)
-        for reference in self._optimizers:
-            optimizer = reference()
-            if isinstance(optimizer, Optimizer):
-                optimizer.__dict__.pop("_gradtune", None)
-                optimizer.__class__ = plain_class(type(optimizer))
+        closed = [each for each in (reference() for reference in self._optimizers) if isinstance(each, Optimizer)]
+        for optimizer in closed:
+            optimizer.__dict__.pop("_gradtune", None)
+            optimizer.__class__ = plain_class(type(optimizer))
         self.session.close(_why_training_ended() if at_exit else None)
+        progress, result = Progress(**self.session.progress()), Result(**self.session.result())
+        for optimizer in closed:
+            optimizer.__dict__.update(close=lambda: None, progress=lambda: progress, result=lambda: result)
+
+
+# What an optimizer still answers after close(), until it is wrapped anew.
+_AFTER_CLOSE = ("close", "progress", "result")
 
 
 def _why_training_ended() -> str | None:
@@ -149,6 +157,11 @@ class Optimizer(torch.optim.Optimizer):
         The scalars are gradtune/step_ms, encode_ms, decode_ms, wait_ms (this rank's), epoch (of the strategy in force)
         and nonfinite_steps.
         """
+        if writer is not None and not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(
+                f"gradtune: writer is {writer!r}; allowed is an object with add_scalar(tag, value, step), such as "
+                "torch.utils.tensorboard.SummaryWriter, or None"
+            )
         if every < 1:
             raise ValueError(f"gradtune: every is {every}; allowed is a number of steps above 0")
         self._gradtune.writer, self._gradtune.write_every = writer, every
@@ -188,8 +201,8 @@ class Optimizer(torch.optim.Optimizer):
     def close(self) -> None:
         """Ends the session: its hooks, threads and connections. The optimizer is plain again.
 
-        It may be wrapped anew, for instance after add_param_group() or when parameters were unfrozen. Not needed at the
-        end of a program.
+        progress() and result() answer as of the end, and close() again does nothing. It may be wrapped anew, for instance
+        after add_param_group() or when parameters were unfrozen. Not needed at the end of a program.
         """
         self._gradtune.close()
 

@@ -320,6 +320,7 @@ def watched() -> dict[str, Any]:
         def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> None:
             written.append((tag, float(scalar_value), global_step or 0))
 
+    refused = message_of(lambda: optimizer.log_to(3))  # type: ignore[arg-type]
     optimizer.log_to(Writer(), every=2)
     with torch.profiler.profile() as profile:
         train(model, optimizer, 4)
@@ -329,7 +330,7 @@ def watched() -> dict[str, Any]:
     optimizer.log_to(None)
     train(model, optimizer, 2)
     optimizer.close()
-    return {"written": written, "spans": spans}
+    return {"written": written, "spans": spans, "refused": refused}
 
 
 def to_tensorboard(folder: str) -> None:
@@ -389,6 +390,7 @@ def told_to_people(folder: str) -> dict[str, Any]:
         for _ in range(2):
             with optimizer.no_sync():
                 train(model, optimizer, 1)
+        last = [optimizer.progress(), optimizer.result()]
         optimizer.close()
     told = {
         "rank": dist.get_rank(),
@@ -399,7 +401,9 @@ def told_to_people(folder: str) -> dict[str, Any]:
         "result": text,
         "files": sorted(path.name for path in Path(folder).iterdir()),
         "is plain": type(optimizer) is torch.optim.SGD,
-        "after close": message_of(lambda: optimizer.progress()),
+        "closed again": message_of(lambda: optimizer.close()),
+        "answers as before": [optimizer.progress(), optimizer.result()] == last,
+        "exclude_step": message_of(lambda: optimizer.exclude_step()),
     }
     # The exported strategy pinned.
     again = gradtune.wrap(
@@ -465,6 +469,7 @@ class Wrap(unittest.TestCase):
             self.assertEqual(told["spans"]["gradtune::gradient_ready"], 4 * 4)
             self.assertEqual(told["spans"]["gradtune::end_update"], 4)
             self.assertEqual(told["spans"]["Optimizer.step#SGD.step"], 4)
+            self.assertIn("TypeError: gradtune: writer is 3; allowed is an object with add_scalar(", told["refused"])
 
     @unittest.skipUnless(importlib.util.find_spec("tensorboard"), "tensorboard is not installed")
     def test_tensorboard_shows_its_scalars(self) -> None:
@@ -490,7 +495,9 @@ class Wrap(unittest.TestCase):
             self.assertEqual(len([each for each in of_rank["warnings"] if "were all under no_sync()" in each]), 1)
             self.assertGreater(len(of_rank["steps seen"]), 2, "seen from another thread")
             self.assertTrue(of_rank["is plain"])
-            self.assertIn("AttributeError", of_rank["after close"])
+            self.assertEqual(of_rank["closed again"], "no error")
+            self.assertTrue(of_rank["answers as before"])
+            self.assertIn("AttributeError", of_rank["exclude_step"])
         self.assertIn("strategy.json", told[0]["files"])
         self.assertIn("j.jsonl", told[0]["files"])
         self.assertIn("checkpoint", told[0]["files"])
