@@ -17,6 +17,7 @@
 #include "engine/exec/codec_uses.h"
 #include "hooks/c10d/errors.h"
 #include "hooks/refusal.h"
+#include "hooks/result_text.h"
 #include "hooks/shared_state.h"
 
 namespace gradtune {
@@ -50,7 +51,8 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       peers_(
           group, options, settings_.timeout_ms, *clock_, job_.status,
           job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); },
-          job_.collectives.get()),
+          job_.collectives.get(),
+          settings_.quiet ? WaitingLine::Say() : [this](const std::string& line) { front_->say(line); }),
       gradients_(*job_.gradients),
       module_broadcast_(peers_),
       executor_(peers_.groups(), *clock_, executor_options(settings_, job_.device.get(), peers_),
@@ -319,7 +321,7 @@ void Session::finish_backward() {
   if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
   if (!received) fail(received.error());
   own_ns_ += clock_->now_ns() - finished_ns;
-  const bool may_stay = received.value().counts && received.value().command.kind == tuner::Command::Kind::keep;
+  const bool may_stay = received.value().counts && received.value().command == tuner::Command{};
   if (core::Status ended = overlap_.end_backward(may_stay); !ended) fail(ended.error());
   finished_ns = clock_->now_ns();
   ended_times_ = executor_.times();
@@ -377,19 +379,33 @@ void Session::tell_difference(const core::Error& error) {
   fail({error.code, error.message + " (" + who + ")"});
 }
 
-// In the next control word.
+// In the next control word. What is decided goes with it to all ranks, which so tell the same of it.
 void Session::announce(const tuner::Action& action) {
+  if (driver_->take_news()) news_ = to_text(driver_->result());
   const bool prepares = action.command.kind == tuner::Command::Kind::prepare;
-  protocol_.announce(action.command, prepares ? file_text(*action.candidate, /*evidence=*/false) : "");
+  protocol_.announce(action.command, prepares ? file_text(*action.candidate, /*evidence=*/false) : news_);
 }
 
 void Session::carry_out(const tuner::Command& command) {
-  const std::optional<int64_t> bytes = protocol_.carry_out(command);
-  if (!bytes) return;
+  const int64_t bytes = protocol_.carry_out(command);
+  if (bytes == 0) return;
   std::string text = peers_.rank() == 0 ? protocol_.announced_text() : std::string();
-  text.resize(static_cast<size_t>(*bytes));
-  peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), *bytes);
-  protocol_.receive_strategy(text);
+  text.resize(static_cast<size_t>(bytes));
+  peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), bytes);
+  if (command.kind == tuner::Command::Kind::prepare) return protocol_.receive_strategy(text);
+  take_result(text);
+}
+
+void Session::forget_result() {
+  result_.reset();
+  ++results_taken_;
+  news_.clear();
+}
+
+void Session::take_result(const std::string& text) {
+  result_ = parse_result(text).value();
+  ++results_taken_;
+  news_.clear();
 }
 
 // --- between backward passes -----------------------------------------------------------------------------------------
@@ -518,27 +534,34 @@ void Session::export_strategy(const std::string& path) const {
 }
 
 Optimizer::Progress Session::progress() const {
-  return {.step = protocol_.step(),
-          .epoch = protocol_.epoch(),
-          .stage = driver_ ? driver_->stage() : "follow",
-          .strategy = protocol_.in_force().label,
-          .nonfinite_steps = protocol_.nonfinite_steps(),
-          .late_updates = overlap_.late_updates(),
-          .step_ms = last_step_ms_,
-          .encode_ms = last_times_.encode_ms,
-          .decode_ms = last_times_.decode_ms,
-          .wait_ms = last_times_.wait_ms};
+  Optimizer::Progress progress;
+  tell(progress);
+  return progress;
+}
+
+// Texts keep their memory from call to call.
+void Session::tell(Optimizer::Progress& progress) const {
+  progress.step = protocol_.step();
+  progress.epoch = protocol_.epoch();
+  progress.stage = driver_ ? driver_->stage() : std::string_view("follow");
+  progress.strategy = protocol_.in_force().label;
+  progress.nonfinite_steps = protocol_.nonfinite_steps();
+  progress.late_updates = overlap_.late_updates();
+  progress.step_ms = last_step_ms_;
+  progress.encode_ms = last_times_.encode_ms;
+  progress.decode_ms = last_times_.decode_ms;
+  progress.wait_ms = last_times_.wait_ms;
 }
 
 Optimizer::Result Session::result() const {
-  Optimizer::Result result;
-  // Of what was decided, not of what happens to be tried now.
-  const bool knows = driver_ != nullptr && known_ == Known::all;
-  if (knows) result = driver_->result();
-  const policies::Candidate& shown = knows ? driver_->chosen() : protocol_.in_force();
-  result.fidelity = core::to_string(settings_.fidelity);
-  result.strategy = shown.label;
-  result.description = core::describe(shown.strategy, gradients_.table());
+  if (result_) return *result_;
+  // Nothing is decided yet: what the job began with.
+  const bool is_pinned = settings_.tuning_budget == 0;
+  const tuner::Standing standing{
+      .state = is_pinned ? tuner::Standing::State::pinned : tuner::Standing::State::undecided,
+      .label = protocol_.in_force().label};
+  Optimizer::Result result = result_of(standing, settings_.fidelity);
+  result.description = core::describe(protocol_.in_force().strategy, gradients_.table());
   return result;
 }
 

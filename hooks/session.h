@@ -81,8 +81,11 @@ class Session {
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
   Optimizer::Progress progress() const;
-  Optimizer::Result result() const;
-  std::string describe_in_force() const;  // the strategy of the next step, also while it is on trial
+  void tell(Optimizer::Progress& progress) const;
+  int64_t epoch() const { return protocol_.epoch(); }
+  Optimizer::Result result() const;                         // the same on all ranks
+  int64_t results_taken() const { return results_taken_; }  // grows by one when another one came
+  std::string describe_in_force() const;                    // the strategy of the next step, also while it is on trial
   // Training on this rank ends for that reason: told to the other ranks at once, as what they end with.
   void give_up(const std::string& why);
   // A process that was forked has this memory, but none of its threads and connections.
@@ -143,6 +146,8 @@ class Session {
   void give_averages(bool not_dense);
   void announce(const tuner::Action& action);
   void carry_out(const tuner::Command& command);
+  void forget_result();
+  void take_result(const std::string& text);
 
   // What fails on this rank ends the wrap, and is told to all: with `between_ranks`, only what fails between them, as
   // other errors were told to all ranks already.
@@ -193,6 +198,9 @@ class Session {
   uint64_t buffer_layout_ = 0;       // as the other ranks were told
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
+  std::string news_;                         // on rank 0, what is decided and the other ranks are not told yet
+  std::optional<Optimizer::Result> result_;  // as rank 0 told it last; nothing before
+  int64_t results_taken_ = 0;
   double last_step_ms_ = 0;
   exec::StepTimes last_times_;   // of the step, in which late buckets of the one before were waited for
   exec::StepTimes ended_times_;  // of the executor's step when backward ended

@@ -10,6 +10,7 @@
 
 #include "engine/compress/compressor.h"
 #include "hooks/refusal.h"
+#include "hooks/result_text.h"
 #include "hooks/session.h"
 
 namespace gradtune {
@@ -113,6 +114,10 @@ void Session::load_checkpoint(const std::string& folder) {
       why = "it was saved by " + std::to_string(manifest.world_size) + " ranks; each takes the mean of their residuals";
       start_again(read_resized(peers_, folder, manifest, gradients_.table()), /*committed=*/"");
     }
+    const bool has_result = driver_ && known_ == Known::all;
+    if (const std::string text = peers_.broadcast_text(has_result ? to_text(driver_->result()) : ""); !text.empty()) {
+      take_result(text);
+    }
     if (peers_.rank() == 0 && !settings_.quiet) {
       front_->say("gradtune: checkpoint of step " + std::to_string(protocol_.step()) + " loaded, tuning " +
                   (why.empty() ? "goes on" : "starts again: " + why) + "\n");
@@ -179,7 +184,8 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   copy(file.table, file.parked, carried.parked);
   *carried.holders = saved.holders;
   std::memcpy(carried.state.data(), file.state.data(), file.state.size());
-  announce(announced);
+  forget_result();
+  if (driver_) announce(announced);
 }
 
 // With a new tuner, in the order and with the residuals of the checkpoint, which are parked: what they were left by may

@@ -59,6 +59,7 @@ void Session::start_tuning() {
   const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
   protocol_.start(ready, first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
   if (driver_ && known_ == Known::all) driver_->start(table, std::move(imported));
+  forget_result();
 }
 
 // After the first step: the arena is laid in the order in which rank 0's gradients were ready.

@@ -6,7 +6,7 @@
 #include <chrono>
 #include <ctime>
 
-#include "policies/space/baseline.h"
+#include "hooks/result_text.h"
 #include "tuner/timed_ops.h"
 
 namespace gradtune {
@@ -89,7 +89,8 @@ void TunerDriver::begin(tuner::Job job) {
   timed_in_observation_ = true;
   decided_ = false;
   tuner_ = tuner::make_tuner(job_).value();
-  baseline_label_ = policies::baselines(job_.table, settings_.fidelity).front().label;
+  story_ = tuner::Story(job_);
+  has_news_ = false;
   if (!journal_place_) return;
   auto journal = tuner::Journal::open(journal_place_->path(), tuner::journal_header(job_, network_));
   if (!journal) return end_journal(journal.error());
@@ -210,8 +211,10 @@ tuner::Action TunerDriver::on_step(const core::StepReport& report) {
   decided_ = decided_ || tuner_->stage() == tuner::Stage::watch;
   if (journal_ && observed) write(tuner::journal_line(job_.table));
   if (journal_) write(tuner::journal_line(report, stage));
-  for (const tuner::Decision& decision : tuner_->take_decisions()) note(decision);
+  const std::vector<tuner::Decision> decisions = tuner_->take_decisions();
+  note(decisions);
   const bool is_pinned = settings_.tuning_budget == 0;  // there is no progress, but an error budget
+  if (progress_ && !resuming_) progress_->decided(decisions, story_.standing());
   if (progress_ && !resuming_ && !is_pinned) {
     progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
                     tuner_->in_force().label);
@@ -247,11 +250,16 @@ void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate&
   if (journal_) write(tuner::journal_plan_line(step, slot, job_, candidate));
 }
 
-void TunerDriver::note(const tuner::Decision& decision) {
-  if (decision.what == tuner::Decision::What::baseline) baseline_label_ = decision.label;
-  if (decision.what == tuner::Decision::What::keep_baseline) why_baseline_ = decision.label;
-  if (progress_ && !resuming_) progress_->changed(decision);
-  if (journal_) write(tuner::journal_line(decision));
+void TunerDriver::note(const std::vector<tuner::Decision>& decisions) {
+  const tuner::Standing before = story_.standing();
+  for (const tuner::Decision& decision : decisions) {
+    story_.learn(decision);
+    if (journal_) write(tuner::journal_line(decision));
+  }
+  if (decisions.empty() || story_.standing() == before) return;
+  has_news_ = true;
+  // A job that is killed leaves what was decided.
+  if (journal_) flush_journal();
 }
 
 // A full disk must not end a training job: the journal ends, and says so once.
@@ -264,20 +272,17 @@ void TunerDriver::end_journal(const core::Error& why) {
   journal_.reset();
 }
 
-void TunerDriver::finish() {
-  if (!tuner_) return;
-  if (progress_ && decided_) {
-    progress_->finish(tuner_->outcome(), baseline_label_, why_baseline_);
-  } else if (progress_ && settings_.tuning_budget > 0) {
-    progress_->finish_early(tuner_->stage(), tuner_->in_force().label);
-  }
-  if (!journal_) return;
-  if (const core::Status status = journal_->flush(); !status) {
-    front_.warn("the journal is incomplete: " + status.error().message);
-  }
+void TunerDriver::flush_journal() {
+  if (const core::Status status = journal_->flush(); !status) end_journal(status.error());
 }
 
-std::string TunerDriver::stage() const { return tuner_ ? std::string(tuner::to_string(tuner_->stage())) : "observe"; }
+void TunerDriver::finish() {
+  if (!tuner_) return;
+  if (progress_) progress_->finish(story_.standing(), tuner_->stage());
+  if (journal_) flush_journal();
+}
+
+std::string_view TunerDriver::stage() const { return tuner_ ? tuner::to_string(tuner_->stage()) : "observe"; }
 
 std::optional<tuner::Evidence> TunerDriver::evidence() const {
   const tuner::Outcome& outcome = tuner_->outcome();
@@ -286,21 +291,11 @@ std::optional<tuner::Evidence> TunerDriver::evidence() const {
 }
 
 Optimizer::Result TunerDriver::result() const {
-  if (!tuner_) return {};
-  const tuner::Outcome& outcome = tuner_->outcome();
-  Optimizer::Result result;
-  result.decided = decided_;
-  result.committed = outcome.committed;
-  result.baseline_ms = outcome.baseline_ms;
-  if (outcome.committed) result.committed_ms = outcome.committed_ms;
-  result.predicted_ms = outcome.predicted_ms;
-  result.gain = outcome.gain;
-  result.gain_low = outcome.gain_low;
-  result.gain_high = outcome.gain_high;
-  result.steps = outcome.steps;
-  result.cost_ms = outcome.cost_ms;
-  result.cost_share = tuner::cost_share(outcome);
-  result.first_commit = outcome.first_commit;
+  const policies::Candidate& chosen = tuner_->chosen();
+  Optimizer::Result result = result_of(story_.standing(), settings_.fidelity);
+  result.predicted_ms = tuner_->outcome().predicted_ms;
+  result.strategy = chosen.label;
+  result.description = core::describe(chosen.strategy, job_.table);
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/clock.h"
@@ -23,6 +24,7 @@
 #include "tuner/files/saved_state.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/progress.h"
+#include "tuner/standing.h"
 #include "tuner/tuner.h"
 
 namespace gradtune {
@@ -68,13 +70,15 @@ class TunerDriver {
   // What a prepare command sends, for the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 
-  // The last line for people, and the rest of the journal.
+  // The last line for people: how the job stands; and the rest of the journal.
   void finish();
 
-  std::string stage() const;
+  std::string_view stage() const;
   const policies::Candidate& chosen() const { return tuner_->chosen(); }
   std::optional<tuner::Evidence> evidence() const;
+  // What is decided, and what it rests on, for all ranks; and whether that changed since it was taken last.
   Optimizer::Result result() const;
+  bool take_news() { return std::exchange(has_news_, false); }
 
  private:
   // `machine`: this run's, or what a saved tuner decided with.
@@ -83,7 +87,8 @@ class TunerDriver {
   void begin(tuner::Job job);
   void write(const std::string& journal_line);
   void end_journal(const core::Error& why);
-  void note(const tuner::Decision& decision);
+  void note(const std::vector<tuner::Decision>& decisions);
+  void flush_journal();
   void learn_timing(int32_t slot, const std::vector<policies::TimedOp>& ops);
   void watch_content(int32_t position, const tuner::RowShares& shares, bool came_as_rows);
 
@@ -106,7 +111,8 @@ class TunerDriver {
   std::optional<tuner::JournalPlace> journal_place_;
   std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet
-  std::string baseline_label_, why_baseline_;
+  tuner::Story story_;
+  bool has_news_ = false;  // the result is another one than when it was asked for last
   bool decided_ = false;   // for the first time
   bool resuming_ = false;  // what happens is told to people already
   tuner::ReplayLog history_;

@@ -26,7 +26,7 @@ py::dict dict_of(const Optimizer::Result& result) {
                   "committed_ms"_a = result.committed_ms, "predicted_ms"_a = result.predicted_ms,
                   "gain"_a = result.gain, "gain_low"_a = result.gain_low, "gain_high"_a = result.gain_high,
                   "steps"_a = result.steps, "cost_ms"_a = result.cost_ms, "cost_share"_a = result.cost_share,
-                  "first_commit"_a = result.first_commit, "strategy"_a = result.strategy,
+                  "first_commit"_a = result.first_commit, "story"_a = result.story, "strategy"_a = result.strategy,
                   "description"_a = result.description, "fidelity"_a = result.fidelity);
 }
 

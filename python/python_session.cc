@@ -105,8 +105,7 @@ void PythonSession::end_update() {
   run([this](Session& session) {
     session.end_update();
     trainer_ = std::this_thread::get_id();
-    constexpr std::chrono::milliseconds kEvery{50};
-    if (std::chrono::steady_clock::now() - snapshot_at_ >= kEvery) take_snapshot();
+    take_snapshot();
   });
 }
 
@@ -130,13 +129,15 @@ void PythonSession::load_checkpoint(const std::string& folder) {
   run([&](Session& session) { session.load_checkpoint(folder); });
 }
 
+// After every update. A result, which describes a whole strategy, is made where it is another one.
 void PythonSession::take_snapshot() {
-  Optimizer::Progress progress = session_->progress();
-  Optimizer::Result result = session_->result();
+  const bool is_same = progress_.epoch == session_->epoch() && results_taken_ == session_->results_taken();
+  std::optional<Optimizer::Result> result;
+  if (!is_same) result = session_->result();
+  results_taken_ = session_->results_taken();
   const std::lock_guard lock(mutex_);
-  progress_ = std::move(progress);
-  result_ = std::move(result);
-  snapshot_at_ = std::chrono::steady_clock::now();
+  session_->tell(progress_);
+  if (result) result_ = std::move(*result);
 }
 
 Optimizer::Progress PythonSession::progress() {
@@ -162,11 +163,10 @@ void PythonSession::close(const std::optional<std::string>& failure) {
     static_cast<void>(session.release());
     return;
   }
-  Optimizer::Progress progress = session->progress();
   Optimizer::Result result = session->result();
   {
     const std::lock_guard lock(mutex_);
-    progress_ = std::move(progress);
+    session->tell(progress_);
     result_ = std::move(result);
   }
   if (failure) session->give_up(*failure);

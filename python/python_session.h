@@ -9,7 +9,6 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -50,7 +49,7 @@ class PythonSession {
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 
-  // On the thread that trains, of this moment; on others, of the last update or the one before it.
+  // On the thread that trains, of this moment; on others, of the last update that ended.
   Optimizer::Progress progress();
   Optimizer::Result result();
 
@@ -71,10 +70,10 @@ class PythonSession {
   std::unique_ptr<ReplicaHook> replicas_;  // null where there is no FSDP
   std::thread::id trainer_ = std::this_thread::get_id();
 
-  std::mutex mutex_;  // of the two
+  std::mutex mutex_;  // of the two; only the thread that trains changes them
   Optimizer::Progress progress_;
   Optimizer::Result result_;
-  std::chrono::steady_clock::time_point snapshot_at_;
+  int64_t results_taken_ = -1;  // by the session when `result_` was made
 };
 
 }  // namespace gradtune

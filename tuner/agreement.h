@@ -28,14 +28,14 @@ namespace gradtune::tuner {
 struct Command {
   enum class Kind : uint8_t {
     keep,     // nothing changes
-    prepare,  // a strategy of `bytes` bytes follows by broadcast from rank 0, for `slot`; cancels one still under way
+    prepare,  // the text that follows is a strategy for `slot`; cancels one still under way
     run,      // the strategy in `slot` is in force from the next step; the epoch grows by one. Where some rank has not
               // prepared it until then, nothing changes on any
     drop,     // `slot` is not needed any more, whether preparing it succeeded or not; never the slot in force
     commit,   // as run, and tuning is over: the strategy in `slot` stays, residuals parked for others may drain
   } kind = Kind::keep;
   int32_t slot = 0;
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of a text that follows by broadcast from rank 0
 
   bool operator==(const Command&) const = default;
 };

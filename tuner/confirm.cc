@@ -17,7 +17,7 @@ constexpr int kUsualMost = 12;
 constexpr int kPairs[] = {6, 8, 10, kUsualMost};
 constexpr double kPower = 0.85;
 constexpr double kFirstError = 0.04, kLaterErrors = 0.01;
-constexpr double kEachSide = 0.025;  // of an interval
+constexpr double kTooLow = 0.025;  // the upper bound
 
 std::vector<int32_t> joined(int32_t winner, const std::vector<int32_t>& baselines) {
   std::vector<int32_t> slots = {winner};
@@ -38,7 +38,7 @@ int most_pairs(double error) {
 }
 
 int fewest_pairs(double error, size_t baselines) {
-  return fewest_signed(std::min(error, kEachSide / static_cast<double>(baselines)));
+  return fewest_signed(std::min(error, kTooLow / static_cast<double>(baselines)));
 }
 
 int pairs_for(const Race::Winner& winner, double error, size_t baselines) {
@@ -81,10 +81,9 @@ void Confirmation::score(const std::vector<Score>& blocks) {
 
 Claim Confirmation::claim() const {
   core::check(is_over(), "a claim is made once, at the end");
-  const auto as_gain = [](double log_ratio) { return 1 - std::exp(-log_ratio); };
+  const auto as_gain = [](double log_ratio) { return -std::expm1(-log_ratio); };  // keeps the sign
   const size_t baselines = slots_.size() - 1;
   Claim claim;
-  claim.confirmed = true;
   claim.pairs = wanted_;
   claim.gain = claim.gain_low = claim.gain_high = std::numeric_limits<double>::infinity();
   for (size_t baseline = 1; baseline <= baselines; ++baseline) {
@@ -97,10 +96,9 @@ Claim Confirmation::claim() const {
     }
     // That it is faster than one of them alone proves nothing, so each test may have the whole error. The least of
     // upper bounds is too low where any of them is.
-    claim.confirmed = claim.confirmed && lower_bound(faster, error_) > 0;
-    claim.gain_low = std::min(claim.gain_low, as_gain(lower_bound(faster, kEachSide)));
+    claim.gain_low = std::min(claim.gain_low, as_gain(lower_bound(faster, error_)));
     claim.gain_high =
-        std::min(claim.gain_high, as_gain(-lower_bound(slower, kEachSide / static_cast<double>(baselines))));
+        std::min(claim.gain_high, as_gain(-lower_bound(slower, kTooLow / static_cast<double>(baselines))));
     const double gain = as_gain(moments(faster).mean);
     if (gain >= claim.gain) continue;
     claim.gain = gain;
@@ -108,6 +106,7 @@ Claim Confirmation::claim() const {
     claim.baseline_ms = std::exp(moments(baseline_logs).mean);
     claim.committed_ms = std::exp(moments(winner_logs).mean);
   }
+  claim.confirmed = claim.gain_low > 0;
   return claim;
 }
 

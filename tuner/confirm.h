@@ -31,9 +31,9 @@ int pairs_for(const Race::Winner& winner, double error, size_t baselines);
 int fewest_pairs(double error, size_t baselines);  // that can prove any gain
 int most_pairs(double error);  // 12, or more if that error needs more; also used if there was no race to estimate by
 
-// Times are geometric means over blocks. The interval has no end where there are too few pairs for one.
+// Times are geometric means over blocks. A bound is infinite where there are too few pairs for one.
 struct Claim : Comparison {
-  bool confirmed = false;  // the one-sided bound of the gain is above 0
+  bool confirmed = false;  // the lower bound of the gain is above 0
   int32_t baseline = 0;    // the faster one
   int pairs = 0;
 };

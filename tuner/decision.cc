@@ -37,6 +37,8 @@ std::string_view to_string(Decision::What what) {
     case What::eliminate: return "eliminate";
     case What::race_won: return "race won";
     case What::confirm: return "confirm";
+    case What::baseline_took: return "baseline took";
+    case What::winner_took: return "winner took";
     case What::gain_at_least: return "gain at least";
     case What::gain_at_most: return "gain at most";
     case What::commit: return "commit";
@@ -44,6 +46,8 @@ std::string_view to_string(Decision::What what) {
     case What::drop_imported: return "drop imported";
     case What::keep_baseline: return "keep baseline";
     case What::keep_committed: return "keep committed";
+    case What::tuning_steps: return "tuning steps";
+    case What::tuning_cost: return "tuning cost";
     case What::drift: return "drift";
     case What::link: return "link";
     case What::density: return "density";
@@ -57,6 +61,9 @@ std::string_view to_string(Decision::What what) {
     case What::ranking_changed: return "ranking changed";
     case What::over_error_budget: return "over error budget";
     case What::residual_runs_away: return "residual runs away";
+    case What::give_up: return "give up";
+    case What::warn: return "warn";
+    case What::run_instead: return "run instead";
     case What::repair: return "repair";
   }
   return "unknown";

@@ -31,13 +31,17 @@ struct Decision {
     race_won,   // value: its gain as the race saw it, log-ratio
     // While it confirms.
     confirm,         // value: pairs
-    gain_at_least,   // value: lower end of the two-sided 95 % interval, whatever follows from it
-    gain_at_most,    // value: upper end of that interval
+    baseline_took,   // value: mean of the blocks of the baseline in the confirmation, ms a step
+    winner_took,     // value: the same of the strategy
+    gain_at_least,   // value: the lower bound that decides, whatever follows from it
+    gain_at_most,    // value: an upper bound (Comparison)
     commit,          // value: the confirmed gain
     not_confirmed,   // value: lower end of the gain's interval; above 0 if the gain is too small for what it loses
     drop_imported,   // value: 0. label: why
     keep_baseline,   // value: the baseline's step time, ms. label: why
     keep_committed,  // value: its step time, ms
+    tuning_steps,    // value: steps of all tunings so far, as one ends. label: the strategy that is kept
+    tuning_cost,     // value: beyond what the baseline would have taken in these steps, ms. label: likewise
     // While it watches, and after an alarm.
     drift,           // value: logarithm of the new step time over the old one. label: the strategy in force
     link,            // the same of the time that collectives take
@@ -54,6 +58,10 @@ struct Decision {
     // At any time.
     over_error_budget,   // value: the error. label: of which strategy and bucket, and what is allowed
     residual_runs_away,  // value: norm(residual) / norm(gradient). label: likewise
+    give_up,             // value: 0. It was committed or pinned, and one of these two was found of it
+    warn,                // value: 0. It is pinned, and stays although one of these two was found of it
+    run_instead,         // value: its step time as far as it is known, ms; else 0. It is in force in place of what was
+                         // given up, if that is not the baseline
     repair,              // value: that bucket. label: what is confirmed in place of what was committed; the baseline is
                          // in force meanwhile
   };

@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+#include "tuner/confirm.h"
+
 namespace gradtune::tuner {
 namespace {
 
@@ -15,7 +17,80 @@ std::string moved(std::string_view what, double log_ratio) {
                      log_ratio > 0 ? "longer" : "less");
 }
 
+// "bf16 all_reduce baseline" -> "bf16 all_reduce".
+std::string_view without_role(std::string_view label) {
+  constexpr std::string_view kRole = " baseline";
+  if (label.ends_with(kRole)) label.remove_suffix(kRole.size());
+  return label;
+}
+
+// Of a label that says of which strategy and bucket, the part behind the strategy.
+std::string_view bucket_of(std::string_view finding) {
+  const size_t at = finding.rfind(", bucket ");
+  return at == std::string_view::npos ? finding : finding.substr(at + 2);
+}
+
 std::string percent(double share) { return std::isfinite(share) ? fmt::format("{:.1f} %", 100 * share) : "not known"; }
+
+std::string claim_in_words(const Standing& standing) {
+  const Comparison& claim = standing.comparison;
+  std::string text;
+  if (claim.baseline_ms > 0 && claim.committed_ms > 0) {
+    text = fmt::format("{:.1f} -> {:.1f} ms a step, ", claim.baseline_ms, claim.committed_ms);
+  }
+  text += "gain " + percent(claim.gain);
+  if (std::isfinite(claim.gain_low)) {
+    text +=
+        fmt::format(" (at least {} with {:.0f} % confidence)", percent(claim.gain_low), 100 * (1 - allowed_error(0)));
+  }
+  return fmt::format("{}, baseline {}", text, without_role(standing.baseline));
+}
+
+std::string at_ms(double ms) { return ms > 0 ? fmt::format(" at {:.1f} ms a step", ms) : std::string(); }
+
+std::string dropped_in_words(const Standing::Former& former) {
+  return fmt::format("{} was dropped in step {}{}{}", without_role(former.label), former.step,
+                     former.why.empty() ? "" : ": ", former.why);
+}
+
+std::string state_in_words(const Standing& standing) {
+  using State = Standing::State;
+  const std::string_view label = without_role(standing.label);
+  const std::string baseline = std::string(without_role(standing.baseline)) + at_ms(standing.comparison.baseline_ms);
+  const auto& former = standing.former;
+  switch (standing.state) {
+    case State::undecided:
+      if (former) return fmt::format("{}; nothing is confirmed since, {} runs", dropped_in_words(*former), label);
+      return fmt::format("nothing is confirmed yet, {} runs", label);
+    case State::pinned:
+      if (standing.warning.empty()) return fmt::format("{} is pinned, and nothing is tuned", label);
+      return fmt::format("{} is pinned, and stays although {}", label, standing.warning);
+    case State::committed: {
+      const std::string committed = fmt::format("committed {}: {}", label, claim_in_words(standing));
+      if (!former) return committed;
+      if (former->why.empty()) return fmt::format("{}; it replaced {}", committed, without_role(former->label));
+      const std::string_view again = former->label == standing.label ? "it is back again: " : "before, ";
+      return fmt::format("{}; {}{}", committed, again, dropped_in_words(*former));
+    }
+    case State::baseline:
+      // Where nothing takes the place of what was dropped, the reason is the same.
+      if (former && standing.why.starts_with(former->label)) {
+        return fmt::format("{}; the baseline is back, {}", dropped_in_words(*former), baseline);
+      }
+      if (former) {
+        return fmt::format("{}; the baseline is back, {}: {}", dropped_in_words(*former), baseline, standing.why);
+      }
+      return fmt::format("the baseline stays, {}: {}", baseline, standing.why);
+    case State::dropped: {
+      std::string text = former ? dropped_in_words(*former) : "what was kept was dropped";
+      text += fmt::format("; {} runs instead",
+                          standing.label == standing.baseline ? "the baseline, " + baseline + "," : std::string(label));
+      if (!standing.successor.empty()) text += fmt::format(" while {} is confirmed", standing.successor);
+      return text;
+    }
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -36,6 +111,8 @@ std::string in_words(const Decision& decision) {
       return fmt::format("{} wins the race, where it took {} less than the baseline", label,
                          percent(-std::expm1(-value)));
     case What::confirm: return fmt::format("{} is compared with the baseline in {:.0f} fresh pairs", label, value);
+    case What::baseline_took: return fmt::format("beside {}, the baseline took {:.1f} ms a step", label, value);
+    case What::winner_took: return fmt::format("beside the baseline, {} took {:.1f} ms a step", label, value);
     case What::gain_at_least: return fmt::format("the gain of {} is at least {}", label, percent(value));
     case What::gain_at_most: return fmt::format("the gain of {} is at most {}", label, percent(value));
     case What::commit: return fmt::format("{} is committed, with a gain of {}", label, percent(value));
@@ -43,6 +120,8 @@ std::string in_words(const Decision& decision) {
     case What::drop_imported: return fmt::format("the imported strategy is dropped: {}", label);
     case What::keep_baseline: return fmt::format("the baseline stays: {}", label);
     case What::keep_committed: return fmt::format("{} stays", label);
+    case What::tuning_steps: return fmt::format("{} is kept after {:.0f} steps of tuning", label, value);
+    case What::tuning_cost: return fmt::format("{} is kept after tuning that cost {:.1f} s", label, value / 1000);
     case What::drift: return moved("steps take", value);
     case What::link: return moved("collectives take", value);
     case What::density:
@@ -60,15 +139,32 @@ std::string in_words(const Decision& decision) {
     case What::ranking_changed: return fmt::format("{} looks faster than what is in force: a new search begins", label);
     case What::over_error_budget:
       return fmt::format(
-          "its compression loses more than it may (option error_budget, or without one what was seen of it), and is "
-          "dropped: {}",
-          label);
-    case What::residual_runs_away:
-      return fmt::format("its residual runs away against the gradient, and it is dropped: {}", label);
-    case What::repair:
-      return fmt::format("the baseline is in force while what takes its place is confirmed: {}", label);
+          "compression loses more than it may (option error_budget, or without one what was seen of it): {}", label);
+    case What::residual_runs_away: return fmt::format("a residual runs away against the gradient: {}", label);
+    case What::give_up: return fmt::format("{} is given up", label);
+    case What::warn: return fmt::format("{} is pinned and stays all the same", label);
+    case What::run_instead: return fmt::format("{} runs in its place", label);
+    case What::repair: return fmt::format("what is to take its place is confirmed first: {}", label);
   }
   return "unknown";
+}
+
+std::string finding_in_words(const Decision& decision) {
+  const bool is_error = decision.what == Decision::What::over_error_budget;
+  return fmt::format("{} ({})", is_error ? "its compression loses more than it may" : "its residual runs away",
+                     bucket_of(decision.label));
+}
+
+std::string in_words(const Standing& standing) {
+  std::string text = state_in_words(standing);
+  if (standing.tuning_steps == 0) return text;
+  text +=
+      fmt::format("; tuning took {} steps and cost {:.1f} s", standing.tuning_steps, standing.tuning_cost_ms / 1000);
+  const double share = cost_share(standing.tuning_cost_ms, standing.comparison.baseline_ms);
+  if (standing.comparison.baseline_ms > 0) {
+    text += fmt::format(" ({:.2g} % of {} baseline steps)", 100 * share, kShortJobSteps);
+  }
+  return text;
 }
 
 std::string_view doing(Stage stage) {

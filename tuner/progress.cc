@@ -25,11 +25,42 @@ std::string_view meaning(core::Fidelity fidelity) {
   return "unknown";
 }
 
-// "bf16 all_reduce baseline" -> "bf16 all_reduce".
-std::string_view without_role(std::string_view label) {
-  constexpr std::string_view kRole = " baseline";
-  if (label.ends_with(kRole)) label.remove_suffix(kRole.size());
-  return label;
+// After these the story is another one.
+bool is_turn(Decision::What what) {
+  using What = Decision::What;
+  switch (what) {
+    case What::commit:
+    case What::keep_baseline:
+    case What::drop_imported:
+    case What::drop_committed:
+    case What::give_up:
+    case What::warn: return true;
+    default: return false;
+  }
+}
+
+bool is_told(Decision::What what) {
+  using What = Decision::What;
+  switch (what) {
+    case What::drift:
+    case What::link:
+    case What::density:
+    case What::more_may_run:
+    case What::straggler:
+    case What::over_error_budget:
+    case What::residual_runs_away:
+    case What::repair:
+    case What::run_instead:
+    case What::keep_committed: return true;
+    default: return false;
+  }
+}
+
+// What was found is the reason in the story, if it led to one.
+bool is_reason(Decision::What what) {
+  using What = Decision::What;
+  return what == What::over_error_budget || what == What::residual_runs_away || what == What::repair ||
+         what == What::run_instead;
 }
 
 }  // namespace
@@ -49,40 +80,23 @@ std::string live_line(Stage stage, double progress, int64_t step, double step_ms
                      100 * std::clamp(progress, 0.0, 1.0), step_ms, label);
 }
 
-std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
-  const std::string cost =
-      fmt::format("tuning took {} steps and cost {:.1f} s ({:.2g} % of {} baseline steps)", outcome.steps,
-                  outcome.cost_ms / 1000, 100 * cost_share(outcome), kShortJobSteps);
-  if (!outcome.committed) {
-    return fmt::format("gradtune: the baseline stays, {} at {:.1f} ms a step: {}; {}", without_role(baseline_label),
-                       outcome.baseline_ms, why_baseline, cost);
+std::vector<std::string> lines_of(const std::vector<Decision>& decisions, const Standing& standing) {
+  const bool has_turned = std::ranges::any_of(decisions, is_turn, &Decision::what);
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& words) {
+    lines.push_back(fmt::format("gradtune: step {}: {}", decisions.back().step, words));
+  };
+  for (const Decision& decision : decisions) {
+    if (is_told(decision.what) && !(has_turned && is_reason(decision.what))) add(in_words(decision));
   }
-  return fmt::format(
-      "gradtune: committed {}: {:.1f} -> {:.1f} ms a step (gain {:.1f} %, 95 % interval {:.1f} to "
-      "{:.1f} %), baseline {}; {}",
-      outcome.label, outcome.baseline_ms, outcome.committed_ms, 100 * outcome.gain, 100 * outcome.gain_low,
-      100 * outcome.gain_high, without_role(baseline_label), cost);
+  if (has_turned) add(in_words(standing));
+  return lines;
 }
 
-std::string change_line(const Decision& decision) {
-  using What = Decision::What;
-  switch (decision.what) {
-    case What::drift:
-    case What::link:
-    case What::density:
-    case What::more_may_run:
-    case What::straggler:
-    case What::drop_committed:
-    case What::over_error_budget:
-    case What::residual_runs_away:
-    case What::repair:
-    case What::keep_committed: return fmt::format("gradtune: step {}: {}", decision.step, in_words(decision));
-    default: return "";
-  }
-}
-
-std::string unfinished_line(Stage stage, std::string_view label) {
-  return fmt::format("gradtune: training ended while {}; nothing was confirmed, {} was in force", doing(stage), label);
+std::string final_line(const Standing& standing, Stage stage) {
+  const bool is_under_way = stage != Stage::watch && standing.state != Standing::State::pinned;
+  return fmt::format("gradtune: {}{}{}", in_words(standing), is_under_way ? "; training ended while " : "",
+                     is_under_way ? doing(stage) : "");
 }
 
 Progress::Progress(Write write, bool is_terminal, const core::Clock& clock)
@@ -96,7 +110,7 @@ void Progress::start(core::Fidelity fidelity, const std::vector<core::Compressor
 void Progress::step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label) {
   if (stage != stage_) {
     stage_ = stage;
-    if (stage == Stage::watch) return;  // the last line says it all
+    if (stage == Stage::watch) return;  // what was decided is told
     print(stage_line(stage, step));
     next_live_ns_ = clock_.now_ns();
   }
@@ -105,15 +119,11 @@ void Progress::step(Stage stage, double progress, int64_t step, double step_ms, 
   write_(fmt::format("{}{}{}", kReturn, live_line(stage, progress, step, step_ms, label), kErase));
 }
 
-void Progress::finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline) {
-  print(final_line(outcome, baseline_label, why_baseline));
+void Progress::decided(const std::vector<Decision>& decisions, const Standing& standing) {
+  for (const std::string& line : lines_of(decisions, standing)) print(line);
 }
 
-void Progress::changed(const Decision& decision) {
-  if (const std::string line = change_line(decision); !line.empty()) print(line);
-}
-
-void Progress::finish_early(Stage stage, std::string_view label) { print(unfinished_line(stage, label)); }
+void Progress::finish(const Standing& standing, Stage stage) { print(final_line(standing, stage)); }
 
 void Progress::print(const std::string& line) {
   write_(is_terminal_ ? fmt::format("{}{}{}\n", kReturn, line, kErase) : line + "\n");

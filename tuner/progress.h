@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What rank 0 tells people on standard error: one line at the start that says which fidelity and compressors are in
-// force, a live line per stage on a terminal (a plain line per stage elsewhere), and one last line with the confirmed
-// gain. While the committed strategy is watched it is silent.
+// force, a live line per stage on a terminal (a plain line per stage elsewhere), a line when something is decided or
+// noticed, and one last line that says how the job stands.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@
 
 #include "engine/core/clock.h"
 #include "engine/core/compressor.h"
-#include "tuner/tuner.h"
+#include "tuner/decision.h"
+#include "tuner/standing.h"
 
 namespace gradtune::tuner {
 
@@ -24,14 +25,11 @@ std::string start_line(core::Fidelity fidelity, const std::vector<core::Compress
                        std::string_view policy);
 std::string stage_line(Stage stage, int64_t step);
 std::string live_line(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
-// "gradtune: committed topk:0.01 gather, 3 buckets: 228.1 -> 104.3 ms a step (gain 54.3 %, 95 % interval 53.1 to 55.4
-// %), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s", or that the baseline stays, and why.
-std::string final_line(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
-
-// What happened after the first decision. Empty for kinds of decisions that nobody is told of.
-std::string change_line(const Decision& decision);
-// Where training ended before a decision: in that stage, with that strategy in force.
-std::string unfinished_line(Stage stage, std::string_view label);
+// What was decided and noticed in one step, and how the job stands after it: its story where that is another one now,
+// and a line for each finding that is not part of it. None of what only a journal is told of.
+std::vector<std::string> lines_of(const std::vector<Decision>& decisions, const Standing& standing);
+// How the job stood when training ended, in that stage.
+std::string final_line(const Standing& standing, Stage stage);
 
 class Progress {
  public:
@@ -42,9 +40,8 @@ class Progress {
 
   void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
   void step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
-  void finish(const Outcome& outcome, std::string_view baseline_label, std::string_view why_baseline);
-  void changed(const Decision& decision);
-  void finish_early(Stage stage, std::string_view label);
+  void decided(const std::vector<Decision>& decisions, const Standing& standing);
+  void finish(const Standing& standing, Stage stage);
 
  private:
   void print(const std::string& line);  // in the place of the live line, if there is one

@@ -65,13 +65,13 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
                   .counts = counts.value()};
 }
 
-std::optional<int64_t> StepProtocol::carry_out(const Command& command) {
+int64_t StepProtocol::carry_out(const Command& command) {
   switch (command.kind) {
     case Command::Kind::keep: break;
     case Command::Kind::prepare:
       excluded_ = true;  // the time of this step holds the preparation
       receiving_ = command.slot;
-      return command.bytes;
+      break;
     case Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); break;
     case Command::Kind::commit: put_in_force(command.slot, /*is_committed=*/true); break;
     case Command::Kind::drop:
@@ -79,7 +79,7 @@ std::optional<int64_t> StepProtocol::carry_out(const Command& command) {
       candidates_.erase(command.slot);
       break;
   }
-  return {};
+  return command.bytes;
 }
 
 void StepProtocol::receive_strategy(const std::string& text) {
@@ -94,7 +94,6 @@ void StepProtocol::receive_strategy(const std::string& text) {
 
 void StepProtocol::announce(const Command& command, std::string text) {
   announced_ = command;
-  if (command.kind != Command::Kind::prepare) return;
   announced_text_ = std::move(text);
   announced_.bytes = static_cast<int64_t>(announced_text_.size());
 }

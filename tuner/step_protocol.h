@@ -9,9 +9,9 @@
 //   begin()             as backward begins
 //   control_word()      when the runner asks for it, on the thread that issues collectives
 //   receive()           the reduced word: the step is concluded, and what compression lost is judged
-//   carry_out()         the command of the word; a prepare is followed by a broadcast of the strategy from rank 0, and
-//                       receive_strategy()
-//   announce()          on rank 0: the command that the next word brings to all
+//   carry_out()         the command of the word; a text may follow it, by broadcast from rank 0: of a prepare the
+//                       strategy, which receive_strategy() takes
+//   announce()          on rank 0: the command and the text that the next word brings to all
 //   end_step()          what the step took, which the next word tells
 #pragma once
 
@@ -56,8 +56,8 @@ class StepProtocol {
   };
   // A mismatch: ranks differ; all of them learn so in this step.
   core::Result<Received> receive();
-  // Bytes of the strategy that rank 0 is to broadcast now, if it is.
-  std::optional<int64_t> carry_out(const Command& command);
+  // Bytes of the text that rank 0 is to broadcast now; 0: none.
+  int64_t carry_out(const Command& command);
   void receive_strategy(const std::string& text);
   void announce(const Command& command, std::string text = {});
   const std::string& announced_text() const { return announced_text_; }
@@ -107,7 +107,7 @@ class StepProtocol {
   Candidates candidates_;
   bool committed_ = false;
   Command announced_;
-  std::string announced_text_;  // the strategy that an announced prepare is about
+  std::string announced_text_;  // that follows it
   int32_t receiving_ = 0;       // the slot of the strategy that is being broadcast
 
   int64_t step_ = 0, nonfinite_steps_ = 0;

@@ -9,8 +9,8 @@
 
 namespace gradtune::tuner {
 
-double cost_share(const Outcome& outcome) {
-  return outcome.baseline_ms > 0 ? outcome.cost_ms / (kShortJobSteps * outcome.baseline_ms) : 0;
+double cost_share(double cost_ms, double baseline_ms) {
+  return baseline_ms > 0 ? cost_ms / (kShortJobSteps * baseline_ms) : 0;
 }
 
 int earliest_step(const TunerOptions& options, core::TraitsTable traits, const core::CompressorSpec& codec) {

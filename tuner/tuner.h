@@ -97,7 +97,7 @@ struct Outcome : Comparison {
 
 // What tuning cost, as a share of so many baseline steps: a short job.
 constexpr int kShortJobSteps = 2000;
-double cost_share(const Outcome& outcome);
+double cost_share(double cost_ms, double baseline_ms);  // 0 where the baseline is not known
 
 // A command together with the strategy that a prepare is about.
 struct Action {

@@ -58,6 +58,7 @@ void Tuner::Core::guard(const core::StepReport& report) {
   const std::string what = describe(*candidate, excess);
   decide(excess.kind == core::Excess::Kind::error ? What::over_error_budget : What::residual_runs_away, what,
          excess.value);
+  if (is_pinned || report.slot == confirmed_) decide(What::give_up, candidate->label, 0);
 
   if (is_pinned) {
     phase_ = Observing{};  // no more of what was imported

@@ -80,6 +80,7 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   decide(What::compute_slowest, "", observation_.compute_max_ms());
   decide(What::compute_fastest, "", observation_.compute_min_ms());
   decide(What::baseline, slots_.at(baseline_).candidate->label, observation_.baseline_ms());
+  if (knowledge_.ranks.size == 1) return settle("one rank sends nothing");
   if (before == Before::search) return start_search();
   if (before == Before::looking) return rank_again();
   if (is_over(kImportedSlot)) return fall_back("it is over its error budget");
@@ -270,6 +271,8 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
     knowledge_.baseline_ms = claim.baseline_ms;
     decide(What::baseline, slots_.at(baseline_).candidate->label, claim.baseline_ms);
   }
+  decide(What::baseline_took, slots_.at(winner).candidate->label, claim.baseline_ms);
+  decide(What::winner_took, slots_.at(winner).candidate->label, claim.committed_ms);
   decide(What::gain_at_least, slots_.at(winner).candidate->label, claim.gain_low);
   decide(What::gain_at_most, slots_.at(winner).candidate->label, claim.gain_high);
   if (!claim.confirmed || !is_worth(winner, claim.gain)) {

@@ -41,6 +41,8 @@ void Tuner::Core::conclude(int32_t slot) {
   outcome_.steps += budget_.steps();
   if (observation_.is_over()) outcome_.cost_ms += budget_.cost_ms(knowledge_.baseline_ms);
   outcome_.label = slots_.at(slot).candidate->label;
+  decide(What::tuning_steps, outcome_.label, static_cast<double>(outcome_.steps));
+  decide(What::tuning_cost, outcome_.label, outcome_.cost_ms);
   phase_ = Watching{};
   policy_.reset();
   contenders_.clear_leaders();
@@ -208,7 +210,7 @@ void Tuner::Core::judge_ranking() {
   const int32_t best = winner ? winner->slot : otherwise;
   const bool holds = best == now;
   decide(holds ? What::ranking_holds : What::ranking_changed, slots_.at(best).candidate->label, 0);
-  if (holds) return settle("the ranking holds");
+  if (holds) return settle("nothing that is known looks faster");
   if (!winner) drop_committed(0);
   for (const int32_t slot : winner ? race.slots_left() : std::vector<int32_t>()) {
     if (slot != now) contenders_.add_leader(*slots_.at(slot).candidate);

@@ -48,13 +48,15 @@ gradtune::Options options_of(const JobFlags& flags) {
 }
 
 void finish(const JobFlags& flags, const Record& record, gradtune::Optimizer& optimizer) {
-  std::fputs(record.where_time_went().c_str(), stdout);
+  std::fputs(record.where_time_went(optimizer).c_str(), stdout);
   if (!flags.export_file.empty()) optimizer.export_strategy(flags.export_file);
   if (!flags.report.empty()) record.write(flags.report, &optimizer);
 }
 
 int run_example(const char* name, const std::function<void()>& train) {
   try {
+    // Whoever reads a pipe or a file wants to see how far the job is.
+    std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
     train();
   } catch (const std::exception& error) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
@@ -43,13 +44,18 @@ std::optional<Record::Parts> Record::imported() const {
   return medians([](const Step& step) { return step.progress.stage == "imported" && step.progress.step > 1; });
 }
 
-// Of what was watched last: where the job tuned again, what was watched before then is not what was decided.
-std::optional<Record::Parts> Record::after() const {
-  const auto is_watched = [](const Step& step) { return step.progress.stage == "watch"; };
-  const auto last = std::find_if(steps_.rbegin(), steps_.rend(), is_watched);
-  if (last == steps_.rend()) return std::nullopt;
-  return medians(
-      [&](const Step& step) { return is_watched(step) && step.progress.strategy == last->progress.strategy; });
+// What runs in a step is what was in force at the end of the one before. The first step of a block may hold what a
+// switch costs.
+std::optional<Record::Parts> Record::confirmed(const std::string& committed, bool is_committed) const {
+  const auto is_confirming = [](const Step& step) { return step.progress.stage == "confirm"; };
+  const auto end = std::find_if(steps_.rbegin(), steps_.rend(), is_confirming).base();
+  const auto begin = std::find_if_not(std::make_reverse_iterator(end), steps_.rend(), is_confirming).base();
+  return medians([&](const Step& step) {
+    const auto at = steps_.begin() + (&step - steps_.data());
+    if (at < begin + 2 || at >= end) return false;
+    const std::string& ran = (at - 1)->progress.strategy;
+    return ran == (at - 2)->progress.strategy && (ran == committed) == is_committed;
+  });
 }
 
 std::optional<Record::Parts> Record::medians(const std::function<bool(const Step&)>& wanted) const {
@@ -68,13 +74,15 @@ std::optional<Record::Parts> Record::medians(const std::function<bool(const Step
   return parts;
 }
 
-std::string Record::where_time_went() const {
-  const auto first = before(), last = after();
+std::string Record::where_time_went(const gradtune::Optimizer& optimizer) const {
+  const gradtune::Optimizer::Result result = optimizer.result();
+  if (!result.committed) return "";
+  const auto first = confirmed(result.strategy, false), last = confirmed(result.strategy, true);
   if (!first || !last) return "";
-  std::string text = "where a step's time went on rank 0 (median ms)  before    after\n";
+  std::string text = "where a step's time went on rank 0, in turns (median ms)  baseline  committed\n";
   const auto row = [&](const char* name, double Parts::*part) {
-    char line[96];
-    std::snprintf(line, sizeof line, "  %-43s %8.1f %8.1f\n", name, (*first).*part, (*last).*part);
+    char line[112];
+    std::snprintf(line, sizeof line, "  %-53s %10.1f %10.1f\n", name, (*first).*part, (*last).*part);
     text += line;
   };
   row("model, optimizer and data", &Parts::compute);
@@ -87,6 +95,7 @@ std::string Record::where_time_went() const {
 
 void Record::write(const std::string& path, const gradtune::Optimizer* optimizer) const {
   using nlohmann::ordered_json;
+  const gradtune::Optimizer::Result result = optimizer != nullptr ? optimizer->result() : gradtune::Optimizer::Result();
   const char* network = std::getenv("GRADTUNE_NETWORK");
   ordered_json json{
       {"schema", "gradtune.report/1"}, {"world_size", world_size_}, {"network", network != nullptr ? network : "none"}};
@@ -98,13 +107,13 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
   json["accuracy"] = accuracy ? ordered_json(*accuracy) : ordered_json(nullptr);
   if (perplexity) json["perplexity"] = *perplexity;
   if (optimizer != nullptr) {
-    const gradtune::Optimizer::Result result = optimizer->result();
     json["fidelity"] = result.fidelity;
     json["baseline_ms"] = result.baseline_ms;
     json["committed_ms"] = result.committed_ms ? ordered_json(*result.committed_ms) : ordered_json(nullptr);
     json["predicted_ms"] = result.predicted_ms ? ordered_json(*result.predicted_ms) : ordered_json(nullptr);
     json["gain"] = result.committed ? ordered_json(result.gain) : ordered_json(nullptr);
-    json["interval"] = result.committed ? ordered_json({result.gain_low, result.gain_high}) : ordered_json(nullptr);
+    json["gain_low"] = result.committed ? ordered_json(result.gain_low) : ordered_json(nullptr);
+    json["story"] = result.story;
     json["tuning"] = {
         {"steps", result.steps},
         {"cost_ms", result.cost_ms},
@@ -112,8 +121,12 @@ void Record::write(const std::string& path, const gradtune::Optimizer* optimizer
         {"first_commit", result.first_commit ? ordered_json(*result.first_commit) : ordered_json(nullptr)}};
     json["strategy"] = {{"label", result.strategy}, {"description", result.description}};
   }
-  for (const auto& [name, parts] :
-       {std::pair{"imported", imported()}, std::pair{"before", before()}, std::pair{"after", after()}}) {
+  std::vector<std::pair<const char*, std::optional<Parts>>> profile = {{"imported", imported()}, {"before", before()}};
+  if (result.committed) {
+    profile.emplace_back("baseline", confirmed(result.strategy, false));
+    profile.emplace_back("committed", confirmed(result.strategy, true));
+  }
+  for (const auto& [name, parts] : profile) {
     if (parts) {
       json["profile"][name] = {{"step_ms", parts->total},
                                {"compute_ms", parts->compute},

@@ -22,8 +22,9 @@ class Record {
 
   double mean_loss(size_t last_steps) const;
 
-  // Medians before (baseline in force) and after the decision, in ms: compute, encode, decode, exposed communication.
-  std::string where_time_went() const;
+  // Medians of the baseline and of what was committed, in ms: compute, encode, decode, exposed communication. Of the
+  // blocks of the confirmation, which took turns: load that comes and goes hits both alike.
+  std::string where_time_went(const gradtune::Optimizer& optimizer) const;
 
   void write(const std::string& path, const gradtune::Optimizer* optimizer) const;
 
@@ -42,7 +43,8 @@ class Record {
   std::optional<Parts> medians(const std::function<bool(const Step&)>& wanted) const;
   std::optional<Parts> imported() const;
   std::optional<Parts> before() const;
-  std::optional<Parts> after() const;
+  // In blocks of the last confirmation: of that strategy, or of the other ones beside it.
+  std::optional<Parts> confirmed(const std::string& committed, bool is_committed) const;
 
   const int world_size_;
   std::chrono::steady_clock::time_point last_;

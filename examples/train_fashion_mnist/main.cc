@@ -97,7 +97,7 @@ void train(const Flags& flags) {
     record.accuracy = accuracy_percent(model, load_fashion_mnist(flags.data, "t10k"), device);
     std::printf("accuracy %.2f %% after %ld steps\n", *record.accuracy, static_cast<long>(flags.steps));
   }
-  if (optimizer) std::fputs(record.where_time_went().c_str(), stdout);
+  if (optimizer) std::fputs(record.where_time_went(*optimizer).c_str(), stdout);
   if (optimizer && !flags.export_file.empty()) optimizer->export_strategy(flags.export_file);
   if (!flags.report.empty()) record.write(flags.report, tuned);
 }

@@ -63,14 +63,14 @@ void must(const core::Status& status, const std::string& what) {
 
 Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
              const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before,
-             std::function<core::Status()> interrupted, QueueStream* collectives)
+             std::function<core::Status()> interrupted, QueueStream* collectives, WaitingLine::Say say)
     : rank_(group->getRank()),
       size_(group->getSize()),
       timeout_ms_(timeout_ms),
       interrupted_(std::move(interrupted)),
       collectives_(collectives),
       store_(own_store(group, timeout_ms)),
-      roll_call_(store_, rank_, size_, timeout_ms),
+      roll_call_(store_, rank_, size_, timeout_ms, std::move(say)),
       watch_(store_, rank_, size_) {
   if (!mine) {
     tell_failure({mine.error().code, "rank " + std::to_string(rank_) + " failed in wrap: " + mine.error().message});

@@ -28,11 +28,12 @@ class Peers {
   // `mine`: whether this rank can take part; an error is told to the others and thrown. `alarm_before`: of a wrap that
   // this one ends, asked while others are waited for; may be null. `interrupted`: asked whenever this rank waits, on
   // its own thread; an error of it ends the wait. `collectives`: gradients go over NCCL, on that stream; null: over
-  // Gloo.
+  // Gloo. `say`: gets lines about whom this rank waits for in wrap; empty: nobody is told.
   Peers(
       const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options, int64_t timeout_ms,
       const core::Clock& clock, const core::Status& mine, const std::function<core::Status()>* alarm_before = nullptr,
-      std::function<core::Status()> interrupted = [] { return core::Status(); }, QueueStream* collectives = nullptr);
+      std::function<core::Status()> interrupted = [] { return core::Status(); }, QueueStream* collectives = nullptr,
+      WaitingLine::Say say = {});
   ~Peers();
 
   int rank() const { return rank_; }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <exception>
 #include <optional>
 #include <sstream>
@@ -20,6 +21,7 @@
 #include "hooks/c10d/launcher.h"
 #include "hooks/c10d/port_holder.h"
 #include "hooks/c10d/roll_call.h"
+#include "hooks/c10d/waiting_line.h"
 #include "hooks/c10d/with_deadline.h"
 
 namespace gradtune {
@@ -70,7 +72,13 @@ std::string why_taken(const LaunchInfo& info, const std::string& message) {
   return why.str();
 }
 
-Store make_store(const LaunchInfo& info, milliseconds timeout) {
+// There are no options here; the variable is that of the option.
+WaitingLine::Say say_to_people() {
+  if (environment_variable("GRADTUNE_QUIET") == "true") return {};
+  return [](const std::string& line) { std::fputs(line.c_str(), stderr); };
+}
+
+Store make_store(const LaunchInfo& info, milliseconds timeout, WaitingLine& line) {
   if (info.world_size == 1) return c10::make_intrusive<c10d::HashStore>();
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(info.master_port);
@@ -78,9 +86,17 @@ Store make_store(const LaunchInfo& info, milliseconds timeout) {
   options.multiTenant = true;   // groups of one process that live at the same time share its server
   options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
   options.timeout = timeout;
-  const auto store = with_deadline(timeout, [address = info.master_address, options] {
-    return c10::make_intrusive<c10d::TCPStore>(address, options);
-  });
+  // Rank 0, which makes it, waits for nobody here.
+  const std::string waits = "rank " + std::to_string(info.rank) + " waits for the store of " +
+                            (info.agent_store ? "torchrun's agent" : "rank 0") + " at " + info.master_address + ":" +
+                            std::to_string(info.master_port);
+  const auto store = with_deadline(
+      timeout,
+      [address = info.master_address, options] { return c10::make_intrusive<c10d::TCPStore>(address, options); },
+      [&] {
+        line.tick(info.rank <= 1 ? waits : std::string());
+        return core::Status();
+      });
   if (store) {
     // Restarts under one agent's store must not read what the attempt before left there.
     const std::string attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
@@ -158,13 +174,14 @@ c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, millis
   // A client comes again where its connection to the store is served by nobody or got lost, or was to another store,
   // one that just ended at that port. Only rank 0 can be the server, and it would not get its own port twice.
   const milliseconds part = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
+  WaitingLine line(say_to_people());
   for (;;) {
     std::optional<RollCall> roll_call;
     try {
       const milliseconds share = is_server(info) ? timeout : std::min(part, left());
-      const GroupNumber number(make_store(info, share), info, share);
+      const GroupNumber number(make_store(info, share, line), info, share);
       const Store store = number.store();
-      roll_call.emplace(store, info.rank, info.world_size, left().count());
+      roll_call.emplace(store, info.rank, info.world_size, left().count(), say_to_people());
       check_sizes(info, roll_call->await_all("join", std::to_string(info.world_size)).value(), *roll_call);
       number.all_came();
       // Whoever came last leaves the others little time, who then are all there.

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <thread>
 
+#include "hooks/c10d/store_server.h"
 #include "hooks/c10d/with_deadline.h"
 
 namespace gradtune {
@@ -28,6 +30,8 @@ std::string list(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
   return text;
 }
+
+std::string at(const std::string& address) { return address.empty() ? std::string() : " at " + address; }
 
 constexpr char kAlarm[] = "alarm";
 constexpr char kFailed = '!', kLost = '?';  // the first letter of an alarm
@@ -69,9 +73,20 @@ struct Arrivals {
   std::vector<int> absent;
 };
 
-Arrivals await_arrivals(const Store& store, const std::string& name, int size, int64_t limit_ms) {
+// The ones whom this rank is to name: rank 0 does, or rank 1 where rank 0 is not there.
+std::string who_waits(const Store& store, const std::string& name, int rank, int size) {
+  const std::vector<int> absent = missing(store, name, all_ranks(size), 0);
+  if (absent.empty() || (rank == 1 && absent.front() != 0)) return "";
+  return "rank " + std::to_string(rank) + " waits for " + list(absent) + " of " + std::to_string(size) + " at \"" +
+         name + "\", which " + (absent.size() == 1 ? "has" : "have") + " to reach the store" + at(address_of(store));
+}
+
+Arrivals await_arrivals(const Store& store, const std::string& name, int rank, int size, int64_t limit_ms,
+                        SharedText& waits) {
+  constexpr std::chrono::seconds kAsk{1};
   const std::vector<int> ranks = all_ranks(size);
   const std::vector<std::string> keys = keys_of(name, ranks);
+  auto ask_next = Clock::now() + kAsk;
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
   Arrivals arrivals;
   while (!store->check(keys)) {
@@ -80,6 +95,10 @@ Arrivals await_arrivals(const Store& store, const std::string& name, int size, i
     if (Clock::now() >= deadline) {
       arrivals.absent = missing(store, name, ranks, 0);
       return arrivals;
+    }
+    if (rank <= 1 && Clock::now() >= ask_next) {
+      waits.set(who_waits(store, name, rank, size));
+      ask_next += kAsk;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -110,8 +129,8 @@ std::string find_suspects(const Store& store, int rank, int size, int64_t grace_
 
 }  // namespace
 
-RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms)
-    : store_(std::move(store)), rank_(rank), size_(size), timeout_ms_(timeout_ms) {}
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms, WaitingLine::Say say)
+    : store_(std::move(store)), rank_(rank), size_(size), timeout_ms_(timeout_ms), say_(std::move(say)) {}
 
 template <typename Call>
 auto RollCall::ask(int64_t waits_ms, Call call, const std::function<core::Status()>& alarm)
@@ -125,13 +144,18 @@ auto RollCall::ask(int64_t waits_ms, Call call, const std::function<core::Status
 core::Result<std::vector<std::string>> RollCall::await_all(const std::string& name, const std::string& text,
                                                            const std::function<core::Status()>& alarm) {
   const std::string who = "gradtune: rank " + std::to_string(rank_) + ": ";
+  const auto waits = std::make_shared<SharedText>();
+  WaitingLine line(say_);
   auto asked = ask(
       timeout_ms_,
-      [store = store_, name, text, rank = rank_, size = size_, limit = timeout_ms_] {
+      [store = store_, name, text, rank = rank_, size = size_, limit = timeout_ms_, waits] {
         store->set(key(name, rank), bytes(text));
-        return await_arrivals(store, name, size, limit);
+        return await_arrivals(store, name, rank, size, limit, *waits);
       },
-      alarm);
+      [&] {
+        line.tick(waits->get());
+        return alarm ? alarm() : core::Status();
+      });
   if (!asked && asked.error().code == core::Error::Code::peer)
     return core::Error{asked.error().code, who + asked.error().message};
   if (!asked) {

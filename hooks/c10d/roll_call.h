@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/core/result.h"
+#include "hooks/c10d/waiting_line.h"
 
 namespace gradtune {
 
@@ -26,8 +27,9 @@ void raise_alarm(c10d::Store& store, const core::Error& error);
 
 class RollCall {
  public:
-  // `timeout_ms` is the time that an answer of the store may take, besides what a call waits for others.
-  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms);
+  // `timeout_ms` is the time that an answer of the store may take, besides what a call waits for others. `say` gets
+  // lines about whom this rank waits for; empty: nobody is told.
+  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms, WaitingLine::Say say = {});
 
   // Tells that this rank has come to the point `name`, with a text for the others, and waits for all others, for the
   // time limit: their texts, by rank. The error names the ranks that did not come, or says what a rank told that failed
@@ -66,6 +68,7 @@ class RollCall {
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, size_;
   const int64_t timeout_ms_;
+  const WaitingLine::Say say_;
   bool is_silent_ = false;
 };
 

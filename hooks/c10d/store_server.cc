@@ -31,14 +31,24 @@ bool accepts(const addrinfo& address, std::chrono::milliseconds limit) {
   return connected;
 }
 
+// Null where there is none.
+c10::intrusive_ptr<c10d::TCPStore> beneath(const c10::intrusive_ptr<c10d::Store>& store) {
+  auto plain = store;
+  if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(plain)) {
+    plain = prefixed->getUnderlyingNonPrefixStore();
+  }
+  return c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(plain);
+}
+
 }  // namespace
 
+std::string address_of(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto tcp = beneath(store);
+  return tcp ? tcp->getHost() + ":" + std::to_string(tcp->getPort()) : std::string();
+}
+
 bool is_served(const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds limit) {
-  auto beneath = store;
-  if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(beneath)) {
-    beneath = prefixed->getUnderlyingNonPrefixStore();
-  }
-  const auto tcp = c10::dynamic_intrusive_pointer_cast<c10d::TCPStore>(beneath);
+  const auto tcp = beneath(store);
   if (!tcp) return true;
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;

@@ -3,8 +3,8 @@
 """Self-tuning gradient communication for data-parallel training.
 
 torch.distributed.init_process_group("gloo")
-optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-optimizer = gradtune.wrap(optimizer, model)          # in the place of DistributedDataParallel(model)
+adamw = torch.optim.AdamW(model.parameters(), 1e-3)
+optimizer = gradtune.wrap(adamw, model)              # in the place of DistributedDataParallel(model)
 for batch in loader:
     optimizer.zero_grad()
     loss(model, batch).backward()                    # gradients travel meanwhile, and are averages when it returns

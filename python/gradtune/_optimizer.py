@@ -183,11 +183,11 @@ class Optimizer(torch.optim.Optimizer):
         self._gradtune.session.load_checkpoint(os.fspath(folder))
 
     def progress(self) -> Progress:
-        """Where tuning is. From any thread; from others than the one that trains, as of the last update but one."""
+        """Where tuning is. From any thread; from others than the one that trains, as of the last update that ended."""
         return Progress(**self._gradtune.session.progress())
 
     def result(self) -> Result:
-        """What tuning showed, complete on rank 0. From any thread, as progress()."""
+        """What tuning showed, the same on all ranks. From any thread, as progress()."""
         return Result(**self._gradtune.session.result())
 
     def join(self, *_args: Any, **_kwargs: Any) -> NoReturn:

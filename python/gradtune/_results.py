@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """What tuning showed; rank 0 knows it. Times in ms, the maximum over ranks; gain = 1 - committed / baseline."""
+    """What tuning showed, the same on all ranks. Times in ms, the maximum over ranks; gain = 1 - committed / baseline."""
 
     decided: bool
     committed: bool
@@ -41,7 +41,8 @@ class Result:
     gain: float
     gain_low: float
     gain_high: float
-    """Two-sided 95 % interval."""
+    """The lower bound decided: above 0 where a strategy is committed, and too high with a probability of 4 %. The upper
+    one is too low with a probability of 2.5 %."""
     steps: int
     """Of tuning, audits and further tunings included."""
     cost_ms: float
@@ -50,30 +51,18 @@ class Result:
     """The same as a share of 2,000 steps of the baseline."""
     first_commit: int | None
     """Steps before the first committed strategy came into force."""
+    story: str
+    """How the job stands and what led to it, in the words of the line that rank 0 prints when something is decided."""
     strategy: str
-    """Label of what was committed, else of the baseline; on ranks but 0 of what is in force."""
+    """Label of what is committed; before that of what the job began with, or of the baseline."""
     description: str
     """Its buckets, for people."""
     fidelity: str
 
     def __str__(self) -> str:
         """What was chosen and why, in a few lines."""
-        if not self.decided:
-            head = f"gradtune has not decided yet, after {self.steps} steps of tuning; in force: {self.strategy}"
-        elif self.committed and self.committed_ms is not None:
-            head = (
-                f"gradtune chose {self.strategy}: {self.baseline_ms:.1f} -> {self.committed_ms:.1f} ms a step, "
-                f"gain {100 * self.gain:.1f} % (95 % interval {100 * self.gain_low:.1f} to {100 * self.gain_high:.1f} %)"
-            )
-        else:
-            head = f"gradtune stays with the baseline, {self.strategy}: nothing was confirmed to be faster"
-        lines = [head]
+        lines = [f"gradtune: {self.story}"]
         if self.committed and self.predicted_ms is not None:
             lines.append(f"predicted: {self.predicted_ms:.1f} ms a step")
-        if self.decided:
-            lines.append(
-                f"tuning took {self.steps} steps and cost {self.cost_ms / 1e3:.1f} s "
-                f"({100 * self.cost_share:.1f} % of 2000 steps of the baseline)"
-            )
         lines.append(f"fidelity {self.fidelity}; {self.description}")
         return "\n".join(lines)

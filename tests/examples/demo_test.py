@@ -9,6 +9,9 @@ import importlib.util
 import io
 import os
 import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
 from unittest import mock
 
@@ -25,14 +28,11 @@ def load_demo():
 DEMO = load_demo()
 
 
-def report(committed_ms, first_commit):
-    committed = committed_ms is not None
-    return {
-        "network": "none", "baseline_ms": 100.0, "committed_ms": committed_ms, "accuracy": 80.0,
-        "gain": 0.3 if committed else None, "interval": [0.2, 0.4] if committed else None,
-        "strategy": {"label": "the label", "description": ""}, "steps": [{"loss": 1.0, "stage": "watch"}],
-        "tuning": {"steps": 9, "cost_ms": 1.0, "cost_share": 0.01, "first_commit": first_commit},
-    }
+STORY = "committed bf16, 8 buckets: 100.0 -> 70.0 ms a step, gain 30.0 % (at least 20.0 % with 96 % confidence), baseline fp32"
+
+
+def report(**more):
+    return {"network": "none", "accuracy": 80.0, "story": STORY, "steps": [{"loss": 1.0, "stage": "watch"}], **more}
 
 
 def summary_of(**of_decision):
@@ -53,20 +53,52 @@ class Variables(unittest.TestCase):
 
 
 class Summary(unittest.TestCase):
-    def test_of_a_commit(self):
-        text = summary_of(committed_ms=70.0, first_commit=120)
-        self.assertIn("100.0 -> 70.0 ms a step, gain 30.0%", text)
-        self.assertIn("tuning: committed after 120 steps;", text)
+    def test_has_the_words_of_the_job_itself(self):
+        self.assertIn(f"\n  {STORY}\n", summary_of())
+        dropped = "sparse was dropped in step 288: its residual runs away (bucket 3: 12, allowed 10); fp32 runs instead"
+        self.assertIn(f"\n  {dropped}\n", summary_of(story=dropped))
 
-    def test_of_a_baseline_that_stays(self):
-        text = summary_of(committed_ms=None, first_commit=None)
-        self.assertIn("baseline stays: 100.0 ms a step", text)
-        self.assertIn("tuning: nothing was committed;", text)
+    def test_compares_only_steps_that_took_turns(self):
+        parts = {"compute_ms": 9.0, "encode_ms": 1.0, "decode_ms": 1.0, "wait_ms": 50.0, "step_ms": 61.0}
+        text = summary_of(profile={"before": parts, "imported": parts})
+        self.assertNotIn("time went", text)
+        text = summary_of(profile={"baseline": parts, "committed": {**parts, "wait_ms": 20.0, "step_ms": 31.0}})
+        self.assertRegex(text, r"step +61\.0 +31\.0\n")
 
-    def test_of_a_commit_that_was_dropped(self):
-        text = summary_of(committed_ms=None, first_commit=120)
-        self.assertIn("baseline stays", text)
-        self.assertIn("first committed after 120 steps, dropped since;", text)
+
+# Stands for the training program: leaves what a run leaves.
+TRAINS = """#!{python}
+import json, shutil, sys
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+shutil.copy({journal!r}, flags["--journal"])
+json.dump({report!r}, open(flags["--report"], "w"))
+"""
+# Stands for the program that makes pages.
+REPORTS = """#!{python}
+import sys
+open(sys.argv[sys.argv.index("-o") + 1], "w").write("page of " + sys.argv[2])
+"""
+
+
+class Runs(unittest.TestCase):
+    def test_names_its_pages_in_the_last_line(self):
+        with tempfile.TemporaryDirectory() as name:
+            build = pathlib.Path(name)
+            (build / "examples").mkdir()
+            for path, program in [(build / "examples" / "train_fashion_mnist", TRAINS), (build / "gradtune", REPORTS)]:
+                path.write_text(program.format(python=sys.executable, journal=__file__, report=report()))
+                path.chmod(0o755)
+            text = io.StringIO()
+            plain = lambda _rate, command: subprocess.run(command, check=False).returncode
+            with mock.patch.object(DEMO, "on_shaped_links", plain), mock.patch.object(sys, "argv", ["demo", name]), \
+                    contextlib.redirect_stdout(text):
+                DEMO.main()
+            lines = text.getvalue().splitlines()
+            self.assertEqual([line.split(":")[0] for line in lines if line.startswith("== ")], ["== 1 of 2", "== 2 of 2"])
+            for rate in ("1gbit", "200mbit"):
+                page = build.resolve() / "demo" / rate / "report.html"
+                self.assertIn(str(page), lines[-1])
+                self.assertIn("journal.jsonl", page.read_text())
 
 
 if __name__ == "__main__":

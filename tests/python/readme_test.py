@@ -5,6 +5,7 @@ run by tests/examples."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -62,8 +63,11 @@ class Readme(unittest.TestCase):
             words[3:3] = ["--master-port", str(ranks.free_port())]
             (variable,) = re.findall(r"`(GRADTUNE_JOURNAL)=job\.jsonl`", README)
             output, errors = self.done(start(words, folder, **{variable: "job.jsonl"}))
-            self.assertIn("gradtune", output)
-            self.assertIn("gradtune: ", errors)
+            # Both ranks print the same of it, in the words of rank 0's last line.
+            told = re.findall(r"^gradtune: .*$", output, re.M)
+            self.assertEqual(len(told), 2, output)
+            self.assertEqual(told[0], told[1])
+            self.assertIn(told[0], [line for line in errors.splitlines() if line.startswith("gradtune: ")][-1])
             strategy = json.loads((folder / "strategy.json").read_text())
             self.assertTrue(strategy["schema"].startswith("gradtune.strategy/"), strategy["schema"])
             words = command("python -m gradtune report")
@@ -73,6 +77,16 @@ class Readme(unittest.TestCase):
             self.assertLess(len(page), 1 << 20)
             short, _ = self.done(start([sys.executable, *words[1 : words.index("-o")]], folder))
             self.assertIn("step", short)
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "mypy is not installed")
+    def test_the_program_is_typed(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "train.py").write_text(program())
+            # What torch does not annotate is not this program's to mend.
+            words = [sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "train.py"]
+            output, _ = self.done(start(words, folder))
+            self.assertIn("no issues found", output)
 
     def test_torchrun_on_two_machines(self) -> None:
         with tempfile.TemporaryDirectory() as name:

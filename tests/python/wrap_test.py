@@ -382,6 +382,13 @@ def told_to_people(folder: str) -> dict[str, Any]:
             time.sleep(0.002)
         done.set()
         thread.join()
+        asked: list[gradtune.Progress] = []
+        for _ in range(5):
+            train(model, optimizer, 1)
+            other = threading.Thread(target=lambda: asked.append(optimizer.progress()))
+            other.start()
+            other.join()
+        as_asked = [each.step for each in asked]
         result = optimizer.result()
         text = str(result)
         optimizer.export_strategy(Path(folder) / "strategy.json")
@@ -397,6 +404,7 @@ def told_to_people(folder: str) -> dict[str, Any]:
         "lines": lines.getvalue(),
         "warnings": [str(each.message) for each in warned if "gradtune" in str(each.message)],
         "steps seen": sorted({progress.step for progress in seen}),
+        "steps told to another thread": as_asked,
         "decided": result.decided,
         "result": text,
         "files": sorted(path.name for path in Path(folder).iterdir()),
@@ -498,11 +506,14 @@ class Wrap(unittest.TestCase):
             self.assertEqual(of_rank["closed again"], "no error")
             self.assertTrue(of_rank["answers as before"])
             self.assertIn("AttributeError", of_rank["exclude_step"])
+            self.assertEqual(of_rank["steps told to another thread"], [61, 62, 63, 64, 65])
+            self.assertTrue(of_rank["decided"])
         self.assertIn("strategy.json", told[0]["files"])
         self.assertIn("j.jsonl", told[0]["files"])
         self.assertIn("checkpoint", told[0]["files"])
-        self.assertTrue(told[0]["decided"])
-        self.assertIn("gradtune", told[0]["result"])
+        self.assertEqual(told[0]["result"], told[1]["result"])
+        story = told[0]["result"].splitlines()[0]
+        self.assertTrue(any(line.startswith(story) for line in told[0]["lines"].splitlines()), told[0]["lines"])
         self.assertIn("bucket", told[0]["result"])
         self.assertEqual(told[0]["pinned"], told[1]["pinned"])
 

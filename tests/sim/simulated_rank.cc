@@ -131,12 +131,12 @@ void SimulatedRank::record(StepRecord& record) {
 // --- commands --------------------------------------------------------------------------------------------------------
 
 void SimulatedRank::carry_out(const Command& command) {
-  const std::optional<int64_t> bytes = protocol_.carry_out(command);
-  if (!bytes) return lead();
-  received_text_ = rank_ == 0 ? protocol_.announced_text() : std::string(static_cast<size_t>(*bytes), ' ');
+  const int64_t bytes = protocol_.carry_out(command);
+  if (bytes == 0) return lead();
+  received_text_ = rank_ == 0 ? protocol_.announced_text() : std::string(static_cast<size_t>(bytes), ' ');
   start({.kind = comm::Collective::Kind::broadcast,
          .out = reinterpret_cast<std::byte*>(received_text_.data()),
-         .count = *bytes},
+         .count = bytes},
         [this](const core::Status& status) {
           if (status) return receive_strategy();
           fail({status.error().code, "the broadcast of a strategy failed: " + status.error().message});

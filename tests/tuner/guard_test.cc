@@ -273,10 +273,11 @@ TEST(Guard, APinnedStrategyGivesWayToo) {
   EXPECT_EQ(last_step_of(job, "sparse"), from + kLead - 1);
   EXPECT_EQ(job.label_in_force(), "fp32");
   EXPECT_EQ(job.epoch(), 2);
-  ASSERT_EQ(job.decisions.size(), 1U);
+  ASSERT_EQ(job.decisions.size(), 2U);
   EXPECT_EQ(job.decisions[0].what, What::residual_runs_away);
   EXPECT_NEAR(job.decisions[0].value, 31, 1e-3);
   EXPECT_THAT(job.decisions[0].label, HasSubstr("sparse, bucket 0: 31, allowed 30"));
+  EXPECT_THAT(job.decided(What::give_up), ElementsAre("sparse"));
 }
 
 TEST(Guard, WhatCanNotBeIsIgnored) {

@@ -165,6 +165,7 @@ class SimulatedJob {
     make_tuner_ = [this, script = std::move(script), baselines, imported] {
       policies::Knowledge knowledge = options_.knowledge;
       if (knowledge.traits.empty()) knowledge.traits = traits();
+      if (knowledge.ranks.size == 1) knowledge.ranks.size = options_.ranks;  // one alone has nothing to tune
       Tuner::MakePolicy make_policy = options_.make_policy;
       if (!make_policy) {
         make_policy = [this, script] { return std::make_unique<ScriptedPolicy>(script, &learned); };

@@ -11,8 +11,10 @@
 
 namespace gradtune::tuner {
 
-// The role of a slot's strategy: what was chosen, a baseline, or another candidate. Also the name of its style.
+// The role of a slot's strategy: a baseline, what is chosen, what was so before, or another candidate. Also the name of
+// its style.
 std::string role_of(const Report& report, int32_t slot);
+std::string role_of_label(const Report& report, const std::string& label);  // of one that is no baseline
 
 // "A", "B", ..., "Z", "AA", ...: names of a strategy's different options.
 std::string letter(int kind);

@@ -161,7 +161,7 @@ std::vector<RaceRecord> races_of(std::span<const EndedBlock> blocks, std::span<c
 }
 
 std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<const Decision> decisions,
-                               int32_t baselines) {
+                               int32_t baselines, int64_t last_step) {
   using Verdict = PairTest::Verdict;
   std::vector<PairTest> tests;
   std::optional<PairTest> open;
@@ -171,9 +171,7 @@ std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<con
     tests.push_back(*open);
     open.reset();
   };
-  int64_t last_step = 0;
   for (const Decision& decision : decisions) {
-    last_step = decision.step;
     switch (decision.what) {
       case What::confirm:
         if (open) close(decision.step, Verdict::not_confirmed);
@@ -183,9 +181,6 @@ std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<con
         break;
       case What::gain_at_least:
         if (open) open->gain_low = finite(decision.value);
-        break;
-      case What::gain_at_most:
-        if (open) open->gain_high = finite(decision.value);
         break;
       case What::commit:
         if (!open) break;
@@ -216,7 +211,7 @@ std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<con
     }
   }
   if (open) {
-    open->end = last_step;
+    open->end = std::max(open->end, last_step);
     tests.push_back(*open);
   }
   for (PairTest& test : tests) {

@@ -60,12 +60,12 @@ struct RaceRecord {
 struct PairTest {
   enum class Kind : uint8_t { confirmation, audit } kind = Kind::confirmation;
   enum class Verdict : uint8_t { open, committed, not_confirmed, dropped, kept } verdict = Verdict::open;
-  int64_t begin = 0, end = 0;  // steps; the same number where it is open
+  int64_t begin = 0, end = 0;  // steps; where it is open, the last one that is known
   std::string label = {};
-  int wanted = 0;                                                  // pairs; 0: not told
-  std::vector<int32_t> slots = {};                                 // the strategy's, then those of the baselines
-  std::vector<std::vector<double>> pairs_ms = {};                  // medians of blocks, in the order of the slots
-  std::optional<double> gain = {}, gain_low = {}, gain_high = {};  // 95 % interval; no bound where it has no end
+  int wanted = 0;                                  // pairs; 0: not told
+  std::vector<int32_t> slots = {};                 // the strategy's, then those of the baselines
+  std::vector<std::vector<double>> pairs_ms = {};  // medians of blocks, in the order of the slots
+  std::optional<double> gain = {}, gain_low = {};  // the lower bound decides
 };
 
 // By slot.
@@ -77,8 +77,8 @@ std::vector<Trial> trials_of(std::span<const Decision> decisions);
 std::vector<RaceRecord> races_of(std::span<const EndedBlock> blocks, std::span<const Decision> decisions,
                                  const Strategies& strategies, int32_t baselines);
 
-// Without pairs where there are no blocks.
+// Without pairs where there are no blocks. `last_step` is the last one that the job told.
 std::vector<PairTest> tests_of(std::span<const EndedBlock> blocks, std::span<const Decision> decisions,
-                               int32_t baselines);
+                               int32_t baselines, int64_t last_step);
 
 }  // namespace gradtune::tuner

@@ -65,7 +65,9 @@ std::string dot(std::string_view style, std::string_view text) {
 std::string legend(std::string_view items) { return fmt::format("<ul class=\"legend\">{}</ul>\n", items); }
 
 std::string answers_part(const Report& report) {
-  std::string text = "<dl class=\"answers\">";
+  std::string text;
+  if (const std::string told = story(report); !told.empty()) text += fmt::format("<p>{}</p>\n", name(told, 1000));
+  text += "<dl class=\"answers\">";
   for (const auto& [question, answer] : answers(report)) {
     text += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>", escape(question), name(answer, 600));
   }
@@ -84,7 +86,8 @@ std::optional<Report> first_tuning(const Report& report) {
   std::erase_if(first.events, [&](const Decision& event) { return event.step >= end; });
   std::erase_if(first.stages, [&](const StageRun& run) { return run.begin >= end; });
   if (first.steps.empty()) return {};
-  if (!report.decided || *report.decided >= end) first.outcome = {};  // its figures are of a later tuning
+  const auto& since = report.standing.since;
+  if (!since || *since >= end) first.standing.comparison = {};  // its figures are of a later tuning
   for (StageRun& run : first.stages) run.end = std::min(run.end, end);
   return first;
 }
@@ -106,6 +109,7 @@ std::string steps_part(const Report& report) {
   std::string items;
   if (roles.contains("baseline")) items += dot("fill baseline", "baseline");
   if (roles.contains("candidate")) items += dot("fill candidate", "other candidates");
+  if (roles.contains("former")) items += dot("fill former", "what was chosen before");
   if (roles.contains("chosen")) items += dot("fill chosen", "what was chosen");
   text += legend(items);
   text += note(
@@ -132,7 +136,7 @@ std::string trials_part(const Report& report) {
   const bool has_predicted = std::ranges::any_of(trials, [](const Trial& t) { return t.predicted_ms.has_value(); });
   std::vector<Cells> rows;
   for (const Trial& trial : trials) {
-    const bool is_chosen = report.outcome.committed && trial.label == report.chosen.label;
+    const bool is_chosen = role_of_label(report, trial.label) == "chosen";
     const double share = trial.measured_ms ? 100 * *trial.measured_ms / most : 0;
     const std::string gauge = fmt::format("<div class=\"gauge{}\" style=\"width:{:.0f}%\"></div>",
                                           is_chosen ? " chosen" : "", std::clamp(share, 0.0, 100.0));
@@ -172,12 +176,11 @@ std::string verdict_of(PairTest::Verdict verdict) {
   return "";
 }
 
-std::string interval_of(const PairTest& test) {
-  if (!test.gain_low && !test.gain_high) return "-";
-  const auto end = [](const std::optional<double>& gain) {
-    return gain ? fmt::format("{:.1f}", 100 * *gain) : "unknown";
-  };
-  return fmt::format("{} to {} %", end(test.gain_low), end(test.gain_high));
+// What was wanted, and of a test that is not finished also what is there.
+std::string pairs_of(const PairTest& test) {
+  const std::string wanted = plural(test.wanted, "pair");
+  if (test.verdict != PairTest::Verdict::open) return wanted;
+  return fmt::format("{} of {}", test.pairs_ms.size(), wanted);
 }
 
 std::string tests_part(const Report& report) {
@@ -189,8 +192,11 @@ std::string tests_part(const Report& report) {
   if (confirmations.empty()) text += note("No winner came as far as a confirmation.");
   for (const PairTest& test : last_of(confirmations, kMostTests, "confirmations", text)) {
     text += fmt::format("<h3>{}</h3>\n<p>Steps {} to {}, {}: {}.", name(test.label), count(test.begin), count(test.end),
-                        plural(test.wanted, "pair"), verdict_of(test.verdict));
-    if (test.gain) text += fmt::format(" Gain {}, 95 % interval {}.", percent(*test.gain), interval_of(test));
+                        pairs_of(test), verdict_of(test.verdict));
+    if (test.gain) text += fmt::format(" Gain {}", percent(*test.gain));
+    if (test.gain_low)
+      text += fmt::format(", and with the confidence that decides at least {}", percent(*test.gain_low));
+    if (test.gain) text += ".";
     text += "</p>\n";
     if (test.pairs_ms.empty()) continue;
     text += picture([&](double width) { return pairs_chart(report, test, width); });
@@ -313,6 +319,11 @@ bool is_change(Decision::What what) {
     case What::relation_changed:
     case What::ranking_holds:
     case What::ranking_changed:
+    case What::over_error_budget:
+    case What::residual_runs_away:
+    case What::give_up:
+    case What::warn:
+    case What::run_instead:
     case What::repair: return true;
     default: return false;
   }

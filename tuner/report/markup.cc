@@ -120,12 +120,12 @@ std::vector<double> ticks(double least, double most, int about) {
 }
 
 std::string table(std::initializer_list<std::string_view> heads, const std::vector<Cells>& rows) {
-  std::string text = R"(<div class="scroll"><table><thead><tr>)";
+  std::string text = R"(<div class="scroll" tabindex="0"><table><thead><tr>)";
   std::vector<bool> is_number;
   for (std::string_view head : heads) {
     is_number.push_back(head.starts_with('#'));
     if (is_number.back()) head.remove_prefix(1);
-    text += fmt::format("<th{}>{}</th>", is_number.back() ? R"( class="n")" : "", escape(head));
+    text += fmt::format("<th scope=\"col\"{}>{}</th>", is_number.back() ? R"( class="n")" : "", escape(head));
   }
   text += "</tr></thead><tbody>";
   for (const Cells& cells : rows) {

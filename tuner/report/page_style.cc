@@ -7,14 +7,14 @@ namespace gradtune::tuner {
 std::string_view page_style() {
   return R"css(
 :root { color-scheme: light dark;
-  --ground: #ffffff; --card: #f4f6f8; --text: #1b2127; --muted: #56616c; --rule: #d4dae0; --band: #e3e8ed;
+  --ground: #ffffff; --card: #f4f6f8; --text: #1b2127; --muted: #4a545e; --rule: #d4dae0; --band: #e3e8ed;
   --band2: #cdd5dd;
-  --chosen: #0072b2; --baseline: #c25400; --candidate: #7d8893; --on-bar: #ffffff;
-  --k0: #0072b2; --k1: #e69f00; --k2: #009e73; --k3: #cc79a7; --k4: #56b4e9; --k5: #d55e00; --k6: #8a7a00; }
+  --chosen: #0072b2; --baseline: #c25400; --candidate: #7d8893; --former: #8a4f8c; --on-bar: #ffffff;
+  --k0: #0072b2; --k1: #b87700; --k2: #009e73; --k3: #b8608f; --k4: #2b8cc4; --k5: #d55e00; --k6: #8a7a00; }
 @media (prefers-color-scheme: dark) { :root {
   --ground: #14181c; --card: #1e2429; --text: #e7ebee; --muted: #a3aeb8; --rule: #39424a; --band: #2a3239;
   --band2: #3b454e;
-  --chosen: #56b4e9; --baseline: #f0a33c; --candidate: #8b96a1; --on-bar: #10151a;
+  --chosen: #56b4e9; --baseline: #f0a33c; --candidate: #8b96a1; --former: #c79bd0; --on-bar: #10151a;
   --k0: #56b4e9; --k1: #e69f00; --k2: #2bbd93; --k3: #dd9cc0; --k4: #3f8fd0; --k5: #ee7d3a; --k6: #d8c93a; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
@@ -34,7 +34,8 @@ bdi { unicode-bidi: isolate; }
 code { font: .86em/1.4 ui-monospace, "SFMono-Regular", Menlo, Consolas, monospace; }
 .scroll { overflow-x: auto; max-height: 32em; overflow-y: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .88rem; margin: .4em 0; }
-th, td { text-align: left; vertical-align: top; padding: 3px 8px 3px 0; border-bottom: 1px solid var(--rule); }
+th, td { overflow-wrap: break-word; text-align: left;
+  vertical-align: top; padding: 3px 8px 3px 0; border-bottom: 1px solid var(--rule); }
 th { font-weight: 600; color: var(--muted); overflow-wrap: normal; }
 .n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; overflow-wrap: normal; }
 .gauge { height: 4px; margin-top: 3px; border-radius: 2px; background: var(--candidate); }
@@ -60,14 +61,14 @@ text.on-light { fill: #10151a; } text.plain { fill: var(--text); }
   .chosen-line { stroke: var(--chosen); }
 .dot { fill: none; stroke-width: 3; stroke-linecap: round; }
 .dot.baseline { stroke: var(--baseline); } .dot.chosen { stroke: var(--chosen); }
-  .dot.candidate { stroke: var(--candidate); }
+  .dot.candidate { stroke: var(--candidate); } .dot.former { stroke: var(--former); }
 .dot.excluded { stroke: var(--rule); } .dot.beyond { stroke: var(--text); stroke-width: 4; }
 .fill.baseline { fill: var(--baseline); } .fill.chosen { fill: var(--chosen); }
-  .fill.candidate { fill: var(--candidate); }
+  .fill.candidate { fill: var(--candidate); } .fill.former { fill: var(--former); }
 .interval { stroke-width: 3; opacity: .55; } .interval.chosen { stroke: var(--chosen); }
-  .interval.candidate { stroke: var(--candidate); }
+  .interval.candidate { stroke: var(--candidate); } .interval.former { stroke: var(--former); }
 .block { fill: var(--ground); stroke-width: 1.3; } .block.chosen { stroke: var(--chosen); }
-  .block.candidate { stroke: var(--candidate); }
+  .block.candidate { stroke: var(--candidate); } .block.former { stroke: var(--former); }
 .pair { stroke: var(--muted); stroke-width: 1.3; }
 .kind0 { fill: var(--k0); } .kind1 { fill: var(--k1); } .kind2 { fill: var(--k2); } .kind3 { fill: var(--k3); }
 .kind4 { fill: var(--k4); } .kind5 { fill: var(--k5); } .kind6 { fill: var(--k6); } .lane { fill: var(--muted); }

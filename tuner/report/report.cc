@@ -64,14 +64,19 @@ bool is_figure(What what) {
     case What::predict:
     case What::measure:
     case What::eliminate:
+    case What::baseline_took:
+    case What::winner_took:
     case What::gain_at_least:
-    case What::gain_at_most: return true;
+    case What::gain_at_most:
+    case What::tuning_steps:
+    case What::tuning_cost: return true;
     default: return false;
   }
 }
 
 bool is_conclusion(What what) {
-  return what == What::commit || what == What::keep_baseline || what == What::keep_committed;
+  return what == What::commit || what == What::keep_baseline || what == What::keep_committed ||
+         what == What::tuning_cost;
 }
 
 std::vector<StageRun> runs_of(const JournalFile& journal) {
@@ -116,8 +121,8 @@ class Maker {
     tell_again();
     report_.trials = trials_of(journal_.decisions);
     report_.races = races_of(blocks_, journal_.decisions, report_.strategies, report_.baselines);
-    report_.tests = tests_of(blocks_, journal_.decisions, report_.baselines);
-    if (!report_.decides_the_same) estimate_outcome();
+    const int64_t last_step = journal_.reports.empty() ? 0 : journal_.reports.back().step;
+    report_.tests = tests_of(blocks_, journal_.decisions, report_.baselines, last_step);
     judge();
     read_guard();
     show_chosen();
@@ -134,14 +139,16 @@ class Maker {
   }
 
   void read_decisions() {
+    Story story(journal_.job);
     for (const Decision& decision : journal_.decisions) {
-      report_.stage = decision.stage;
+      story.learn(decision);
+      report_.stage = is_conclusion(decision.what) ? Stage::watch : decision.stage;
       if (!is_figure(decision.what)) report_.events.push_back(decision);
-      if (is_conclusion(decision.what)) report_.decided = decision.step;
-      if (is_conclusion(decision.what)) report_.stage = Stage::watch;
-      if (decision.what == What::baseline) report_.baseline_label = decision.label;
-      if (decision.what == What::keep_baseline) report_.why_baseline = decision.label;
+      if (decision.what == What::commit) report_.kept.insert(decision.label);
     }
+    report_.standing = story.standing();
+    const int32_t slot = std::max(slot_of_label(report_.strategies, report_.standing.label), 0);
+    if (report_.strategies.contains(slot)) report_.chosen = report_.strategies.at(slot);
     // The last report came in that stage, unless it was what was decided upon.
     const bool is_after = journal_.decisions.empty() || journal_.reports.empty() ||
                           journal_.reports.back().step > journal_.decisions.back().step;
@@ -157,7 +164,7 @@ class Maker {
       if (!report_.decides_the_same) {
         report_.lacks.emplace_back(
             "Told the same step times, this version of the program decides otherwise than the one that wrote the "
-            "journal. So the blocks of races and tests are not shown, and step times of the decision are medians.");
+            "journal. So the blocks of races and tests are not shown.");
         return;
       }
       tuner_ = std::move(told.value().tuner);
@@ -166,63 +173,15 @@ class Maker {
       report_.lacks.push_back(std::string("The journal can not be told again to a tuner: ") + error.what() + ".");
       return;
     }
-    report_.outcome = tuner_->outcome();
     report_.chosen = tuner_->chosen();
     report_.stage = journal_.reports.empty() ? report_.stage : tuner_->stage();
     report_.progress = tuner_->progress();
   }
 
-  // From decisions alone. Step times are medians of the steps of the last confirmation.
-  void estimate_outcome() {
-    Outcome& outcome = report_.outcome;
-    std::string label = report_.baseline_label;
-    const PairTest* last = nullptr;
-    for (const Decision& decision : journal_.decisions) {
-      if (decision.what == What::baseline && !outcome.committed) outcome.baseline_ms = decision.value;
-      if (decision.what == What::commit) {
-        label = decision.label;
-        outcome.committed = true;
-        if (!outcome.first_commit) outcome.first_commit = decision.step + kLead;
-      }
-      const bool is_dropped = decision.what == What::drop_committed || decision.what == What::repair;
-      if (is_dropped || decision.what == What::keep_baseline) {
-        label = report_.baseline_label;
-        outcome.committed = false;
-      }
-    }
-    for (const PairTest& test : report_.tests) {
-      if (test.verdict == PairTest::Verdict::committed) last = &test;
-    }
-    outcome.label = label;
-    const int32_t slot = std::max(slot_of_label(report_.strategies, label), 0);
-    if (report_.strategies.contains(slot)) report_.chosen = report_.strategies.at(slot);
-    if (!outcome.committed || last == nullptr) return;
-    outcome.gain = last->gain.value_or(0);
-    outcome.gain_low = last->gain_low.value_or(-INFINITY);
-    outcome.gain_high = last->gain_high.value_or(INFINITY);
-    outcome.pairs = last->wanted;
-    std::vector<double> committed_ms, baseline_ms;
-    for (const ReportStep& step : report_.steps) {
-      if (!step.counts || step.step < last->begin || step.step > last->end) continue;
-      if (step.slot == slot) committed_ms.push_back(step.ms);
-      if (step.slot == slot_of_label(report_.strategies, report_.baseline_label)) baseline_ms.push_back(step.ms);
-    }
-    if (!committed_ms.empty()) outcome.committed_ms = core::median(committed_ms);
-    if (!baseline_ms.empty()) outcome.baseline_ms = core::median(baseline_ms);
-  }
-
   void judge() {
-    using State = Report::State;
+    report_.has_begun = !journal_.reports.empty();
     const bool is_over = report_.stage == Stage::watch || report_.stage == Stage::audit;
-    if (journal_.reports.empty()) {
-      report_.state = State::not_begun;
-    } else if (journal_.job.tuning.budget_steps == 0) {
-      report_.state = State::pinned;
-    } else if (!is_over) {
-      report_.state = State::tuning;
-    } else {
-      report_.state = report_.outcome.committed ? State::committed : State::baseline;
-    }
+    report_.is_tuning = report_.has_begun && !is_over && journal_.job.tuning.budget_steps > 0;
   }
 
   // Which bans follow, as the tuner has it (tuner_core_repair.cc).
@@ -240,11 +199,10 @@ class Maker {
       const bool fits =
           bucket < candidate.strategy.buckets.size() && core::validate(candidate.strategy, journal_.job.table).ok();
       if (fits) guard.tensors = tensors_of(candidate.strategy.buckets[bucket], journal_.job.table);
-      const bool is_repaired = std::ranges::any_of(journal_.decisions, [&](const Decision& other) {
-        return other.step == decision.step && other.what == What::repair;
+      const bool is_banned = std::ranges::any_of(journal_.decisions, [&](const Decision& other) {
+        return other.step == decision.step && (other.what == What::give_up || other.what == What::repair);
       });
-      const bool is_committed = decision.stage == Stage::watch || decision.stage == Stage::audit;
-      if (fits && (is_repaired || is_committed || journal_.job.tuning.budget_steps == 0)) {
+      if (fits && is_banned) {
         for (const core::CompressorSpec& codec : candidate.strategy.buckets[bucket].option.codecs) {
           const core::CompressorTraits* traits = core::traits_of(codec, known);
           const bool is_lossy = traits != nullptr && traits->fidelity == core::Fidelity::lossy;

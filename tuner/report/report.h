@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "tuner/report/buckets.h"
 #include "tuner/report/contests.h"
 #include "tuner/report/step_picture.h"
+#include "tuner/standing.h"
 
 namespace gradtune::tuner {
 
@@ -52,21 +54,14 @@ struct Report {
   std::string network;
   std::vector<std::string> lacks;  // what the journal does not hold, and what is missing here therefore; sentences
 
-  // How the job stood when the journal ended.
-  enum class State : uint8_t {
-    not_begun,  // there is no step
-    tuning,     // not decided, or tuning again
-    committed,  // a strategy was confirmed to be faster, and is in force
-    baseline,   // the baseline stays
-    pinned,     // the tuning budget is 0: what is in force first stays
-  } state = State::not_begun;
+  // How the job stood when the journal ended, by its decisions alone, whatever a tuner of this program makes of it.
+  Standing standing;
+  bool has_begun = false;  // there is a step
+  bool is_tuning = false;  // for the first time or again
   Stage stage = Stage::observe;
   std::optional<double> progress = {};  // of the stage, 0 to 1
-  std::optional<int64_t> decided = {};  // step of the last decision to keep something
-  policies::Candidate chosen = {};      // committed, pinned or the baseline; while tuning what was so before
-  Outcome outcome = {};                 // step times are 0 where they are not known
-  std::string baseline_label = {};      // that gains are measured against
-  std::string why_baseline = {};        // it stays
+  policies::Candidate chosen = {};      // the strategy that is kept; where none is, the one that runs meanwhile
+  std::set<std::string> kept = {};      // labels of all that was committed, now or before
   bool decides_the_same = false;        // a tuner of this program, told the same
 
   std::vector<ReportStep> steps = {};  // that took time

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "engine/core/median.h"
 #include "tuner/report/charts.h"
 #include "tuner/report/markup.h"
 #include "tuner/report/words.h"
@@ -28,7 +29,11 @@ double usual_most(const Report& report) {
   }
   const auto place = static_cast<std::ptrdiff_t>(0.98 * static_cast<double>(ms.size() - 1));
   std::ranges::nth_element(ms, ms.begin() + place);
-  return 1.2 * std::max(ms[static_cast<size_t>(place)], report.outcome.baseline_ms);
+  const double most = ms[static_cast<size_t>(place)];
+  // A slow spell may be longer than that, and would hide what tells the others apart.
+  constexpr double kSpell = 3;
+  const double usual = std::max(core::median(ms), report.standing.comparison.baseline_ms);
+  return 1.2 * std::max(std::min(most, kSpell * usual), report.standing.comparison.baseline_ms);
 }
 
 std::string_view stage_name(Stage stage) {
@@ -92,8 +97,9 @@ void draw_levels(Svg& svg, const Report& report, const Scale& y, double width) {
   const auto level = [&](double ms, std::string_view style) {
     if (ms > 0 && ms < y.most()) svg.line(kLeft, y(ms), width - kRight, y(ms), style);
   };
-  level(report.outcome.baseline_ms, "level baseline-line");
-  if (report.outcome.committed) level(report.outcome.committed_ms, "level chosen-line");
+  const Standing& standing = report.standing;
+  level(standing.comparison.baseline_ms, "level baseline-line");
+  if (standing.state == Standing::State::committed) level(standing.comparison.committed_ms, "level chosen-line");
 }
 
 // Numbers that would lie over one another take another row; what has no room in any has its line alone.
@@ -118,10 +124,17 @@ void draw_events(Svg& svg, const Report& report, const Scale& x, double top, dou
 }  // namespace
 
 std::string role_of(const Report& report, int32_t slot) {
-  const auto strategy = report.strategies.find(slot);
-  const bool is_chosen = strategy != report.strategies.end() && strategy->second.strategy == report.chosen.strategy;
   if (slot < report.baselines) return "baseline";
-  return is_chosen ? "chosen" : "candidate";
+  const auto strategy = report.strategies.find(slot);
+  return strategy == report.strategies.end() ? "candidate" : role_of_label(report, strategy->second.label);
+}
+
+std::string role_of_label(const Report& report, const std::string& label) {
+  const Standing& standing = report.standing;
+  const bool is_chosen = standing.state == Standing::State::committed || standing.state == Standing::State::pinned;
+  if (is_chosen && label == standing.label) return "chosen";
+  const bool was_pinned = standing.former && report.job.tuning.budget_steps == 0 && label == standing.former->label;
+  return report.kept.contains(label) || was_pinned ? "former" : "candidate";
 }
 
 std::string letter(int kind) {

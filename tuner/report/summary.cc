@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "engine/compress/compressor.h"
 #include "tuner/decision_words.h"
@@ -15,19 +14,15 @@
 namespace gradtune::tuner {
 namespace {
 
-using State = Report::State;
+using State = Standing::State;
 
-std::string interval(double low, double high) {
-  if (!std::isfinite(low) && !std::isfinite(high)) return "no interval: too few pairs";
-  const auto end = [](double gain) { return std::isfinite(gain) ? fmt::format("{:.1f}", 100 * gain) : "unknown"; };
-  return fmt::format("95 % interval {} to {} %", end(low), end(high));
-}
-
-std::string gain_of(const Outcome& outcome) {
-  const std::string gain = fmt::format("{} ({})", percent(outcome.gain), interval(outcome.gain_low, outcome.gain_high));
-  if (!(outcome.committed_ms > 0) || !(outcome.baseline_ms > 0)) return gain + " less time a step";
-  return fmt::format("{} instead of {} a step, {} less ({})", in_ms(outcome.committed_ms), in_ms(outcome.baseline_ms),
-                     percent(outcome.gain), interval(outcome.gain_low, outcome.gain_high));
+std::string gain_of(const Comparison& claim) {
+  std::string text = percent(claim.gain) + " less time a step";
+  if (claim.committed_ms > 0 && claim.baseline_ms > 0) {
+    text = fmt::format("{} instead of {} a step, {} less", in_ms(claim.committed_ms), in_ms(claim.baseline_ms),
+                       percent(claim.gain));
+  }
+  return std::isfinite(claim.gain_low) ? text + fmt::format(" (at least {})", percent(claim.gain_low)) : text;
 }
 
 // From which step on lossy strategies may run.
@@ -58,48 +53,39 @@ int64_t tuning_steps(const Report& report) {
 }
 
 std::string is_it_tuning(const Report& report) {
-  switch (report.state) {
-    case State::not_begun: return "Not yet: the journal has no step.";
-    case State::pinned: return "No. Its tuning budget is 0, so what was in force first stays.";
-    case State::tuning: {
-      std::string text = fmt::format("Yes, {}at step {} it was {}", report.decided ? "again: " : "",
-                                     count(last_step(report)), doing(report.stage));
-      if (report.progress && report.stage != Stage::partition) {
-        text += fmt::format(" ({:.0f} % of this stage)", 100 * std::clamp(*report.progress, 0.0, 1.0));
-      }
-      return text + ". Every step of it is an ordinary training step.";
-    }
-    case State::committed:
-    case State::baseline:
-      if (report.stage == Stage::audit)
-        return "No. When the journal ended it was comparing its choice with the baseline again.";
-      return fmt::format("No. It watches step times and the link{}.",
-                         report.job.tuning.retune ? ", and tunes again when they change" : "; it does not tune again");
+  const Standing& standing = report.standing;
+  if (!report.has_begun) return "Not yet: the journal has no step.";
+  if (report.job.tuning.budget_steps == 0) return "No. Its tuning budget is 0, so that nothing is tuned.";
+  if (!report.is_tuning) {
+    if (report.stage == Stage::audit)
+      return "No. When the journal ended it was comparing its choice with the baseline again.";
+    return fmt::format("No. It watches step times and the link{}.",
+                       report.job.tuning.retune ? ", and tunes again when they change" : "; it does not tune again");
   }
-  return "";
+  std::string text = fmt::format("Yes, {}at step {} it was {}", standing.since ? "again: " : "",
+                                 count(last_step(report)), doing(report.stage));
+  if (report.progress && report.stage != Stage::partition) {
+    text += fmt::format(" ({:.0f} % of this stage)", 100 * std::clamp(*report.progress, 0.0, 1.0));
+  }
+  return text + ". Every step of it is an ordinary training step.";
 }
 
 std::string is_it_done(const Report& report) {
-  const Outcome& outcome = report.outcome;
-  switch (report.state) {
-    case State::not_begun: return "No.";
-    case State::pinned: return "There is nothing to be done.";
-    case State::tuning:
-      return fmt::format("Not yet: {} so far, of at most {}. The journal ends here; a job that still runs goes on.",
-                         plural(tuning_steps(report), "step"), count(report.job.tuning.budget_steps));
-    case State::committed:
-    case State::baseline: {
-      std::string text = "Yes";
-      if (report.decided) text += fmt::format(", since step {}", count(*report.decided));
-      text += ".";
-      if (outcome.steps > 0) {
-        text += fmt::format(" Tuning took {} and cost {} more than the baseline would have taken in them.",
-                            plural(outcome.steps, "step"), in_seconds(outcome.cost_ms));
-      }
-      return text;
-    }
+  const Standing& standing = report.standing;
+  if (!report.has_begun) return "No.";
+  if (report.job.tuning.budget_steps == 0) return "There is nothing to be done.";
+  if (report.is_tuning) {
+    return fmt::format("Not yet: {} so far, of at most {}. The journal ends here; a job that still runs goes on.",
+                       plural(tuning_steps(report), "step"), count(report.job.tuning.budget_steps));
   }
-  return "";
+  std::string text = "Yes";
+  if (standing.since) text += fmt::format(", since step {}", count(*standing.since));
+  text += ".";
+  if (standing.tuning_steps > 0) {
+    text += fmt::format(" Tuning took {} and cost {} more than the baseline would have taken in them.",
+                        plural(standing.tuning_steps, "step"), in_seconds(standing.tuning_cost_ms));
+  }
+  return text;
 }
 
 std::string sizes_of(const Report& report) {
@@ -111,39 +97,39 @@ std::string sizes_of(const Report& report) {
 }
 
 std::string what_did_it_choose(const Report& report) {
+  const Standing& standing = report.standing;
   const std::string buckets = sizes_of(report);
   const std::string tail = buckets.empty() ? "." : fmt::format(": {}.", buckets);
-  switch (report.state) {
-    case State::not_begun: return "Nothing yet.";
-    case State::pinned: return fmt::format("\"{}\", which it was given{}", report.chosen.label, tail);
-    case State::tuning:
-      if (report.outcome.committed) {
-        return fmt::format("Before it tunes again it had chosen \"{}\"{}", report.chosen.label, tail);
-      }
-      return "Nothing is confirmed yet.";
-    case State::committed: return fmt::format("\"{}\"{}", report.chosen.label, tail);
-    case State::baseline:
-      return fmt::format("The baseline stays{}{}", report.why_baseline.empty() ? "" : ": " + report.why_baseline,
-                         report.why_baseline.empty() ? tail : ".");
+  if (!report.has_begun) return "Nothing yet.";
+  switch (standing.state) {
+    case State::undecided: return "Nothing is confirmed yet.";
+    case State::pinned: return fmt::format("\"{}\", which it was given{}", standing.label, tail);
+    case State::committed:
+      return fmt::format("{}\"{}\"{}", report.is_tuning ? "Before it tunes again it had chosen " : "", standing.label,
+                         tail);
+    case State::baseline: return "The baseline.";
+    case State::dropped:
+      return fmt::format("\"{}\" was dropped, and \"{}\" runs instead{}",
+                         standing.former ? standing.former->label : "What was kept", standing.label, tail);
   }
   return "";
 }
 
 std::string did_it_help(const Report& report) {
-  const Outcome& outcome = report.outcome;
-  switch (report.state) {
-    case State::not_begun: return "Not known yet.";
+  const Standing& standing = report.standing;
+  const double baseline_ms = standing.comparison.baseline_ms;
+  const std::string baseline =
+      baseline_ms > 0 ? fmt::format(" The baseline takes {} a step.", in_ms(baseline_ms)) : std::string();
+  if (!report.has_begun) return "Not known yet.";
+  switch (standing.state) {
+    case State::undecided: return "Not known yet." + baseline;
     case State::pinned: return "Not known: without a tuning budget nothing is compared.";
-    case State::tuning:
-      if (outcome.committed) return fmt::format("What was chosen before took {}.", gain_of(outcome));
-      if (!(outcome.baseline_ms > 0)) return "Not known yet.";
-      return fmt::format("Not known yet. The baseline takes {} a step.", in_ms(outcome.baseline_ms));
     case State::committed:
       return fmt::format("Yes: {}, measured on {} of blocks of training steps after the search had ended.",
-                         gain_of(outcome), plural(outcome.pairs, "fresh pair"));
+                         gain_of(standing.comparison), plural(standing.pairs, "fresh pair"));
     case State::baseline:
-      if (!(outcome.baseline_ms > 0)) return "No gain was confirmed.";
-      return fmt::format("No gain was confirmed. The baseline takes {} a step.", in_ms(outcome.baseline_ms));
+      return (standing.former ? "Not any more: what was faster was dropped." : "No gain was confirmed.") + baseline;
+    case State::dropped: return "Not any more: what was faster was dropped." + baseline;
   }
   return "";
 }
@@ -155,20 +141,30 @@ std::string bullet(const Decision& event) {
 }  // namespace
 
 std::string headline(const Report& report) {
-  switch (report.state) {
-    case State::not_begun: return "The job has not begun.";
-    case State::pinned: return fmt::format("Pinned: {}", report.chosen.label);
-    case State::tuning: return "The job is being tuned.";
-    case State::baseline: return "The baseline stays: nothing was proven to be faster.";
+  const Standing& standing = report.standing;
+  if (!report.has_begun) return "The job has not begun.";
+  const std::string dropped =
+      standing.former ? fmt::format("{} was dropped", standing.former->label) : "What was kept was dropped";
+  switch (standing.state) {
+    case State::undecided: return "The job is being tuned.";
+    case State::pinned: return fmt::format("Pinned: {}", standing.label);
+    case State::baseline:
+      return standing.former ? dropped + ": the baseline is back."
+                             : "The baseline stays: nothing was proven to be faster.";
+    case State::dropped:
+      return fmt::format("{}: {} runs instead.", dropped,
+                         standing.label == standing.baseline ? "the baseline" : standing.label);
     case State::committed: {
-      std::string less = percent(report.outcome.gain) + " less time a step";
-      if (!(report.outcome.committed_ms > 0) || !(report.outcome.baseline_ms > 0)) return less;
-      return fmt::format("{}: {} instead of {}", less, in_ms(report.outcome.committed_ms),
-                         in_ms(report.outcome.baseline_ms));
+      const Comparison& claim = standing.comparison;
+      std::string less = percent(claim.gain) + " less time a step";
+      if (!(claim.committed_ms > 0) || !(claim.baseline_ms > 0)) return less;
+      return fmt::format("{}: {} instead of {}", less, in_ms(claim.committed_ms), in_ms(claim.baseline_ms));
     }
   }
   return "";
 }
+
+std::string story(const Report& report) { return report.has_begun ? in_words(report.standing) : std::string(); }
 
 std::vector<Answer> answers(const Report& report) {
   return {{"Is it tuning?", is_it_tuning(report)},
@@ -243,7 +239,9 @@ std::vector<std::pair<std::string, std::string>> configuration(const Report& rep
 }
 
 std::string summary(const Report& report) {
-  std::string text = headline(report) + "\n" + job_line(report) + "\n\n";
+  std::string text = headline(report) + "\n" + job_line(report) + "\n";
+  if (const std::string told = story(report); !told.empty()) text += told + "\n";
+  text += "\n";
   for (const auto& [question, answer] : answers(report)) text += fmt::format("{:<20} {}\n", question, answer);
   if (!report.trials.empty()) {
     text += "\nMeasured candidates, ms a step\n";

@@ -18,6 +18,9 @@ struct Answer {
 // One sentence: what became faster, by how much.
 std::string headline(const Report& report);
 
+// How the job stands and what led to it, in the words that the job itself printed; nothing before its first step.
+std::string story(const Report& report);
+
 // Is it tuning? Is it done? What did it choose? Did it help?
 std::vector<Answer> answers(const Report& report);
 

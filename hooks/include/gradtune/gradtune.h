@@ -191,22 +191,25 @@ class Optimizer {
   };
   Progress progress() const;
 
-  // What tuning showed; rank 0 knows it. Times in ms, maximum over ranks; gain = 1 - committed / baseline.
+  // What tuning showed, the same on all ranks: they are told in the step after. Times in ms, maximum over ranks; gain =
+  // 1 - committed / baseline.
   struct Result {
     bool decided = false;
     bool committed = false;
     double baseline_ms = 0;
     std::optional<double> committed_ms;
-    std::optional<double> predicted_ms;            // of what was committed, where the policy has a model
-    double gain = 0, gain_low = 0, gain_high = 0;  // two-sided 95 % interval
-    int64_t steps = 0;                             // of tuning, audits and further tunings included
-    double cost_ms = 0;                            // sum of max(0, step - baseline) in these
-    double cost_share = 0;                         // the same as a share of 2,000 steps of the baseline
-    std::optional<int64_t> first_commit;           // steps before the first strategy that was committed came into force
-    // The label of the strategy that was committed, or else of the baseline, and its buckets for people. On ranks but
-    // 0, which do not know, of the strategy in force.
-    std::string strategy;
-    std::string description;
+    std::optional<double> predicted_ms;  // of what was committed, where the policy has a model
+    // The lower bound decided: it is above 0 where a strategy is committed, and too high with a probability of 4 %. The
+    // upper one is too low with a probability of 2.5 %.
+    double gain = 0, gain_low = 0, gain_high = 0;
+    int64_t steps = 0;                    // of tuning, audits and further tunings included
+    double cost_ms = 0;                   // sum of max(0, step - baseline) in these
+    double cost_share = 0;                // the same as a share of 2,000 steps of the baseline
+    std::optional<int64_t> first_commit;  // steps before the first strategy that was committed came into force
+    // How the job stands and what led to it, in the words of the line that rank 0 prints when something is decided.
+    std::string story;
+    std::string strategy;     // label of what is committed; before that of what the job began with, or of the baseline
+    std::string description;  // its buckets, for people
     std::string fidelity;
   };
   Result result() const;

@@ -141,6 +141,23 @@ TEST(ProcessGroup, APortThatAnotherProcessHoldsIsNamed) {
   });
 }
 
+// Nobody has to guess why nothing happens.
+TEST(ProcessGroup, ARankThatIsAloneSaysWhomItWaitsFor) {
+  for (const int present : {0, 1}) {
+    const auto ends = start_ranks(2,
+                                  [](const Rank& rank) {
+                                    if (rank.rank == std::atoi(std::getenv("PRESENT"))) error_of_init(kSlowness * 4.5);
+                                  },
+                                  {.environment = {{"PRESENT", std::to_string(present)}}});
+    const std::string says = present == 0
+                                 ? "gradtune: rank 0 waits for rank 1 of 2 at \"join\", which has to reach the "
+                                   "store at 127.0.0.1:"
+                                 : "gradtune: rank 1 waits for the store of rank 0 at 127.0.0.1:";
+    EXPECT_THAT(ends[static_cast<size_t>(present)].output, HasSubstr(says));
+    EXPECT_THAT(ends[static_cast<size_t>(1 - present)].output, Not(HasSubstr(" waits for ")));
+  }
+}
+
 TEST(ProcessGroup, ATimeLimitThatIsNoneIsRefused) {
   struct Case {
     double timeout_s;

@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a program is told of tuning, and as a text that rank 0 sends to the other ranks, which so tell the same.
+#pragma once
+
+#include <string>
+
+#include "engine/core/compressor.h"
+#include "engine/core/result.h"
+#include "gradtune/gradtune.h"
+#include "tuner/standing.h"
+
+namespace gradtune {
+
+// All of it but the prediction, and the buckets of the strategy.
+Optimizer::Result result_of(const tuner::Standing& standing, core::Fidelity fidelity);
+
+std::string to_text(const Optimizer::Result& result);
+core::Result<Optimizer::Result> parse_result(const std::string& text);
+
+}  // namespace gradtune
