@@ -16,11 +16,13 @@ from ._errors import Error
 # Optimizers by the name of their class and what is wrong with them. By name, as some live in packages of their own.
 _OPTIMIZERS = {
     "LBFGS": "it evaluates its closure several times and decides by the loss of one rank",
-    "ZeroRedundancyOptimizer": "it keeps a part of the parameters on each rank, and sends them itself",
+    "ZeroRedundancyOptimizer": "it keeps a part of the parameters on each rank, and sends them itself; wrap one of the "
+    "class that it was given",
     "PostLocalSGDOptimizer": "it averages parameters itself",
     "DeepSpeedZeroOptimizer": "it keeps a part of the gradients on each rank, and sends them itself",
     "AcceleratedOptimizer": "it is a wrapper of accelerate; wrap the optimizer before accelerator.prepare()",
     "FP16_Optimizer": "it has a communication of its own",
+    "DeMo": "it has a communication of its own, of gradients that are not averaged",
     "LOMO": "it steps inside backward",
     "AdaLomo": "it steps inside backward",
 }

@@ -1,134 +1,30 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The class of wrapped optimizers, and how an optimizer gets it and loses it.
+"""What a wrapped optimizer can do.
 
-The user's object stays the one that it is: what holds it already (learning-rate schedulers, GradScaler, frameworks)
-goes on working. Its class becomes one that is both its own and Optimizer, and torch's step hooks tell the session
-before and after each update.
+The user's object stays the one that it is, and of the class that it is: what holds it already (learning-rate
+schedulers, GradScaler, frameworks) goes on working, and so does what its class asks of itself. The methods are
+attributes of that one object, bound to the wrap and not to the optimizer, which so is in no cycle of references.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import os
-import sys
-import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn, Protocol, cast
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
-from . import _gradtune
 from ._checks import no_join
 from ._errors import Error
+from ._hooked import ScalarWriter, Wrap
 from ._options import PathLike
 from ._results import Progress, Result
 
 
-class ScalarWriter(Protocol):
-    """What log_to() needs of a writer, such as torch.utils.tensorboard.SummaryWriter."""
-
-    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
-
-
-class Wrap:
-    """One wrap: a session and the optimizers that it knows. Keeps none of them alive."""
-
-    def __init__(self, session: _gradtune.Session, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self.session = session
-        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._handles: list[RemovableHandle] = []
-        self._finalizers: list[weakref.finalize[..., Any]] = []
-        self._open: int | None = None  # the optimizer whose step is under way
-        self.ddp: weakref.ref[DistributedDataParallel] | None = None  # whose hook the session is
-        self.writer: ScalarWriter | None = None
-        self.write_every = 1
-        self._stepped: set[int] = set()  # those that did their part of the update under way
-
-    def attach(self, handles: Sequence[RemovableHandle]) -> None:
-        """Hooks the optimizers and exchanges their classes. `handles` are removed with the hooks."""
-        self._handles = list(handles)
-        for reference in self._optimizers:
-            optimizer = reference()
-            assert optimizer is not None
-            for name in _AFTER_CLOSE:
-                optimizer.__dict__.pop(name, None)
-            self._handles += [
-                optimizer.register_step_pre_hook(self._before),
-                optimizer.register_step_post_hook(self._after),
-                optimizer.register_load_state_dict_post_hook(self._loaded),
-            ]
-            optimizer.__class__ = class_over(type(optimizer))
-            cast(Optimizer, optimizer)._gradtune = self
-            self._finalizers.append(weakref.finalize(optimizer, self.close, at_exit=True))
-
-    def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._open = id(optimizer)  # anew where a step raised before, or calls the step of its base class
-        if id(optimizer) in self._stepped:
-            self._stepped.clear()  # the update before was one without the other optimizers
-        self.session.begin_update()
-
-    def _after(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self._open != id(optimizer):
-            return
-        self._open = None
-        self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self._optimizers):
-            self._stepped.clear()
-            self.session.end_update()
-            if self.writer is not None:
-                self._write(self.writer)
-
-    def _write(self, writer: ScalarWriter) -> None:
-        progress = self.session.progress()
-        step = progress["step"]
-        if step % self.write_every:
-            return
-        for name in ("step_ms", "encode_ms", "decode_ms", "wait_ms", "epoch", "nonfinite_steps"):
-            writer.add_scalar(f"gradtune/{name}", progress[name], step)
-
-    def _loaded(self, _optimizer: torch.optim.Optimizer) -> None:
-        self.session.exclude_step()
-
-    def close(self, at_exit: bool = False) -> None:
-        """Ends the session and gives the optimizers their classes back."""
-        for finalizer in self._finalizers:
-            finalizer.detach()
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        ddp = None if self.ddp is None else self.ddp()
-        if ddp is not None:
-            ddp.__dict__.pop("join_hook", None)
-        closed = [each for each in (reference() for reference in self._optimizers) if isinstance(each, Optimizer)]
-        for optimizer in closed:
-            optimizer.__dict__.pop("_gradtune", None)
-            optimizer.__class__ = plain_class(type(optimizer))
-        self.session.close(_why_training_ended() if at_exit else None)
-        progress, result = Progress(**self.session.progress()), Result(**self.session.result())
-        for optimizer in closed:
-            optimizer.__dict__.update(close=lambda: None, progress=lambda: progress, result=lambda: result)
-
-
-# What an optimizer still answers after close(), until it is wrapped anew.
-_AFTER_CLOSE = ("close", "progress", "result")
-
-
-def _why_training_ended() -> str | None:
-    """Where the program ends with an exception that nobody caught."""
-    error = getattr(sys, "last_value", None)
-    return None if error is None else f"its program ended with {type(error).__name__}: {error}"
-
-
-class Optimizer(torch.optim.Optimizer):
-    """An optimizer that wrap() returned. step, zero_grad, state_dict, ... are those of its own class.
-
-    A copy or a pickle of it is a plain optimizer. A gradient is a view of memory that the next backward pass writes
-    again: clone() what is to be kept.
-    """
+class Methods:
+    """What an optimizer gains by wrap()."""
 
     _gradtune: Wrap
 
@@ -136,7 +32,7 @@ class Optimizer(torch.optim.Optimizer):
     def no_sync(self) -> Iterator[None]:
         """Backward passes inside only accumulate: around all but the last of several passes before a step."""
         session = self._gradtune.session
-        ddp = None if self._gradtune.ddp is None else self._gradtune.ddp()
+        ddp = self._gradtune.ddp
         if ddp is not None:
             with ddp.no_sync():
                 yield
@@ -213,27 +109,26 @@ class Optimizer(torch.optim.Optimizer):
             "add them, and wrap it again"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # As a plain object is pickled by protocols 0 and 1: those from 2 on insist on the object's own class.
-        return copyreg._reconstructor, (plain_class(type(self)), object, None), self.__getstate__()  # type: ignore[attr-defined]
+
+NAMES = [name for name in vars(Methods) if not name.startswith("_")]
 
 
-_PLAIN = "_gradtune_plain"
+class _OfWrapped(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        wrap = getattr(instance, "__dict__", {}).get("_gradtune")
+        return isinstance(wrap, Wrap) and wrap.is_hooked
 
 
-def plain_class(wrapped: type) -> type:
-    """The class that an optimizer had before."""
-    return cast(type, getattr(wrapped, _PLAIN))
+class Optimizer(Methods, torch.optim.Optimizer, metaclass=_OfWrapped):
+    """An optimizer that wrap() returned, to isinstance() and to type checkers: it keeps its own class.
+
+    step, zero_grad, state_dict, ... are those of that class. A copy or a pickle of it is a plain optimizer. A gradient
+    is a view of memory that the next backward pass writes again: clone() what is to be kept.
+    """
 
 
-def class_over(plain: type) -> type:
-    """A class that is both `plain` and Optimizer, with the name of `plain`: profilers and loggers show it."""
-    try:
-        return type(
-            plain.__name__, (Optimizer, plain), {_PLAIN: plain, "__module__": __name__, "__doc__": plain.__doc__}
-        )
-    except TypeError as why:
-        raise Error(
-            f"gradtune: the class {plain.__name__} can not be extended ({why}); allowed are optimizers that are plain "
-            "Python classes"
-        ) from None
+def methods_of(wrap: Wrap) -> Mapping[str, Any]:
+    """The methods that its optimizers gain."""
+    bound = Methods()
+    bound._gradtune = wrap
+    return {name: getattr(bound, name) for name in NAMES}

@@ -9,7 +9,7 @@ collector can not see.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -56,10 +56,18 @@ def _momentum(group: dict[str, Any]) -> str:
 class Trained:
     """A model and its optimizers."""
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        optimizers: Sequence[torch.optim.Optimizer],
+        model: torch.nn.Module,
+        attach: Callable[[Trained], None],
+    ) -> None:
+        """`attach`, a bound method, hooks it once it is known that it can be wrapped."""
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._model = weakref.ref(model)
+        self._attach = weakref.WeakMethod(attach)
         self._identity = id(optimizers[0])
+        self._stepped_ids: dict[int, list[int]] = {}
         self.count = _gradtune.RegistrationCount()
 
     def identity(self) -> int:
@@ -82,14 +90,26 @@ class Trained:
             register.register_module_module_registration_hook(registered),
         ]
 
+    def look(self, optimizer: torch.optim.Optimizer) -> None:
+        """Counts where an optimizer's parameters are others than before: some are put in past registration."""
+        # Each parameter lives as long as the session knows it, so that no other one gets its id.
+        ids = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+        if self._stepped_ids.setdefault(id(optimizer), ids) != ids:
+            self._stepped_ids[id(optimizer)] = ids
+            self.count.add()
+
     def check(self) -> None:
-        """Raises Error for what can not be wrapped."""
+        """Raises what keeps it from being wrapped, on this rank, and hooks it."""
         model = self._model()
         if model is None:
             refuse("the model is gone")
         for optimizer in self._alive():
             check_optimizer(optimizer)
+            self.look(optimizer)
         check_model(model)
+        attach = self._attach()
+        assert attach is not None
+        attach(self)
 
     def parameters(self) -> Named:
         model = self._model()
@@ -106,7 +126,7 @@ class Trained:
         for i, optimizer in enumerate(self._alive()):
             for g, group in enumerate(optimizer.param_groups):
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
-                # What is derived from SGD may do something else to gradients; this is asked before the class is exchanged.
+                # What is derived from SGD may do something else to gradients.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
                 needs_sparse = isinstance(optimizer, torch.optim.SparseAdam)
                 groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, needs_sparse))

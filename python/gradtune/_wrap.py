@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import cast, overload
 
@@ -14,9 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import Unpack
 
 from . import _gradtune
-from ._checks import check_group, no_join
+from ._checks import check_group
 from ._errors import Error
-from ._optimizer import Optimizer, Wrap
+from ._hooked import Wrap
+from ._optimizer import NAMES, Optimizer, methods_of
 from ._options import Options, as_given, with_options
 from ._trained import Trained
 
@@ -27,27 +27,24 @@ def _check(optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) 
     if not optimizers:
         raise Error("gradtune: wrap needs at least one optimizer")
     for optimizer in optimizers:
+        name = type(optimizer).__name__
+        inside = "allowed is one, such as the one that a wrapper holds, which stays the object that it is"
         if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"gradtune: {type(optimizer).__name__} is not a torch.optim.Optimizer")
+            raise TypeError(f"gradtune: {name} is not a torch.optim.Optimizer; {inside}")
         if isinstance(optimizer, Optimizer):
             raise Error("gradtune: the optimizer is wrapped already; close() it first")
         if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-            raise Error(
-                f"gradtune: {type(optimizer).__name__} is a wrapper around an optimizer and has no step hooks; wrap the "
-                "optimizer inside of it, before the other wrapper is made"
-            )
+            raise Error(f"gradtune: {name} has no step hooks, which a torch.optim.Optimizer has; {inside}")
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
         raise Error("gradtune: an optimizer is in the list twice")
 
 
-def _attach(session: _gradtune.Session, ddp: DistributedDataParallel) -> None:
+def _make_hook_of(ddp: DistributedDataParallel, session: _gradtune.Session) -> None:
     try:
         session.attach(ddp.reducer, ddp.process_group)
     except RuntimeError as error:
-        session.close(None)
         why = str(error).partition("\n")[0]
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
-    ddp.__dict__["join_hook"] = no_join  # before it communicates
 
 
 @overload
@@ -77,9 +74,10 @@ def wrap(
 ) -> Optimizer | list[Optimizer]:
     """Averages the model's gradients over the ranks of `group` while backward runs, and tunes how they travel.
 
-    Returns the same object, or the same objects of a sequence: the class becomes one that is both the optimizer's and
+    Returns the same object, or the same objects of a sequence, of the same class, with the methods of
     gradtune.Optimizer. What holds it already (learning-rate schedulers, GradScaler) goes on working, state_dict() is
-    that of the plain optimizer, and a copy or a pickle is a plain optimizer.
+    that of the plain optimizer, and a copy or a pickle is a plain optimizer. Any torch.optim.Optimizer may be wrapped
+    whose step() uses gradients of one backward pass, also one that holds another one (Lookahead).
 
     Collective: all ranks of `group` (None: the default process group) call it, with the same model and options, in the
     place of DistributedDataParallel. Call it when the model is where it is trained, with all of its parameters known
@@ -135,14 +133,19 @@ def wrap(
     if ddp is not None:  # which broadcasts buffers itself
         model, group = ddp.module, group or ddp.process_group
         given["broadcast_buffers"] = False
-    trained = Trained(optimizers, model)
+    made = Wrap(optimizers, ddp, NAMES)
+    trained = Trained(optimizers, model, made.attach)
     arrival = _gradtune.Arrival.handed_over if ddp else _gradtune.Arrival.hooks
-    session = _gradtune.Session(trained, trained.count, check_group(group), given, arrival)
-    if ddp is not None:
-        _attach(session, ddp)
-    made = Wrap(session, optimizers)
-    if ddp is not None:
-        made.ddp = weakref.ref(ddp)
-    made.attach(trained.watch())
+    group, session = check_group(group), None
+    try:
+        session = _gradtune.Session(trained, trained.count, group, given, arrival)
+        if ddp is not None:
+            _make_hook_of(ddp, session)
+        made.start(session, methods_of(made))
+    except BaseException as error:  # the program may catch it, and train otherwise
+        made.detach()
+        if session is not None:
+            session.close(f"wrap() ended with {type(error).__name__}: {error}")
+        raise
     wrapped = [cast(Optimizer, each) for each in optimizers]
     return wrapped[0] if one else wrapped

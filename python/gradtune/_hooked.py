@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""How an optimizer is hooked to a session, and let go of.
+
+Torch's step hooks tell the session before and after each update. They are set before ranks are asked whether they
+agree, so that what can not be hooked on one rank is refused on all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
+
+from . import _gradtune
+from ._checks import no_join, refuse
+from ._trained import Trained
+
+
+_AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps, until it is wrapped anew
+
+
+class ScalarWriter(Protocol):
+    """What log_to() needs of a writer, such as torch.utils.tensorboard.SummaryWriter."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
+
+
+class Wrap:
+    """One wrap: a session and the optimizers that it knows. Keeps none of them alive."""
+
+    _trained: Trained  # from attach() on
+    session: _gradtune.Session  # from start() on
+
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], ddp: DistributedDataParallel | None, names: Sequence[str]
+    ) -> None:
+        """`names` are those of the methods that optimizers gain."""
+        self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._ddp = None if ddp is None else weakref.ref(ddp)  # whose hook the session is
+        self._handles: list[RemovableHandle] = []
+        self._finalizers: list[weakref.finalize[..., Any]] = []
+        self._names = names
+        self._open: int | None = None  # the optimizer whose step is under way
+        self.writer: ScalarWriter | None = None
+        self.write_every = 1
+        self._stepped: set[int] = set()  # those that did their part of the update under way
+
+    @property
+    def is_hooked(self) -> bool:
+        return bool(self._handles)
+
+    @property
+    def ddp(self) -> DistributedDataParallel | None:
+        return None if self._ddp is None else self._ddp()
+
+    def attach(self, trained: Trained) -> None:
+        """Hooks what is trained. Raises what keeps it from being hooked; detach() then undoes the rest."""
+        if self.ddp is not None and self.ddp._comm_hooks:
+            refuse("DistributedDataParallel takes one communication hook in its life, and has one")
+        self._trained = trained
+        self._handles += trained.watch()
+        # Of programs that compile a whole step, gradtune is no part.
+        disable: Any = torch.compiler.disable
+        before, after, loaded = (disable(hook) for hook in (self._before, self._after, self._loaded))
+        for optimizer in self._alive():
+            of_gradtune = _AFTER_CLOSE if "_gradtune" in vars(optimizer) else ()
+            for name in self._names:
+                is_known = name in of_gradtune or hasattr(torch.optim.Optimizer, name)
+                if hasattr(optimizer, name) and not is_known:
+                    refuse(
+                        f"{type(optimizer).__name__} has an attribute {name} of its own, which that of "
+                        "gradtune.Optimizer would hide; allowed is a class in which it is called otherwise"
+                    )
+            _complete(optimizer)
+            self._handles.append(optimizer.register_step_pre_hook(before))
+            self._handles.append(optimizer.register_step_post_hook(after))
+            self._handles.append(optimizer.register_load_state_dict_post_hook(loaded))
+
+    def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
+        """The hooks have a session to tell, and the optimizers the methods."""
+        self.session = session
+        if self.ddp is not None:
+            self.ddp.__dict__["join_hook"] = no_join  # before it communicates
+        for optimizer in self._alive():
+            vars(optimizer).update(methods, _gradtune=self)
+            finalizer: Any = weakref.finalize(optimizer, self.close)
+            finalizer.atexit = False  # _at_exit() tells why the program ends
+            self._finalizers.append(finalizer)
+        atexit.register(self._at_exit)
+
+    def detach(self) -> None:
+        """Removes the hooks, and the methods but those that still answer."""
+        atexit.unregister(self._at_exit)
+        for finalizer in self._finalizers:
+            finalizer.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self.ddp is not None:
+            self.ddp.__dict__.pop("join_hook", None)
+        for optimizer in self._alive():
+            if vars(optimizer).get("_gradtune") is self:
+                for name in self._names:
+                    if name not in _AFTER_CLOSE:
+                        vars(optimizer).pop(name, None)
+
+    def close(self, failure: str | None = None) -> None:
+        """Ends the session. `failure` is why training ended, where it did not end well: other ranks are told."""
+        self.detach()
+        self.session.close(failure)
+
+    def _alive(self) -> Iterator[torch.optim.Optimizer]:
+        for reference in self._optimizers:
+            optimizer = reference()
+            if optimizer is not None:
+                yield optimizer
+
+    def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._open = id(optimizer)  # anew where a step raised before, or calls the step of its base class
+        if id(optimizer) in self._stepped:
+            self._stepped.clear()  # the update before was one without the other optimizers
+        self._trained.look(optimizer)
+        self.session.begin_update()
+
+    def _after(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._open != id(optimizer):
+            return
+        self._open = None
+        self._stepped.add(id(optimizer))
+        if len(self._stepped) == len(self._optimizers):
+            self._stepped.clear()
+            self.session.end_update()
+            if self.writer is not None:
+                self._write(self.writer)
+
+    def _write(self, writer: ScalarWriter) -> None:
+        progress = self.session.progress()
+        step = progress["step"]
+        if step % self.write_every:
+            return
+        for name in ("step_ms", "encode_ms", "decode_ms", "wait_ms", "epoch", "nonfinite_steps"):
+            writer.add_scalar(f"gradtune/{name}", progress[name], step)
+
+    def _loaded(self, _optimizer: torch.optim.Optimizer) -> None:
+        self.session.exclude_step()
+
+    def _at_exit(self) -> None:
+        self.close(_why_the_program_ends())
+
+
+def _complete(optimizer: torch.optim.Optimizer) -> None:
+    """Gives it what torch's own constructor makes, which wrappers around another optimizer make in part."""
+    for hooks in ("step_pre", "step_post", "load_state_dict_post"):
+        vars(optimizer).setdefault(f"_optimizer_{hooks}_hooks", OrderedDict())
+    optimizer._patch_step_function()
+
+
+def _why_the_program_ends() -> str | None:
+    """Where it ends with an exception that nobody caught. An interactive session keeps one that is long over."""
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    return None if error is None else f"its program ended with {type(error).__name__}: {error}"
