@@ -251,12 +251,13 @@ void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate&
 }
 
 void TunerDriver::note(const std::vector<tuner::Decision>& decisions) {
+  if (decisions.empty()) return;
   const tuner::Standing before = story_.standing();
   for (const tuner::Decision& decision : decisions) {
     story_.learn(decision);
     if (journal_) write(tuner::journal_line(decision));
   }
-  if (decisions.empty() || story_.standing() == before) return;
+  if (story_.standing() == before) return;
   has_news_ = true;
   // A job that is killed leaves what was decided.
   if (journal_) flush_journal();
