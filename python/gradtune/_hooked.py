@@ -23,7 +23,6 @@ from . import _gradtune
 from ._checks import no_join, refuse
 from ._trained import Trained
 
-
 _AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps, until it is wrapped anew
 
 
@@ -116,6 +115,15 @@ class Wrap:
         """Ends the session. `failure` is why training ended, where it did not end well: other ranks are told."""
         self.detach()
         self.session.close(failure)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        """For classes of optimizers whose copies hold all attributes."""
+        if self.is_hooked:
+            refuse(
+                "a copy or a pickle was to hold all attributes of a wrapped optimizer, its hooks among them; allowed is "
+                "its state_dict(), or to close() it first"
+            )
+        return Wrap, ([], None, ())  # that of a closed one has nothing to answer
 
     def _alive(self) -> Iterator[torch.optim.Optimizer]:
         for reference in self._optimizers:

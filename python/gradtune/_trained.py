@@ -84,10 +84,12 @@ class Trained:
 
         # Annotated as hooks that return something, though they need not.
         register: Any = _modules
+        disable: Any = torch.compiler.disable
+        hook = disable(registered)
         return [
-            register.register_module_parameter_registration_hook(registered),
-            register.register_module_buffer_registration_hook(registered),
-            register.register_module_module_registration_hook(registered),
+            register.register_module_parameter_registration_hook(hook),
+            register.register_module_buffer_registration_hook(hook),
+            register.register_module_module_registration_hook(hook),
         ]
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:

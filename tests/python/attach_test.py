@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import os
 import sys
 import unittest
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -171,6 +173,23 @@ def failed() -> dict[str, Any]:
 # --- what changes, ends, is compiled ---------------------------------------------------------------------------------
 
 
+def copied_whole() -> list[str]:
+    """By a class whose state is all that it has, hooks and all, while it is wrapped and after close()."""
+    import gradtune
+    import torch
+
+    class Whole(torch.optim.SGD):
+        def __getstate__(self) -> dict[str, Any]:
+            return dict(vars(self))
+
+    set_up()
+    model = new_model()
+    optimizer = gradtune.wrap(Whole(model.parameters(), 0.1), model, **OPTIONS)
+    said = [message_of(lambda: copy.deepcopy(optimizer))]
+    optimizer.close()
+    return [*said, type(copy.deepcopy(optimizer)).__name__]
+
+
 def put_in_past_registration() -> list[Any]:
     """Long after the first steps, in which lists are made anew."""
     import gradtune
@@ -199,8 +218,10 @@ def collected() -> str:
     train(model, optimizer, 2)
     said = ""
     if rank == 1:
+        gc.disable()
+        reference = weakref.ref(optimizer)
         del optimizer
-        gc.collect()
+        assert reference() is None, "it was in a cycle of references"
     else:
         said = message_of(lambda: train(model, optimizer, 1))
     dist.barrier()
@@ -275,6 +296,11 @@ class Attach(unittest.TestCase):
                     self.assertTrue(of_rank["wrapped again"])
                     self.assertTrue(of_rank["closed"])
                     self.assertTrue(of_rank["the same wrapped again"])
+
+    def test_a_copy_of_all_that_an_optimizer_has_is_refused_while_it_is_wrapped(self) -> None:
+        for said, copied in ranks.must_run(copied_whole):
+            self.assertIn("Error: gradtune: a copy or a pickle was to hold all attributes of a wrapped", said)
+            self.assertEqual(copied, "Whole")
 
     def test_a_parameter_put_in_past_registration_is_an_error_in_that_step(self) -> None:
         for said, step in ranks.must_run(put_in_past_registration):
