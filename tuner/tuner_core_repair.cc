@@ -10,14 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "tuner/digits.h"
 #include "tuner/tuner_core.h"
 
 namespace gradtune::tuner {
 namespace {
 
 std::string describe(const policies::Candidate& candidate, const core::Excess& excess) {
-  return fmt::format("{}, bucket {}: {:.3g}, allowed {:.3g}", candidate.label, excess.bucket, excess.value,
-                     excess.allowed);
+  const auto [value, allowed] = told_apart(excess.value, excess.allowed);
+  return fmt::format("{}, bucket {}: {}, allowed {}", candidate.label, excess.bucket, value, allowed);
 }
 
 // Those of the bucket that lose; none where there is no such bucket.
