@@ -62,7 +62,8 @@ class Wrap:
 
     def attach(self, trained: Trained) -> None:
         """Hooks what is trained. Raises what keeps it from being hooked; detach() then undoes the rest."""
-        if self.ddp is not None and self.ddp._comm_hooks:
+        ddp: Any = self.ddp
+        if ddp is not None and ddp._get_ddp_logging_data().get("comm_hook"):
             refuse("DistributedDataParallel takes one communication hook in its life, and has one")
         self._trained = trained
         self._handles += trained.watch()

@@ -103,7 +103,14 @@ def failed() -> dict[str, Any]:
 
     def builtin_hook(model: Any) -> tuple[Any, Any]:
         ddp = DistributedDataParallel(model)
-        ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        if rank == 1:
+            ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+        return sgd(model), ddp
+
+    def hook_of_before(model: Any) -> tuple[Any, Any]:
+        """Of another wrap: after ranks agreed it is refused by DDP itself."""
+        ddp = DistributedDataParallel(model)
+        gradtune.wrap(sgd(model), ddp, **OPTIONS).close()
         return sgd(model), ddp
 
     def own_hook(model: Any) -> tuple[Any, Any]:
@@ -136,7 +143,8 @@ def failed() -> dict[str, Any]:
     ways: dict[str, Callable[[Any], tuple[Any, Any]]] = {
         "no hooks on one rank": lambda model: (of_two(model, NoHooks), model),
         "a name that is taken": lambda model: (of_two(model, Taken), model),
-        "DDP's builtin hook": builtin_hook,
+        "DDP's builtin hook on one rank": builtin_hook,
+        "DDP's hook of before": hook_of_before,
         "DDP's hook on one rank": own_hook,
         "interrupted": interrupted,
     }
@@ -280,7 +288,8 @@ class Attach(unittest.TestCase):
         said = {
             "no hooks on one rank": ["RuntimeError: no hooks here"] * 2,
             "a name that is taken": ["Taken has an attribute progress of its own"] * 2,
-            "DDP's builtin hook": ["Error: gradtune: DistributedDataParallel takes one communication hook"] * 2,
+            "DDP's builtin hook on one rank": ["DistributedDataParallel takes one communication hook"] * 2,
+            "DDP's hook of before": ["Error: gradtune: DistributedDataParallel takes one communication hook"] * 2,
             "DDP's hook on one rank": ["DistributedDataParallel takes one communication hook"] * 2,
             "interrupted": ["KeyboardInterrupt"] * 2,
         }

@@ -168,7 +168,8 @@ REFUSED = {
     "FSDP2": "the model is wrapped in FSDPSequential",
     "DTensor": "parameter 0.weight is a DTensor: sharded or composite tensors",
     "DDP": "the module 0 is wrapped in DistributedDataParallel",
-    "ZeRO": "ZeroRedundancyOptimizer can not be wrapped: it keeps a part of the parameters on each rank",
+    "ZeRO": "ZeroRedundancyOptimizer can not be wrapped: it keeps a part of the parameters on each rank, and sends them "
+    "itself; wrap one of the class that it was given",
     "LBFGS": "LBFGS can not be wrapped: it evaluates its closure several times",
     "post-accumulate hook": "parameter 0.weight has a post-accumulate-gradient hook",
     "complex": "parameter c is ComplexFloat",
