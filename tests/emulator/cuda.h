@@ -175,15 +175,18 @@ T atomicCAS(T* to, std::type_identity_t<T> expected, std::type_identity_t<T> val
 }
 
 template <class T>
-T __ldcs(const T* from) {
+T __ldcs(const T* from, GRADTUNE_HERE) {
+  gradtune::emulator::must_be_aligned(from, alignof(T), where);
   return *from;
 }
 template <class T>
-T __ldg(const T* from) {
+T __ldg(const T* from, GRADTUNE_HERE) {
+  gradtune::emulator::must_be_aligned(from, alignof(T), where);
   return *from;
 }
 template <class T>
-void __stcs(T* to, std::type_identity_t<T> value) {
+void __stcs(T* to, std::type_identity_t<T> value, GRADTUNE_HERE) {
+  gradtune::emulator::must_be_aligned(to, alignof(T), where);
   *to = value;
 }
 inline uint32_t __float_as_uint(float value) {

@@ -359,6 +359,12 @@ uint64_t meet(uint32_t mask, uint64_t value, uint64_t parameter, Combine combine
   return lanes[self.lane].result;
 }
 
+void must_be_aligned(const void* address, size_t bytes, const Where& where) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
+  fail(name_of(*machine.current) + " takes " + std::to_string(bytes) + " bytes at once that are not aligned at " +
+       name_of(where));
+}
+
 int barrier(bool predicate, const Where& where) {
   Thread& self = *machine.current;
   self.where = where;

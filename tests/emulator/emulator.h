@@ -4,7 +4,7 @@
 // Runs CUDA kernels on one host thread, for tests: the C++ compiler takes the source that nvcc takes (tests/emulator/
 // cuda.h has CUDA's names), and each CUDA thread is a fiber. A fiber runs until it has to wait for others, so the order
 // that a kernel may not rely on is chosen by a schedule. Reported are threads that meet in different places or never,
-// lanes outside of their mask, and, in a build with ThreadSanitizer, races between threads, warps and blocks in shared
+// lanes outside of their mask, loads and stores of several words that are not aligned, and, in a build with ThreadSanitizer, races between threads, warps and blocks in shared
 // and in global memory. Not modelled: weak memory order, coalescing, bank conflicts, and blocks that wait for each
 // other (blocks run one after the other, so such a kernel never ends here).
 #pragma once
@@ -61,6 +61,9 @@ uint64_t meet(uint32_t mask, uint64_t value, uint64_t parameter, Combine combine
 
 // Waits for all threads of the block. How many of them said true.
 int barrier(bool predicate, const Where& where);
+
+// Of a load or a store of that many bytes at once.
+void must_be_aligned(const void* address, size_t bytes, const Where& where);
 
 // Memory of the block that belongs to a place in the source; filled with a pattern before each block.
 void* shared_memory(const void* place, size_t bytes, size_t alignment);

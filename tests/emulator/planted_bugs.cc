@@ -81,9 +81,21 @@ void warps_write_one_word(uint32_t* out) {
 void block_reads_what_another_wrote(uint32_t* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = out[blockIdx.x + 1] == 0xffff ? 1 : 2;
 }
+void wide_load_that_is_not_aligned(uint32_t* out) {
+  const uint4 four = __ldcs(reinterpret_cast<const uint4*>(out + 1));
+  out[threadIdx.x] = four.x;
+}
+void wide_store_that_is_not_aligned(uint32_t* out) {
+  __stcs(reinterpret_cast<uint2*>(out + 2 * threadIdx.x + 1), make_uint2(1, 2));
+}
 
 // No bugs.
 void counter_with_atomic(uint32_t* out) { atomicAdd(out, 1U); }
+void wide_accesses(uint32_t* out) {
+  uint4 four = __ldcs(reinterpret_cast<const uint4*>(out) + threadIdx.x);
+  four.w = threadIdx.x;
+  __stcs(reinterpret_cast<uint4*>(out) + threadIdx.x, four);
+}
 void neighbours(uint32_t* out) {
   GRADTUNE_SHARED(Words, tile);
   for (unsigned i = 0; i < 3; ++i) {
@@ -120,6 +132,11 @@ constexpr Planted kBugs[] = {
     {"a counter without atomic", counter_without_atomic, 1, Shown::by_race, "", true},
     {"warps that write one word", warps_write_one_word, 1, Shown::by_race, "", true},
     {"a block that reads what another writes", block_reads_what_another_wrote, 4, Shown::by_race, "", true},
+    {"a wide load that is not aligned", wide_load_that_is_not_aligned, 1, Shown::by_error,
+     "16 bytes at once that are not aligned at", false},
+    {"a wide store that is not aligned", wide_store_that_is_not_aligned, 1, Shown::by_error,
+     "8 bytes at once that are not aligned at", false},
+    {"no bug: wide accesses", wide_accesses, 1, Shown::by_nothing, "", false},
     {"no bug: a counter", counter_with_atomic, 4, Shown::by_nothing, "", false},
     {"no bug: neighbours", neighbours, 3, Shown::by_nothing, "", false},
     {"no bug: sums of warps", warp_sums, 3, Shown::by_nothing, "", false},

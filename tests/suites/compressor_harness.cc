@@ -73,11 +73,11 @@ Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, co
   const std::vector<core::Matrix> matrices = matrices_among(compressor, n);
   const core::Extent extent{static_cast<int64_t>(n), matrices};
   Guarded<float> gradient(job.gradient, job.misaligned);
-  Guarded<float> residual(job.residual, job.misaligned);
+  Guarded<float> residual(job.residual, job.misaligned + job.residual_further);
   Bytes scratch(static_cast<size_t>(compressor.scratch_bytes(extent)), 0, job.fill);
   Bytes between(static_cast<size_t>(compressor.round_bytes(extent)), 0, job.fill);
   Bytes state(std::span(job.state), 0), state_next(job.state.size(), 0, job.fill);
-  Guarded<float> next(n, job.misaligned, job.fill), unused(n);
+  Guarded<float> next(n, job.misaligned + job.next_further, job.fill), unused(n);
   if (!job.add_to.empty()) std::copy(job.add_to.begin(), job.add_to.end(), next.data());
 
   Encoded encoded{.finite = true, .payload = {}, .residual_next = {}, .state_next = {}};

@@ -78,8 +78,9 @@ struct EncodeCase {
   int64_t first_element = 0;
   int64_t row = 0;
   std::vector<unsigned char> state = {};  // empty: none is given
-  size_t misaligned = 1;                  // elements
-  unsigned char fill = 0xa5;              // of payload, scratch and next residual before
+  size_t misaligned = 1;                  // elements; residuals by some more
+  size_t residual_further = 0, next_further = 0;
+  unsigned char fill = 0xa5;  // of payload, scratch and next residual before
 };
 
 struct Encoded {

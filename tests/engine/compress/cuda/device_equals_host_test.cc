@@ -136,6 +136,26 @@ TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
   }
 }
 
+// Residuals lie anywhere in their arenas, also where the gradient is a copy that is aligned.
+TEST_P(DeviceEqualsHost, arrays_of_which_some_are_aligned) {
+  struct Case {
+    size_t gradient, residual_further, next_further;
+  };
+  for (const Case& aligned : {Case{0, 1, 0}, Case{0, 0, 2}, Case{0, 3, 3}, Case{3, 1, 1}}) {
+    for (const bool adds : {false, true}) {
+      EncodeCase job = usual_case(8200);
+      job.misaligned = aligned.gradient;
+      job.residual_further = aligned.residual_further;
+      job.next_further = aligned.next_further;
+      if (adds) {
+        job.residual.clear();
+        job.add_to = make_data(Data::normal, 8200, 6);
+      }
+      (void)encode_on_both(job);
+    }
+  }
+}
+
 TEST_P(DeviceEqualsHost, without_residuals_and_where_errors_are_added) {
   for (size_t n : {size_t{70}, size_t{1200}, size_t{9000}}) {
     SCOPED_TRACE(n);
@@ -287,7 +307,8 @@ TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
     for (uint64_t seed = 0; seed < 20; ++seed) {
       const std::vector<float> numbers = make_data(Data::layered, noise.size() / sizeof(float), seed);
       const size_t header = host_->traits().summable ? 0 : 16;
-      if (noise.size() > header) std::memcpy(noise.data() + header, numbers.data(), noise.size() / 4 * 4 - header);
+      const size_t whole = numbers.size() * sizeof(float);
+      if (whole > header) std::memcpy(noise.data() + header, numbers.data(), whole - header);
       SCOPED_TRACE(testing::Message() << n << " elements, noise " << seed);
       decode_on_both(decoding_of(job, {payload, noise}));
       DecodeCase both = decoding_of(job, {payload, noise, noise});
