@@ -241,7 +241,11 @@ namespace {
 // LibTorch has no call of the host in a stream's order, so a thread looks which fences have passed.
 class EndWatch {
  public:
-  EndWatch() : thread_("the watch of a device's streams", [this] { watch(); }) {}
+  explicit EndWatch(exec::Device& device)
+      : thread_("the watch of a device's streams", [this, &device] {
+          device.enter();
+          watch();
+        }) {}
   ~EndWatch() {
     {
       const std::lock_guard lock(mutex_);
@@ -307,7 +311,8 @@ class StreamDevice final : public exec::Device {
         guard_(device.type()),
         kernels_(std::move(kernels)),
         memory_(device),
-        clock_(clock, stream(0)) {
+        clock_(clock, stream(0)),
+        watch_(*this) {
     constexpr size_t kStreams = 4;  // exec::Device::Stream
     constexpr int kUrgent = -1;     // what others wait for, before what the model computes
     while (queues_.size() < kStreams) {
@@ -318,6 +323,7 @@ class StreamDevice final : public exec::Device {
     for (const auto& queue : queues_) static_cast<void>(queue->mark().wait(core::kMostWaitMs));
   }
 
+  void enter() override { guard_.setDevice(device_); }
   exec::Allocator& memory() override { return memory_; }
   exec::Allocator& pinned() override { return pinned_; }
   compress::Queue& queue(Stream stream) override { return *queues_[static_cast<size_t>(stream)]; }

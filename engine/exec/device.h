@@ -29,6 +29,10 @@ class Device {
  public:
   virtual ~Device() = default;  // all work that was asked for has ended
 
+  // On each thread that was made to work with it, before anything else. Where a process sees several devices, a call
+  // for one of them from a thread whose current one is another takes memory of that one, too.
+  virtual void enter() = 0;
+
   // Its own, and memory of the host that its copies reach.
   virtual Allocator& memory() = 0;
   virtual Allocator& pinned() = 0;

@@ -95,6 +95,10 @@ void Executor::start_threads(size_t most_events) {
   }
 }
 
+void Executor::enter_device() {
+  if (options_.device != nullptr) guarded("on a thread's way to the device", [&] { options_.device->enter(); });
+}
+
 void Executor::end_threads() {
   if (communication_thread_.joinable()) {
     post({.kind = Event::Kind::stop});
@@ -413,6 +417,7 @@ bool Executor::run_on_device(int32_t bucket, int32_t op) {
 // --- the communication thread, and what happened ---------------------------------------------------------------------
 
 void Executor::communicate() {
+  enter_device();
   do {
     communication_bell_.wait_ms(1000);
     Start what;
@@ -552,6 +557,7 @@ void Executor::act(const Action& action) {
 // --- the host thread -------------------------------------------------------------------------------------------------
 
 void Executor::work_on_host() {
+  enter_device();
   for (;;) {
     host_bell_.wait_ms(1000);
     Event event;

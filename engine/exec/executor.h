@@ -157,6 +157,7 @@ class Executor final : public StrategyRunner, private comm::CompletionSink, priv
   void change(const Change& change);
 
   void start_threads(size_t most_events);
+  void enter_device();
   void end_threads();
   void begin_program();
 

@@ -205,7 +205,8 @@ int most_urgent() {
 class CudaDevice final : public Device {
  public:
   CudaDevice(const CudaDeviceOptions& options, const core::Clock& clock)
-      : kernels_(make_kernels(options.device).value()),
+      : device_(options.device),
+        kernels_(make_kernels(options.device).value()),
         memory_(options.device),
         clock_stream_(make_stream(0)),
         clock_(clock, clock_stream_),
@@ -220,6 +221,7 @@ class CudaDevice final : public Device {
     cudaStreamDestroy(clock_stream_);
   }
 
+  void enter() override { must(cudaSetDevice(device_), "cudaSetDevice"); }
   Allocator& memory() override { return memory_; }
   Allocator& pinned() override { return pinned_; }
   compress::Queue& queue(Stream stream) override { return *queues_[static_cast<size_t>(stream)]; }
@@ -230,6 +232,7 @@ class CudaDevice final : public Device {
   Kernels* kernels() override { return kernels_.get(); }
 
  private:
+  const int device_;
   const std::unique_ptr<Kernels> kernels_;
   DeviceMemory memory_;
   PinnedMemory pinned_;

@@ -250,6 +250,57 @@ TEST(DeviceExecutor, CopiesOfABucketRunBesideTheWorkOnAnother) {
   fleet.rank(0).close();
 }
 
+// Where a fence has passed that an operation ends with, its memory may go, and with it who is told.
+TEST(DeviceExecutor, NobodyIsToldOfAStepThatIsOver) {
+  const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
+  Fleet fleet(make_groups(1), table, kWithHost, HostDeviceOptions{.tells_late_us = 20'000});
+  fleet.run(make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 2'000, 1));
+  Rank& rank = fleet.rank(0);
+  core::Rng rng(1);
+  for (int step = 0; step < 3; ++step) {
+    rank.load(random_gradient(table, rng));
+    ASSERT_TRUE(rank.backward().ok());
+    EXPECT_EQ(rank.device()->untold(), 0);
+    ASSERT_TRUE(rank.settle().ok());
+  }
+}
+
+TEST(DeviceExecutor, StoppingWithinAStepWaitsForTheDevice) {
+  const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
+  for (const std::string slow : {"codec", "to_host"}) {
+    std::atomic<bool> is_slow = false;
+    const HostDeviceOptions device{.delay_us = [&](const std::string& queue, core::Rng&) -> int64_t {
+      return is_slow && queue == slow ? 10'000 : 0;
+    }};
+    Fleet fleet(make_groups(1), table, kWithHost, device);
+    fleet.run(make_strategy(table, slow == "codec" ? kTopk : kOnHost, 2'000, 1));
+    Rank& rank = fleet.rank(0);
+    core::Rng rng(1);
+    ASSERT_TRUE(fleet.step(random_gradients(table, 1, rng))[0].ok());
+    rank.load(random_gradient(table, rng));
+    is_slow = true;
+    ASSERT_TRUE(rank.executor().begin_step().ok());
+    for (const int32_t tensor : rank.ready_order) rank.executor().tensor_ready(tensor);
+    rank.close();
+    EXPECT_TRUE(rank.device()->is_idle()) << slow;
+  }
+}
+
+// The calling thread is the user's, who chose its device.
+TEST(DeviceExecutor, ItsThreadsHaveTheDeviceAsTheirCurrentOne) {
+  const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
+  for (const char* option : {kTopk, kMixed, kOnHost}) {
+    Fleet fleet(make_groups(1), table, kWithHost, HostDeviceOptions());
+    fleet.run(make_strategy(table, option, 2'000, 2));
+    Rank& rank = fleet.rank(0);
+    rank.device()->enter();
+    const int64_t before = rank.device()->strangers();
+    core::Rng rng(1);
+    for (int step = 0; step < 3; ++step) ASSERT_TRUE(rank.step(random_gradient(table, rng)).ok());
+    EXPECT_EQ(rank.device()->strangers(), before) << option;
+  }
+}
+
 // --- failures --------------------------------------------------------------------------------------------------------
 
 TEST(DeviceExecutor, WhatHangsIsNamed) {

@@ -24,6 +24,8 @@ ThreadQueue& thread_queue(compress::Queue& queue) {
   return static_cast<ThreadQueue&>(queue);
 }
 
+thread_local const void* current_device = nullptr;
+
 int64_t now_ns() { return core::SteadyClock().now_ns(); }
 
 }  // namespace
@@ -119,6 +121,11 @@ void ThreadQueue::close() {
   changed_.notify_all();
 }
 
+bool ThreadQueue::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return done_ == asked_;
+}
+
 void ThreadQueue::ask(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   ++asked_;
@@ -166,6 +173,7 @@ core::Status ThreadQueue::after(const core::Fence& fence, int64_t /*timeout_ms*/
 }
 
 core::Fence ThreadQueue::mark() {
+  device_.note_caller();
   uint64_t point = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -237,6 +245,13 @@ std::byte* HostDevice::reach(const void* address) const {
   return const_cast<std::byte*>(bytes);
 }
 
+void HostDevice::enter() { current_device = this; }
+
+// Without a lock, which would order threads that nothing else orders.
+void HostDevice::note_caller() {
+  if (current_device != this) strangers_.fetch_add(1, std::memory_order_relaxed);
+}
+
 Allocator& HostDevice::memory() { return *memory_; }
 
 Allocator& HostDevice::pinned() { return *pinned_; }
@@ -252,12 +267,21 @@ std::string HostDevice::asked_on(const core::Fence& fence) const {
   return found == marks_.end() ? "" : found->second;
 }
 
+bool HostDevice::is_idle() const {
+  return std::ranges::all_of(queues_, [](const auto& queue) { return queue->is_idle(); });
+}
+
 int64_t HostDevice::live_bytes() const { return memory_->live(); }
 
 void HostDevice::notify(compress::Queue& queue, EndListener& listener, uint64_t token) {
   ThreadQueue& here = thread_queue(queue);
   if (options_.tells_early && options_.tells_early(here.name())) return listener.ended(token);
-  here.ask([&listener, token] { listener.ended(token); });
+  ++untold_;
+  here.ask([this, &listener, token] {
+    std::this_thread::sleep_for(std::chrono::microseconds(options_.tells_late_us));
+    listener.ended(token);
+    --untold_;
+  });
 }
 
 void HostDevice::ask(compress::Queue& queue, std::function<void()> work) const {

@@ -34,7 +34,8 @@ struct HostDeviceOptions {
   std::function<int64_t(const std::string& queue, core::Rng& rng)> delay_us = {};
   uint64_t seed = 0;
   bool has_kernels = true;
-  std::string lacks = {};  // the name of a compressor that there is no kernel for
+  std::string lacks = {};     // the name of a compressor that there is no kernel for
+  int64_t tells_late_us = 0;  // listeners, by so much behind the work that they wait for
   // Faults to inject: a wait that is left out, a listener that is told at once, and work that never ends until the
   // device is closed.
   std::function<bool(const std::string& from, const std::string& to)> skips_wait = {};
@@ -58,6 +59,7 @@ class ThreadQueue final : public compress::Queue, private core::Fence::Source {
   void ask(std::function<void()> work);
   const std::string& name() const { return name_; }
   void close();  // what hangs ends
+  bool is_idle() const;
 
  private:
   bool passed(uint64_t point) const override { return done_.load() >= point; }
@@ -84,6 +86,7 @@ class HostDevice final : public Device, public HostKernels {
   explicit HostDevice(HostDeviceOptions options = {});
   ~HostDevice() override;
 
+  void enter() override;
   Allocator& memory() override;
   Allocator& pinned() override;
   ThreadQueue& queue(Stream stream) override { return *queues_[static_cast<size_t>(stream)]; }
@@ -103,6 +106,13 @@ class HostDevice final : public Device, public HostKernels {
   std::string asked_on(const core::Fence& fence) const;
   // Of all its allocations, at the same time.
   int64_t live_bytes() const;
+  // Listeners that were not told yet.
+  int64_t untold() const { return untold_; }
+  // How often a thread asked for a mark whose current device is another one.
+  void note_caller();
+  int64_t strangers() const { return strangers_; }
+  // Nothing that was asked for is to be done.
+  bool is_idle() const;
 
  private:
   class Memory;
@@ -113,6 +123,7 @@ class HostDevice final : public Device, public HostKernels {
   std::unique_ptr<Pinned> pinned_;
   mutable std::mutex marks_mutex_;
   std::deque<std::pair<core::Fence, std::string>> marks_;  // where waits may be left out
+  std::atomic<int64_t> untold_ = 0, strangers_ = 0;
   std::vector<std::unique_ptr<ThreadQueue>> queues_;
 };
 
