@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <system_error>
 #include <utility>
 
@@ -138,6 +139,21 @@ std::string parked_section(const core::ArenaLayout& layout, size_t arena) {
   return "parked " + core::name_of(layout, arena);
 }
 
+uint64_t checkpoint_fingerprint(const core::GradientTable& table) {
+  std::map<std::string_view, const std::vector<int32_t>*> orders;  // whatever the order of the table
+  for (const core::TensorInfo& tensor : table.tensors) {
+    if (!tensor.is_row_major()) orders[tensor.name] = &tensor.memory_order;
+  }
+  if (orders.empty()) return table.fingerprint();
+  core::Hasher hasher;
+  hasher.add(table.fingerprint());
+  for (const auto& [name, order] : orders) {
+    hasher.add(name);
+    for (const int32_t dimension : *order) hasher.add(static_cast<uint64_t>(dimension));
+  }
+  return hasher.value();
+}
+
 void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uint64_t model,
                       const tuner::Sections& sections) {
   core::Hasher all;
@@ -170,7 +186,7 @@ tuner::Manifest find_checkpoint(Peers& peers, const std::string& folder, uint64_
   const std::string text = peers.broadcast_file(path, kMostManifestBytes);
   auto manifest = tuner::parse_manifest(text);
   if (manifest && manifest.value().model != model) {
-    manifest = Error{Error::Code::mismatch, "it is for another model: names, shapes or dtypes differ"};
+    manifest = Error{Error::Code::mismatch, "it is for another model: names, shapes, dtypes or memory formats differ"};
   }
   if (manifest) return manifest.value();
   throw core::Exception({manifest.error().code, "gradtune: checkpoint " + path + ": " + manifest.error().message});

@@ -45,6 +45,9 @@ std::string parked_section(const core::ArenaLayout& layout, size_t arena);
 constexpr std::string_view kRankSection = "rank", kStateSection = "state", kTunerSection = "tuner",
                            kHistorySection = "history";
 
+// Of the model, and of how its gradients lie in memory, which is how residuals lie.
+uint64_t checkpoint_fingerprint(const core::GradientTable& table);
+
 // Collective; throw core::Exception. A failed write leaves what was saved before.
 void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uint64_t model,
                       const tuner::Sections& sections);

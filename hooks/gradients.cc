@@ -53,6 +53,33 @@ void check_apart(std::vector<Extent> extents) {
   }
 }
 
+// Dimensions of one element, whose strides mean nothing, come last.
+std::vector<int32_t> memory_order(const torch::Tensor& parameter) {
+  const std::vector<int64_t> strides = gradient_strides(parameter);
+  std::vector<int32_t> order, of_one;
+  for (int32_t d = 0; d < static_cast<int32_t>(strides.size()); ++d)
+    (parameter.size(d) == 1 ? of_one : order).push_back(d);
+  const auto stride = [&](int32_t d) { return strides[static_cast<size_t>(d)]; };
+  if (std::ranges::is_sorted(order, std::ranges::greater(), stride)) return {};
+  std::ranges::stable_sort(order, std::ranges::greater(), stride);
+  order.insert(order.end(), of_one.begin(), of_one.end());
+  return order;
+}
+
+// Whether its numbers are those that its memory holds: LibTorch changes signs and makes zeros when they are read.
+bool is_in_memory(const torch::Tensor& tensor) {
+  return !tensor.is_neg() && !tensor.is_conj() && !tensor._is_zerotensor();
+}
+
+// Whether elements of the same indices have the same places. A dimension of one element has no stride.
+bool lie_alike(const torch::Tensor& a, const torch::Tensor& b) {
+  if (a.sizes() != b.sizes()) return false;
+  for (int64_t d = 0; d < a.dim(); ++d) {
+    if (a.size(d) > 1 && a.stride(d) != b.stride(d)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 // Also what tells that a parameter belongs to a wrap that lives.
@@ -116,7 +143,8 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
                               .shape = tensor.sizes().vec(),
                               .numel = tensor.numel(),
                               .dtype = dtype_of(tensor, name),
-                              .space = device_ ? core::Space::cuda : core::Space::host});
+                              .space = device_ ? core::Space::cuda : core::Space::host,
+                              .memory_order = memory_order(tensor)});
     parameters_.push_back({.tensor = tensor, .slot = {}, .memory = nullptr, .given = {}, .accumulator = {}});
     extents.push_back(extent_of(parameter));
   }
@@ -259,13 +287,13 @@ core::Status Gradients::check_hooked() const {
   return {};
 }
 
-// Into its slot, where it is elsewhere.
+// Into its slot, from wherever it is.
 void Gradients::adopt(int32_t position) {
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
-  if (gradient.data_ptr() == parameter.slot.data_ptr()) return;
   const torch::NoGradGuard no_grad;
-  parameter.slot.copy_(gradient);
+  const bool is_over_slot = gradient.const_data_ptr() == parameter.slot.const_data_ptr();
+  parameter.slot.copy_(is_over_slot ? gradient.clone() : gradient);
   gradient = parameter.slot;
 }
 
@@ -280,7 +308,7 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
                            Brought& brought) {
   const auto& slot = parameter.slot;
   brought.use = Use::rows;
-  if (gradient.sparse_dim() != 1 || slot.dim() < 2 || !slot.is_contiguous()) {
+  if (gradient.sparse_dim() != 1 || slot.dim() < 2 || !tensor.is_row_major()) {
     const torch::Tensor& dense = brought.memory[0] = torch::zeros_like(slot).add_(gradient.coalesce());
     brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(dense.const_data_ptr()));
     return dense.numel() == tensor.numel;
@@ -322,12 +350,11 @@ Gradients::Brought Gradients::bring(int32_t position) {
     core::check(bring_rows(tensor, gradient, parameter, brought), "a gradient has the shape of its parameter");
     return brought;
   }
-  const bool lies_alike = gradient.sizes() == parameter.slot.sizes() && gradient.strides() == parameter.slot.strides();
-  if (gradient.data_ptr() == parameter.slot.data_ptr()) return brought;
-  if (!lies_alike) {
+  if (!is_in_memory(gradient) || !lie_alike(gradient, parameter.slot)) {
     adopt(position);
     return brought;
   }
+  if (gradient.const_data_ptr() == parameter.slot.const_data_ptr()) return brought;
   const torch::Tensor& elsewhere = brought.memory[0] = std::exchange(gradient, parameter.slot);
   brought.arrived = exec::Arrived::dense_at(static_cast<const std::byte*>(elsewhere.const_data_ptr()));
   return brought;
@@ -391,7 +418,7 @@ double Gradients::sampled_share(int32_t position, const std::byte* values, int64
   constexpr int64_t kSampled = 256, kLeastRows = 4096, kLeastElements = int64_t{1} << 20;
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
   const Parameter& parameter = parameters_[static_cast<size_t>(position)];
-  const bool is_matrix = tensor.shape.size() > 1 && tensor.dtype == core::DType::f32 && parameter.slot.is_contiguous();
+  const bool is_matrix = tensor.shape.size() > 1 && tensor.dtype == core::DType::f32 && tensor.is_row_major();
   if (device_ || !is_matrix || tensor.shape[0] < kLeastRows || tensor.numel < kLeastElements) return -1;
   const int64_t rows = tensor.shape[0], width = tensor.numel / rows;
   const auto* const all = reinterpret_cast<const float*>(values == nullptr ? parameter.memory : values);
@@ -411,11 +438,8 @@ void Gradients::set_content(int32_t position, const core::Content& content) {
 
 void Gradients::set_rows(int32_t position, double of_one, double of_all) {
   core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
-  tensor.content = {.row = tensor.numel / tensor.shape[0],
-                    .of_one = of_one,
-                    .of_all = of_all,
-                    .high_one = of_one,
-                    .high_all = of_all};
+  tensor.content = {
+      .row = tensor.row_width(), .of_one = of_one, .of_all = of_all, .high_one = of_one, .high_all = of_all};
 }
 
 bool Gradients::was_sparse(int32_t position) const {

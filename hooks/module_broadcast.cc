@@ -26,7 +26,7 @@ void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (tensor.numel() == 0) continue;
     if (tensor.nbytes() >= kMostBytes) {
-      torch::Tensor rows = tensor.detach().to(torch::kCPU).contiguous();
+      torch::Tensor rows = tensor.detach().to(torch::kCPU).contiguous().resolve_conj().resolve_neg();
       peers_.broadcast(static_cast<std::byte*>(rows.data_ptr()), static_cast<int64_t>(rows.nbytes()));
       const bool is_copy = rows.const_data_ptr() != tensor.const_data_ptr();
       if (peers_.rank() != 0 && is_copy) tensor.detach().copy_(rows);

@@ -93,7 +93,7 @@ void Session::save_checkpoint(const std::string& folder) {
       sections.emplace(kTunerSection, tuner_text);
       sections.emplace(kHistorySection, history);
     }
-    write_checkpoint(peers_, folder, protocol_.step(), gradients_.table().fingerprint(), sections);
+    write_checkpoint(peers_, folder, protocol_.step(), checkpoint_fingerprint(gradients_.table()), sections);
   });
 }
 
@@ -104,7 +104,7 @@ void Session::load_checkpoint(const std::string& folder) {
   peers_.enter(Call::load_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     settle_step();
-    const tuner::Manifest manifest = find_checkpoint(peers_, folder, gradients_.table().fingerprint());
+    const tuner::Manifest manifest = find_checkpoint(peers_, folder, checkpoint_fingerprint(gradients_.table()));
     std::string why;  // tuning starts again
     if (manifest.world_size == peers_.size()) {
       auto file = read_rank_file(folder, manifest, peers_.rank(), gradients_.table());

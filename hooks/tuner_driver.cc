@@ -28,7 +28,7 @@ core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares&
   constexpr double kSparseBelow = 0.5;  // of dense gradients: with more there is little to gain
   if (came_as_rows ? shares.of_one >= 1 : shares.of_all >= kSparseBelow) return {};
   const double of_one = std::max(shares.of_one, kLeast), of_all = std::max(shares.of_all, of_one);
-  return {.row = tensor.numel / tensor.shape[0],
+  return {.row = tensor.row_width(),
           .of_one = of_one,
           .of_all = of_all,
           .high_one = of_one,

@@ -10,8 +10,8 @@
 // kept.
 //
 // Matrices of which that sends at most half the numbers are compressed; others, and vectors, travel in fp32 with the
-// second round. Tensors of several dimensions are matrices whose rows belong to the first of them, and a slice of one
-// has those rows that are whole in it.
+// second round. Tensors of several dimensions are matrices whose rows belong to that which changes slowest in memory,
+// as a rule the first, and a slice of one has those rows that are whole in it.
 //
 // Payloads, fp32: round 0 has the columns of all P, round 1 those of all Q and then the elements of no matrix that is
 // compressed. Bytes moved per element: 12 by the first encode (reads gradient and residual, writes their sum), 12 by

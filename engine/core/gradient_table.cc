@@ -24,6 +24,12 @@ double Content::at(int summed, int ranks) const {
   return std::min(1.0, of_one * std::pow(of_all / of_one, share));
 }
 
+int64_t TensorInfo::memory_rows() const {
+  return shape[is_row_major() ? 0 : static_cast<size_t>(memory_order.front())];
+}
+
+int64_t TensorInfo::row_width() const { return is_row_major() || memory_order.front() == 0 ? numel / shape[0] : 1; }
+
 int64_t GradientTable::numel() const {
   int64_t sum = 0;
   for (const TensorInfo& tensor : tensors) sum += tensor.numel;

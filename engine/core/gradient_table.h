@@ -45,6 +45,15 @@ struct TensorInfo {
   double read_us = -1;  // its parameter's first read by forward, since the update before; -1: no reader was seen
   Content content = {};
   Space space = Space::host;  // of its gradient
+  // Its gradient's dimensions in memory, the one first that changes slowest; empty: as in `shape`, row by row.
+  std::vector<int32_t> memory_order = {};
+
+  bool is_row_major() const { return memory_order.empty(); }
+  // Of its memory as a matrix: one for each index of the dimension that changes slowest.
+  int64_t memory_rows() const;
+  // Elements that are zero or not together where gradients come as rows of the first dimension: a row, or 1 where that
+  // does not lie in one piece.
+  int64_t row_width() const;
 
   bool operator==(const TensorInfo&) const = default;
 };

@@ -120,7 +120,7 @@ std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table
   for (const Slice& slice : bucket.slices) {
     const TensorInfo& tensor = table.tensors[static_cast<size_t>(slice.tensor)];
     if (tensor.shape.size() > 1 && tensor.numel > 0) {
-      const Matrix whole{0, tensor.shape[0], tensor.numel / tensor.shape[0]};
+      const Matrix whole{0, tensor.memory_rows(), tensor.numel / tensor.memory_rows()};
       for (Matrix matrix : matrices_within({&whole, 1}, slice.offset, slice.length)) {
         matrix.begin += begin;
         matrices.push_back(matrix);

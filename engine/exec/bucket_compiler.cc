@@ -73,14 +73,16 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   return {};
 }
 
-// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows.
+// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows. A list
+// has rows of the matrix, so these have to lie one behind the other.
 std::optional<RowLists> BucketCompiler::find_lists() const {
   if (program_->space != core::Space::host) return {};
   const core::Slice& slice = source_.slices.front();
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(slice.tensor)];
   if (source_.due == core::Due::forward) return {};  // averages of lists are given out when backward returns
   if (source_.slices.size() > 1 || slice.length != tensor.numel || tensor.shape.size() < 2) return {};
-  if (tensor.dtype != DType::f32 || tensor.shape[0] < 1 || tensor.shape[0] > core::RowOrder::kMostRows) return {};
+  if (tensor.dtype != DType::f32 || !tensor.is_row_major()) return {};
+  if (tensor.shape[0] < 1 || tensor.shape[0] > core::RowOrder::kMostRows) return {};
   bool encoded = false;
   for (const Step& step : option_.steps) {
     if (core::is_collective(step.kind)) {

@@ -385,6 +385,36 @@ TEST(Passes, ASparseGradientStaysOne) {
   });
 }
 
+// Autograd leaves the imaginary part of a conjugate as a view that changes the sign when it is read.
+TEST(Passes, AGradientThatIsNegatedWhenReadKeepsItsSign) {
+  struct Complex final : torch::nn::Module {
+    Complex() {
+      real = register_parameter("real", torch::tensor(2.0F));
+      imaginary = register_parameter("imaginary", torch::tensor(3.0F));
+    }
+    torch::Tensor loss(float factor) const {
+      return torch::real(torch::complex(real, imaginary).conj() *
+                         torch::complex(torch::tensor(1.0F), torch::tensor(factor)));
+    }
+    torch::Tensor real, imaginary;
+  };
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    Complex alone, model;
+    alone.loss(2).backward();
+    ASSERT_TRUE(alone.imaginary.grad().is_neg());
+    torch::optim::SGD sgd(model.parameters(), 0.1);
+    auto optimizer = wrap(sgd, model, group, quiet({.fidelity = "exact"}));
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      model.loss(static_cast<float>(2 + rank.rank)).backward();
+      EXPECT_EQ(model.real.grad().item<float>(), 1);
+      EXPECT_EQ(model.imaginary.grad().item<float>(), 2.5F);
+      optimizer.step();
+    }
+  });
+}
+
 TEST(Passes, ParametersInOneStorageThatDoNotOverlapTrain) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

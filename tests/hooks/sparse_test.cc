@@ -24,10 +24,14 @@ using testing::HasSubstr;
 
 constexpr int64_t kRows = 300, kWidth = 8;
 
+// In memory.
+enum class Lies : uint8_t { by_rows, by_columns };
+
 // A table, read at a few ids, and a layer behind it. With `penalty` the table's gradient is dense.
 struct TableImpl : torch::nn::Module {
-  explicit TableImpl(int64_t rows = kRows) {
+  explicit TableImpl(int64_t rows = kRows, Lies lies = Lies::by_rows) {
     table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(rows, kWidth).sparse(true)));
+    if (lies == Lies::by_columns) table->weight.set_data(table->weight.detach().t().contiguous().t());
     layer = register_module("layer", torch::nn::Linear(kWidth, 1));
   }
   torch::Tensor loss(const torch::Tensor& ids, bool penalty = false) {
@@ -62,15 +66,15 @@ std::vector<torch::Tensor> averages(Table& model, int size, const std::function<
 }
 
 template <typename Optimizer>
-void train_beside_one_process(const Rank& rank, const std::string& strategy_option) {
+void train_beside_one_process(const Rank& rank, const std::string& policy, Lies lies = Lies::by_rows) {
   auto group = make_group();
   torch::manual_seed(3);
-  Table model, alone;
+  Table model(kRows, lies), alone;
   for (size_t p = 0; p < model->parameters().size(); ++p) {
     alone->parameters()[p].data().copy_(model->parameters()[p].data());
   }
   Optimizer own(model->parameters(), 0.1), other(alone->parameters(), 0.1);
-  auto optimizer = wrap(own, *model, group, quiet({.fidelity = "exact", .policy = strategy_option}));
+  auto optimizer = wrap(own, *model, group, quiet({.fidelity = "exact", .policy = policy}));
   for (int64_t step = 0; step < 12; ++step) {
     optimizer.zero_grad();
     model->loss(ids_of(rank.rank, step)).backward();
@@ -105,6 +109,15 @@ TEST(Sparse, OptimizersFindTheCoalescedAverageOfAllRows) {
   run_ranks(1, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "auto"); });
 }
 
+// As a table has that is the transpose of another layer's weight.
+TEST(Sparse, ATableThatLiesColumnByColumnHasTheAverageOfAllRows) {
+  run_ranks(2, [](const Rank& rank) {
+    train_beside_one_process<torch::optim::SGD>(rank, "auto", Lies::by_columns);
+    train_beside_one_process<torch::optim::Adagrad>(rank, "zen", Lies::by_columns);
+  });
+  run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen", Lies::by_columns); });
+}
+
 // Which need not be the one in which they stand.
 TEST(Sparse, RepeatedRowsAreAddedInTheOrderOfTorch) {
   run_ranks(1, [](const Rank&) {
@@ -136,11 +149,11 @@ TEST(Sparse, WhatRefusesSparseGradientsRefusesThem) {
   });
 }
 
-TEST(Sparse, StepsAndRanksMayDiffer) {
-  run_ranks(3, [](const Rank& rank) {
+void expect_averages_where_steps_and_ranks_differ(Lies lies) {
+  run_ranks(3, [lies](const Rank& rank) {
     auto group = make_group();
     torch::manual_seed(3);
-    Table model, alone;
+    Table model(kRows, lies), alone;
     for (size_t p = 0; p < model->parameters().size(); ++p) {
       alone->parameters()[p].data().copy_(model->parameters()[p].data());
     }
@@ -169,6 +182,10 @@ TEST(Sparse, StepsAndRanksMayDiffer) {
       optimizer.step();
     }
   });
+}
+
+TEST(Sparse, StepsAndRanksMayDiffer) {
+  for (const Lies lies : {Lies::by_rows, Lies::by_columns}) expect_averages_where_steps_and_ranks_differ(lies);
 }
 
 TEST(Sparse, SeveralPassesAreAddedUp) {
@@ -253,6 +270,30 @@ TEST(Sparse, DenseGradientsThatAreMostlyZerosAreRecognised) {
   EXPECT_NEAR(content.of_one, 0.05, 0.03);
   EXPECT_NEAR(content.of_all, 0.1, 0.05);
   EXPECT_EQ(std::ranges::count(file.decisions, tuner::Decision::What::density, &tuner::Decision::what), 0);
+}
+
+// Zeros of a table that lies column by column come one by one.
+TEST(Sparse, TheJournalSaysHowATableLies) {
+  const TempFolder folder;
+  const std::string journal = folder.path("journal.jsonl");
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(3);
+    Table model(kRows, Lies::by_columns);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact", .journal = journal}));
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      model->loss(ids_of(rank.rank, step)).backward();
+      optimizer.step();
+    }
+  });
+  const core::GradientTable table = tuner::read_journal(journal).value().job.table;
+  const auto found = std::ranges::find(table.tensors, "table.weight", &core::TensorInfo::name);
+  ASSERT_NE(found, table.tensors.end());
+  EXPECT_EQ(found->memory_order, (std::vector<int32_t>{1, 0}));
+  EXPECT_EQ(found->content.row, 1);
+  EXPECT_LT(found->content.of_one, 0.1);
 }
 
 TEST(Sparse, ADensityThatChangesLeadsToANewSearch) {

@@ -27,8 +27,25 @@ core::Content read_content(const JsonValue& value, const std::string& where, Jso
           .high_all = share("high_all")};
 }
 
+// Names each of so many dimensions once.
+std::vector<int32_t> read_memory_order(const JsonValue& value, const std::string& where, size_t dimensions,
+                                       JsonReader& in) {
+  std::vector<int32_t> order;
+  std::vector<bool> named(dimensions);
+  for (const JsonValue& entry : in.array(value, where)) {
+    const int64_t dimension = in.integer(entry, where, 0, static_cast<int64_t>(dimensions) - 1);
+    if (!in.ok()) return {};
+    if (named[static_cast<size_t>(dimension)]) in.fail(where, fmt::format("names dimension {} twice", dimension));
+    named[static_cast<size_t>(dimension)] = true;
+    order.push_back(static_cast<int32_t>(dimension));
+  }
+  if (order.size() != dimensions) in.fail(where, fmt::format("names {} of {} dimensions", order.size(), dimensions));
+  return in.ok() ? order : std::vector<int32_t>();
+}
+
 core::TensorInfo read_tensor(const JsonValue& value, const std::string& where, JsonReader& in) {
-  const JsonObject& tensor = in.object(value, where, {"name", "shape", "dtype", "ready_us"}, {"read_us", "content"});
+  const JsonObject& tensor =
+      in.object(value, where, {"name", "shape", "dtype", "ready_us"}, {"read_us", "content", "memory_order"});
   if (!in.ok()) return {};
   core::TensorInfo info;
   info.name = in.text(JsonReader::member(tensor, "name"), where + ".name", kMostName);
@@ -51,6 +68,9 @@ core::TensorInfo read_tensor(const JsonValue& value, const std::string& where, J
   }
   if (const JsonValue& content = JsonReader::member(tensor, "content"); !content.is_null()) {
     info.content = read_content(content, where + ".content", in);
+  }
+  if (const JsonValue& order = JsonReader::member(tensor, "memory_order"); !order.is_null()) {
+    info.memory_order = read_memory_order(order, where + ".memory_order", info.shape.size(), in);
   }
   return info;
 }
@@ -78,6 +98,7 @@ ordered_json json_of(const core::TensorInfo& tensor) {
                        {"dtype", core::to_string(tensor.dtype)},
                        {"ready_us", tensor.ready_us}};
   if (tensor.read_us >= 0) json["read_us"] = tensor.read_us;
+  if (!tensor.is_row_major()) json["memory_order"] = tensor.memory_order;
   const core::Content& content = tensor.content;
   if (content == core::Content()) return json;
   json["content"] = {{"row", content.row},

@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The gradient table as journals and traces have it: {"forward_us", "update_element_us" (0: not measured), "tensors":
-// [{"name", "shape", "dtype", "ready_us", "read_us" (left out where no reader was seen), "content" (left out of a dense
-// tensor): {"row", "of_one", "of_all", "high_one", "high_all"}}], "uses" (left out where not measured): [{"compressor",
+// [{"name", "shape", "dtype", "ready_us", "read_us" (left out where no reader was seen), "memory_order" (left out
+// where it is that of the shape), "content" (left out of a dense tensor): {"row", "of_one", "of_all", "high_one",
+// "high_all"}}], "uses" (left out where not measured): [{"compressor",
 // "share"}]}. What the members mean is said in engine/core/gradient_table.h.
 #pragma once
 

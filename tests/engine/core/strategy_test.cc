@@ -49,6 +49,18 @@ TEST(Matrices, are_the_whole_rows_of_tensors_of_several_dimensions) {
   EXPECT_EQ(matrices_of({.slices = {{2, 1, 38}}, .option = {}}, table), std::vector<Matrix>());
 }
 
+TEST(Matrices, have_the_rows_of_memory) {
+  GradientTable table = table_of({{24, DType::f32}, {60, DType::f32}});
+  table.tensors[0].shape = {4, 6};
+  table.tensors[0].memory_order = {1, 0};
+  table.tensors[1].shape = {3, 5, 4};
+  table.tensors[1].memory_order = {0, 2, 1};
+  EXPECT_EQ(matrices_of({.slices = {{0, 0, 24}, {1, 0, 60}}, .option = {}}, table),
+            (std::vector<Matrix>{{0, 6, 4}, {24, 3, 20}}));
+  EXPECT_EQ(table.tensors[0].row_width(), 1);
+  EXPECT_EQ(table.tensors[1].row_width(), 20);
+}
+
 TEST(Matrices, are_cut_at_rows) {
   const Matrix matrices[] = {{3, 4, 5}, {30, 2, 10}};
   EXPECT_EQ(matrices_within(matrices, 0, 50), (std::vector<Matrix>{{3, 4, 5}, {30, 2, 10}}));

@@ -307,6 +307,19 @@ TEST(RowLists, rows_reach_buckets_of_other_programs_as_dense_gradients) {
   }
 }
 
+TEST(RowLists, are_made_of_matrices_that_lie_row_by_row_alone) {
+  core::GradientTable table = job(12, 5);
+  const core::Strategy lists = strategy(table, "rows: " + kPrograms[1]);
+  const auto has_lists = [&] {
+    const auto program = compile(lists, table, {.rank = 0, .size = 1});
+    return std::ranges::any_of(program.value()->buckets,
+                               [](const BucketProgram& bucket) { return bucket.lists.has_value(); });
+  };
+  EXPECT_TRUE(has_lists());
+  table.tensors[kTable].memory_order = {1, 0};
+  EXPECT_FALSE(has_lists());
+}
+
 TEST(RowLists, memory_that_no_step_used_is_not_touched) {
   const core::GradientTable table = job(int64_t{1} << 22, 64);  // 1 GiB
   const core::Strategy lists = strategy(table, "rows: " + kPrograms[1]);

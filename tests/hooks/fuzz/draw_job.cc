@@ -56,7 +56,11 @@ BlockPlan draw_block(Draw& draw) {
   if (kind == 7 && draw.wants("embedding", 1)) {
     block.kind = BlockPlan::Kind::embedding;
     block.sparse = draw.wants("sparse", 0.4);
-    if (block.sparse) block.dtype = core::DType::f32;  // LibTorch does not add up others
+    if (block.sparse) {
+      block.dtype = core::DType::f32;  // LibTorch does not add up others
+      // Both of one tensor: by chance alone that is rare.
+      block.layout = draw.wants("transposed", 0.5) ? BlockPlan::Layout::transposed : BlockPlan::Layout::plain;
+    }
   }
   if (kind == 8 && draw.wants("odd", 1)) {
     block.kind = BlockPlan::Kind::odd;

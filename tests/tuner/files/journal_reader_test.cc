@@ -138,6 +138,8 @@ TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
   known.table.update_element_us = 1.0 / 3000;
   known.table.tensors[0].read_us = 0;
   known.table.tensors[1].content = {.row = 10, .of_one = 0.01, .of_all = 0.03, .high_one = 0.02, .high_all = 0.05};
+  known.table.tensors[0].shape = {known.table.tensors[0].numel, 1, 1};
+  known.table.tensors[0].memory_order = {0, 2, 1};
   known.table.uses = {{"int4packed:64", 0.625}, {"packed", 0.75}};
   known.machine.collectives_at_once = 4;
   const std::string text = journal_header(known, "") + "\n" + journal_line(known.table) + "\n";
@@ -147,6 +149,10 @@ TEST(JournalFile, GivesBackWhatIsKnownOfForwardUpdatesAndContent) {
   EXPECT_EQ(read.value().job.machine.collectives_at_once, 4);
   EXPECT_THAT(error_of(text, "\"of_all\":0.03", "\"of_all\":1.03"),
               HasSubstr("line 2: tensors[1].content.of_all: a number from 0 to 1 is needed"));
+  const std::string order = "\"memory_order\":[0,2,1]", named = "line 2: tensors[0].memory_order: names ";
+  EXPECT_THAT(error_of(text, order, "\"memory_order\":[0,2,2]"), HasSubstr(named + "dimension 2 twice"));
+  EXPECT_THAT(error_of(text, order, "\"memory_order\":[0,2]"), HasSubstr(named + "2 of 3 dimensions"));
+  EXPECT_THAT(error_of(text, order, "\"memory_order\":[0,2,3]"), HasSubstr("line 2: tensors[0].memory_order"));
   EXPECT_THAT(error_of(text, "\"forward_us\":1234.5", "\"forward_us\":-1"), HasSubstr("line 2: forward_us"));
   EXPECT_THAT(error_of(text, "\"share\":0.75", "\"share\":1.75"), HasSubstr("line 2: uses[1].share"));
 }
