@@ -16,6 +16,7 @@
 #include "engine/compress/compressor.h"
 #include "engine/exec/codec_uses.h"
 #include "hooks/c10d/errors.h"
+#include "hooks/nested_pass.h"
 #include "hooks/refusal.h"
 #include "hooks/result_text.h"
 #include "hooks/shared_state.h"
@@ -201,7 +202,11 @@ void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) 
 void Session::take_ready(int32_t position) {
   RECORD_USER_SCOPE("gradtune::gradient_ready");
   check_usable();
-  if (!pass_.is_running()) begin_backward();
+  if (!pass_.is_running()) {
+    begin_backward();
+  } else if (handle_->take(Handle::Lost::postponed)) {
+    queue_end_of_pass();
+  }
   if (!pass_.ready(position)) {
     fail({core::Error::Code::invalid,
           "the gradient of " + gradients_.table().tensors[static_cast<size_t>(position)].name +
@@ -238,7 +243,7 @@ void Session::begin_backward() {
   settle_step();
   peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
-  ready_.begin();
+  ready_.begin(used_.size());
   buffer_layout_ = job_.model->buffer_layout();
   own_ns_ = 0;
   if (known_ != Known::nothing) begin_step();
@@ -262,7 +267,7 @@ class Session::PassEnd {
     if (state_ == State::postponed && is_inside) {
       if (handle_->session != nullptr) handle_->session->queue_end_of_pass();
     } else if (std::this_thread::get_id() != handle_->training_thread) {
-      handle_->was_left = true;
+      handle_->lost = state_ == State::postponed ? Handle::Lost::postponed : Handle::Lost::left;
     } else if (handle_->session != nullptr) {
       handle_->session->pass_was_left();
     }
@@ -288,8 +293,7 @@ void Session::queue_end_of_pass() {
 // one may. So the exchange ends when all gradients are there, or with the outermost pass.
 void Session::end_of_pass(PassEnd& end) {
   if (!pass_.is_running()) return;
-  const bool is_inside = torch::autograd::get_current_node() != nullptr;
-  if (is_inside && !pass_.is_whole()) return end.postpone();
+  if (is_nested_pass() && !pass_.is_whole()) return end.postpone();
   raised([&] {
     explained(Final::every_error, [this] {
       finish_backward();
@@ -305,7 +309,7 @@ void Session::pass_was_left() {
                 "a backward pass ended with an exception; averages of its gradients can not be completed any more"});
 }
 
-// The last thing of a backward pass, on the thread that called it.
+// The last thing of a backward pass, on the thread that ends it: where gradients are on a device, that of the device.
 void Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   if (known_ == Known::nothing) begin_first_step();
@@ -478,7 +482,7 @@ void Session::end_update() {
 }
 
 void Session::check_usable() {
-  if (handle_->was_left.exchange(false) && pass_.is_running()) pass_was_left();
+  if (handle_->take(Handle::Lost::left) && pass_.is_running()) pass_was_left();
   if (failure_) throw core::Exception(*failure_);
   if (!gradients_.ended()) return;
   refuse("the optimizer was wrapped again since, and this wrap has ended; use the newer one");

@@ -215,9 +215,17 @@ class Session {
   struct Handle {
     explicit Handle(Session* of) : session(of) {}
 
+    // An end that autograd destroyed on a thread that does not train.
+    enum class Lost : uint8_t {
+      none,
+      postponed,  // to that of the pass around, which runs on another thread
+      left,       // with its pass
+    };
+    bool take(Lost what) { return lost.compare_exchange_strong(what, Lost::none); }
+
     Session* session;                                                    // null once it is gone
     const std::thread::id training_thread = std::this_thread::get_id();  // that calls wrap
-    std::atomic<bool> was_left = false;
+    std::atomic<Lost> lost = Lost::none;
   };
   const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(this);
   std::optional<core::Error> failure_;

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/shared_state.h"
 
+#include <c10/core/DeviceType.h>
 #include <torch/utils.h>
 
 #include <string>
@@ -20,6 +21,11 @@ std::string strides_of(const torch::Tensor& tensor) {
     if (tensor.size(static_cast<int64_t>(d)) == 1) strides[d] = 0;
   }
   return c10::str(c10::IntArrayRef(strides));
+}
+
+std::string device_of_gradient(const torch::Tensor& parameter) {
+  if (!parameter.requires_grad()) return "any";
+  return c10::DeviceTypeName(parameter.device().type(), /*lower_case=*/true);
 }
 
 }  // namespace
@@ -59,6 +65,7 @@ std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {
                        {"dtype", type_of(tensor)},
                        {"memory format (strides)", strides_of(tensor)},
                        {"requires_grad", tensor.requires_grad() ? "true" : "false"},
+                       {"device", device_of_gradient(tensor)},
                        {"optimizer", group_of(tensor)}}});
   }
   return things;

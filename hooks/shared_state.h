@@ -14,7 +14,8 @@
 namespace gradtune {
 
 std::vector<SharedThing> describe(const Settings& settings);
-// Strides are those of the memory that gradients lie in. A dimension of one element has none.
+// Strides are those of the memory that gradients lie in. A dimension of one element has none. The kind of device that
+// gradients are on decides how a program lays out what ranks exchange.
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper);
 std::vector<SharedThing> describe_buffers(const Model& model);
 

@@ -73,8 +73,8 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   return {};
 }
 
-// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows. A list
-// has rows of the matrix, so these have to lie one behind the other.
+// Those of a bucket that is one fp32 matrix, if its program exchanges nothing but payloads that are made of rows. These
+// are rows of the matrix, and have to lie one behind the other.
 std::optional<RowLists> BucketCompiler::find_lists() const {
   if (program_->space != core::Space::host) return {};
   const core::Slice& slice = source_.slices.front();

@@ -4,9 +4,10 @@
 // Runs CUDA kernels on one host thread, for tests: the C++ compiler takes the source that nvcc takes (tests/emulator/
 // cuda.h has CUDA's names), and each CUDA thread is a fiber. A fiber runs until it has to wait for others, so the order
 // that a kernel may not rely on is chosen by a schedule. Reported are threads that meet in different places or never,
-// lanes outside of their mask, loads and stores of several words that are not aligned, and, in a build with ThreadSanitizer, races between threads, warps and blocks in shared
-// and in global memory. Not modelled: weak memory order, coalescing, bank conflicts, and blocks that wait for each
-// other (blocks run one after the other, so such a kernel never ends here).
+// lanes outside of their mask, loads and stores of several words that are not aligned, and, in a build with
+// ThreadSanitizer, races between threads, warps and blocks in shared and in global memory. Not modelled: weak memory
+// order, coalescing, bank conflicts, and blocks that wait for each other (blocks run one after the other, so such a
+// kernel never ends here).
 #pragma once
 
 #include <cstddef>

@@ -19,6 +19,25 @@ namespace {
 
 constexpr int64_t kPlaces = 5, kInputs = 4, kWidth = 16, kHeads = 2;
 
+// A layer without bias whose inputs and outputs are on the host, wherever its weight is.
+struct Offloaded : torch::autograd::Function<Offloaded> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor* weight) {
+    context->save_for_backward({x});
+    context->saved_data["weight"] = reinterpret_cast<int64_t>(weight);
+    const torch::NoGradGuard no_grad;
+    return torch::linear(x.to(weight->device()), *weight).to(torch::kCPU);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto* const weight = reinterpret_cast<const torch::Tensor*>(context->saved_data["weight"].toInt());
+    const torch::AutoGradMode enable(true);
+    const torch::Tensor x = context->get_saved_variables()[0].detach().to(weight->device());
+    torch::linear(x, *weight).backward(gradients[0].to(weight->device()));
+    return {torch::matmul(gradients[0], weight->detach().to(torch::kCPU)), torch::Tensor()};
+  }
+};
+
 }  // namespace
 
 DeviceModel::DeviceModel(DeviceModelKind kind, c10::Device device, torch::ScalarType type) : kind_(kind) {
@@ -28,6 +47,11 @@ DeviceModel::DeviceModel(DeviceModelKind kind, c10::Device device, torch::Scalar
     return;
   }
   torch::manual_seed(1);
+  if (kind == DeviceModelKind::nested) {
+    add(*Linear(torch::nn::LinearOptions(20, 64).bias(false)), "first_", device, type);
+    add(*Linear(torch::nn::LinearOptions(64, 5).bias(false)), "second_", device, type);
+    return;
+  }
   if (kind == DeviceModelKind::images) {
     add(*Linear(28 * 28, 64), "wide_", device, type);
     add(*Linear(64, 10), "scores_", device, type);
@@ -84,10 +108,17 @@ torch::Tensor DeviceModel::transformer(torch::Tensor x) const {
   return linear(x.mean(1));
 }
 
+torch::Tensor DeviceModel::nested(const torch::Tensor& x) const {
+  const torch::Tensor wide = torch::relu(torch::linear(x, all_[0])).to(torch::kCPU);
+  return Offloaded::apply(wide, &all_[1]).to(x.device());
+}
+
 torch::Tensor DeviceModel::loss(const Data& data) const {
   const c10::Device device = all_[0].device();
   const torch::Tensor inputs = data.inputs.to(device);
-  const torch::Tensor scores = kind_ == DeviceModelKind::transformer ? transformer(inputs) : mlp(inputs);
+  const torch::Tensor scores = kind_ == DeviceModelKind::transformer ? transformer(inputs)
+                               : kind_ == DeviceModelKind::nested    ? nested(inputs)
+                                                                     : mlp(inputs);
   return torch::nn::functional::cross_entropy(scores, data.targets.to(device));
 }
 
@@ -136,6 +167,7 @@ Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>&
     return trained;
   };
   Session session(make, group, options);
+  if (job.averaged) session.on_averaged(job.averaged);
   const std::shared_ptr<void> there = planted ? planted() : nullptr;
   for (int step = 0; step < job.steps; ++step) {
     Data data = job.data ? job.data(step) : make_data(rank.rank, step, 8, job.type);

@@ -23,8 +23,9 @@ namespace gradtune::test {
 using Parameters = std::vector<torch::Tensor>;  // on the CPU
 
 // mlp: three layers. transformer: a layer of attention and its wide layers, with norms before, over five places.
-// images: two layers for images of Fashion-MNIST, as the example's mlp-small has.
-enum class DeviceModelKind : uint8_t { mlp, transformer, images };
+// images: two layers for images of Fashion-MNIST, as the example's mlp-small has. nested: two layers, the second one in
+// a function of the host that runs backward inside of its own backward.
+enum class DeviceModelKind : uint8_t { mlp, transformer, images, nested };
 
 // Made where it is: C++ modules can only be moved between devices that LibTorch knows by name.
 class DeviceModel final : public torch::nn::Module {
@@ -38,6 +39,7 @@ class DeviceModel final : public torch::nn::Module {
   void add(const torch::nn::Module& on_cpu, const std::string& prefix, c10::Device device, torch::ScalarType type);
   torch::Tensor mlp(torch::Tensor x) const;
   torch::Tensor transformer(torch::Tensor x) const;
+  torch::Tensor nested(const torch::Tensor& x) const;
 
   const DeviceModelKind kind_;
   std::vector<torch::Tensor> all_;
@@ -57,6 +59,7 @@ struct DeviceJob {
   std::function<Data(int step)> data = {};  // of this rank; null: make_data
   int bad_step = -1;                        // in which rank 0 has a gradient that is not finite
   int left_step = -1;                       // in which rank 0 leaves its backward pass by an exception, and goes on
+  std::function<void()> averaged = {};      // called each time that gradients are averages
 };
 
 // The parameters after training. What `planted` gives is there while it trains.

@@ -3,10 +3,12 @@
 //
 // Real models on a device that is none (fake_device.h), on real ranks over Gloo: the parameters of training on the CPU,
 // bit for bit, with the same strategy; and every kind of missing wait between streams makes them others.
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/compress/compressor.h"
@@ -206,6 +208,26 @@ TEST(DeviceTraining, FourRanksHaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(4, t
 TEST(DeviceTraining, GradientsOfBfloat16HaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(2, torch::kBFloat16); }
 TEST(DeviceTraining, GradientsOfFloat16HaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(2, torch::kHalf); }
 
+// The pass over the second layer is ended by the device's thread while the outer one waits on the host's. If both ended
+// the exchange, error feedback would be applied twice.
+TEST(DeviceTraining, BackwardInsideBackwardOfTheHostIsOneExchange) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const char* option : {"all_reduce", "topk:0.05: encode@device all_gather decode@device"}) {
+      int exchanges = 0;
+      const DeviceJob job{
+          .model = DeviceModelKind::nested, .option = option, .steps = 20, .averaged = [&] { ++exchanges; }};
+      const Parameters on_cpu = train(rank, group, job);
+      EXPECT_EQ(std::exchange(exchanges, 0), job.steps);
+      for (const Where where : {Where::copied, Where::kernels}) {
+        EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, job)))) << option;
+        EXPECT_EQ(std::exchange(exchanges, 0), job.steps) << option;
+      }
+    }
+  });
+}
+
 // As loss scaling does: the step is left out by all ranks, and residuals are as before it.
 TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
   run_ranks(2, [](const Rank& rank) {
@@ -233,6 +255,36 @@ TEST(DeviceTraining, AfterAPassThatWasLeftAllRanksEndWithAnError) {
         EXPECT_THAT(error, HasSubstr("another rank failed: rank 0 at step 2"));
       }
     }
+  });
+}
+
+// Work that the device was asked for goes on when training has ended, and its memory stays until then.
+TEST(DeviceTraining, ASessionThatEndsWithinAPassWaitsForItsStreams) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const std::string slow : {"codec", "to_host", "to_device"}) {
+      FakeDeviceFaults faults;
+      faults.delay_us = [&](const std::string& stream) { return stream == slow ? 20'000 : 0; };
+      set_faults(faults);
+      const DeviceJob job{.option = kDeviceOptions[5], .left_step = 1};
+      EXPECT_THAT(message_of([&] { train(rank, group, at(Where::kernels, job)); }),
+                  HasSubstr("ended with an exception"));
+      EXPECT_TRUE(freed_memory_is_intact()) << slow;
+      set_faults({});
+    }
+  });
+}
+
+// The training thread's is the user's to choose, as with DDP.
+TEST(DeviceTraining, ThreadsOfASessionHaveItsDeviceAsTheirCurrentOne) {
+  run_ranks(2, [](const Rank& rank) {
+    const c10::Device device = fake_device();
+    c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+    const auto group = make_group();
+    for (const Where where : {Where::copied, Where::kernels})
+      train(rank, group, at(where, {.option = kDeviceOptions[5]}));
+    EXPECT_EQ(event_calls_of_strangers(), 0);
   });
 }
 
@@ -337,7 +389,30 @@ TEST(MissingWait, OfTheOptimizerForACopyIsSeen) {
   expect_seen({"to_device", "host", "to_device"}, Where::copied, kTopk);
 }
 
+// Of ranks that are not built alike: kernels decide where work is done, and not what is sent.
+TEST(DeviceTraining, RanksWithAndWithoutKernelsHaveTheBitsOfTheCpu) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    for (const char* option : kDeviceOptions) {
+      const Parameters on_cpu = train(rank, group, {.option = option});
+      const Where where = rank.rank == 0 ? Where::kernels : Where::copied;
+      EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, {.option = option})))) << option;
+    }
+  });
+}
+
 // --- what is refused -------------------------------------------------------------------------------------------------
+
+TEST(DeviceTraining, RanksOnOtherKindsOfDevicesAreRefused) {
+  run_ranks(2, [](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    const DeviceJob job = at(rank.rank == 0 ? Where::cpu : Where::kernels, {.option = "all_reduce"});
+    EXPECT_THAT(message_of([&] { train(rank, group, job); }),
+                HasSubstr(": device is fake on rank 1 and cpu on rank 0"));
+  });
+}
 
 TEST(DeviceTraining, ParametersOnSeveralDevicesAreRefusedByName) {
   run_ranks(1, [](const Rank&) {

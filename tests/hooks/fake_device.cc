@@ -17,7 +17,9 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,6 +27,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -73,6 +76,17 @@ class Memory final : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &Memory::release; }
   void copy_data(void* to, const void* from, size_t bytes) const override { std::memcpy(to, from, bytes); }
 
+  bool freed_is_intact() {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [bytes, blocks] : free_) {
+      for (const std::byte* block : blocks) {
+        const std::span<const std::byte> freed(reach(block), bytes);
+        if (std::ranges::any_of(freed, [](std::byte byte) { return byte != kFreed; })) return false;
+      }
+    }
+    return true;
+  }
+
   // Null for what is not its memory.
   std::byte* reach(const void* address) const {
     const auto* const data = static_cast<const std::byte*>(address);
@@ -81,6 +95,7 @@ class Memory final : public c10::Allocator {
 
  private:
   static constexpr size_t kBytes = size_t{1} << 30;
+  static constexpr std::byte kFreed{0xff};  // NaN in all dtypes
 
   static size_t rounded_of(size_t bytes) {
     return static_cast<size_t>(core::round_up(static_cast<int64_t>(std::max<size_t>(bytes, 1)), 512));
@@ -188,6 +203,7 @@ struct FakeDevice {
   PinnedHost pinned;
   std::mutex mutex;
   std::vector<std::unique_ptr<Stream>> streams;
+  std::atomic<int64_t> stranger_calls = 0;
   int made = 0;  // by a session, as far as streams have names
   std::shared_ptr<const FakeDeviceFaults> planted = std::make_shared<const FakeDeviceFaults>();
 
@@ -207,6 +223,11 @@ FakeDevice& all() {
 }
 
 thread_local c10::StreamId current_stream = 0;
+thread_local bool has_current_device = false;
+
+void note_caller() {
+  if (!has_current_device) ++all().stranger_calls;
+}
 
 Stream& current() { return all().stream(current_stream); }
 
@@ -214,6 +235,7 @@ void Memory::release(void* data) {
   Memory& memory = all().memory;
   const std::lock_guard lock(memory.mutex_);
   const auto found = memory.sizes_.find(data);
+  std::memset(memory.reach(data), std::to_integer<int>(kFreed), found->second);
   memory.free_[found->second].push_back(static_cast<std::byte*>(data));
   memory.sizes_.erase(found);
 }
@@ -264,7 +286,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return kType; }
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
-  void setDevice(c10::Device) const override {}
+  void setDevice(c10::Device) const override { has_current_device = true; }
   void uncheckedSetDevice(c10::Device) const noexcept override {}
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
 
@@ -288,6 +310,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
+    note_caller();
     if (*event == nullptr) *event = new FakeEvent;
     Stream& behind = all().stream(stream.id());
     *static_cast<FakeEvent*>(*event) = {behind.mark(), behind.name};
@@ -298,6 +321,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     if (!skips(from, to.name)) to.ask([waits_for = from.event] { waits_for->wait(); });
   }
   bool queryEvent(void* event) const override {
+    note_caller();
     const FakeEvent& from = *static_cast<FakeEvent*>(event);
     return from.event->time_ns().has_value() || skips(from, "host");
   }
@@ -441,6 +465,19 @@ void set_faults(FakeDeviceFaults faults) {
   device.planted = std::make_shared<const FakeDeviceFaults>(std::move(faults));
   device.made = 0;
 }
+
+bool freed_memory_is_intact() {
+  FakeDevice& device = all();
+  std::vector<std::shared_ptr<Event>> ends;
+  {
+    const std::lock_guard lock(device.mutex);
+    for (const auto& stream : device.streams) ends.push_back(stream->mark());
+  }
+  for (const auto& end : ends) end->wait();
+  return device.memory.freed_is_intact();
+}
+
+int64_t event_calls_of_strangers() { return all().stranger_calls; }
 
 std::unique_ptr<exec::Kernels> fake_kernels() { return std::make_unique<FakeKernels>(); }
 

@@ -6,7 +6,8 @@
 //
 //   streams   threads; what is asked for is done in order, later
 //   memory    mapped twice: what tensors have can not be touched by anybody, streams reach it by the other mapping. So
-//             what is done with it other than by asking a stream ends in a segmentation fault
+//             what is done with it other than by asking a stream ends in a segmentation fault. What is freed is filled
+//             with a pattern at once
 //   operators by the CPU's: inputs are waited for and copied, results are written by the stream, later
 //
 // Waits can be left out, and work delayed, so that tests see what a missing wait does.
@@ -37,6 +38,13 @@ c10::Device fake_device();
 
 // From now on. Streams that are made from now on are a session's first ones again.
 void set_faults(FakeDeviceFaults faults);
+
+// Whether no stream wrote into memory that was freed, up to the end of what streams were asked for so far.
+bool freed_memory_is_intact();
+
+// How often a thread recorded or asked for an event whose current device was none: on a node with several GPUs that
+// would take memory of the first one.
+int64_t event_calls_of_strangers();
 
 // Kernels of the device, which are the host's.
 std::unique_ptr<exec::Kernels> fake_kernels();

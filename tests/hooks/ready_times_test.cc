@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -28,7 +29,7 @@ TEST(ReadyTimes, OnTheHostAreThoseOfHooksLessWhatGradtuneDidThere) {
   SetClock clock;
   ReadyTimes ready(clock, nullptr);
   for (int pass = 0; pass < 2; ++pass) {
-    ready.begin();
+    ready.begin(3);
     ready.saw(2, 0);
     clock.ns += 5'000'000;
     ready.saw(0, 1.5);
@@ -54,7 +55,7 @@ TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   const auto compute = [&] { device->current().ask([] { std::this_thread::sleep_for(kEach); }); };
   std::promise<void> go_on;
   device->current().ask([stopped = go_on.get_future().share()] { stopped.wait(); });
-  ready.begin();
+  ready.begin(4);
   for (int32_t position = 0; position < 4; ++position) {
     compute();
     ready.saw(position, 100);
@@ -75,12 +76,37 @@ TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   EXPECT_EQ(ready.waited_ms(ended_ns - 1'000'000'000), 0);
 }
 
+// As adapters on experts have: more than a device knows marks of.
+TEST(ReadyTimes, OfThousandsOfGradientsAreKnown) {
+  const core::SteadyClock clock;
+  const auto device = std::make_shared<exec::HostDevice>();
+  ReadyTimes ready(clock, device);
+  constexpr int32_t kTensors = 5000, kStretch = 1000;
+  ready.begin(kTensors + 1);  // one of them is not used
+  for (int32_t position = kTensors - 1; position >= 0; --position) {
+    if (position % kStretch == 0) device->current().ask([] { std::this_thread::sleep_for(kEach); });
+    ready.saw(position, 0);
+  }
+  ready.end();
+  ASSERT_TRUE(device->current().mark().wait(10'000).ok());
+  const auto& times = ready.times();
+  ASSERT_EQ(times.size(), static_cast<size_t>(kTensors));
+  EXPECT_EQ(times[0].us, 0);
+  for (int32_t i = 0; i < kTensors; ++i) {
+    const auto at = static_cast<size_t>(i);
+    EXPECT_EQ(times[at].position, kTensors - 1 - i);
+    EXPECT_GE(times[at].us, i == 0 ? 0 : times[at - 1].us);
+    // The one before a stretch's last took no time, and what follows that waits for it: but for a few without a mark.
+    EXPECT_GE(times[at].us, static_cast<double>(std::max(i - 10, 0) / kStretch * kEach.count()));
+  }
+}
+
 TEST(ReadyTimes, AreNotToldWhereADeviceNeverComesToThem) {
   const core::SteadyClock clock;
   const auto device = std::make_shared<exec::HostDevice>(
       exec::HostDeviceOptions{.hangs = [](const std::string& queue) { return queue == "current"; }});
   ReadyTimes ready(clock, device);
-  ready.begin();
+  ready.begin(1);
   device->current().ask([] {});
   ready.saw(0, 0);
   ready.end();

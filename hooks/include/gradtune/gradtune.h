@@ -223,9 +223,9 @@ class Optimizer {
   std::vector<torch::optim::Optimizer*> inner_;
 };
 
-// Compares options, parameters and buffers over ranks (names, shapes, dtypes, memory formats, what is trainable), takes
-// rank 0's values of them, and hooks the gradients. The module must be where it is to be trained already; it and the
-// optimizer must outlive the result. Collective: every rank of the group calls it.
+// Compares options, parameters and buffers over ranks (names, shapes, dtypes, memory formats, kinds of device, what is
+// trainable), takes rank 0's values of them, and hooks the gradients. The module must be where it is to be trained
+// already; it and the optimizer must outlive the result. Collective: every rank of the group calls it.
 //
 // Throws for: ranks that differ, with the ranks, the tensor and the property; sharded, sparse, complex or integer
 // parameters, parameters on several devices, parameters in two groups or of another wrap that lives, optimizers that
