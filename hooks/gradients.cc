@@ -24,9 +24,10 @@ core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
     case torch::kFloat: return core::DType::f32;
     case torch::kBFloat16: return core::DType::bf16;
     case torch::kHalf: return core::DType::f16;
+    case torch::kDouble: return core::DType::f64;
     default:
       refuse("parameter " + name + " is " + std::string(torch::toString(parameter.scalar_type())) +
-             "; gradients may be float32, bfloat16 or float16");
+             "; gradients may be float32, float64, bfloat16 or float16");
   }
 }
 

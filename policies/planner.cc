@@ -347,7 +347,9 @@ core::Result<Planned> plan(std::string_view planner, const PlannedJob& job) {
           core::Error::Code::invalid,
           "policy \"exhaustive\" plans for steps that end with backward, not with the next forward pass"};
     }
-    return row.plan(job);
+    Planned planned = row.plan(job);
+    planned.strategy = with_taken_options(std::move(planned.strategy), job.knowledge.table);
+    return planned;
   }
   return core::Error{core::Error::Code::invalid, core::unknown_name("policy", planner, known)};
 }

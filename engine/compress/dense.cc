@@ -24,6 +24,7 @@ constexpr Limits limits_of(core::DType wire) {
     case core::DType::f32: return {0x1.ffffffp127, 0x1p-24};  // halfway between the largest and infinity, as in all
     case core::DType::bf16: return {0x1.ffp127, 0x1p-8};
     case core::DType::f16: return {65520, 0x1p-11};
+    case core::DType::f64: break;  // no payload is of double precision
   }
   return {};
 }

@@ -202,7 +202,9 @@ uint32_t encode_dense(core::DType wire, const EncodeRun& run, std::byte* codes, 
     case core::DType::f32: return HWY_DYNAMIC_DISPATCH(encode_f32)(run, codes, stream);
     case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(encode_bf16)(run, codes, stream);
     case core::DType::f16: return HWY_DYNAMIC_DISPATCH(encode_f16)(run, codes, stream);
+    case core::DType::f64: break;
   }
+  core::check(false, "no payload is of double precision");
   return 0;
 }
 
@@ -211,7 +213,9 @@ void decode_dense(core::DType wire, const DenseDecode& block) {
     case core::DType::f32: return HWY_DYNAMIC_DISPATCH(decode_f32)(block);
     case core::DType::bf16: return HWY_DYNAMIC_DISPATCH(decode_bf16)(block);
     case core::DType::f16: return HWY_DYNAMIC_DISPATCH(decode_f16)(block);
+    case core::DType::f64: break;
   }
+  core::check(false, "no payload is of double precision");
 }
 
 }  // namespace gradtune::compress

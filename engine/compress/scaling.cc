@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/compress/scaling.h"
 
+#include <atomic>
+
 #include "engine/compress/shared.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -45,6 +47,21 @@ void scale(const Scaling& job, Queue& queue) {
                                                 static_cast<size_t>(end - begin)));
   });
   if (largest.get() >= kInfinityBits) job.verdict->nonfinite = 1;
+}
+
+void scale(const DoubleScaling& job, Queue& queue) {
+  const auto n = static_cast<int64_t>(job.values.size());
+  std::atomic<bool> is_finite = true;
+  for_ranges(host(queue), n, task_elements(n), [&](int64_t begin, int64_t end) {
+    double sum = 0;  // of zeros, unless a value is not finite
+    for (int64_t i = begin; i < end; ++i) {
+      double& value = job.values[static_cast<size_t>(i)];
+      value *= job.factor;
+      sum += value * 0;
+    }
+    if (sum != 0) is_finite = false;
+  });
+  if (!is_finite) job.verdict->nonfinite = 1;
 }
 
 }  // namespace gradtune::compress

@@ -23,4 +23,12 @@ struct Scaling {
 // values[i] = (values[i] + residual[i]) * factor.
 void scale(const Scaling& job, Queue& queue);
 
+// The same of double precision, of which no residual is kept.
+struct DoubleScaling {
+  std::span<double> values;
+  double factor = 1;
+  Verdict* verdict = nullptr;
+};
+void scale(const DoubleScaling& job, Queue& queue);
+
 }  // namespace gradtune::compress

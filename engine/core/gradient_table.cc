@@ -14,6 +14,7 @@ std::string_view to_string(DType dtype) {
     case DType::f32: return "float32";
     case DType::bf16: return "bfloat16";
     case DType::f16: return "float16";
+    case DType::f64: return "float64";
   }
   return "unknown";
 }

@@ -16,12 +16,12 @@
 
 namespace gradtune::core {
 
-enum class DType : uint8_t { f32, bf16, f16 };
+enum class DType : uint8_t { f32, bf16, f16, f64 };
 
-inline constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16};
+inline constexpr std::array kDTypes = {DType::f32, DType::bf16, DType::f16, DType::f64};
 
 std::string_view to_string(DType dtype);
-constexpr int64_t bytes_per_element(DType dtype) { return dtype == DType::f32 ? 4 : 2; }
+constexpr int64_t bytes_per_element(DType dtype) { return dtype == DType::f64 ? 8 : dtype == DType::f32 ? 4 : 2; }
 
 // What is zero of a gradient, as far as that was measured: a gradient of which nothing is known counts as dense. Shares
 // are of rows that are not zero.

@@ -108,6 +108,8 @@ DType dtype_of(const Bucket& bucket, const GradientTable& table) {
   return table.tensors[static_cast<size_t>(bucket.slices.front().tensor)].dtype;
 }
 
+bool takes(const Option& option, DType dtype) { return dtype != DType::f64 || option == plain_all_reduce(); }
+
 int64_t numel(const Bucket& bucket) {
   int64_t sum = 0;
   for (const Slice& slice : bucket.slices) sum += slice.length;

@@ -66,6 +66,10 @@ int64_t numel(const Bucket& bucket);
 // Of its gradients; the bucket must be one that validate() admits.
 DType dtype_of(const Bucket& bucket, const GradientTable& table);
 
+// Whether gradients of that dtype may travel so. Those in double precision are summed as they are: payloads and staging
+// are of fp32.
+bool takes(const Option& option, DType dtype);
+
 // The matrices among a bucket's elements: of each tensor of several dimensions, the first of which counts rows, the
 // whole rows in it.
 std::vector<Matrix> matrices_of(const Bucket& bucket, const GradientTable& table);

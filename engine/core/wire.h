@@ -16,7 +16,13 @@ constexpr int64_t bytes_per_element(WireType type) {
 }
 
 constexpr WireType wire_type_of(DType dtype) {
-  return dtype == DType::f32 ? WireType::f32 : dtype == DType::bf16 ? WireType::bf16 : WireType::f16;
+  switch (dtype) {
+    case DType::f32: return WireType::f32;
+    case DType::bf16: return WireType::bf16;
+    case DType::f16: return WireType::f16;
+    case DType::f64: return WireType::f64;
+  }
+  return WireType::u8;
 }
 
 enum class Reduction : uint8_t { sum, max };

@@ -11,16 +11,19 @@
 namespace gradtune::exec {
 namespace {
 
+template <typename T>
+void add_numbers(const std::byte* from, std::byte* to) {
+  T sum = 0, value = 0;
+  std::memcpy(&sum, to, sizeof sum);
+  std::memcpy(&value, from, sizeof value);
+  sum += value;
+  std::memcpy(to, &sum, sizeof sum);
+}
+
 // Adds to a number of that dtype at `to` the one at `from`.
 void add(core::DType dtype, const std::byte* from, std::byte* to) {
-  if (dtype == core::DType::f32) {
-    float sum = 0, value = 0;
-    std::memcpy(&sum, to, sizeof sum);
-    std::memcpy(&value, from, sizeof value);
-    sum += value;
-    std::memcpy(to, &sum, sizeof sum);
-    return;
-  }
+  if (dtype == core::DType::f32) return add_numbers<float>(from, to);
+  if (dtype == core::DType::f64) return add_numbers<double>(from, to);
   uint16_t sum = 0, value = 0;
   std::memcpy(&sum, to, sizeof sum);
   std::memcpy(&value, from, sizeof value);

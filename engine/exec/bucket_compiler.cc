@@ -48,6 +48,9 @@ core::Status BucketCompiler::compile(BucketProgram& program) {
   }
   step_ = 0;
   list_ = 0;
+  if (!core::takes(option_, program.dtype)) {
+    return refuse("gradients in double precision are summed as they are; allowed is \"all_reduce\"");
+  }
   program.lists = find_lists();
   if (core::Status status = find_grid(); !status) return status;
   begin();

@@ -25,7 +25,9 @@ struct SamplePiece {
   const std::byte* data;
 };
 
-bool is_sampled(const core::TensorInfo& tensor) { return tensor.numel >= kLeastElements && tensor.content.of_one >= 1; }
+bool is_sampled(const core::TensorInfo& tensor) {
+  return tensor.numel >= kLeastElements && tensor.content.of_one >= 1 && tensor.dtype != core::DType::f64;
+}
 
 // All sampled tensors, one after the other, are cut into equal parts. A piece is the middle of each part, within the
 // tensor that the middle is in.

@@ -26,6 +26,13 @@ void scale_bucket(const BucketProgram& bucket, const Op& op, const BucketMemory&
                                 .verdict = &verdict};
     return op.space == core::Space::host ? compress::scale(job, queue) : memory.device->kernels()->scale(job, queue);
   }
+  if (bucket.dtype == DType::f64) {
+    const compress::DoubleScaling job{
+        .values = {reinterpret_cast<double*>(memory.at(bucket.dense[op.space])), static_cast<size_t>(bucket.numel)},
+        .factor = 1.0 / memory.size,
+        .verdict = &verdict};
+    return op.space == core::Space::host ? compress::scale(job, queue) : memory.device->kernels()->scale(job, queue);
+  }
   const NumbersScaling job{.numbers = memory.at(bucket.dense[op.space]),
                            .dtype = bucket.dtype,
                            .n = bucket.numel,

@@ -34,7 +34,7 @@ constexpr int64_t drain_part(int64_t n) {
 
 struct Drain {
   std::byte* gradient;  // n elements of that type
-  core::DType dtype;
+  core::DType dtype;    // not f64, of which no residual is kept
   int64_t n;
   const float* residual;
   float* residual_next;  // other memory: a step is undone by not using it

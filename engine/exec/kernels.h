@@ -27,12 +27,14 @@ class Kernels {
   virtual ~Kernels() = default;
 
   // What works on a device's queues, with the traits and payloads of the host's of the same spec. An error where there
-  // is none, which is for the host to do then; there is one for the numbers of each dtype (`none`, `bf16`, `fp16`).
+  // is none, which is for the host to do then; there is one for the numbers of each dtype but f64 (`none`, `bf16`,
+  // `fp16`).
   virtual core::Result<std::unique_ptr<compress::Compressor>> make_compressor(
       const core::CompressorSpec& spec) const = 0;
 
   // As the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h), with the same bits.
   virtual void scale(const compress::Scaling& job, compress::Queue& queue) = 0;
+  virtual void scale(const compress::DoubleScaling& job, compress::Queue& queue) = 0;
   virtual void scale(const NumbersScaling& job, compress::Queue& queue) = 0;
   virtual void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) = 0;
   virtual void drain(const Drain& job, Drained& result, compress::Queue& queue) = 0;

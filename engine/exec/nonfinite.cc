@@ -21,6 +21,7 @@ void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n) {
     case core::DType::f32: return make_alike<uint32_t>(numbers, n, 0x7f800000);
     case core::DType::bf16: return make_alike<uint16_t>(numbers, n, 0x7f80);
     case core::DType::f16: return make_alike<uint16_t>(numbers, n, 0x7c00);
+    case core::DType::f64: return make_alike<uint64_t>(numbers, n, 0x7ff0000000000000);
   }
 }
 

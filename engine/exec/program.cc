@@ -122,6 +122,7 @@ int64_t scratch_of(const Op& op, const CollectiveScratch& scratch) {
 }  // namespace
 
 const char* plain_codec(core::DType dtype) {
+  core::check(dtype != core::DType::f64, "no compressor has payloads of double precision");
   return dtype == core::DType::f32 ? "none" : dtype == core::DType::bf16 ? "bf16" : "fp16";
 }
 
@@ -203,9 +204,11 @@ core::Result<std::unique_ptr<Program>> compile(const core::Strategy& strategy, c
       if (!codec) return codec.error();
       draft.codecs.push_back(codec.value());
     }
-    const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
-    if (!plain) return plain.error();
-    compiled.plain = plain.value();
+    if (compiled.dtype != core::DType::f64) {
+      const auto plain = add_codec({plain_codec(compiled.dtype)}, computes_away);
+      if (!plain) return plain.error();
+      compiled.plain = plain.value();
+    }
     compiled.numel = core::numel(bucket);
     compiled.due = bucket.due;
     int64_t& end = arena_end[static_cast<size_t>(compiled.arena)];

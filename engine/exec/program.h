@@ -114,7 +114,7 @@ struct Op {
 
 std::string_view name_of(Op::Kind kind);
 
-// The compressor whose payloads are numbers of that dtype.
+// The compressor whose payloads are numbers of that dtype, which is not f64.
 const char* plain_codec(core::DType dtype);
 
 // Lists of the rows of a bucket's matrix, in the pool. Steps read one and write the other.
@@ -130,7 +130,7 @@ struct RowLists {
 struct BucketProgram {
   core::DType dtype = core::DType::f32;
   int32_t arena = 0;                                       // that holds its elements (core/arenas.h)
-  core::PerSpace<const compress::Compressor*> plain = {};  // whose payloads are numbers of that dtype
+  core::PerSpace<const compress::Compressor*> plain = {};  // whose payloads are numbers of that dtype; f64: null
   int64_t arena_begin = 0;                                 // first element there
   int64_t numel = 0;
   core::Space space = core::Space::host;      // of its gradient

@@ -198,11 +198,13 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
   const size_t sizes =
       static_cast<size_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(most_elements, 1)))) + 1;
   auto model = std::make_unique<TabulatedCost>();
+  const Option plain = core::plain_all_reduce();
   const auto tabulate = [&](const Option& option, core::DType dtype, std::vector<Work>& works) {
     for (size_t k = 0; k < sizes; ++k) {
       // Nearly all gradients are weights of layers: one matrix, a square as far as that goes.
       const core::Matrix square{0, int64_t{1} << k / 2, int64_t{1} << (k - k / 2)};
-      const auto work = program_work(table, option, {int64_t{1} << k, {&square, 1}}, known, dtype);
+      const Option& own = core::takes(option, dtype) ? option : plain;
+      const auto work = program_work(table, own, {int64_t{1} << k, {&square, 1}}, known, dtype);
       if (!work) return false;
       works.push_back(*work);
       for (size_t lane = 0; k > 0 && lane < kLanes; ++lane) {  // padding may make a smaller bucket send more
@@ -220,11 +222,11 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
     model->add(option, is_lossy, std::move(works));
     return true;
   };
-  if (!add(core::plain_all_reduce())) {
+  if (!add(plain)) {
     return core::Error{core::Error::Code::invalid, "the cost table has no rate of all_reduce over all ranks"};
   }
   for (const Option& option : options) {
-    if (option != core::plain_all_reduce()) add(option);
+    if (option != plain) add(option);
   }
   model->drop_dominated();
   return std::unique_ptr<CostModel>(std::move(model));

@@ -24,7 +24,8 @@ namespace gradtune::policies {
 // An error where the table has no all_reduce over all ranks, which option 0 is made of.
 //
 // `dtypes`: of the gradients that work() is asked for. Work is tabulated at sizes a factor of two apart, as if each
-// were a square matrix, and interpolated between them.
+// were a square matrix, and interpolated between them. What does not travel as an option says (core::takes) is summed
+// as it is.
 core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& table,
                                                            const std::vector<core::Option>& options,
                                                            core::TraitsTable known, int64_t most_elements,

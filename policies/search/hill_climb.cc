@@ -61,6 +61,7 @@ class Climb {
   }
 
   bool fits(const core::Option& option, const core::Bucket& bucket) const {
+    if (!core::takes(option, core::dtype_of(bucket, job_.table))) return false;
     const bool has_small = bucket.slices.back().tensor >= first_small_;
     return !has_small || core::needed_fidelity(option, job_.traits) < core::Fidelity::lossy;
   }

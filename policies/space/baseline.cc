@@ -56,4 +56,13 @@ core::Strategy without_compression(core::Strategy strategy, int32_t bucket) {
   return strategy;
 }
 
+core::Strategy with_taken_options(core::Strategy strategy, const core::GradientTable& table) {
+  for (size_t b = 0; b < strategy.buckets.size(); ++b) {
+    const core::Bucket& bucket = strategy.buckets[b];
+    if (core::takes(bucket.option, core::dtype_of(bucket, table))) continue;
+    strategy = without_compression(std::move(strategy), static_cast<int32_t>(b));
+  }
+  return strategy;
+}
+
 }  // namespace gradtune::policies

@@ -21,4 +21,7 @@ std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelit
 // order of the first collective that the bucket had. Partition and all else stay.
 core::Strategy without_compression(core::Strategy strategy, int32_t bucket);
 
+// The same for each bucket whose gradients do not travel as its option says (core::takes).
+core::Strategy with_taken_options(core::Strategy strategy, const core::GradientTable& table);
+
 }  // namespace gradtune::policies

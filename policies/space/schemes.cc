@@ -123,6 +123,7 @@ Candidate apply(const Scheme& form, const Partition& partition, const Knowledge&
   }
   for (core::Bucket& bucket : strategy.buckets) {
     const core::DType dtype = knowledge.table.tensors[static_cast<size_t>(bucket.slices[0].tensor)].dtype;
+    if (!core::takes(bucket.option, dtype)) bucket.option = core::plain_all_reduce();
     if (bucket.option.codecs.empty()) continue;
     if (dtype == core::DType::f32 && !traits_of(bucket.option.codecs[0], knowledge).needs_matrices) continue;
     if (sent_bytes(bucket, knowledge) >= core::numel(bucket) * core::bytes_per_element(dtype)) {
@@ -137,12 +138,14 @@ Candidate apply(const Scheme& form, const Partition& partition, const Knowledge&
 }
 
 bool admitted(const core::Strategy& strategy, const Knowledge& knowledge) {
+  if (!core::validate(strategy, knowledge.table)) return false;
   for (const core::Bucket& bucket : strategy.buckets) {
+    if (!core::takes(bucket.option, core::dtype_of(bucket, knowledge.table))) return false;
     for (const core::CompressorSpec& codec : bucket.option.codecs) {
       if (std::find(knowledge.codecs.begin(), knowledge.codecs.end(), codec) == knowledge.codecs.end()) return false;
     }
   }
-  return core::validate(strategy, knowledge.table).ok();
+  return true;
 }
 
 }  // namespace gradtune::policies

@@ -17,7 +17,9 @@
 namespace gradtune::policies {
 
 // Whether it was measured to be sparse on one rank; the sum of all ranks may be dense.
-inline bool is_sparse(const core::TensorInfo& tensor) { return tensor.content.of_one < 1; }
+inline bool is_sparse(const core::TensorInfo& tensor) {
+  return tensor.content.of_one < 1 && tensor.dtype != core::DType::f64;
+}
 bool has_sparse(const core::GradientTable& table);
 
 // A way to sum a sparse tensor: the program for a compressor that takes rows. Two schemes may have the same one.

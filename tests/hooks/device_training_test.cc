@@ -228,6 +228,19 @@ TEST(DeviceTraining, BackwardInsideBackwardOfTheHostIsOneExchange) {
   });
 }
 
+TEST(DeviceTraining, DoublePrecisionIsNeverCompressedAndHasTheBitsOfTheCpu) {
+  run_ranks(2, [&](const Rank& rank) {
+    fake_device();
+    const auto group = make_group();
+    const Parameters on_cpu = train(rank, group, {.fidelity = "exact", .steps = 40, .type = torch::kDouble});
+    ASSERT_EQ(on_cpu[0].scalar_type(), torch::kDouble);
+    const DeviceJob tuned{.fidelity = "lossy", .steps = 40, .type = torch::kDouble, .tuning_budget = 30};
+    for (const Where where : {Where::cpu, Where::copied, Where::kernels}) {
+      EXPECT_TRUE(same_bits(on_cpu, train(rank, group, at(where, tuned)))) << static_cast<int>(where);
+    }
+  });
+}
+
 // As loss scaling does: the step is left out by all ranks, and residuals are as before it.
 TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
   run_ranks(2, [](const Rank& rank) {

@@ -19,7 +19,7 @@ using core::DType;
 
 constexpr int kQuads = 2;
 constexpr int64_t kTile = kThreads * 4 * kQuads, kStep = kThreads * 4;
-constexpr int64_t kEach = 4;  // numbers of 16 bits that a thread has
+constexpr int64_t kEach = 4;  // numbers that a thread has, where it takes them one by one
 
 // --- shares of the average -------------------------------------------------------------------------------------------
 
@@ -92,6 +92,26 @@ struct ScaleNumbers {
       const float scaled = widen<kType>(job.numbers[i]) * job.factor;
       good &= abs_bits(scaled) <= job.largest;
       job.numbers[i] = static_cast<uint16_t>(narrow<kType>(scaled));
+    }
+    if (!good) tell_nonfinite(job.verdict);
+  }
+};
+
+struct ScaleDoubles {
+  struct Job {
+    double* values;
+    Verdict* verdict;
+    int64_t n;
+    double factor;
+  };
+
+  static __device__ void run(const Job& job, uint32_t block) {
+    bool good = true;
+    for (int64_t k = 0; k < kEach; ++k) {
+      const int64_t i = (int64_t{block} * kEach + k) * kThreads + threadIdx.x;
+      if (i >= job.n) break;
+      job.values[i] *= job.factor;
+      good &= is_finite(job.values[i]);
     }
     if (!good) tell_nonfinite(job.verdict);
   }
@@ -276,6 +296,12 @@ class CudaKernels final : public Kernels {
         blocks_of(n, kTile), queue);
   }
 
+  void scale(const compress::DoubleScaling& job, compress::Queue& queue) override {
+    const auto n = static_cast<int64_t>(job.values.size());
+    launch<ScaleDoubles>({.values = job.values.data(), .verdict = job.verdict, .n = n, .factor = job.factor},
+                         blocks_of(n, kThreads * kEach), queue);
+  }
+
   void scale(const NumbersScaling& job, compress::Queue& queue) override {
     if (job.dtype == DType::bf16) return scale_as<DType::bf16>(job, queue);
     core::check(job.dtype == DType::f16, "numbers of 16 bits are bf16 or f16");
@@ -291,6 +317,9 @@ class CudaKernels final : public Kernels {
         return launch<NansAlike<uint16_t>>({reinterpret_cast<uint16_t*>(numbers), n, 0x7f80}, blocks, queue);
       case DType::f16:
         return launch<NansAlike<uint16_t>>({reinterpret_cast<uint16_t*>(numbers), n, 0x7c00}, blocks, queue);
+      case DType::f64:
+        return launch<NansAlike<uint64_t>>({reinterpret_cast<uint64_t*>(numbers), n, 0x7ff0000000000000}, blocks,
+                                           queue);
     }
   }
 
@@ -299,7 +328,9 @@ class CudaKernels final : public Kernels {
       case DType::f32: return drain_numbers<DType::f32>(job, result, queue);
       case DType::bf16: return drain_numbers<DType::bf16>(job, result, queue);
       case DType::f16: return drain_numbers<DType::f16>(job, result, queue);
+      case DType::f64: break;
     }
+    core::check(false, "no residual is kept of double precision");
   }
 
   void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) override {

@@ -41,6 +41,21 @@ TEST(DeviceExecutor, EveryCompressorHasTheBitsOfTheHost) {
   }
 }
 
+TEST(DeviceExecutor, DoublePrecisionHasTheBitsOfTheHostAmongOthersAndAlone) {
+  for (const core::GradientTable& table :
+       {make_table({{700, DType::f64}, {133, DType::f32}, {77, DType::f64}}), make_table({{900, DType::f64}})}) {
+    Pair pair(3, 0, table);
+    core::Rng rng(5);
+    pair.run(make_strategy(table, "all_reduce", 2'000, 2));
+    for (int step = 0; step < 4; ++step) {
+      std::vector<Values> gradients = random_gradients(table, 3, rng);
+      if (step == 2) gradients[1][600] = std::numeric_limits<float>::infinity();
+      ASSERT_TRUE(pair.step(gradients)) << pair.message;
+      for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(pair.device().rank(rank).finite(), step != 2);
+    }
+  }
+}
+
 // --- switches, steps that do not count, late buckets -----------------------------------------------------------------
 
 const char* const kTopk = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";

@@ -41,18 +41,33 @@ core::GradientTable mixed_table() {
 namespace {
 
 // The nearest value of the dtype, in its first bytes.
-std::array<std::byte, 4> bytes_of(DType dtype, float value) {
-  std::array<std::byte, 4> bytes{};
-  const uint16_t bits = dtype == DType::bf16 ? core::narrow_bf16(value) : core::narrow_f16(value);
-  dtype == DType::f32 ? std::memcpy(bytes.data(), &value, 4) : std::memcpy(bytes.data(), &bits, 2);
+std::array<std::byte, 8> bytes_of(DType dtype, float value) {
+  std::array<std::byte, 8> bytes{};
+  const auto put = [&](auto number) { std::memcpy(bytes.data(), &number, sizeof number); };
+  switch (dtype) {
+    case DType::f32: put(value); break;
+    case DType::bf16: put(static_cast<uint16_t>(core::narrow_bf16(value))); break;
+    case DType::f16: put(static_cast<uint16_t>(core::narrow_f16(value))); break;
+    case DType::f64: put(static_cast<double>(value)); break;
+  }
   return bytes;
 }
 
+template <typename T>
+T number_at(const std::byte* bytes) {
+  T number{};
+  std::memcpy(&number, bytes, sizeof number);
+  return number;
+}
+
 float value_of(DType dtype, const std::byte* bytes) {
-  float value = 0;
-  uint16_t bits = 0;
-  dtype == DType::f32 ? std::memcpy(&value, bytes, 4) : std::memcpy(&bits, bytes, 2);
-  return dtype == DType::f32 ? value : dtype == DType::bf16 ? core::widen_bf16(bits) : core::widen_f16(bits);
+  switch (dtype) {
+    case DType::f32: return number_at<float>(bytes);
+    case DType::bf16: return core::widen_bf16(number_at<uint16_t>(bytes));
+    case DType::f16: return core::widen_f16(number_at<uint16_t>(bytes));
+    case DType::f64: return static_cast<float>(number_at<double>(bytes));
+  }
+  return 0;
 }
 
 }  // namespace

@@ -92,6 +92,15 @@ void HostKernels::scale(const compress::Scaling& job, compress::Queue& queue) {
   });
 }
 
+void HostKernels::scale(const compress::DoubleScaling& job, compress::Queue& queue) {
+  ask(queue, [this, job] {
+    compress::DoubleScaling here = job;
+    here.values = {reach(job.values.data()), job.values.size()};
+    here.verdict = reach(job.verdict);
+    compress::scale(here, *compress::make_serial_queue());
+  });
+}
+
 void HostKernels::scale(const NumbersScaling& job, compress::Queue& queue) {
   ask(queue, [this, job] {
     NumbersScaling here = job;

@@ -16,6 +16,7 @@ class HostKernels : public Kernels {
  public:
   core::Result<std::unique_ptr<compress::Compressor>> make_compressor(const core::CompressorSpec& spec) const final;
   void scale(const compress::Scaling& job, compress::Queue& queue) final;
+  void scale(const compress::DoubleScaling& job, compress::Queue& queue) final;
   void scale(const NumbersScaling& job, compress::Queue& queue) final;
   void make_nans_alike(std::byte* numbers, core::DType dtype, int64_t n, compress::Queue& queue) final;
   void drain(const Drain& job, Drained& result, compress::Queue& queue) final;

@@ -255,6 +255,7 @@ TEST(NonFiniteBits, NansBecomeAlikeAndNothingElseChanges) {
   check_bits<uint32_t>(DType::f32, 0x7f800000);
   check_bits<uint16_t>(DType::bf16, 0x7f80);
   check_bits<uint16_t>(DType::f16, 0x7c00);
+  check_bits<uint64_t>(DType::f64, 0x7ff0000000000000);
   make_nans_alike(nullptr, DType::f32, 0);
 }
 

@@ -60,6 +60,7 @@ TEST(Compile, GivesEachFamilyItsOperations) {
   EXPECT_EQ(compiled("all_reduce", DType::f32), "scale@device all_reduce 100f32");
   EXPECT_EQ(compiled("all_reduce", DType::bf16), "scale@device all_reduce 100bf16");
   EXPECT_EQ(compiled("all_reduce", DType::f16), "scale@device all_reduce 100f16");
+  EXPECT_EQ(compiled("all_reduce", DType::f64), "scale@device all_reduce 100f64");
 
   EXPECT_EQ(compiled("bf16: encode@host all_reduce decode@host", DType::f32),
             "encode@hostx1 all_reduce 100bf16 decode@hostx1");
@@ -165,6 +166,18 @@ TEST(Compile, RefusesByNameWhatIsNotTheAverageOfAllRanks) {
   EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("it names codec 1 of 1"));
   strategy.buckets[0].option.codecs[0].name = "gzip";
   EXPECT_THAT(compile(strategy, table, {.size = 2}).error().message, HasSubstr("compressor \"gzip\" is unknown"));
+}
+
+TEST(Compile, RefusesToCompressDoublePrecision) {
+  const core::GradientTable table = make_table({{100, DType::f64}});
+  std::vector<std::string> options = all_options(Place::device);
+  std::erase(options, "all_reduce");
+  options.emplace_back("reduce_scatter all_gather");
+  for (const std::string& option : options) {
+    const auto refused = compile(make_strategy(table, option, 1 << 30, 1), table, {.rank = 0, .size = 2});
+    ASSERT_FALSE(refused.ok()) << option;
+    EXPECT_THAT(refused.error().message, HasSubstr("double precision are summed as they are")) << option;
+  }
 }
 
 TEST(Compile, RefusesMoreElementsThanAnOpaquePayloadCanCount) {

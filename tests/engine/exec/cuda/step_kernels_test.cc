@@ -146,8 +146,32 @@ TEST_P(StepKernels, ScalesNumbers) {
   }
 }
 
+TEST_P(StepKernels, ScalesDoublePrecision) {
+  for (const int64_t n : {int64_t{1}, int64_t{1'023}, int64_t{5'000}}) {
+    for (const double bad : {0.0, HUGE_VAL, std::nan("")}) {
+      std::vector<double> here;
+      for (int64_t i = 0; i < n; ++i) here.push_back(std::ldexp(1.0 / static_cast<double>(3 * i + 1), i % 7 * 100));
+      here.back() += bad;
+      std::vector<double> there = here;
+      std::vector<double> expected = here;
+      for (double& value : expected) value *= 1.0 / 3;
+      compress::Verdict told_here, told_there;
+      compress::scale({.values = here, .factor = 1.0 / 3, .verdict = &told_here}, *host_);
+      kernels_->scale(compress::DoubleScaling{.values = there, .factor = 1.0 / 3, .verdict = &told_there}, queue_);
+      finish(queue_);
+      for (std::vector<double>* values : {&here, &there, &expected}) {
+        make_nans_alike(reinterpret_cast<std::byte*>(values->data()), DType::f64, n);
+      }
+      EXPECT_TRUE(same(here, expected)) << n;
+      EXPECT_TRUE(same(there, expected)) << n;
+      EXPECT_EQ(told_here.nonfinite, bad == 0 ? 0U : 1U);
+      EXPECT_EQ(told_there.nonfinite, bad == 0 ? 0U : 1U);
+    }
+  }
+}
+
 TEST_P(StepKernels, MakesNansAlike) {
-  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+  for (const DType dtype : core::kDTypes) {
     std::vector<uint16_t> here = all_numbers();
     here.resize(65'600);
     here[65'598] = here[65'599] = 0x7fc1;  // the last one of each dtype is a NaN
