@@ -249,7 +249,8 @@ int64_t spare_cores() {
   return std::max<int64_t>(0, std::min<int64_t>(allowed_cores().count, even_share) - 1);
 }
 
-core::Result<Settings> read_options(const Options& options, const std::vector<std::string>& variables) {
+core::Result<Settings> read_options(const Options& options, const std::vector<std::string>& variables,
+                                    std::chrono::milliseconds timeout) {
   std::map<std::string, Found> found;
   std::string config;
   if (Status status = read_variables(variables, found, config); !status) return status.error();
@@ -258,6 +259,7 @@ core::Result<Settings> read_options(const Options& options, const std::vector<st
   }
   Draft draft;
   draft.settings.host_threads = spare_cores();
+  draft.settings.timeout_ms = timeout.count();
   for (const Row& row : kRows) {
     if (const auto argument = row.argument(options)) found[row.name] = {*argument, "argument"};
     const auto value = found.find(row.name);
@@ -277,8 +279,9 @@ core::Result<Settings> read_options(const Options& options, const std::vector<st
 
 }  // namespace
 
-core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables) {
-  auto settings = read_options(options, variables);
+core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables,
+                               std::chrono::milliseconds timeout) {
+  auto settings = read_options(options, variables, timeout);
   if (settings) return settings;
   return Error{settings.error().code, "gradtune: " + settings.error().message};
 }

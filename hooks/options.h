@@ -5,6 +5,7 @@
 // all.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -42,8 +43,9 @@ struct Settings {
 
 // Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the
 // option, where it came from, its value and what is allowed; an unknown GRADTUNE_ variable or key is an error too.
-// `variables`: all that start with GRADTUNE_, as name=value.
-core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables);
+// `variables`: all that start with GRADTUNE_, as name=value. `timeout`: where nobody gives that option.
+core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables,
+                               std::chrono::milliseconds timeout = std::chrono::seconds(300));
 
 // The part of them that the tuner takes.
 tuner::TunerOptions tuner_options(const Settings& settings);

@@ -46,7 +46,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       clock_(std::move(clock)),
       front_(std::move(front)),
       warnings_(*front_, group->getRank()),
-      job_(make, options, *clock_, warnings_),
+      job_(make, group, options, *clock_, warnings_),
       settings_(job_.settings),
       // Throws where something of the job is missing.
       peers_(

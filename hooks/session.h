@@ -94,7 +94,8 @@ class Session {
  private:
   // What was wrapped; where it can not be, `status` says why, and the rest is not all there.
   struct Job {
-    Job(const MakeTrained& make, const Options& options, const core::Clock& clock, Warnings& warnings);
+    Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
+        const core::Clock& clock, Warnings& warnings);
 
     Settings settings;
     tuner::ErrorBudget::Limits limits;

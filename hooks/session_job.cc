@@ -3,6 +3,7 @@
 //
 // What a session is made of on this rank, and the device that it is on.
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <exception>
 
@@ -26,11 +27,31 @@ std::unique_ptr<exec::Kernels> make_kernels(const Trained& trained, c10::Device 
   return nullptr;
 }
 
+// What the group's own collectives may take, the longest of its backends; where none says it, what gradtune's groups
+// have.
+std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kUnknown = std::chrono::seconds(300), kLeast{10}, kMost = std::chrono::seconds(1'000'000);
+  milliseconds longest{0};
+  for (const c10::Device device : group.getDeviceTypes()) {
+    try {
+      if (const auto options = group.getBackend(device.type())->getBackendOptions()) {
+        longest = std::max(longest, options->timeout);
+      }
+    } catch (const std::exception&) {
+      continue;  // c10d's answer of a backend that has none
+    }
+  }
+  return longest.count() > 0 ? std::clamp(longest, kLeast, kMost) : kUnknown;
+}
+
 }  // namespace
 
-Session::Job::Job(const MakeTrained& make, const Options& options, const core::Clock& clock, Warnings& warnings) {
+Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
+                  const core::Clock& clock, Warnings& warnings) {
+  settings.timeout_ms = timeout_of(*group).count();
   try {
-    settings = resolve(options, gradtune_variables()).value();
+    settings = resolve(options, gradtune_variables(), timeout_of(*group)).value();
     Trained trained = make(settings);
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
@@ -62,7 +83,7 @@ Session::Job::Job(const MakeTrained& make, const Options& options, const core::C
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival, device);
   } catch (const std::exception& caught) {
     status = error_of(caught);
-    settings.timeout_ms = std::llround(1000 * std::clamp(options.timeout.value_or(300), 0.01, 1e6));
+    if (options.timeout) settings.timeout_ms = std::llround(1000 * std::clamp(*options.timeout, 0.01, 1e6));
   }
 }
 

@@ -9,6 +9,8 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <sstream>
+#include <utility>
 
 #include "engine/core/hash.h"
 #include "hooks/c10d/allowed_cores.h"
@@ -18,7 +20,7 @@
 #include "hooks/c10d/launcher.h"
 #include "hooks/c10d/link_probe.h"
 #include "hooks/c10d/nccl_group.h"
-#include "hooks/c10d/store_server.h"
+#include "hooks/c10d/process_end.h"
 #include "hooks/c10d/with_deadline.h"
 #include "tuner/agreement.h"
 #include "tuner/files/file_io.h"
@@ -87,7 +89,10 @@ Peers::Peers(const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options&
   };
   if (auto texts = roll_call_.await_all("wrap", "here", wait_alarm); !texts) {
     roll_call_.sign_off("failed in wrap");
-    throw core::Exception(texts.error());
+    const bool is_late = texts.error().code == core::Error::Code::timeout;
+    throw core::Exception(
+        {texts.error().code,
+         texts.error().message + (is_late ? ", which is option timeout (" + limit_text() + ")" : std::string())});
   }
   try {
     connect(options, clock);
@@ -265,6 +270,12 @@ void Peers::must_agree(const std::string& what, const std::string& text) {
                                                           "): " + first_difference(second, other_rank, first, 0)});
 }
 
+std::string Peers::limit_text() const {
+  std::ostringstream text;
+  text << static_cast<double>(timeout_ms_) / 1000 << " s";
+  return text.str();
+}
+
 void Peers::tell_failure(const core::Error& error) {
   roll_call_.raise_alarm(error);
   roll_call_.sign_off("failed");
@@ -276,12 +287,13 @@ void Peers::tell_failure(const core::Error& error) {
 std::string Peers::explain(const core::Error& error, int64_t step) {
   using Code = core::Error::Code;
   constexpr int64_t kGraceMs = 1500;
-  const std::string me = "rank " + std::to_string(rank_) + " at step " + std::to_string(step);
+  std::string me = "rank " + std::to_string(rank_) + " at step " + std::to_string(step);
   core::Error known = error;
   if (error.code == Code::lost || error.code == Code::timeout) {
     // A rank that failed closes its connections, and others see that first.
     const core::Status told = roll_call_.alarm();
     if (told || told.error().code != Code::peer) {
+      if (error.code == Code::timeout) me += ": it waited longer than option timeout (" + limit_text() + ") allows";
       roll_call_.raise_alarm({error.code, me});
       roll_call_.sign_off("failed");
       return "gradtune: " + me + ": " + error.message + "; " + roll_call_.suspects(std::min(timeout_ms_ / 2, kGraceMs));
@@ -289,21 +301,19 @@ std::string Peers::explain(const core::Error& error, int64_t step) {
     known = told.error();
   }
   tell_failure({known.code, me + ": " + known.message});  // where another rank told first, that stays
+  if (known.code == Code::peer) failed_process_ = roll_call_.failed_process();
   return "gradtune: " + me + ": " + known.message;
 }
 
-// Where rank 0 left before, with the store, nobody is left to be told.
-void Peers::leave(int64_t step) {
-  if (is_served(store_, std::chrono::milliseconds(500))) {
-    roll_call_.sign_off("left after step " + std::to_string(step));
-  }
-}
+void Peers::leave(int64_t step) { roll_call_.sign_off("left after step " + std::to_string(step)); }
 
 void Peers::close(bool failed) {
   for (auto* group : {&data_, &control_, &intra_, &inter_}) {
     if (failed && *group) (*group)->abort();
   }
   for (auto* group : {&data_, &control_, &intra_, &inter_}) group->reset();
+  constexpr std::chrono::seconds kMostWait{5};
+  await_end_of_process(std::exchange(failed_process_, {}), kMostWait);
 }
 
 }  // namespace gradtune

@@ -74,13 +74,15 @@ class Peers {
   std::string explain(const core::Error& error, int64_t step);
   void leave(int64_t step);
 
-  // Ends the communicators, at once when something failed. The executor has to be stopped before.
+  // Ends the communicators, at once when something failed. The executor has to be stopped before. Where another rank
+  // failed first, its process ends before this returns, or some seconds pass.
   void close(bool failed);
 
  private:
   core::Status run(const comm::Collective& collective);  // over the control communicator; ends when the alarm is raised
 
   void connect(const Options& options, const core::Clock& clock);
+  std::string limit_text() const;
   void tell_failure(const core::Error& error);
   // Of gradients: over `size` ranks, of which this one is number `rank`.
   std::unique_ptr<comm::Communicator> make_data(const Options& options, const std::string& name, int rank, int size,
@@ -101,6 +103,7 @@ class Peers {
   std::string network_;
   std::shared_ptr<comm::PacedLink> link_;  // where GRADTUNE_PACING_MBIT asks for one
   std::unique_ptr<comm::Communicator> data_, control_;
+  std::string failed_process_;  // of the rank that told why this one fails; empty: none did
   core::Seat seat_;
   std::unique_ptr<comm::Communicator> intra_, inter_;  // where there are levels
   policies::Machine machine_;

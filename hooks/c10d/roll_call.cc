@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "hooks/c10d/process_end.h"
 #include "hooks/c10d/store_server.h"
 #include "hooks/c10d/with_deadline.h"
 
@@ -34,6 +35,7 @@ std::string list(const std::vector<int>& ranks) {
 std::string at(const std::string& address) { return address.empty() ? std::string() : " at " + address; }
 
 constexpr char kAlarm[] = "alarm";
+constexpr char kFailedProcess[] = "failed process";
 constexpr char kFailed = '!', kLost = '?';  // the first letter of an alarm
 
 std::vector<std::string> keys_of(const std::string& name, const std::vector<int>& ranks) {
@@ -135,9 +137,15 @@ RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, in
 template <typename Call>
 auto RollCall::ask(int64_t waits_ms, Call call, const std::function<core::Status()>& alarm)
     -> core::Result<decltype(call())> {
-  if (is_silent_) return core::Error{core::Error::Code::timeout, "it did not answer before"};
-  auto answer = with_deadline(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(call), alarm);
-  is_silent_ = !answer && answer.error().code == core::Error::Code::timeout;
+  using Code = core::Error::Code;
+  if (is_silent_) return core::Error{Code::timeout, "it did not answer before"};
+  auto asked = [store = store_, call = std::move(call)]() mutable {
+    constexpr std::chrono::milliseconds kConnectWithin{500};
+    if (is_served(store, kConnectWithin)) return call();
+    throw core::Exception({Code::lost, "its host is gone"});
+  };
+  auto answer = with_deadline(std::chrono::milliseconds(waits_ms + timeout_ms_), std::move(asked), alarm);
+  is_silent_ = !answer && (answer.error().code == Code::timeout || answer.error().code == Code::lost);
   return answer;
 }
 
@@ -205,11 +213,18 @@ core::Status RollCall::alarm() noexcept {
   return told ? std::move(told).value() : core::Status();
 }
 
+std::string RollCall::failed_process() noexcept {
+  const auto told = ask(
+      0, [store = store_] { return store->check({kFailedProcess}) ? text_of(store, kFailedProcess) : std::string(); });
+  return told ? told.value() : std::string();
+}
+
 void raise_alarm(c10d::Store& store, const core::Error& error) {
   const bool lost = error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout;
   // Of two at once either is right; what a rank knows goes before that it lost somebody.
   const core::Status told = alarm_of(store);
   if (told || (told.error().code == core::Error::Code::lost && !lost)) {
+    store.set(kFailedProcess, bytes(process_name()));
     store.set(kAlarm, bytes((lost ? kLost : kFailed) + error.message));
   }
 }

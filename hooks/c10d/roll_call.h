@@ -3,7 +3,7 @@
 //
 // Who is there, asked through the group's store rather than through collectives, so that it works when a rank is
 // missing or dead and communication has failed. Every call ends by its deadline, also when the store's host is frozen
-// or gone; what did not answer once is not asked again.
+// or gone; what did not answer once is not asked again. A store whose host is gone is not asked at all.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -50,6 +50,9 @@ class RollCall {
   void raise_alarm(const core::Error& error) noexcept;
   // What a rank told that did; nothing where the store does not answer.
   core::Status alarm() noexcept;
+
+  // The process of the rank that told so first (process_end.h); empty where none did or the store does not answer.
+  std::string failed_process() noexcept;
 
   // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after
   // a short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Where a store is served; and whether it still is, found out without asking the store: c10d's TCPStore writes a
-// warning of thirty lines when its server is gone. At the end of a job, when rank 0 has left before the others, that is
-// nothing to warn of.
+// warning of thirty lines when its server is gone. That is nothing to warn of when rank 0 has left before the others,
+// and told better by who misses it where rank 0 has died.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

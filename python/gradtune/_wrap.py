@@ -110,7 +110,7 @@ def wrap(
         tuning_share: the same as a share of time lost against the baseline; default 0.25.
         memory_budget: bytes of residuals and payloads; default: no limit.
         host_threads: threads that may compress beside the one that trains; default: cores minus one.
-        timeout: seconds, or a timedelta, that any communication may take; default 300.
+        timeout: seconds, or a timedelta, that any communication may take; default: the timeout of the process group.
         collectives: what carries gradients on a CUDA device: "gloo" (default), by way of the host, or "nccl".
         journal: file (JSON lines) in which rank 0 writes every step, measurement and decision.
         seed: of the tuner's random choices and of random compressors; default 0.

@@ -34,6 +34,15 @@ TEST(Options, ErrorsSayWhoseTheyAreWhereTheValueCameFromAndWhatIsAllowed) {
   EXPECT_THAT(error_of({.compressors = {{"zip"}}}), StartsWith("gradtune: option compressors (argument): "));
 }
 
+TEST(Options, TimeoutIsThatOfTheGroupUnlessSomebodyGivesIt) {
+  const auto timeout_ms = [](const Options& options, const std::vector<std::string>& variables) {
+    return resolve(options, variables, std::chrono::seconds(3600)).value().timeout_ms;
+  };
+  EXPECT_EQ(timeout_ms({}, {}), 3'600'000);
+  EXPECT_EQ(timeout_ms({}, {"GRADTUNE_TIMEOUT=7"}), 7'000);
+  EXPECT_EQ(timeout_ms({.timeout = 2.5}, {"GRADTUNE_TIMEOUT=7"}), 2'500);
+}
+
 // Whoever starts the ranks: those of one node share its cores, of which each keeps one for the thread that trains.
 TEST(Options, HostThreadsAreAShareOfTheNode) {
   const int64_t online = sysconf(_SC_NPROCESSORS_ONLN), allowed = allowed_cores().count;

@@ -70,7 +70,7 @@ struct Options {
   std::optional<double> tuning_share = {};    // the same as a share of time lost against the baseline; default 0.25
   std::optional<int64_t> memory_budget = {};  // bytes of residuals and payloads; default: no limit
   std::optional<int64_t> host_threads = {};   // oneTBB workers for placement host; default: cores minus one
-  std::optional<double> timeout = {};         // seconds that any communication may take; default 300
+  std::optional<double> timeout = {};         // seconds that any communication may take; default: the group's timeout
   // File (JSON lines) that rank 0 writes; where another journal is just being written to it, "NAME.2.EXT" and so on.
   std::optional<std::string> journal = {};
   std::optional<int64_t> seed = {};  // of the tuner's random choices and of random compressors; default 0
