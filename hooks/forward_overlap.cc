@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hooks/forward_overlap.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -99,7 +102,7 @@ core::Status ForwardOverlap::on_gradient(int32_t position) {
   if (!status_ || (mode_ == Mode::off && !is_under_way())) return status_;
   const auto p = static_cast<size_t>(position);
   const bool is_in_time = updated_in_[p] < 0 || updated_in_[p] != torch::autograd::get_current_graph_task_id();
-  if (states_[p] != State::pending && is_in_time) return status_;
+  if (is_in_time && (states_[p] != State::pending || is_of_kept_graph(p))) return status_;
   keep(core::Error{
       core::Error::Code::invalid,
       "the forward pass read parameter " + gradients_.table().tensors[p].name +
@@ -107,6 +110,21 @@ core::Status ForwardOverlap::on_gradient(int32_t position) {
           "accessor), or on another thread. Its gradient is of a stale weight. Call synchronize() before such reads, "
           "or set forward_overlap to false"});
   return status_;
+}
+
+// Whether what gives the parameter's gradient in the pass that runs was recorded before the last step(): then the
+// forward pass read it in time, and the graph was kept for another pass.
+bool ForwardOverlap::is_of_kept_graph(size_t position) const {
+  const auto accumulator =
+      torch::autograd::impl::try_get_grad_accumulator(gradients_.parameter(static_cast<int32_t>(position)));
+  const auto* const nodes = is_in_backward() ? torch::autograd::get_current_graph_task_nodes_in_graph() : nullptr;
+  if (!accumulator || nodes == nullptr) return false;
+  return std::ranges::all_of(*nodes, [&](const torch::autograd::Node* node) {
+    const bool is_after = node->thread_id() != stepped_by_ || node->sequence_nr() >= graphs_before_;
+    return !is_after || std::ranges::none_of(node->next_edges(), [&](const torch::autograd::Edge& edge) {
+      return edge.function == accumulator;
+    });
+  });
 }
 
 // --- the end of backward ---------------------------------------------------------------------------------------------
@@ -220,6 +238,8 @@ void ForwardOverlap::update_early() {
     }
     if (!is_late || !gradients_.has_slot(position)) early_.push_back(stepped_[i]);
   }
+  graphs_before_ = at::sequence_number::peek();
+  stepped_by_ = at::RecordFunction::currentThreadId();
   options_ = stepper_.options();
   dispatch_keys_ = c10::impl::tls_local_dispatch_key_set();
   autograd_ = c10::AutogradState::get_tls_state();
@@ -232,7 +252,7 @@ void ForwardOverlap::update_early() {
 }
 
 // Gradients may have been dropped by zero_grad(), or be another tensor by now; the average is still in its place.
-core::Status ForwardOverlap::update_late(size_t position) {
+core::Status ForwardOverlap::update_late(size_t position, bool is_read) {
   const auto p = static_cast<int32_t>(position);
   if (core::Status there = await_buckets(position); !there) return there;
   torch::Tensor parameter = gradients_.parameter(p);
@@ -246,7 +266,8 @@ core::Status ForwardOverlap::update_late(size_t position) {
   }
   parameter.mutable_grad() = std::move(before);
   ++late_updates_;
-  updated_in_[position] = torch::autograd::get_current_graph_task_id();
+  const bool is_in_time = !is_read && is_of_kept_graph(position);
+  updated_in_[position] = is_in_time ? -1 : torch::autograd::get_current_graph_task_id();
   return status;
 }
 
@@ -255,7 +276,7 @@ core::Status ForwardOverlap::finish() {
   for (size_t p = 0; p < states_.size() && is_under_way(); ++p) {
     if (!status_) return status_;
     if (states_[p] == State::settled) continue;
-    keep(states_[p] == State::pending ? update_late(p) : await_buckets(p));
+    keep(states_[p] == State::pending ? update_late(p, /*is_read=*/false) : await_buckets(p));
     settle(p);
   }
   return status_;
@@ -287,7 +308,7 @@ void ForwardOverlap::before_use(int32_t number) noexcept {
   const bool is_gradient = number == number_of_gradient(position);
   if (states_[position] == State::pending) {
     try {
-      keep(update_late(position));
+      keep(update_late(position, !is_gradient));
     } catch (const std::exception& caught) {
       keep(error_of(caught));
     }

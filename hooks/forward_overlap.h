@@ -84,11 +84,13 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   void before_use(int32_t number) noexcept override;
 
   Memory memory_at(size_t position) const;
+  bool is_of_kept_graph(size_t position) const;
   bool has_late_buckets() const;
   void find_late();
   core::Status await_rest();
   core::Status await_buckets(size_t position);
-  core::Status update_late(size_t position);
+  // `is_read`: an operator is about to read the parameter.
+  core::Status update_late(size_t position, bool is_read);
   void settle(size_t position);
   void update_early();
   void keep(core::Status status);  // the first error
@@ -107,7 +109,7 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   std::vector<uint8_t> may_be_late_;
   std::vector<Memory> memory_;                 // as watched
   std::vector<std::vector<int32_t>> buckets_;  // late ones that hold a part of it
-  std::vector<int64_t> updated_in_;            // the pass of autograd within which it was updated; -1: none
+  std::vector<int64_t> updated_in_;            // the pass of autograd within which it was updated too late; -1: none
   std::vector<uint8_t> stays_;                 // by bucket, in the step under way: it may stay under way
   int32_t under_way_ = 0;                      // not settled
   int64_t late_updates_ = 0;
@@ -117,7 +119,8 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   std::vector<torch::Tensor> stepped_, early_;
   std::vector<int32_t> stepped_positions_;
 
-  // As they were in step().
+  // Of step().
+  uint64_t graphs_before_ = 0, stepped_by_ = 0;  // nodes that were recorded before have lower numbers; its thread
   std::unique_ptr<const Stepper::GroupOptions> options_;
   c10::impl::LocalDispatchKeySet dispatch_keys_;
   c10::AutogradState autograd_;
