@@ -90,10 +90,10 @@ void PythonSession::attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d
   bridge_ = DdpBridge::build(reducer, group, open());
 }
 
-void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced) {
+void PythonSession::hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor) {
   run([&](Session& session) {
     if (!replicas_) replicas_ = std::make_unique<ReplicaHook>(session);
-    replicas_->run(unit, reduced);
+    replicas_->run(unit, reduced, {.times = times, .divisor = divisor});
   });
 }
 

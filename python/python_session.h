@@ -37,8 +37,8 @@ class PythonSession {
   // Where gradients are handed over: by DistributedDataParallel, whose reducer and group these are.
   void attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // Where gradients are handed over: by FSDP2, to average over replicas; see ReplicaHook.
-  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced);
+  // Where gradients are handed over: by FSDP2, to reduce over replicas; see ReplicaHook.
+  void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor);
 
   void begin_update();
   void end_update();

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
@@ -42,26 +45,52 @@ class _Units:
         return [("0, group 0", list(self._units), "", False, [], False)]
 
 
+@dataclass(frozen=True)
+class _Reduction:
+    """What FSDP wants of its hook in one call, and what it makes of the result."""
+
+    numel: int
+    dtype: torch.dtype
+    is_sum: bool  # over replicas, as where a divide factor is set; else their average
+    divisor: float  # FSDP divides by it, in place, when the hook has returned
+
+    @classmethod
+    def asked(cls, reduced: torch.Tensor, caller: FrameType) -> _Reduction:
+        """FSDP hands the tensor alone to its hook. The rest is known where it calls, which is foreach_reduce()."""
+        known = caller.f_locals
+        if "gradient_divide_factor" not in known or "postdivide_factor" not in known:
+            refuse(f"the hook was called by {caller.f_code.co_name}(); allowed is FSDP2's reduction of gradients alone")
+        is_sum = known["gradient_divide_factor"] is not None
+        return cls(reduced.numel(), reduced.dtype, is_sum, float(known["postdivide_factor"] or 1))
+
+    def __str__(self) -> str:
+        result = "the sum" if self.is_sum else "the average"
+        after = f", divided by {self.divisor:g}" if self.divisor != 1 else ""
+        return f"{result} of {self.numel} {self.dtype}{after}"
+
+
 class HsdpHook:
     """An all-reduce hook of FSDP2 that hsdp_hook() made."""
 
     def __init__(self, group: dist.ProcessGroup, options: dict[str, Any]) -> None:
         self._group = group
         self._options = options
-        self._units: list[torch.Tensor] = []  # in the order of calls
+        self._units: list[tuple[_Reduction, torch.Tensor]] = []  # in the order of calls
         self._at: int | None = None  # of the next call in the pass under way; None between passes
         self._session: _gradtune.Session | None = None  # from the second pass on, until it is closed
         self._closed = False
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     def __call__(self, reduced: torch.Tensor) -> None:
-        """Averages over the group what FSDP2 reduced over shards; it holds the averages when backward() returns."""
+        """Reduces over the group what FSDP2 reduced over shards; gradients hold the result when backward() returns."""
+        asked = _Reduction.asked(reduced, sys._getframe(1))
         if self._at is None:
             self._begin_pass()
         if self._session is None:
-            self._average(reduced)
+            self._reduce(reduced, asked)
         else:
-            self._session.hand_over(self._unit_of(reduced), reduced)
+            times = float(self._group.size()) if asked.is_sum else 1.0
+            self._session.hand_over(self._unit_of(asked), reduced, times, asked.divisor)
 
     def _begin_pass(self) -> None:
         self._at = 0
@@ -79,28 +108,40 @@ class HsdpHook:
     def _start(self) -> None:
         """Once a pass has shown what there is to reduce."""
         count, arrival = _gradtune.RegistrationCount(), _gradtune.Arrival.handed_over
-        session = _gradtune.Session(_Units(self._units), count, self._group, self._options, arrival)
+        session = _gradtune.Session(_Units([unit for _, unit in self._units]), count, self._group, self._options, arrival)
         self._session = session
         self._finalizer = weakref.finalize(self, session.close, None)
 
-    def _average(self, reduced: torch.Tensor) -> None:
+    def _reduce(self, reduced: torch.Tensor, asked: _Reduction) -> None:
         if reduced.device.type != "cpu":
             refuse(f"FSDP reduced a gradient on {reduced.device}; allowed is the CPU")
         if not self._closed:
-            self._units.append(torch.zeros_like(reduced, requires_grad=True))
+            self._must_agree(asked)
+            self._units.append((asked, torch.zeros_like(reduced, requires_grad=True)))
         dist.all_reduce(reduced, group=self._group)
-        reduced /= self._group.size()
+        if not asked.is_sum:
+            reduced /= self._group.size()
 
-    def _unit_of(self, reduced: torch.Tensor) -> torch.Tensor:
+    def _must_agree(self, asked: _Reduction) -> None:
+        """Replicas that divide by different factors would train apart."""
+        told: list[str] = [""] * self._group.size()
+        dist.all_gather_object(told, str(asked), group=self._group)
+        for rank, theirs in enumerate(told):
+            if theirs != told[0]:
+                refuse(
+                    f"FSDP wants {theirs} of its all-reduce hook on rank {rank} of the group, and {told[0]} on rank 0; "
+                    "allowed are the same set_gradient_divide_factor() and set_force_sum_reduction_for_comms() on all"
+                )
+
+    def _unit_of(self, asked: _Reduction) -> torch.Tensor:
         at = self._at or 0
         self._at = at + 1
-        if at < len(self._units):
-            unit = self._units[at]
-            if unit.shape == reduced.shape and unit.dtype == reduced.dtype:
-                return unit
+        if at < len(self._units) and self._units[at][0] == asked:
+            return self._units[at][1]
+        before = f"{self._units[at][0]} in the first one" if at < len(self._units) else "nothing in the first one"
         why = (
-            f"FSDP reduces a gradient of {reduced.numel()} {reduced.dtype} as number {at} of a backward pass, and did not "
-            "in the first one; allowed are the same modules in the same order in every pass"
+            f"FSDP wants {asked} as number {at} of a backward pass, and {before}; allowed are the same modules in the "
+            "same order, with the same divide factor, in every pass"
         )
         self._end(why)
         refuse(why)
@@ -141,7 +182,7 @@ class HsdpHook:
 
 @with_options
 def hsdp_hook(group: dist.ProcessGroup, **options: Unpack[Options]) -> HsdpHook:
-    """A hook that averages gradients over the replicas of a model that FSDP2 shards, and tunes how they travel.
+    """A hook that reduces gradients over the replicas of a model that FSDP2 shards, and tunes how they travel.
 
         mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replica", "shard"))
         fully_shard(model, mesh=mesh["shard"])
@@ -151,9 +192,10 @@ def hsdp_hook(group: dist.ProcessGroup, **options: Unpack[Options]) -> HsdpHook:
                 module.set_all_reduce_hook(hook)
 
     `group` holds the ranks that have the same shard, and must be of the CPU. In the first backward pass the hook is a
-    plain all-reduce, in which it learns what FSDP reduces; from the second one on a session runs per group. FSDP's
-    gradients are averages when backward() returns, not yet in hooks of its parameters, and have to be views of what
-    FSDP reduced, which they are where reduce_dtype is the parameters' own and no earlier gradient is there.
+    plain all-reduce, in which it learns what FSDP reduces; from the second one on a session runs per group. Gradients
+    are what fully_shard(model, mesh=mesh) makes them: averages, or where set_gradient_divide_factor() was called sums
+    divided by it. They are there when backward() returns, not yet in hooks of FSDP's parameters, and have to be views
+    of what FSDP reduced, which they are where reduce_dtype is the parameters' own and no earlier gradient is there.
 
     The options are those of wrap(). Raises Error for what can not be served, in the first backward pass that shows it.
     """

@@ -23,11 +23,11 @@ def new_model(hidden: int = 12) -> Any:
     return nn.Sequential(*layers, nn.Linear(12, 4))
 
 
-def sharded(mesh: Any, hook: Any = None, hidden: int = 12, **options: Any) -> Any:
+def sharded(mesh: Any, hook: Any = None, hidden: int = 12, dtype: Any = None, **options: Any) -> Any:
     """Each layer is a unit of its own, the model around them has none of its own."""
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
-    model = new_model(hidden)
+    model = new_model(hidden).to(dtype)
     for layer in model:
         fully_shard(layer, mesh=mesh, **options)
     fully_shard(model, mesh=mesh, **options)
@@ -43,7 +43,8 @@ def loss_of(model: Any, step: int) -> Any:
 
     generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
     inputs, targets = torch.randn(6, 12, generator=generator), torch.randint(4, (6,), generator=generator)
-    return torch.nn.functional.cross_entropy(model(inputs), targets)
+    outputs = model(inputs.to(next(model.parameters()).dtype))
+    return torch.nn.functional.cross_entropy(outputs.float(), targets)
 
 
 def train(model: Any, steps: int, zero: bool = True) -> Any:
@@ -71,6 +72,62 @@ def accumulate(model: Any) -> Any:
             loss_of(model, 10 * step + part).backward()
         optimizer.step()
     return [p.full_tensor().detach() for p in model.parameters()]
+
+
+def gradients_of_passes(model: Any, sum_only: bool, factor: float | None) -> Any:
+    """Of four backward passes: the first is the hook's own all-reduce, the second the first one of its session."""
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(sum_only)
+            if factor is not None:
+                module.set_gradient_divide_factor(factor)
+    passes = []
+    for step in range(4):
+        model.zero_grad()
+        loss_of(model, step).backward()
+        passes.append(torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()]))
+    return passes
+
+
+# By name: all reductions are sums, the divide factor, the dtype.
+FACTORS: dict[str, tuple[bool, float | None, str]] = {
+    "averages": (False, None, "float32"),
+    "divided by the number of shards": (False, 2.0, "float32"),
+    "sums alone": (True, None, "float32"),
+    "sums alone, divided by 1": (True, 1.0, "float32"),
+    "sums alone, divided by 3": (True, 3.0, "float32"),
+    "bfloat16": (False, None, "bfloat16"),
+    "float16": (False, None, "float16"),
+    "float16, divided before and after": (False, 8.0, "float16"),
+    "float16, divided by 1": (False, 1.0, "float16"),
+}
+# Numbers below 2^-14 have no more than so many bits: gradtune halves two before it adds them up, which rounds them, and
+# then the sum may be rounded the other way. A sum is twice the average.
+FLOAT16_ROUNDING, FLOAT16_LAST_BIT = 2.0**-23, 2.0**-10
+
+
+def factors() -> dict[str, Any]:
+    import gradtune
+    import torch
+
+    mesh, group = set_up()
+    told: dict[str, Any] = {}
+    for name, (sum_only, factor, dtype) in FACTORS.items():
+        hook = gradtune.hsdp_hook(group, fidelity="exact", quiet=True, tuning_budget=0, timeout=60)
+        kind = getattr(torch, dtype)
+        theirs = gradients_of_passes(sharded(mesh, dtype=kind), sum_only, factor)
+        ours = gradients_of_passes(sharded(mesh["shard"], hook, dtype=kind), sum_only, factor)
+        last_bit = FLOAT16_LAST_BIT if dtype == "float16" else 0.0
+        told[name] = [
+            float(((a - b).abs() - last_bit * a.abs()).max())
+            for a, b in zip([g.double() for g in theirs], [g.double() for g in ours], strict=True)
+        ]
+        told[f"{name}, norm"] = float(theirs[0].float().norm())
+        hook.close()
+    return told
 
 
 def set_up() -> tuple[Any, Any]:
@@ -145,6 +202,13 @@ def refused() -> dict[str, str]:
     hook = new_hook()
     train(sharded(mesh["shard"], hook), 3)
     told["another model"] = _message(lambda: train(sharded(mesh["shard"], hook, hidden=16), 1))
+    model = sharded(mesh["shard"], new_hook())
+    of_this_replica = 1.0 + mesh["replica"].get_local_rank()
+    told["factors of ranks"] = _message(lambda: gradients_of_passes(model, True, of_this_replica))
+    changing = sharded(mesh["shard"], new_hook())
+    gradients_of_passes(changing, True, 2.0)
+    told["factors of passes"] = _message(lambda: gradients_of_passes(changing, True, 4.0))
+    told["another caller"] = _message(lambda: new_hook()(torch.zeros(3)))
     return told
 
 
@@ -165,12 +229,24 @@ class Hsdp(unittest.TestCase):
         self.assertTrue(any(told.get("decided") for told in results))
         self.assertTrue(any("fidelity half" in told.get("result", "") for told in results))
 
+    def test_sums_and_divide_factors_are_those_of_hybrid_sharding(self) -> None:
+        for rank, told in enumerate(ranks.must_run(factors, 4)):
+            for name, (_, _, dtype) in FACTORS.items():
+                with self.subTest(rank=rank, setting=name):
+                    self.assertGreater(told[f"{name}, norm"], 0.1)
+                    allowed = FLOAT16_ROUNDING if dtype == "float16" else 0
+                    self.assertLessEqual(max(told[name]), allowed, "by pass")
+                    self.assertEqual(len(told[name]), 4)
+
     def test_what_it_can_not_serve_is_refused_by_name(self) -> None:
         for told in ranks.must_run(refused, 4):
             self.assertIn("TypeError: gradtune: unexpected keyword argument 'fidelty'", told["option"])
             self.assertIn("FSDP copied a gradient before it was averaged over replicas", told["accumulated"])
             self.assertIn("FSDP copied a gradient before it was averaged over replicas", told["reduce_dtype"])
-            self.assertIn("as number 1 of a backward pass, and did not in the first one", told["another model"])
+            self.assertIn("as number 1 of a backward pass, and the average of", told["another model"])
+            self.assertRegex(told["factors of ranks"], r"the sum of \d+ torch.float32, divided by 2 .* on rank 1 of the group")
+            self.assertRegex(told["factors of passes"], r"wants the sum of \d+ torch.float32, divided by 4 as number 0")
+            self.assertIn("the hook was called by <lambda>(); allowed is FSDP2's reduction", told["another caller"])
 
 
 if __name__ == "__main__":
