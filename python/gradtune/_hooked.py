@@ -8,8 +8,6 @@ agree, so that what can not be hooked on one rank is refused on all.
 
 from __future__ import annotations
 
-import atexit
-import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from . import _gradtune
 from ._checks import no_join, refuse
+from ._exits import ExitWatch
 from ._trained import Trained
 
 _AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps, until it is wrapped anew
@@ -46,6 +45,7 @@ class Wrap:
         self._ddp = None if ddp is None else weakref.ref(ddp)  # whose hook the session is
         self._handles: list[RemovableHandle] = []
         self._finalizers: list[weakref.finalize[..., Any]] = []
+        self._exits: ExitWatch | None = None
         self._names = names
         self._open: int | None = None  # the optimizer whose step is under way
         self.writer: ScalarWriter | None = None
@@ -92,13 +92,14 @@ class Wrap:
         for optimizer in self._alive():
             vars(optimizer).update(methods, _gradtune=self)
             finalizer: Any = weakref.finalize(optimizer, self.close)
-            finalizer.atexit = False  # _at_exit() tells why the program ends
+            finalizer.atexit = False  # of that the watch tells why
             self._finalizers.append(finalizer)
-        atexit.register(self._at_exit)
+        self._exits = ExitWatch(self.close)
 
     def detach(self) -> None:
         """Removes the hooks, and the methods but those that still answer."""
-        atexit.unregister(self._at_exit)
+        if self._exits is not None:
+            self._exits.cancel()
         for finalizer in self._finalizers:
             finalizer.detach()
         for handle in self._handles:
@@ -161,18 +162,9 @@ class Wrap:
     def _loaded(self, _optimizer: torch.optim.Optimizer) -> None:
         self.session.exclude_step()
 
-    def _at_exit(self) -> None:
-        self.close(_why_the_program_ends())
-
 
 def _complete(optimizer: torch.optim.Optimizer) -> None:
     """Gives it what torch's own constructor makes, which wrappers around another optimizer make in part."""
     for hooks in ("step_pre", "step_post", "load_state_dict_post"):
         vars(optimizer).setdefault(f"_optimizer_{hooks}_hooks", OrderedDict())
     optimizer._patch_step_function()
-
-
-def _why_the_program_ends() -> str | None:
-    """Where it ends with an exception that nobody caught. An interactive session keeps one that is long over."""
-    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    return None if error is None else f"its program ended with {type(error).__name__}: {error}"

@@ -238,6 +238,19 @@ class Exits(unittest.TestCase):
             self.assertEqual(ends[0].code, 1, ends[0].output)
             self.assertIn("suspected: rank 1", ends[0].output)
 
+    def test_killed_with_the_store(self) -> None:
+        """The error says it, and c10d writes no stacks."""
+
+        def send(running: ranks.Running) -> None:
+            running.await_text("trained")
+            time.sleep(0.5)
+            running.processes[0].send_signal(signal.SIGKILL)
+
+        for ends in self.each_time(killed, meanwhile=send):
+            self.assertEqual(ends[1].code, 1, ends[1].output)
+            self.assertIn("suspected: rank 0 or whoever holds the store", ends[1].output)
+            self.assertNotIn("frame #", ends[1].output)
+
 
 if __name__ == "__main__":
     ranks.main()
