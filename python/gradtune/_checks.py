@@ -40,11 +40,17 @@ def check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
             raise Error(
                 "gradtune: torch.distributed is not initialised; call torch.distributed.init_process_group() first"
             )
-        return cast(dist.ProcessGroup, dist.group.WORLD)
+        return _that_sends(cast(dist.ProcessGroup, dist.group.WORLD))
     if cast(object, group) is dist.GroupMember.NON_GROUP_MEMBER:
         raise Error("gradtune: this rank is not in the group; allowed is a group that holds it")
     if not isinstance(group, dist.ProcessGroup):
         raise TypeError(f"gradtune: group is {group!r}; allowed is a torch.distributed.ProcessGroup")
+    return _that_sends(group)
+
+
+def _that_sends(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    if dist.get_backend(group) == "fake":
+        raise Error("gradtune: the group's backend is fake: its other ranks are not there; allowed is another, as gloo")
     return group
 
 

@@ -48,7 +48,7 @@ class Scenario:
     ddp: dict[str, Any] = field(default_factory=dict)  # options of DistributedDataParallel
     allowed: float = 0.0
     compiled: Callable[[nn.Module], Any] | None = None  # made of what is called
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype | None = torch.float32  # of all parameters; None: as they were made
     hook: dict[str, Any] | None = None  # options of the DistributedDataParallel that gradtune is the hook of
 
 
@@ -465,6 +465,34 @@ class Convolution(nn.Module):
         return self.layers(inputs.reshape(-1, 3, 2, 2).to(memory_format=torch.channels_last))
 
 
+class Shifted(nn.Module):
+    """One parameter in double precision among others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = mlp()
+        self.shift = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layers(inputs).double() + self.shift
+
+
+def in_double(job: Job) -> None:
+    for step in range(STEPS):
+        job.optimizer.zero_grad()
+        inputs, targets = batch(step, dtype=list(job.model.parameters())[-1].dtype)
+        outputs = job.forward(inputs)
+        assert outputs.dtype == torch.float64
+        nn.functional.cross_entropy(outputs, targets).backward()
+        job.optimizer.step()
+
+
+def in_double_words(job: Job) -> None:
+    plain(job)
+    assert job.model.words.weight.grad.is_sparse
+    assert job.model.words.weight.grad.dtype == torch.float64
+
+
 def compiled_blocks(model: nn.Module) -> Any:
     inner = model.module if isinstance(model, DistributedDataParallel) else model
     for layer in inner.children():
@@ -518,7 +546,11 @@ SCENARIOS: dict[str, Scenario] = {
     "a class of the user": Scenario(mlp, plain, lambda model: [OwnStep(model.parameters(), 0.1)]),
     "channels_last": Scenario(Convolution, plain),
     "bfloat16 parameters": Scenario(mlp, plain, dtype=torch.bfloat16),
+    "float64 parameters": Scenario(mlp, in_double, adamw(), dtype=torch.float64),
+    "one float64 parameter": Scenario(Shifted, in_double, adamw(), dtype=None),
+    "sparse float64 embedding": Scenario(sparse_words, in_double_words, dtype=torch.float64),
     "DDP's hook": Scenario(mlp, plain, hook={}),
+    "DDP's hook, float64 parameters": Scenario(mlp, in_double, dtype=torch.float64, hook=EACH_TENSOR),
     "DDP's hook, a bucket a tensor": Scenario(mlp, clipped, hook=EACH_TENSOR),
     "DDP's hook, views": Scenario(mlp, plain, adamw(), hook={"gradient_as_bucket_view": True} | EACH_TENSOR),
     "DDP's hook, accumulation": Scenario(mlp, accumulated, hook=EACH_TENSOR),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib.util
 import io
 import tempfile
@@ -149,6 +150,10 @@ def refusals() -> dict[str, str]:
     told["type of an option"] = message_of(lambda: gradtune.wrap(plain(model), model, tuning_budget="many"))  # type: ignore[call-overload]
     told["no optimizer"] = message_of(lambda: gradtune.wrap(model, model))  # type: ignore[call-overload]
     told["no model"] = message_of(lambda: gradtune.wrap(plain(model), [model]))  # type: ignore[call-overload]
+    import torch.testing._internal.distributed.fake_pg  # which registers the backend
+
+    fake = dist.new_group(backend="fake")
+    told["fake group"] = message_of(lambda: gradtune.wrap(plain(model), model, fake))
     told["no group"] = message_of(lambda: gradtune.wrap(plain(model), model, "gloo"))  # type: ignore[call-overload]
     optimizer = gradtune.wrap(plain(model), model, quiet=True, timeout=30)
     told["twice"] = message_of(lambda: gradtune.wrap(optimizer, model))
@@ -188,6 +193,7 @@ REFUSED = {
     "no optimizer": "TypeError: gradtune: Sequential is not a torch.optim.Optimizer",
     "no model": "TypeError: gradtune: the model is a list",
     "no group": "TypeError: gradtune: group is 'gloo'",
+    "fake group": "Error: gradtune: the group's backend is fake: its other ranks are not there",
     "twice": "Error: gradtune: the optimizer is wrapped already",
     "other wrap": "belongs to another wrapped optimizer that still lives",
     "add_param_group": "Error: gradtune: parameters were added to the optimizer after wrap",
@@ -269,6 +275,22 @@ def uneven() -> str:
     if dist.get_rank() == 1:
         optimizer.close()
     return said
+
+
+def slow() -> str:
+    """Rank 1 does something else for longer than the group waits."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+
+    set_up()
+    group = dist.new_group(timeout=datetime.timedelta(seconds=4))
+    model = new_model()
+    optimizer = gradtune.wrap(torch.optim.SGD(model.parameters(), 0.1), model, group, quiet=True)
+    train(model, optimizer, 3)
+    if dist.get_rank() == 1:
+        time.sleep(9)
+    return message_of(lambda: train(model, optimizer, 3))
 
 
 def compiled_autograd() -> str:
@@ -455,6 +477,11 @@ class Wrap(unittest.TestCase):
         self.assertEqual(last, "no error")
         self.assertIn("Error: gradtune: rank 0 at step 3: ", first)
         self.assertIn("rank 1", first)
+
+    def test_waits_are_as_long_as_the_group_says_and_the_error_names_the_option(self) -> None:
+        first, last = ranks.must_run(slow)
+        self.assertIn("Error: gradtune: rank 0 at step 3: it waited longer than option timeout (4 s) allows", first)
+        self.assertIn("rank 0 at step 3: it waited longer than option timeout (4 s) allows", last)
 
     def test_compiled_autograd_is_refused_by_name(self) -> None:
         for said in ranks.must_run(compiled_autograd):
