@@ -183,7 +183,7 @@ void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uin
 
 tuner::Manifest find_checkpoint(Peers& peers, const std::string& folder, uint64_t model) {
   const std::string path = path_of(folder, tuner::kManifestName);
-  const std::string text = peers.broadcast_file(path, kMostManifestBytes);
+  const std::string text = peers.broadcast_file(path, kMostManifestBytes, "load_checkpoint");
   auto manifest = tuner::parse_manifest(text);
   if (manifest && manifest.value().model != model) {
     manifest = Error{Error::Code::mismatch, "it is for another model: names, shapes, dtypes or memory formats differ"};

@@ -138,7 +138,7 @@ void Session::take_imported() {
   for (std::string_view rest = settings_.strategy; !rest.empty();) {
     const std::string path(rest.substr(0, rest.find(',')));
     rest.remove_prefix(std::min(rest.size(), path.size() + 1));
-    auto file = tuner::parse_strategy(peers_.broadcast_file(path, 1 << 20), known);
+    auto file = tuner::parse_strategy(peers_.broadcast_file(path, tuner::kJobLimits.bytes, "option strategy"), known);
     core::Result<core::GradientTable> table = core::GradientTable();
     if (file) table = tuner::fit(file.value(), gradients_.table(), peers_.size(), settings_.fidelity, known);
     if (file && table) {
@@ -339,6 +339,7 @@ void Session::finish_backward() {
       driver_->learn_uses(
           exec::codec_uses(gradients_.table(), gradients_.arenas(), settings_.codecs, job_.device.get()));
     }
+    if (const auto& why = received.value().failure) driver_->could_not_prepare(protocol_.step(), *why);
     const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);
     if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
@@ -396,8 +397,11 @@ void Session::carry_out(const tuner::Command& command) {
   std::string text = peers_.rank() == 0 ? protocol_.announced_text() : std::string();
   text.resize(static_cast<size_t>(bytes));
   peers_.broadcast(reinterpret_cast<std::byte*>(text.data()), bytes);
-  if (command.kind == tuner::Command::Kind::prepare) return protocol_.receive_strategy(text);
-  take_result(text);
+  if (command.kind != tuner::Command::Kind::prepare) return take_result(text);
+  if (const core::Status prepared = protocol_.receive_strategy(text); !prepared) {
+    warnings_.once(Warnings::Kind::not_prepared,
+                   "a strategy could not be prepared, and is not tried: " + prepared.error().message);
+  }
 }
 
 void Session::forget_result() {

@@ -4,6 +4,8 @@
 // What a session learns of its gradients in the first step, where they lie from then on, and how tuning begins.
 #include <algorithm>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/compress/compressor.h"
@@ -14,12 +16,15 @@ namespace gradtune {
 
 // From a table that has the same tensors. Returns their positions in this one.
 std::vector<int32_t> Session::take_content(const core::GradientTable& from) {
-  const auto& tensors = gradients_.table().tensors;
+  std::unordered_map<std::string_view, int32_t> positions;
+  for (const core::TensorInfo& tensor : gradients_.table().tensors) {
+    positions.emplace(tensor.name, static_cast<int32_t>(positions.size()));
+  }
   std::vector<int32_t> order;
   for (const core::TensorInfo& tensor : from.tensors) {
-    const auto found = std::ranges::find(tensors, tensor.name, &core::TensorInfo::name);
-    core::check(found != tensors.end(), "an order is one of the same tensors");
-    order.push_back(static_cast<int32_t>(found - tensors.begin()));
+    const auto found = positions.find(tensor.name);
+    core::check(found != positions.end(), "an order is one of the same tensors");
+    order.push_back(found->second);
     gradients_.set_content(order.back(), tensor.content);
   }
   return order;

@@ -7,6 +7,7 @@
 #include <ctime>
 
 #include "hooks/result_text.h"
+#include "tuner/files/printable.h"
 #include "tuner/timed_ops.h"
 
 namespace gradtune {
@@ -248,6 +249,13 @@ void TunerDriver::learn_timing(int32_t slot, const std::vector<policies::TimedOp
 
 void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
   if (journal_) write(tuner::journal_plan_line(step, slot, job_, candidate));
+}
+
+void TunerDriver::could_not_prepare(int64_t step, const std::string& why) {
+  constexpr size_t kMostBytes = 500;  // it goes into lines for people, and into labels of decisions
+  const std::string shown = tuner::printable(why).substr(0, kMostBytes);
+  if (journal_) write(tuner::journal_failure_line(step, shown));
+  tuner_->learn_failure(shown);
 }
 
 void TunerDriver::note(const std::vector<tuner::Decision>& decisions) {

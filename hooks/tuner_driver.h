@@ -67,6 +67,8 @@ class TunerDriver {
   tuner::Action on_step(const core::StepReport& report);
   // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.
   void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
+  // Why what was sent last can not be prepared; before the report that says so.
+  void could_not_prepare(int64_t step, const std::string& why);
   // What a prepare command sends, for the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 

@@ -20,7 +20,7 @@ enum Position : size_t {
   kPreparedHigh = 6,  // pair: of the strategy that this rank has prepared last and others may still be at
   kPreparedLow = 8,   // pair
   kUnanswered = 10,   // preparing is under way
-  kFailed = 11,       // preparing failed
+  kFailed = 11,       // preparing failed: 1 more than the rank
   kNonfinite = 12,
   kExcluded = 13,
   kStepMs = 14,
@@ -29,11 +29,12 @@ enum Position : size_t {
   kCommand = 17,  // kind, slot, bytes
   kSlowest = 20,  // compute time in whole microseconds and rank, in one number
   kCommMs = 21,   // negated: the minimum counts
-  kExcess = 22,   // in one number, ordered by how far a bucket is beyond what is allowed; 0: none is
+  kExcess = 22,   // share of what is allowed, bucket and kind in one number: that farthest beyond counts; 0: none is
   kNotDense = 23,
   kBuffersHigh = 24,  // pair
   kBuffersLow = 26,   // pair
-  kUsed = 28,
+  kExcessValue = 28,  // the same share, and the bucket's value
+  kUsed = 29,
 };
 static_assert(kUsed == kControlWords);
 
@@ -99,35 +100,40 @@ bool is_integer_in(double value, double least, double most) {
   return value >= least && value <= most && value == std::floor(value);
 }
 
-// Shares of what is allowed and values in whole units, so that all of it fits into the 53 bits of a double.
-constexpr double kShareUnits = 1024, kMostShare = 0x1p16, kValueUnits = 4096, kMostValue = 0x1p21;
-constexpr double kMostBuckets = 0x1p15, kKinds = 2;
+// In whole units, so that each of the two numbers fits into the 53 bits of a double. The share comes first in both, so
+// the maximum over ranks is of the same share in both.
+constexpr double kShareUnits = 0x1p16, kMostShare = 0x1p25;
+constexpr double kMostBuckets = 0x1p26, kKinds = 4;
+constexpr auto kLastKind = core::Excess::Kind::residual;
+constexpr double kValueUnits = 0x1p18, kMostValue = 0x1p28;
+static_assert(kMostShare * kMostBuckets * kKinds == 0x1p53 && kMostShare * kMostValue == 0x1p53);
 
-double pack(const core::Excess& excess) {
-  if (excess.kind == core::Excess::Kind::none) return 0;
+void put_excess(ControlWord& word, const core::Excess& excess) {
+  if (excess.kind == core::Excess::Kind::none) return;
   const double share = std::clamp(std::ceil(excess.value / excess.allowed * kShareUnits), 1.0, kMostShare - 1);
-  const double value = std::clamp(std::round(excess.value * kValueUnits), 1.0, kMostValue - 1);
   const double bucket = std::min<double>(excess.bucket, kMostBuckets - 1);
-  return ((share * kMostValue + value) * kMostBuckets + bucket) * kKinds + static_cast<double>(excess.kind) - 1;
+  const double value = std::clamp(std::round(excess.value * kValueUnits), 1.0, kMostValue - 1);
+  word[kExcess] = (share * kMostBuckets + bucket) * kKinds + static_cast<double>(excess.kind);
+  word[kExcessValue] = share * kMostValue + value;
 }
 
 core::Result<core::Excess> read_excess(const ControlWord& reduced) {
-  double rest = reduced[kExcess];
-  if (rest == 0) return core::Excess{};
-  const auto take = [&](double most) {
-    const double part = std::fmod(rest, most);
-    rest = std::floor(rest / most);
+  double which = reduced[kExcess], what = reduced[kExcessValue];
+  if (which == 0 && what == 0) return core::Excess{};
+  const auto take = [](double& from, double most) {
+    const double part = std::fmod(from, most);
+    from = std::floor(from / most);
     return part;
   };
-  if (!is_integer_in(rest, 0, 0x1p53 - 1)) {
-    return Error{Error::Code::corrupt,
-                 "what stands in the control word for a bucket beyond its error is no such thing"};
-  }
-  core::Excess excess{.kind = static_cast<core::Excess::Kind>(1 + static_cast<int>(take(kKinds)))};
-  excess.bucket = static_cast<int32_t>(take(kMostBuckets));
-  excess.value = take(kMostValue) / kValueUnits;
-  if (rest == 0) return Error{Error::Code::corrupt, "a bucket beyond its error is within what is allowed"};
-  excess.allowed = excess.value * kShareUnits / rest;
+  const Error none = {Error::Code::corrupt,
+                      "what stands in the control word for a bucket beyond its error is no such thing"};
+  if (!is_integer_in(which, 0, 0x1p53 - 1) || !is_integer_in(what, 0, 0x1p53 - 1)) return none;
+  core::Excess excess{.kind = static_cast<core::Excess::Kind>(static_cast<int>(take(which, kKinds)))};
+  excess.bucket = static_cast<int32_t>(take(which, kMostBuckets));
+  excess.value = take(what, kMostValue) / kValueUnits;
+  const bool is_kind = excess.kind > core::Excess::Kind::none && excess.kind <= kLastKind;
+  if (!is_kind || which == 0 || which != what) return none;
+  excess.allowed = excess.value * kShareUnits / which;
   return excess;
 }
 
@@ -187,11 +193,11 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   if (state_.pending) {
     if (state_.pending->hash) put_hash(word, kPreparedHigh, kPreparedLow, *state_.pending->hash);
     word[kUnanswered] = state_.pending->answered ? 0 : 1;
-    word[kFailed] = state_.pending->answered && !state_.pending->hash ? 1 : 0;
+    word[kFailed] = state_.pending->answered && !state_.pending->hash ? local.rank + 1.0 : 0;
   }
   word[kNonfinite] = local.finite ? 0 : 1;
   for (const Reduced& each : kReduced) word[each.at] = each.of_rank(local);
-  word[kExcess] = pack(local.excess);
+  put_excess(word, local.excess);
   word[kNotDense] = local.not_dense ? 1 : 0;
   put_hash(word, kBuffersHigh, kBuffersLow, local.buffers);
   word[kCommand] = static_cast<double>(announced.kind);
@@ -221,6 +227,9 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   }
   core::Result<Command> command = read_command(reduced);
   if (!command) return command.error();
+  if (!is_integer_in(reduced[kFailed], 0, kMostRanks)) {
+    return Error{Error::Code::corrupt, "the rank that could not prepare a strategy is none, seen " + where};
+  }
   const core::Result<core::Excess> excess = read_excess(reduced);
   if (!excess) return excess.error();
 
@@ -236,7 +245,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   state_.last_slot = state_.slot;
   state_.last_finite = verdict.finite;
 
-  settle_pending(reduced);
+  verdict.failed_rank = settle_pending(reduced);
   if (core::Status status = carry_out(verdict.command); !status) return status.error();
   verdict.report.prepared = !state_.pending && !state_.failed_slot;
   verdict.report.failed = state_.failed_slot.has_value();
@@ -244,14 +253,15 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
 }
 
 // Once every rank has answered, the slot is ready on all of them or on none.
-void Agreement::settle_pending(const ControlWord& reduced) {
-  if (!state_.pending || reduced[kUnanswered] > 0) return;
-  if (reduced[kFailed] > 0) {
-    state_.failed_slot = state_.pending->slot;
-  } else {
-    state_.slots[state_.pending->slot] = *state_.pending->hash;
+std::optional<int32_t> Agreement::settle_pending(const ControlWord& reduced) {
+  if (!state_.pending || reduced[kUnanswered] > 0) return {};
+  const Pending settled = *std::exchange(state_.pending, std::nullopt);
+  if (reduced[kFailed] <= 0) {
+    state_.slots[settled.slot] = *settled.hash;
+    return {};
   }
-  state_.pending.reset();
+  state_.failed_slot = settled.slot;
+  return static_cast<int32_t>(reduced[kFailed]) - 1;
 }
 
 core::Status Agreement::carry_out(Command& command) {

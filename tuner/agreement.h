@@ -72,7 +72,7 @@ inline constexpr auto kLocalStepFields = std::tuple{
 // The control word: reduced over ranks by maximum, element by element. Values of which the minimum matters too are sent
 // negated as well. All values are exact in a double; a time that is none counts as 0, and a step without one is
 // excluded.
-constexpr int kControlWords = 28;
+constexpr int kControlWords = 29;
 using ControlWord = std::array<double, kControlWords>;
 
 // What the reduced word tells every rank alike.
@@ -81,6 +81,7 @@ struct Verdict {
   bool finite = true;       // of this step: no rank met a NaN or Inf
   bool not_dense = false;   // some rank had no gradient of some tensor, or a sparse one
   Command command;          // to be carried out now, by all ranks; keep in place of a run that cannot be
+  std::optional<int32_t> failed_rank = {};  // the last of those that could not prepare what was asked for, once known
 };
 
 // Ranks whose value differs from rank 0's: "1, 3".
@@ -134,7 +135,7 @@ class Agreement {
 
  private:
   uint64_t agreed_hash() const;
-  void settle_pending(const ControlWord& reduced);
+  std::optional<int32_t> settle_pending(const ControlWord& reduced);  // the rank that failed, if any did
   core::Status carry_out(Command& command);
 
   State state_;

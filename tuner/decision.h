@@ -24,11 +24,11 @@ struct Decision {
     baseline,         // gains are measured against this one. value: its step time, ms. Again where a confirmation shows
                       // that the other one is faster
     // While it searches.
-    prepare_failed,
-    predict,    // value: its step time as the policy expected it before it ran, ms
-    measure,    // value: median of a block, ms; 0 if it could not be scored
-    eliminate,  // value: how far it is behind the best, log-ratio
-    race_won,   // value: its gain as the race saw it, log-ratio
+    prepare_failed,  // label: which, and why if that is known
+    predict,         // value: its step time as the policy expected it before it ran, ms
+    measure,         // value: median of a block, ms; 0 if it could not be scored
+    eliminate,       // value: how far it is behind the best, log-ratio
+    race_won,        // value: its gain as the race saw it, log-ratio
     // While it confirms.
     confirm,         // value: pairs
     baseline_took,   // value: mean of the blocks of the baseline in the confirmation, ms a step

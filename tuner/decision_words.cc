@@ -101,7 +101,7 @@ std::string in_words(const Decision& decision) {
     case What::compute_slowest: return fmt::format("forward and backward take {:.1f} ms on the slowest rank", value);
     case What::compute_fastest: return fmt::format("forward and backward take {:.1f} ms on the fastest rank", value);
     case What::baseline: return fmt::format("gains are measured against {}, {:.1f} ms a step", label, value);
-    case What::prepare_failed: return fmt::format("{} could not be prepared on all ranks", label);
+    case What::prepare_failed: return fmt::format("could not be prepared on all ranks: {}", label);
     case What::predict: return fmt::format("{} is expected to take {:.1f} ms a step", label, value);
     case What::measure:
       return value > 0 ? fmt::format("{} takes {:.1f} ms a step", label, value)

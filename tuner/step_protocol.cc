@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/step_protocol.h"
 
+#include <string>
 #include <utility>
 
 namespace gradtune::tuner {
@@ -59,10 +60,15 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
     ++nonfinite_steps_;
     excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
   }
+  std::optional<std::string> failure;
+  if (const auto rank = verdict.value().failed_rank) {
+    failure = prepared_ ? "rank " + std::to_string(*rank) + " could not, and warned why" : prepared_.error().message;
+  }
   return Received{.report = verdict.value().report,
                   .command = verdict.value().command,
                   .not_dense = verdict.value().not_dense,
-                  .counts = counts.value()};
+                  .counts = counts.value(),
+                  .failure = std::move(failure)};
 }
 
 int64_t StepProtocol::carry_out(const Command& command) {
@@ -82,14 +88,16 @@ int64_t StepProtocol::carry_out(const Command& command) {
   return command.bytes;
 }
 
-void StepProtocol::receive_strategy(const std::string& text) {
+core::Status StepProtocol::receive_strategy(const std::string& text) {
   std::optional<uint64_t> hash;
   const core::Result<policies::Candidate> candidate = read_(text);
-  if (candidate && runner_.prepare(receiving_, candidate.value().strategy)) {
+  prepared_ = candidate ? runner_.prepare(receiving_, candidate.value().strategy) : candidate.error();
+  if (prepared_) {
     hash = core::hash(candidate.value().strategy);
     candidates_[receiving_] = candidate.value();
   }
   agreement_->prepared(receiving_, hash);
+  return prepared_;
 }
 
 void StepProtocol::announce(const Command& command, std::string text) {

@@ -49,16 +49,17 @@ class StepProtocol {
   void tell_not_dense() { local_.not_dense = true; }
   std::span<double> control_word(bool finite);
   struct Received {
-    core::StepReport report;  // of the step before; for the tuner
-    Command command;          // to be carried out
-    bool not_dense = false;   // some rank had no gradient of some tensor, or a sparse one
-    bool counts = true;       // the step does: all ranks are finite, and so are its averages
+    core::StepReport report;                  // of the step before; for the tuner
+    Command command;                          // to be carried out
+    bool not_dense = false;                   // some rank had no gradient of some tensor, or a sparse one
+    bool counts = true;                       // the step does: all ranks are finite, and so are its averages
+    std::optional<std::string> failure = {};  // why the strategy received last can not be prepared, once it is known
   };
   // A mismatch: ranks differ; all of them learn so in this step.
   core::Result<Received> receive();
   // Bytes of the text that rank 0 is to broadcast now; 0: none.
   int64_t carry_out(const Command& command);
-  void receive_strategy(const std::string& text);
+  core::Status receive_strategy(const std::string& text);  // why this rank can not prepare it, which the others learn
   void announce(const Command& command, std::string text = {});
   const std::string& announced_text() const { return announced_text_; }
 
@@ -109,6 +110,7 @@ class StepProtocol {
   Command announced_;
   std::string announced_text_;  // that follows it
   int32_t receiving_ = 0;       // the slot of the strategy that is being broadcast
+  core::Status prepared_;       // of the strategy received last, on this rank
 
   int64_t step_ = 0, nonfinite_steps_ = 0;
   bool excluded_ = true;  // the first step is

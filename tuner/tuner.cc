@@ -47,6 +47,7 @@ void Tuner::learn_table(const core::GradientTable& table) { core_->learn_table(t
 void Tuner::learn_timing(int32_t slot, std::vector<policies::TimedOp> ops) {
   core_->learn_timing(slot, std::move(ops));
 }
+void Tuner::learn_failure(const std::string& why) { core_->learn_failure(why); }
 Stage Tuner::stage() const { return core_->stage(); }
 const Outcome& Tuner::outcome() const { return core_->outcome(); }
 const policies::Candidate& Tuner::in_force() const { return core_->in_force(); }

@@ -132,6 +132,9 @@ class Tuner {
   // changed, which leads to a new search.
   void learn_table(const core::GradientTable& table);
 
+  // Why the strategy that is being prepared can not be; told before the report that says so.
+  void learn_failure(const std::string& why);
+
   // When the operations of a step ran under the strategy of that slot; told before the report of the step. A few steps
   // of each strategy are enough.
   void learn_timing(int32_t slot, std::vector<policies::TimedOp> ops);

@@ -118,7 +118,11 @@ Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
 // a step sooner, and where one of them is not, the switch takes place on none.
 void Tuner::Core::follow_preparation(const core::StepReport& report) {
   const auto prepared = slots_.follow(report);
-  if (prepared && !prepared->entry.is_ready) decide(What::prepare_failed, prepared->entry.candidate->label, 0);
+  if (prepared && !prepared->entry.is_ready) {
+    const std::string why = std::exchange(failure_, {});
+    decide(What::prepare_failed, prepared->entry.candidate->label + (why.empty() ? "" : ": " + why), 0);
+    why_not_prepared_ = why;
+  }
   auto* searching = std::get_if<Searching>(&phase_);
   if (searching == nullptr || (!prepared && !slots_.preparing())) return;
   const int32_t slot = prepared ? prepared->slot : *slots_.preparing();

@@ -40,6 +40,7 @@ class Tuner::Core {
   Action on_step(const core::StepReport& report);
   void learn_table(const core::GradientTable& table);
   void learn_timing(int32_t slot, std::vector<policies::TimedOp> ops);
+  void learn_failure(const std::string& why) { failure_ = why; }
 
   Stage stage() const { return stage_of(phase_); }
   const Outcome& outcome() const { return outcome_; }
@@ -74,6 +75,7 @@ class Tuner::Core {
   void start_race(Racing::Among among, std::vector<int32_t> finalists);
   bool leaves_room(const Race& race) const;
   void start_confirming();
+  std::string why_nothing() const;
   int steps_to_confirm(int pairs) const;
   void confirm_winner(int pairs, double error);
   std::vector<int32_t> compared_baselines() const;
@@ -144,6 +146,10 @@ class Tuner::Core {
   int64_t search_horizon_ = 0;         // strategies that may run only after that step are left out of the search
   std::optional<int> left_out_until_;  // the first step in which one of those that were left out may run
   int confirmations_ = 0, looks_ = 0;  // begun; how often it was looked again
+  std::string failure_;                // why what is being prepared can not be; empty: not known
+  // Of what the last search tried.
+  bool is_any_measured_ = false;
+  std::string why_not_prepared_;  // the last that could not be; empty: none, or not known
 
   int64_t step_ = -1;
   std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;

@@ -45,6 +45,7 @@ void Tuner::Core::note(const Score& block) {
   policy_->learn(
       {.strategy_hash = contenders_.proposed_hash(score.slot), .step_ms = *score.step_ms, .steps = score.steps});
   contenders_.measured(*entry.candidate, *score.step_ms);
+  is_any_measured_ = true;
   slots_.release_slowest_beyond(kMostFinalists);  // slots are memory on every rank
 }
 
@@ -101,6 +102,8 @@ void Tuner::Core::run_baselines() {
 void Tuner::Core::start_search() {
   if (!policy_) policy_ = make_policy_();
   contenders_.start_search();
+  is_any_measured_ = false;
+  why_not_prepared_.clear();
   clock_.searched();
   phase_ = Searching{};
   search_horizon_ = step_ + kWorthWaiting;
@@ -221,7 +224,7 @@ bool Tuner::Core::leaves_room(const Race& race) const {
 void Tuner::Core::start_confirming() {
   const auto& racing = std::get<Racing>(phase_);
   const auto winner = racing.race->winner();
-  if (!winner) return fall_back("nothing looks faster");
+  if (!winner) return fall_back(why_nothing());
   decide(What::race_won, slots_.at(winner->slot).candidate->label, winner->effect);
   if (winner->slot == confirmed_) return settle("");
   const double error = allowed_error(confirmations_);
@@ -230,6 +233,13 @@ void Tuner::Core::start_confirming() {
   phase_ =
       Confirming{.origin = is_imported ? Confirming::Origin::imported : Confirming::Origin::race, .slot = winner->slot};
   confirm_winner(pairs_for(*winner, error, compared_baselines().size()), error);
+}
+
+std::string Tuner::Core::why_nothing() const {
+  if (why_not_prepared_.empty()) return "nothing looks faster";
+  return (is_any_measured_ ? "nothing that could be prepared looks faster; what could not: "
+                           : "no candidate could be prepared: ") +
+         why_not_prepared_;
 }
 
 // A winner that is only faster than the slower baseline gains nothing.

@@ -187,7 +187,7 @@ std::string Peers::broadcast_text(const std::string& text, int root) {
 }
 
 // An error of rank 0 travels with the text, so that all ranks end with it.
-std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes) {
+std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes, const std::string& needed_for) {
   constexpr char kRead = 'r', kError = '!';
   std::string text;
   if (rank_ == 0) {
@@ -196,7 +196,9 @@ std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes) {
   }
   text = broadcast_text(text);
   core::check(!text.empty(), "rank 0 broadcast nothing");
-  if (text[0] == kError) throw core::Exception({core::Error::Code::io, "gradtune: " + text.substr(1)});
+  if (text[0] == kError) {
+    throw core::Exception({core::Error::Code::io, "gradtune: " + needed_for + ": " + text.substr(1)});
+  }
   return text.substr(1);
 }
 

@@ -43,8 +43,9 @@ class Peers {
 
   // Over the control communicator, by all ranks; throws core::Exception.
   void broadcast(std::byte* data, int64_t bytes, int root = 0);
-  std::string broadcast_text(const std::string& text, int root = 0);        // that rank's
-  std::string broadcast_file(const std::string& path, int64_t most_bytes);  // as rank 0 reads it
+  std::string broadcast_text(const std::string& text, int root = 0);  // that rank's
+  // As rank 0 reads it. Where it can not, all throw that, and for what it was needed.
+  std::string broadcast_file(const std::string& path, int64_t most_bytes, const std::string& needed_for);
   std::vector<uint64_t> gather(uint64_t value);
   void max(std::vector<uint8_t>& values);
   void sum(std::span<float> values);

@@ -5,10 +5,15 @@
 #include <gmock/gmock.h>
 
 #include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "hooks/c10d/allowed_cores.h"
+#include "hooks/session.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
+#include "tests/hooks/trained_by.h"
 #include "tests/temp_folder.h"
 #include "tuner/files/journal_reader.h"
 
@@ -60,6 +65,46 @@ void plan_a_job(const std::string& policy) {
 
 TEST(PlannedJob, AutoDecides) { plan_a_job("auto"); }
 TEST(PlannedJob, EspressoDecides) { plan_a_job("espresso"); }
+
+struct Recorder final : Front {
+  void say(std::string_view said) override { text += said; }
+  bool is_terminal() const override { return false; }
+  void warn(const std::string& sentence) override { warnings.push_back(sentence); }
+  std::string text;
+  std::vector<std::string> warnings;
+};
+
+// Strategies name their tensors, and read names of at most 4096 bytes.
+struct LongNamed final : torch::nn::Module {
+  LongNamed() {
+    for (const char* name : {"first", "second", "third"}) all.push_back(register_parameter(name, torch::ones({5000})));
+    all.push_back(register_parameter(std::string(5000, 'n'), torch::ones({5000})));
+  }
+  std::vector<torch::Tensor> all;
+};
+
+TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
+  run_ranks(2, [](const Rank& rank) {
+    const auto group = make_group();
+    LongNamed model;
+    torch::optim::SGD sgd(model.parameters(), 0.01);
+    const auto front = std::make_shared<Recorder>();
+    {
+      Session session(trained_by(sgd, model), group,
+                      {.fidelity = "half", .policy = "mergecomp", .tuning_budget = 60, .timeout = 60},
+                      std::make_unique<core::SteadyClock>(), front);
+      for (int step = 0; step < 90; ++step) {
+        session.zero_grad();
+        torch::stack(model.all).sum().backward();
+        session.step(nullptr);
+      }
+    }
+    const std::string why = "tensors[3]: a text of at most 4096 bytes is needed, found a text of 5000 bytes";
+    EXPECT_THAT(front->warnings, testing::ElementsAre("rank " + std::to_string(rank.rank) +
+                                                      ": a strategy could not be prepared, and is not tried: " + why));
+    if (rank.rank == 0) EXPECT_THAT(front->text, HasSubstr("no candidate could be prepared: " + why));
+  });
+}
 
 }  // namespace
 }  // namespace gradtune::test

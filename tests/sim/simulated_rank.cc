@@ -146,7 +146,7 @@ void SimulatedRank::carry_out(const Command& command) {
 void SimulatedRank::receive_strategy() {
   if (options_.received) received_text_ = options_.received(rank_, received_text_);
   world_.after(world_.work_ns(rank_, options_.prepare_ns), rank_, [this] {
-    protocol_.receive_strategy(received_text_);
+    static_cast<void>(protocol_.receive_strategy(received_text_));  // a failure is told in the next word
     lead();
   });
 }

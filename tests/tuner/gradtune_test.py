@@ -128,15 +128,30 @@ class Replay(unittest.TestCase):
             (["replay", self.trace, "--cost", "linear:5"], 1, "linear:5 is not linear:A_US:B_NS"),
             (["replay", self.trace, "--cost", "linear:5:-1"], 1, "linear:5:-1 is not linear:A_US:B_NS"),
             (["replay", self.trace, "--cost", "linear:5:1x"], 1, "linear:5:1x is not linear:A_US:B_NS"),
-            (["replay", self.trace, "--forward", "-1"], 2, "--forward"),
+            (["replay", self.trace, "--forward", "-1"], 2, "--forward: \"-1\" is not allowed; allowed is a number from 0"),
+            (["replay", self.trace, "--cost", "linear:nan:1"], 1, "linear:nan:1 is not linear:A_US:B_NS"),
+            (["replay", self.trace, "--cost", "linear:1:inf"], 1, "linear:1:inf is not linear:A_US:B_NS"),
+            (["replay", self.trace, "--machines", "100000000"], 2, "not in range 1 to"),
+            (["replay", self.trace, "--policy", "mergcomp"], 1, "did you mean \"mergecomp\"?"),
+            (["replay", self.trace, "--intra", "pci"], 1, "did you mean \"pcie\"?"),
+            (["replay", self.trace, "--fidelity", "lossi"], 2, "did you mean \"lossy\"?"),
+            (["replay", self.trace, "--polcy=auto"], 2, "option --polcy is unknown (did you mean \"--policy\"?)"),
+            (["replay", self.trace, "--cost", "c", "--chrome", ""], 2, "allowed is the name of a file"),
+            (["replay", ""], 2, "allowed is the name of a file"),
             (["replay", self.trace, "--forward", "1", "--policy", "exhaustive"], 1, "not with the next forward pass"),
             (["replay"], 2, "trace is required"),
             (["replay", self.trace, "--cost", self.trace.with_name("other")], 1, "other"),
-            (["replay", self.trace, "--cost", self.trace], 1, "trace.json: cost: the key \"model\" is unknown"),
+            (["replay", self.trace, "--cost", self.trace], 1,
+             "trace.json: this is a trace, which \"gradtune replay\" takes; a cost file is needed"),
             (["replay", self.trace, "--cost", "c", "--world-size", "8", "--ranks-per-node", "3"], 2, "does not divide"),
             (["replay", self.trace, "--world-size", "8"], 2, "--world-size needs --cost FILE"),
             (["replay", self.trace, "--chrome", "step.json"], 2, "--chrome needs --cost FILE"),
-            (["plan"], 2, "subcommand"),
+            (["plan"], 2, "subcommand \"plan\" is unknown; known are replay, trace, cost, report"),
+            (["repot"], 2, "subcommand \"repot\" is unknown (did you mean \"report\"?)"),
+            (["--verson"], 2, "option --verson is unknown (did you mean \"--version\"?)"),
+            ([], 2, "a subcommand is needed"),
+            (["report", "a", "b"], 2, "\"b\" is one argument too many"),
+            (["report", "a", "-o", ""], 2, "allowed is the name of a file"),
         ]:
             done = run(*arguments)
             self.assertEqual(done.returncode, code, arguments)
@@ -146,15 +161,104 @@ class Replay(unittest.TestCase):
         done = run("replay", self.trace)
         self.assertEqual(done.returncode, 1)
         self.assertIn("trace.json: trace.tensors[0]: the key \"ready_us\" is missing", done.stderr)
+        for number in ["nan", "-nan", "inf", "1e400", "", "x"]:
+            done = run("replay", self.trace, f"--forward={number}")
+            self.assertEqual((done.returncode, done.stdout), (2, ""), number)
+
+    def test_a_trace_without_gradients_is_refused(self):
+        for tensors, said in [([], "there are none"), ([{"name": "a", "numel": 0, "ready_us": 0}], "all are empty")]:
+            self.trace.write_text(json.dumps({"model": "m", "tensors": tensors}), encoding="utf-8")
+            done = run("replay", self.trace)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f"trace.json: trace.tensors: {said}", done.stderr)
+
+    def test_what_a_terminal_would_obey_is_not_printed(self):
+        tensors = [{"name": "\x1b[2J", "numel": 10, "ready_us": 0}]
+        self.trace.write_text(json.dumps({"model": "\x1b]0;title\x07\x9b31m", "tensors": tensors}), encoding="utf-8")
+        done = run("replay", self.trace)
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("title", done.stdout)
+        for said in [done.stdout, run("replay", self.trace, "--policy", "\x1b[1m").stderr,
+                     run("replay", "\x1b[2Jnone").stderr, run("\x1b[2J").stderr, run("--\x1b[2J").stderr]:
+            self.assertNotRegex(said, "[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+            self.assertNotEqual(said, "")
+
+
+JOURNAL = Path(__file__).resolve().parents[1] / "golden" / "journals" / "half_1gbit.jsonl"
+
+
+class Output(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.trace = self.folder / "trace.json"
+        self.trace.write_text('{"model": "m", "tensors": [{"name": "a", "numel": 9, "ready_us": 1}]}', encoding="utf-8")
+
+    def test_what_can_not_be_printed_is_a_failure(self):
+        commands = [["--help"], ["--version"], ["replay", "--help"], ["report", JOURNAL], ["replay", self.trace],
+                    ["replay", self.trace, "--json"], ["report", JOURNAL, "-o", self.folder / "page.html"],
+                    ["trace", JOURNAL, "-o", self.folder / "t.json"], ["cost", JOURNAL, "-o", self.folder / "c.json"]]
+        for command in commands:
+            call = [PROGRAM, *map(str, command)]
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+            self.assertEqual(done.returncode, 1, command)
+            self.assertIn("can not write to standard output: No space left", done.stderr)
+            closed = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *call], stderr=subprocess.PIPE, text=True,
+                                    timeout=60, check=False)
+            self.assertEqual(closed.returncode, 1, command)
+            self.assertIn("can not write to standard output: Bad file descriptor", closed.stderr)
+
+    def test_what_can_not_be_written_is_a_failure_and_what_is_no_file_stays(self):
+        for command in ["report", "trace", "cost"]:
+            done = run(command, JOURNAL, "-o", "/dev/full")
+            self.assertEqual((done.returncode, done.stdout), (1, ""), command)
+            self.assertIn("can not write /dev/full: No space left", done.stderr)
+            self.assertTrue(Path("/dev/full").is_char_device())
+        link = self.folder / "link"
+        link.symlink_to("page.html")
+        self.assertEqual(run("report", JOURNAL, "-o", link).returncode, 0)
+        self.assertTrue(link.is_symlink())
+        self.assertIn("<html", (self.folder / "page.html").read_text(encoding="utf-8"))
+        done = run("report", JOURNAL, "-o", "/dev/stdout")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("<html", done.stdout)
+        self.assertTrue(Path("/dev/stdout").is_symlink())
+
+    def test_the_version_is_that_of_journals(self):
+        done = run("--version")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertRegex(done.stdout, r"^gradtune \d+\.\d+\.\d+\n$")
+
+    def test_files_of_another_kind_are_recognised(self):
+        cost = self.folder / "cost.json"
+        self.assertEqual(run("cost", JOURNAL, "-o", cost).returncode, 0)
+        for command, said in [
+            (["report", self.trace], "this is a trace, which \"gradtune replay\" takes; a journal is needed"),
+            (["cost", cost, "-o", self.folder / "c"], "this is a cost file, which \"gradtune replay --cost\" takes"),
+            (["replay", JOURNAL], "\"trace\" and \"cost\" take; a trace is needed"),
+            (["report", JOURNAL, "--trace", JOURNAL], "this is a journal, which"),
+        ]:
+            done = run(*command)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(said, done.stderr)
+
+    def test_rates_of_a_journal_that_ended_early_say_so(self):
+        lines = JOURNAL.read_text(encoding="utf-8").splitlines(keepends=True)
+        early = self.folder / "early.jsonl"
+        first_decision = next(n for n, line in enumerate(lines) if '"what":"race won"' in line)
+        early.write_text("".join(lines[:first_decision]), encoding="utf-8")
+        said = run("cost", early, "-o", self.folder / "c.json").stdout
+        self.assertRegex(said, r"the journal ends after \d+ steps, \w.*, before anything was decided: these rates rest on few")
+        self.assertNotIn("the journal ends", run("cost", JOURNAL, "-o", self.folder / "c.json").stdout)
 
 
 class Trace(unittest.TestCase):
-    JOURNAL = Path(__file__).resolve().parents[1] / "golden" / "journals" / "half_1gbit.jsonl"
-
     def test_a_journal_becomes_a_trace_that_can_be_planned_for(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = Path(folder) / "trace.json"
-            done = run("trace", self.JOURNAL, "-o", trace)
+            done = run("trace", JOURNAL, "-o", trace)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             tensors = json.loads(trace.read_text(encoding="utf-8"))["tensors"]
             self.assertEqual(sum(math.prod(tensor["shape"]) for tensor in tensors), 8_551_818)
@@ -172,7 +276,7 @@ class Trace(unittest.TestCase):
             self.assertEqual(done.returncode, 1)
             self.assertIn("journal.jsonl: line 1: the key \"schema\" is missing", done.stderr)
             self.assertFalse((Path(folder) / "trace.json").exists())
-            done = run("trace", self.JOURNAL, "-o", Path(folder) / "no" / "trace.json")
+            done = run("trace", JOURNAL, "-o", Path(folder) / "no" / "trace.json")
             self.assertEqual(done.returncode, 1)
             self.assertIn("no/trace.json", done.stderr)
 

@@ -127,6 +127,7 @@ struct JobOptions {
   double preparing_ms = 50;
   int preparing_steps = 1;                                     // until the ranks have answered
   std::set<std::string> failing;                               // labels of what the last rank cannot prepare
+  std::string failure;                                         // why; empty: it does not say
   std::function<bool(int64_t)> excluded;                       // steps with an evaluation or the like
   std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
   std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force
@@ -209,12 +210,15 @@ class SimulatedJob {
     }
     core::StepReport report;
     Command command;
+    bool is_failed = false;
     for (Agreement& rank : ranks_) {
       auto verdict = rank.receive(local_, reduced);
       ASSERT_TRUE(verdict.ok()) << verdict.error().message;
       report = verdict.value().report;
       command = verdict.value().command;
+      is_failed = verdict.value().failed_rank.has_value();
     }
+    if (is_failed && !options_.failure.empty()) tuner->learn_failure(options_.failure);
     bool is_excluded = options_.excluded && options_.excluded(step_);
     if (command.kind == Command::Kind::prepare) {
       held.insert(command.slot);

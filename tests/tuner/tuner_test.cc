@@ -271,6 +271,20 @@ TEST(Tuner, WhatCanNotBePreparedIsLeftOut) {
   }
 }
 
+TEST(Tuner, WhyNothingCouldBePreparedIsWhyTheBaselineStays) {
+  JobOptions options;
+  options.failing = {"arm0", "arm1"};
+  options.failure = "1,123,677 bytes; at most 1,048,576 are read";
+  SimulatedJob none(options, times(100, {85, 80}), measured(arms(2)), {kBaseline});
+  none.run(20);
+  EXPECT_THAT(none.decided(What::prepare_failed), testing::Contains("arm0: " + options.failure));
+  EXPECT_TRUE(ends_with_baseline(none, "no candidate could be prepared: " + options.failure));
+  SimulatedJob slower(options, times(100, {85, 80, 120}), measured(arms(3)), {kBaseline});
+  slower.run(20);
+  EXPECT_TRUE(
+      ends_with_baseline(slower, "nothing that could be prepared looks faster; what could not: " + options.failure));
+}
+
 TEST(Tuner, WhatIsNeverPreparedIsGivenUp) {
   JobOptions options;
   options.preparing_steps = 100;

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/compress/compressor.h"
+#include "tuner/decision_words.h"
 #include "tuner/files/cost_file.h"
 #include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
@@ -34,6 +37,29 @@ std::string as_table(const policies::FittedCost& fitted) {
   return text;
 }
 
+// A search is what times strategies of all kinds. Empty where one came to its end.
+std::string ended_early(const JournalFile& file) {
+  const bool is_decided = std::ranges::any_of(file.decisions, [](const Decision& decision) {
+    using What = Decision::What;
+    return decision.what == What::commit || decision.what == What::keep_baseline || decision.what == What::race_won;
+  });
+  if (is_decided || file.stages.empty()) return "";
+  return fmt::format(
+      "the journal ends after {} steps, {}, before anything was decided: these rates rest on few samples\n",
+      file.reports.size(), doing(file.stages.back()));
+}
+
+// A rate that misses its own samples by so much says little about others.
+std::string unsure(const policies::FittedCost& fitted) {
+  constexpr double kMostError = 0.5;
+  const auto is_unsure = [](const policies::RateQuality& quality) { return quality.error > kMostError; };
+  const auto rates =
+      std::ranges::count_if(fitted.collectives, is_unsure) + std::ranges::count_if(fitted.codecs, is_unsure);
+  if (rates == 0) return "";
+  return fmt::format("{} of these rates miss their own samples by more than {:.0f} %: plans from them are guesses\n",
+                     rates, 100 * kMostError);
+}
+
 }  // namespace
 
 core::Result<std::string> write_cost(const std::string& journal, const std::string& output) {
@@ -47,7 +73,7 @@ core::Result<std::string> write_cost(const std::string& journal, const std::stri
       policies::fit_cost(file.value().runs(), job.table, job.ranks, compress::known_traits(), {}, job.machine);
   if (const core::Status written = write_file_atomically(output, to_json(fitted.table)); !written)
     return written.error();
-  return as_table(fitted);
+  return as_table(fitted) + ended_early(file.value()) + unsure(fitted);
 }
 
 }  // namespace gradtune::tuner

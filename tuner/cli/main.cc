@@ -3,17 +3,44 @@
 //
 // The program `gradtune`, for what is done outside of a training job. Ends with 0, 1 (it failed, and says why) or 2 (it
 // was called in a way that it does not know).
-#include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <sstream>
+
+#include "engine/core/unknown_name.h"
+#include "engine/core/version.h"
 #include "policies/planner.h"
 #include "tuner/cli/cost.h"
 #include "tuner/cli/replay.h"
 #include "tuner/cli/report.h"
 #include "tuner/cli/trace.h"
+#include "tuner/files/printable.h"
 
 namespace {
+
+constexpr int kFailed = 1, kMisused = 2;
+constexpr int kMostRanks = 1 << 20;
+
+int refuse(const std::string& why, int status) {
+  std::fprintf(stderr, "gradtune: %s\n", gradtune::tuner::printable(why).c_str());
+  return status;
+}
+
+// What can not be written is a failure: whoever reads the output would take a part of it for the whole.
+int print(const std::string& text) {
+  const std::string shown = gradtune::tuner::printable(text);
+  errno = 0;
+  const bool is_written = std::fwrite(shown.data(), 1, shown.size(), stdout) == shown.size();
+  if (is_written && std::fflush(stdout) == 0) return 0;
+  return refuse(std::string("can not write to standard output: ") + std::strerror(errno), kFailed);
+}
 
 std::string planner_names() {
   std::string names;
@@ -23,16 +50,77 @@ std::string planner_names() {
   return names;
 }
 
+// Unlike CLI::Range, this refuses a NaN.
+CLI::Validator number_within(double least, double most) {
+  const std::string range = fmt::format("from {} to {}", least, most);
+  const auto check = [=](const std::string& text) {
+    double number = 0;
+    const bool is_good = CLI::detail::lexical_cast(text, number) && number >= least && number <= most;
+    return is_good ? std::string() : fmt::format("\"{}\" is not allowed; allowed is a number {}", text, range);
+  };
+  return {check, range};
+}
+
+CLI::Validator file_name() {
+  return {[](const std::string& text) {
+            return std::string(text.empty() ? "the name is empty; allowed is the name of a file" : "");
+          },
+          "FILE"};
+}
+
+CLI::Validator fidelity_name() {
+  return {[](const std::string& text) {
+            const auto fidelity = gradtune::core::parse_fidelity(text);
+            return fidelity ? std::string() : fidelity.error().message;
+          },
+          ""};
+}
+
+std::vector<std::string_view> views(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
+
+// What of the command line nobody knows, and what was probably meant.
+std::optional<std::string> unknown_words(const CLI::App& app, const char* first) {
+  std::vector<std::string> commands, flags;
+  for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());
+  const bool is_command = std::ranges::find(commands, first) != commands.end();
+  if (first[0] != '-' && !is_command) return gradtune::core::unknown_name("subcommand", first, views(commands));
+  for (const CLI::App* each : {&app, is_command ? app.get_subcommand(first) : &app}) {
+    for (const CLI::Option* option : each->get_options()) {
+      for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+    }
+  }
+  for (const std::string& word : app.remaining(/*recurse=*/true)) {
+    const std::string flag = word.substr(0, word.find('='));
+    if (flag.starts_with('-'))
+      return "option " + flag + " is unknown" + gradtune::core::did_you_mean(flag, views(flags));
+    return "\"" + word + "\" is one argument too many";
+  }
+  return {};
+}
+
+// Help and the version are output; all else is misuse.
+int end_parsing(const CLI::App& app, const CLI::ParseError& error, const char* first) {
+  std::ostringstream out, err;
+  if (app.exit(error, out, err) == 0) return print(out.str());
+  if (const auto unknown = unknown_words(app, first)) {
+    return refuse(*unknown + "; gradtune --help says what there is", kMisused);
+  }
+  std::fputs(gradtune::tuner::printable(err.str()).c_str(), stderr);
+  return kMisused;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Plans gradient communication for recorded jobs, and reports what a job chose and why."};
   app.name("gradtune");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "gradtune " + std::string(gradtune::core::version()));
 
   gradtune::tuner::ReplayOptions options;
   std::string fidelity = "lossy";
   CLI::App* replay = app.add_subcommand("replay", "Plan for a recorded job under a cost model, and replay the plan");
   replay->add_option("trace", options.trace, "Trace file (JSON): tensors in backward order with ready times")
-      ->required();
+      ->required()
+      ->check(file_name());
   replay->add_option("--policy", options.policy, "Who plans (default auto):" + planner_names());
   replay->add_option(
       "--cost", options.cost,
@@ -41,67 +129,74 @@ int run(int argc, char** argv) {
   replay->add_option("--compressor", options.published.compressor,
                      "Of the published model: randomk (default), dgc, efsignsgd, onebit");
   replay->add_option("--intra", options.published.intra, "Its link inside a machine: pcie (default), nvl");
-  replay->add_option("--machines", options.published.machines, "default 8");
-  replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8");
+  replay->add_option("--machines", options.published.machines, "default 8")->check(CLI::Range(1, kMostRanks));
+  replay->add_option("--gpus-per-machine", options.published.gpus_per_machine, "default 8")
+      ->check(CLI::Range(1, kMostRanks));
   replay->add_flag("--two-level", options.published.two_level, "Also compress inside a machine (option 3)");
   replay
       ->add_option("--forward", options.forward,
                    "The step goes on into the next forward pass: for each tensor this share of its time in backward")
-      ->check(CLI::Range(0.0, 1e3));
+      ->check(number_within(0, 1e3));
   CLI::Option* allowed = replay->add_option("--fidelity", fidelity, "With a cost file: exact, half or lossy (default)")
-                             ->check(CLI::IsMember({"exact", "half", "lossy"}));
+                             ->check(fidelity_name());
   CLI::Option* ranks = replay->add_option("--world-size", options.ranks.size, "With a cost file: as many ranks instead")
-                           ->check(CLI::Range(1, 1 << 20));
+                           ->check(CLI::Range(1, kMostRanks));
   replay->add_option("--ranks-per-node", options.ranks.local_size, "... of which so many share a node")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(CLI::Range(0, kMostRanks))
       ->needs(ranks);
   CLI::Option* chrome =
-      replay->add_option("--chrome", options.chrome,
-                         "With a cost file: also write the predicted step here, for about:tracing or Perfetto");
+      replay
+          ->add_option("--chrome", options.chrome,
+                       "With a cost file: also write the predicted step here, for about:tracing or Perfetto")
+          ->check(file_name());
   replay->add_flag("--json", options.json, "Print one JSON object instead of a table");
 
   std::string journal, output;
   CLI::App* trace = app.add_subcommand("trace", "Make a trace of a job from its journal");
   CLI::App* cost = app.add_subcommand("cost", "Make a cost file of a job from its journal");
   for (CLI::App* command : {trace, cost}) {
-    command->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
-    command->add_option("-o,--output", output, "File to write")->required();
+    command->add_option("journal", journal, "Journal file, as GRADTUNE_JOURNAL names it")
+        ->required()
+        ->check(file_name());
+    command->add_option("-o,--output", output, "File to write")->required()->check(file_name());
   }
 
   gradtune::tuner::ReportOptions reported;
   CLI::App* report =
       app.add_subcommand("report", "Say what a job's journal tells: is it tuned, what was chosen, did it help");
-  report->add_option("journal", reported.journal, "Journal file, as GRADTUNE_JOURNAL names it")->required();
-  report->add_option("--trace", reported.trace,
-                     "Trace with ready times, for a journal that ended before they were known");
-  report->add_option("-o,--output", reported.output, "HTML page to write; without it the report is printed in short");
+  report->add_option("journal", reported.journal, "Journal file, as GRADTUNE_JOURNAL names it")
+      ->required()
+      ->check(file_name());
+  report
+      ->add_option("--trace", reported.trace, "Trace with ready times, for a journal that ended before they were known")
+      ->check(file_name());
+  report->add_option("-o,--output", reported.output, "HTML page to write; without it the report is printed in short")
+      ->check(file_name());
 
+  if (argc < 2) {
+    std::fputs(app.help().c_str(), stderr);
+    return refuse("a subcommand is needed", kMisused);
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return end_parsing(app, error, argv[1]);
   }
   options.fidelity = gradtune::core::parse_fidelity(fidelity).value();
   for (const CLI::Option* option : {allowed, ranks, chrome}) {
     if (option->empty() || options.cost != "published") continue;
-    std::fprintf(stderr, "gradtune: %s needs --cost FILE\n", option->get_name().c_str());
-    return 2;
+    return refuse(option->get_name() + " needs --cost FILE", kMisused);
   }
   if (options.ranks.local_size > 0 && options.ranks.size % options.ranks.local_size != 0) {
-    std::fprintf(stderr, "gradtune: --ranks-per-node %d does not divide --world-size %d\n", options.ranks.local_size,
-                 options.ranks.size);
-    return 2;
+    return refuse(fmt::format("--ranks-per-node {} does not divide --world-size {}", options.ranks.local_size,
+                              options.ranks.size),
+                  kMisused);
   }
   const auto text = replay->parsed()   ? gradtune::tuner::replay(options)
                     : report->parsed() ? gradtune::tuner::report(reported)
                     : cost->parsed()   ? gradtune::tuner::write_cost(journal, output)
                                        : gradtune::tuner::write_trace(journal, output);
-  if (!text) {
-    std::fprintf(stderr, "gradtune: %s\n", text.error().message.c_str());
-    return 1;
-  }
-  std::fputs(text.value().c_str(), stdout);
-  return 0;
+  return text ? print(text.value()) : refuse(text.error().message, kFailed);
 }
 
 }  // namespace
@@ -110,7 +205,6 @@ int main(int argc, char** argv) {
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gradtune: %s\n", error.what());
-    return 1;
+    return refuse(error.what(), kFailed);
   }
 }

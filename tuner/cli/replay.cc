@@ -21,12 +21,13 @@
 #include "tuner/files/chrome_trace.h"
 #include "tuner/files/cost_file.h"
 #include "tuner/files/file_io.h"
+#include "tuner/files/strict_json.h"
 #include "tuner/files/trace_file.h"
 
 namespace gradtune::tuner {
 namespace {
 
-constexpr int64_t kMostTraceBytes = 1 << 20, kMostCostBytes = 1 << 20;
+constexpr int64_t kMostCostBytes = JsonLimits().bytes;
 
 struct Replayed {
   const TraceFile& trace;
@@ -208,7 +209,7 @@ core::Result<double> timeline_us(const ReplayOptions& options, const policies::C
 }  // namespace
 
 core::Result<std::string> replay(const ReplayOptions& options) {
-  const auto text = read_file(options.trace, kMostTraceBytes);
+  const auto text = read_file(options.trace, kJobLimits.bytes);
   if (!text) return text.error();
   auto trace = parse_trace(text.value());
   if (!trace) return core::Error{trace.error().code, options.trace + ": " + trace.error().message};

@@ -9,6 +9,7 @@
 
 #include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
+#include "tuner/files/strict_json.h"
 #include "tuner/files/trace_file.h"
 #include "tuner/report/html.h"
 #include "tuner/report/report.h"
@@ -18,9 +19,8 @@ namespace gradtune::tuner {
 namespace {
 
 core::Result<std::optional<TraceFile>> read_trace(const std::string& path) {
-  constexpr int64_t kMostBytes = 1 << 20;
   if (path.empty()) return std::optional<TraceFile>();
-  const auto text = read_file(path, kMostBytes);
+  const auto text = read_file(path, kJobLimits.bytes);
   if (!text) return text.error();
   auto trace = parse_trace(text.value());
   if (!trace) return core::Error{trace.error().code, path + ": " + trace.error().message};

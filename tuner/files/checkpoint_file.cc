@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/hash.h"
+#include "tuner/files/file_kind.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
@@ -36,11 +37,11 @@ class Parser {
  public:
   core::Result<const JsonObject*> open(std::string_view text, std::initializer_list<std::string_view> members) {
     auto value = parse_json(text, {});
-    if (!value) return value.error();
+    if (!value) return read_as(FileKind::checkpoint, text, value.error());
     root_ = std::move(value).value();
     in.schema(root_, "schema", kCheckpointSchema);
     const JsonObject& object = in.object(root_, "file", members);
-    if (!in.ok()) return *in.error();
+    if (!in.ok()) return read_as(FileKind::checkpoint, text, *in.error());
     return &object;
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tuner/files/file_kind.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
@@ -155,8 +156,8 @@ class Parser {
 
 core::Result<CostTable> parse_cost(std::string_view text, core::TraitsTable known) {
   const core::Result<JsonValue> root = parse_json(text, {});
-  if (!root) return root.error();
-  return Parser(known).parse(root.value());
+  auto table = root ? Parser(known).parse(root.value()) : root.error();
+  return table ? std::move(table) : read_as(FileKind::cost, text, table.error());
 }
 
 std::string to_json(const CostTable& table) {

@@ -8,8 +8,8 @@
 // "codecs": [{"codec", "place", "use" (0: not measured), "encode": {"fixed_us", "element_us"},
 //             "decode": {"fixed_us", "element_us", "byte_us"}}]}; and where gradients are on a device
 // "device": {"collectives", "kernels", "to_host": {"fixed_us", "byte_us"}, "to_device": {"fixed_us", "byte_us"}}.
-// What the figures mean is said in policies/cost/cost_table.h. Files are untrusted: limits as for strategy files, every
-// number in a range.
+// What the figures mean is said in policies/cost/cost_table.h. Files are untrusted: within the limits of strict_json.h,
+// every number in a range.
 #pragma once
 
 #include <string>

@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <utility>
 
 namespace gradtune::tuner {
 namespace {
@@ -23,6 +25,8 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
+  // Whether all that was written arrived, as far as the system knows by now.
+  bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
   int fd_;
@@ -63,6 +67,45 @@ class Temporary {
   std::string path_;
 };
 
+core::Status write_through(const std::string& path, const std::vector<std::string_view>& parts) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+  if (file.get() < 0) return failed("open", path);
+  for (const std::string_view part : parts) {
+    if (core::Status status = write_all(file.get(), part, path); !status) return status;
+  }
+  return file.close() ? core::Status() : failed("write", path);
+}
+
+// The file that a link names, or that it names in the end; it need not be there. Any other path is itself.
+core::Result<std::string> behind_links(const std::string& path) {
+  constexpr int kMost = 40;  // as Linux follows
+  std::filesystem::path at(path);
+  for (int links = 0; links < kMost; ++links) {
+    std::error_code error;
+    const std::filesystem::path next = std::filesystem::read_symlink(at, error);
+    if (error) return at.string();
+    at = at.parent_path() / next;  // `next` alone where it begins at the root
+  }
+  errno = ELOOP;
+  return failed("write", path);
+}
+
+core::Status replace(const std::string& path, const std::vector<std::string_view>& parts) {
+  std::string name = path + ".XXXXXX";
+  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  if (file.get() < 0) return failed("create a file beside", path);
+  Temporary temporary(name);
+  for (const std::string_view part : parts) {
+    if (core::Status status = write_all(file.get(), part, name); !status) return status;
+  }
+  if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0 || !file.close()) return failed("write", name);
+  if (::rename(name.c_str(), path.c_str()) != 0) return failed("replace", path);
+  temporary.keep();
+  const Descriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.get() < 0 || ::fsync(folder.get()) != 0) return failed("write the folder of", path);
+  return {};
+}
+
 }  // namespace
 
 core::Result<std::string> read_file(const std::string& path, int64_t most_bytes) {
@@ -89,19 +132,11 @@ core::Status write_file_atomically(const std::string& path, std::string_view tex
 }
 
 core::Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts) {
-  std::string name = path + ".XXXXXX";
-  const Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
-  if (file.get() < 0) return failed("create a file beside", path);
-  Temporary temporary(name);
-  for (const std::string_view part : parts) {
-    if (core::Status status = write_all(file.get(), part, name); !status) return status;
-  }
-  if (::fchmod(file.get(), 0644) != 0 || ::fsync(file.get()) != 0) return failed("write", name);
-  if (::rename(name.c_str(), path.c_str()) != 0) return failed("replace", path);
-  temporary.keep();
-  const Descriptor folder(::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.get() < 0 || ::fsync(folder.get()) != 0) return failed("write the folder of", path);
-  return {};
+  struct stat about {};
+  const bool is_there = ::stat(path.c_str(), &about) == 0;
+  if (is_there && !S_ISREG(about.st_mode)) return write_through(path, parts);
+  const auto target = behind_links(path);
+  return target ? replace(target.value(), parts) : target.error();
 }
 
 }  // namespace gradtune::tuner

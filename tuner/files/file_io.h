@@ -16,7 +16,8 @@ namespace gradtune::tuner {
 // The whole file; an error when it has more than `most_bytes`.
 core::Result<std::string> read_file(const std::string& path, int64_t most_bytes);
 
-// Writes to a temporary file beside it, fsync, rename, fsync of the folder: old or new, never a third.
+// Writes to a temporary file beside it, fsync, rename, fsync of the folder: old or new, never a third. A link stays
+// one, and what it names is written. What is no regular file (a pipe, a terminal, a device) is written through.
 core::Status write_file_atomically(const std::string& path, std::string_view text);
 // The same of a file that is put together from parts.
 core::Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts);

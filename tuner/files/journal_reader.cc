@@ -10,6 +10,7 @@
 #include "engine/compress/compressor.h"
 #include "policies/space/baseline.h"
 #include "tuner/files/file_io.h"
+#include "tuner/files/file_kind.h"
 #include "tuner/files/journal_writer.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/files/strict_json.h"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int64_t kMostSteps = int64_t{1} << 48, kMostBytes = int64_t{1} << 50;
 constexpr double kMostMs = 1e12;
-constexpr size_t kMostText = 4096;
+constexpr size_t kMostText = kMostJournalText;
 
 class Parser {
  public:
@@ -55,7 +56,7 @@ class Parser {
   bool flag(const JsonObject& object, std::string_view name) { return in_.flag(get(object, name), at(name)); }
 
   void read(std::string_view line, bool is_first) {
-    const auto value = parse_json(line, {});
+    const auto value = parse_json(line, kJobLimits);
     if (!value) return in_.fail(where_, value.error().message);
     if (is_first) return read_header(value.value());
     std::string kind;
@@ -64,18 +65,20 @@ class Parser {
     if (kind == "step") return read_step(value.value());
     if (kind == "plan") return read_plan(value.value(), line);
     if (kind == "timing") return read_timing(value.value());
+    if (kind == "failure") return read_failure(value.value());
     if (kind == "decision") return read_decision(value.value(), line);
-    in_.fail(at("kind"), fmt::format("table, step, plan, decision or timing is needed, found \"{}\"", kind));
+    in_.fail(at("kind"), fmt::format("table, step, plan, decision, timing or failure is needed, found \"{}\"", kind));
   }
 
   void read_header(const JsonValue& value) {
     in_.schema(value, at("schema"), kJournalSchema);
-    const JsonObject& header = in_.object(
-        value, where_,
-        {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy", "model", "network", "tuning",
-         "collectives_at_once"},
-        {"compressors_from", "ranks_per_node", "memory_budget", "forward_overlap", "idle_links", "cores", "device"});
+    const JsonObject& header = in_.object(value, where_,
+                                          {"schema", "world_size", "fidelity", "compressors", "host_threads", "policy",
+                                           "model", "network", "tuning", "collectives_at_once"},
+                                          {"gradtune", "compressors_from", "ranks_per_node", "memory_budget",
+                                           "forward_overlap", "idle_links", "cores", "device"});
     if (!in_.ok()) return;
+    if (has(header, "gradtune")) file_.version = text(header, "gradtune");
     Job& job = file_.job;
     job.ranks.size = static_cast<int>(integer(header, "world_size", 1, 1'000'000));
     if (has(header, "ranks_per_node")) {
@@ -284,6 +287,13 @@ class Parser {
     file_.timings.push_back(std::move(timing));
   }
 
+  void read_failure(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "step", "why"});
+    if (!in_.ok()) return;
+    file_.failures.push_back(
+        {.report = file_.reports.size(), .step = integer(line, "step", 0, kMostSteps), .why = text(line, "why")});
+  }
+
   const core::TraitsTable traits_ = compress::known_traits();
   JsonReader in_;
   std::string where_, model_;
@@ -298,7 +308,10 @@ std::vector<policies::TimedRun> JournalFile::runs() const {
   return runs;
 }
 
-core::Result<JournalFile> parse_journal(std::string_view text) { return Parser().parse(text); }
+core::Result<JournalFile> parse_journal(std::string_view text) {
+  auto file = Parser().parse(text);
+  return file ? std::move(file) : read_as(FileKind::journal, text, file.error());
+}
 
 core::Result<JournalFile> read_journal(const std::string& path) {
   constexpr int64_t kMostBytes = int64_t{1} << 30;
@@ -316,7 +329,13 @@ core::Result<std::unique_ptr<Tuner>> run_again(const JournalFile& file, const Af
   }
   auto tuner = make_tuner(file.job);
   if (!tuner) return tuner.error();
+  size_t told = 0;
+  auto failure = file.failures.begin();
   const auto on_step = [&](const core::StepReport& report) {
+    for (; failure != file.failures.end() && failure->report <= told; ++failure) {
+      tuner.value()->learn_failure(failure->why);
+    }
+    ++told;
     const Stage told_in = tuner.value()->stage();
     after_step(*tuner.value(), report, told_in, tuner.value()->on_step(report));
   };

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A journal read back: the job, the reports of its steps, and what was decided then, to be explained, replayed or
-// turned into a trace. Files are untrusted: every line within the limits of strict_json.h, unknown and missing keys
+// turned into a trace. Files are untrusted: every line within kJobLimits of strict_json.h, unknown and missing keys
 // refused, every number in a stated range. A job that was killed leaves a last line that is cut off; it is left out.
 #pragma once
 
@@ -21,15 +21,24 @@
 
 namespace gradtune::tuner {
 
+// Why some rank could not prepare a strategy.
+struct PrepareFailure {
+  size_t report = 0;  // number of reports before it
+  int64_t step = 0;
+  std::string why;
+};
+
 struct JournalFile {
-  Job job;  // with ready times where the job came that far
+  std::string version;  // of the gradtune that wrote it; empty: it does not say
+  Job job;              // with ready times where the job came that far
   std::string network;
   std::vector<core::StepReport> reports;
   std::vector<Stage> stages;                          // of the tuner when it was told each report
   std::map<int32_t, policies::Candidate> strategies;  // by slot: the baselines, and what was planned
   std::vector<Timing> timings;                        // of slots that are among them
   std::vector<Decision> decisions;                    // in order; a value that is no number in JSON is a NaN
-  std::vector<std::string> decided;                   // the lines of decisions and of plans, as they are
+  std::vector<PrepareFailure> failures;
+  std::vector<std::string> decided;  // the lines of decisions and of plans, as they are
 
   // What was timed, for a cost model.
   std::vector<policies::TimedRun> runs() const;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/version.h"
 #include "tuner/files/strategy_file.h"
 #include "tuner/files/table_json.h"
 #include "tuner/timed_ops.h"
@@ -42,6 +43,7 @@ std::string journal_header(const Job& job, std::string_view network) {
   if (job.tuning.optimizers == core::OptimizerFamily::adaptive) tuning["adaptive"] = true;
   tuning["retune"] = job.tuning.retune;
   ordered_json header = {{"schema", kJournalSchema},
+                         {"gradtune", core::version()},
                          {"world_size", job.ranks.size},
                          {"ranks_per_node", job.ranks.local_size},
                          {"fidelity", core::to_string(job.fidelity)},
@@ -117,6 +119,10 @@ std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const 
   // In JSON a line's end is never part of a text, so a blank means the same.
   for (char c : to_json(file)) line += c == '\n' ? ' ' : c;
   return line + "}";
+}
+
+std::string journal_failure_line(int64_t step, std::string_view why) {
+  return dump({{"kind", "failure"}, {"step", step}, {"why", why}});
 }
 
 core::Result<JournalPlace> JournalPlace::claim(const std::string& path) {

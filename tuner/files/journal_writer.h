@@ -3,16 +3,18 @@
 //
 // The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided. From it a run can be
 // explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
-//   (first)   the header: the job, in whose "tuning" are "lossy_after" (steps) if it was given and "adaptive" (true) if
-//             an optimizer is; with "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets
-//             may be due at the next forward pass, "idle_links" if links were probed (policies::IdleLink: "flat" over
-//             all ranks, "inter" between nodes, "intra" inside one), "cores" (policies::Cores) if they are known,
-//             "collectives_at_once" (policies::Machine), and "device" (policies::OnDevice) if gradients are on one
+//   (first)   the header: the job, and which "gradtune" wrote it (older ones do not say); in its "tuning" are
+//             "lossy_after" (steps) if it was given and "adaptive" (true) if an optimizer is; with "memory_budget"
+//             (bytes) if there is one, "forward_overlap" (true) if buckets may be due at the next forward pass,
+//             "idle_links" if links were probed (policies::IdleLink: "flat" over all ranks, "inter" between nodes,
+//             "intra" inside one), "cores" (policies::Cores) if they are known, "collectives_at_once"
+//             (policies::Machine), and "device" (policies::OnDevice) if gradients are on one
 //   table     the gradients (table_json.h); again with ready times once they were observed
 //   step      a report; with "excess" if a bucket was beyond its error budget
 //   decision  a Decision (decision.h)
 //   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the
 //             imported one
+//   failure   why a strategy could not be prepared, before the report that tells the tuner so
 //   timing    when the operations of a step ran on rank 0, and bytes of collectives and copies (policies::TimedOp):
 //             [bucket, step of its program, begin, end, bytes]
 #pragma once
@@ -34,6 +36,7 @@
 namespace gradtune::tuner {
 
 constexpr std::string_view kJournalSchema = "gradtune.journal/3";
+constexpr size_t kMostJournalText = 4096;  // bytes of a label or a reason: readers take no more
 
 // One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
 std::string journal_header(const Job& job, std::string_view network);
@@ -44,6 +47,7 @@ std::string journal_line(const Decision& decision);
 // is told it.
 std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
+std::string journal_failure_line(int64_t step, std::string_view why);
 
 // A file for a journal. While it lives, no other journal of this or another process on this machine takes the same
 // file. It is the one asked for or, if that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...

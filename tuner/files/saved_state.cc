@@ -23,7 +23,7 @@ constexpr double kMostMs = 1e12, kMostLoss = 1e300;
 constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
 constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
 // Of large models, with a strategy in each of several slots.
-constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .depth = 16, .entries = 20'000'000, .members = 64};
+constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .entries = 40'000'000};
 
 ordered_json json_of(const StrategyFile& file) { return ordered_json::parse(to_json(file)); }
 

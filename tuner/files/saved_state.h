@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a job knows between two steps, as plain data that goes to and comes from a checkpoint: of every rank, and of the
-// tuner on rank 0. Files are untrusted: within the limits of strict_json.h, unknown and missing keys refused, every
-// number in a stated range, and what does not fit together refused. Leaves open what the executor carries (residuals
-// and codecs' state), which are bytes.
+// tuner on rank 0. Files are untrusted: within 1 GiB and 40 million entries (strict_json.h), unknown and missing keys
+// refused, every number in a stated range, and what does not fit together refused. Leaves open what the executor
+// carries (residuals and codecs' state), which are bytes.
 #pragma once
 
 #include <cstdint>

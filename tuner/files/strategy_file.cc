@@ -10,6 +10,8 @@
 #include <set>
 
 #include "engine/compress/compressor.h"
+#include "tuner/files/file_kind.h"
+#include "tuner/files/printable.h"
 #include "tuner/files/strict_json.h"
 
 namespace gradtune::tuner {
@@ -26,7 +28,8 @@ constexpr int64_t kMostRanks = 1'000'000;
 constexpr int64_t kMostInFlight = 10'000;
 constexpr int64_t kMostSteps = int64_t{1} << 50;
 constexpr double kMostMs = 1e12;
-constexpr size_t kMostNameBytes = 1000;
+constexpr size_t kMostNameBytes = 4096;   // as in tables (table_json.cc)
+constexpr size_t kMostLabelBytes = 1000;  // decisions say more beside it
 constexpr size_t kMostOptionBytes = 4000;
 
 // A name may hold bytes that are not UTF-8, which JSON cannot; such a file will not fit, but it is a file.
@@ -67,7 +70,7 @@ class Parser {
     file.model = in_.hash(JsonReader::member(top, "model"), "model");
     file.world_size = static_cast<int>(in_.integer(JsonReader::member(top, "world_size"), "world_size", 1, kMostRanks));
     file.fidelity = fidelity(JsonReader::member(top, "fidelity"));
-    file.label = in_.text(JsonReader::member(top, "label"), "label", kMostNameBytes);
+    file.label = printable(in_.text(JsonReader::member(top, "label"), "label", kMostLabelBytes));
     file.tensors = tensors(JsonReader::member(top, "tensors"));
     file.strategy.buckets = buckets(JsonReader::member(top, "buckets"));
     file.strategy.order = order(JsonReader::member(top, "order"), file.strategy.buckets);
@@ -195,7 +198,7 @@ class Parser {
   std::map<std::string, int32_t, std::less<>> position_;  // of a tensor in the file's order
 };
 
-Error mismatch(std::string message) { return {Error::Code::mismatch, std::move(message)}; }
+Error mismatch(std::string_view message) { return {Error::Code::mismatch, printable(message)}; }
 
 // The table in the file's order.
 core::Result<core::GradientTable> reorder(const StrategyFile& file, const core::GradientTable& table) {
@@ -249,9 +252,9 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
 }
 
 core::Result<StrategyFile> parse_strategy(std::string_view text, core::TraitsTable known) {
-  const core::Result<JsonValue> root = parse_json(text, {});
-  if (!root) return root.error();
-  return parse_strategy(root.value(), known);
+  const core::Result<JsonValue> root = parse_json(text, kJobLimits);
+  auto file = root ? parse_strategy(root.value(), known) : root.error();
+  return file ? std::move(file) : read_as(FileKind::strategy, text, file.error());
 }
 
 core::Result<StrategyFile> parse_strategy(const JsonValue& value, core::TraitsTable known) {

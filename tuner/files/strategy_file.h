@@ -4,8 +4,8 @@
 // The strategy file (JSON, schema "gradtune.strategy/2"): a strategy with the model, topology and fidelity it is for
 // and the evidence it stands on. The same text is what rank 0 broadcasts. Tensors are named, so a file does not depend
 // on the order in which another run finished its gradients; the order of the slices *is* the order of the arena of a
-// job that starts from the file. Files are untrusted: limits of size (1 MiB), depth (16) and entries (10^5), unknown
-// and duplicate keys refused, every number in a stated range.
+// job that starts from the file. Files are untrusted: within kJobLimits of strict_json.h, unknown and duplicate keys
+// refused, every number in a stated range. What can not be shown in a label is replaced.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/version.h"
+#include "tuner/files/printable.h"
+
 namespace gradtune::tuner {
 namespace {
 
@@ -65,8 +68,8 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  bool refuse(std::string what) {
-    error_ = std::move(what);
+  bool refuse(std::string_view what) {
+    error_ = printable(what);
     return false;
   }
 
@@ -137,7 +140,7 @@ core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limi
 std::string hex(uint64_t hash) { return fmt::format("{:016x}", hash); }
 
 void JsonReader::fail(std::string_view where, const std::string& what) {
-  if (!error_) error_ = {core::Error::Code::corrupt, fmt::format("{}: {}", where, what)};
+  if (!error_) error_ = {core::Error::Code::corrupt, printable(fmt::format("{}: {}", where, what))};
 }
 
 const JsonObject& JsonReader::object(const JsonValue& value, std::string_view where,
@@ -155,19 +158,21 @@ const JsonObject& JsonReader::object(const JsonValue& value, std::string_view wh
     fail(where, "an object is needed, found " + found(value));
     return kEmpty;
   }
-  const std::string needed = fmt::format("{}", fmt::join(members, ", "));
-  const std::string known = optional.empty() ? needed : fmt::format("{}, {}", needed, fmt::join(optional, ", "));
+  const auto needed = [&] { return fmt::format("{}", fmt::join(members, ", ")); };
+  const auto known = [&] {
+    return needed() + fmt::format("{}{}", optional.empty() ? "" : ", ", fmt::join(optional, ", "));
+  };
   const auto holds = [](std::span<const std::string_view> names, std::string_view name) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   for (const auto& [name, ignored] : *object) {
     if (!holds(members, name) && !holds(optional, name)) {
-      fail(where, fmt::format("the key \"{}\" is unknown; known are {}", name, known));
+      fail(where, fmt::format("the key \"{}\" is unknown; known are {}", name, known()));
     }
   }
   for (std::string_view name : members) {
     if (find(*object, name) == nullptr)
-      fail(where, fmt::format("the key \"{}\" is missing; needed are {}", name, needed));
+      fail(where, fmt::format("the key \"{}\" is missing; needed are {}", name, needed()));
   }
   return *object;
 }
@@ -228,7 +233,11 @@ void JsonReader::schema(const JsonValue& file, std::string_view where, std::stri
   const auto* object = std::get_if<JsonObject>(&file.value);
   if (object == nullptr || find(*object, "schema") == nullptr) return;
   const std::string schema = text(member(*object, "schema"), where, kMostBytes);
-  if (schema != wanted) fail(where, fmt::format("\"{}\" is needed, found \"{}\"", wanted, schema));
+  if (schema == wanted) return;
+  const auto* writer = std::get_if<std::string>(&member(*object, "gradtune").value);
+  fail(where, fmt::format("\"{}\" is needed, found \"{}\"{}; this is gradtune {}", wanted, schema,
+                          writer != nullptr ? ", which gradtune " + writer->substr(0, kMostBytes) + " wrote" : "",
+                          core::version()));
 }
 
 }  // namespace gradtune::tuner

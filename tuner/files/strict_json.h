@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JSON from strangers: parsed within limits of size, depth and number of entries, duplicate keys refused, and read with
-// errors that say where in the file, what was found and what is allowed. Leaves open what a file means.
+// errors that say where in the file, what was found and what is allowed, fit to be shown. Leaves open what a file
+// means.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,18 @@ struct JsonValue {
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
 };
 
+// What a hostile text can take of memory is its own bytes and at most 256 for each entry.
 struct JsonLimits {
   int64_t bytes = 1 << 20;
   int depth = 16;
   int64_t entries = 100'000;  // array elements and object members, in all
   int64_t members = 64;       // of one object
 };
+
+// For what a job says of itself in one text: its gradient table, a strategy, the times of a step. These grow with the
+// job, by less than 1 KiB and 40 entries a tensor even where each tensor has a bucket of its own, so that a job of
+// 200,000 tensors is within these limits.
+constexpr JsonLimits kJobLimits{.bytes = int64_t{1} << 28, .entries = 10'000'000};
 
 core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits);
 
@@ -67,6 +74,7 @@ class JsonReader {
   uint64_t hash(const JsonValue& value, std::string_view where);  // as hex() writes it
 
   // That a file which is an object is of that schema. To be looked at before its keys, which are others in another one.
+  // The error also says which gradtune wrote the file, if it says so, and which one this is.
   void schema(const JsonValue& file, std::string_view where, std::string_view wanted);
 
  private:

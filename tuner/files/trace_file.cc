@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tuner/files/file_kind.h"
 #include "tuner/files/strict_json.h"
 #include "tuner/files/table_json.h"
 
@@ -70,14 +71,18 @@ void check_order(const core::GradientTable& table, JsonReader& reader) {
 }  // namespace
 
 core::Result<TraceFile> parse_trace(std::string_view text) {
-  const core::Result<JsonValue> root = parse_json(text, {});
-  if (!root) return root.error();
+  const core::Result<JsonValue> root = parse_json(text, kJobLimits);
+  if (!root) return read_as(FileKind::trace, text, root.error());
   JsonReader reader;
   const auto* object = std::get_if<JsonObject>(&root.value().value);
   const bool is_recorded = object != nullptr && !JsonReader::member(*object, "schema").is_null();
   TraceFile trace = is_recorded ? read_recorded(root.value(), reader) : read_published(root.value(), reader);
   check_order(trace.table, reader);
-  if (!reader.ok()) return *reader.error();
+  if (reader.ok() && trace.table.numel() == 0) {
+    reader.fail("trace.tensors", trace.table.tensors.empty() ? "there are none; at least one is needed"
+                                                             : "all are empty; at least one with elements is needed");
+  }
+  if (!reader.ok()) return read_as(FileKind::trace, text, *reader.error());
   return trace;
 }
 

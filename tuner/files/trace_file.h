@@ -4,8 +4,8 @@
 // Traces (JSON, schema "gradtune.trace/2"): the gradients of a recorded job in the order in which backward finished
 // them, with "model" (text) and the members of table_json.h; times in us since the first gradient was ready. Published
 // traces have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of one
-// dimension, and "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: limits as
-// for strategy files, every number in a stated range.
+// dimension, and "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: within
+// kJobLimits of strict_json.h, every number in a stated range. A trace without gradients is refused.
 #pragma once
 
 #include <string>

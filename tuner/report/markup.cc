@@ -6,39 +6,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
+
+#include "tuner/files/printable.h"
 
 namespace gradtune::tuner {
-namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-// The length of the character at the beginning of the text; 0: it is none of XML 1.0 (section 2.2), or no UTF-8.
-size_t character_at(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
-  const uint32_t first = byte(0);
-  if (first < 0x80) return first >= 0x20 || first == '\t' || first == '\n' || first == '\r' ? 1 : 0;
-  const size_t length = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < length) return 0;
-  uint32_t code = first & (0xFFU >> (length + 1));
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80U) return 0;
-    code = code << 6U | (byte(i) & 0x3FU);
-  }
-  const bool is_long = (length == 3 && code < 0x800) || (length == 4 && code < 0x10000);
-  const bool is_control = code < 0xA0;
-  const bool turns_text = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069);  // direction
-  const bool is_surrogate = code >= 0xD800 && code <= 0xDFFF;
-  return is_long || is_control || turns_text || is_surrogate || code > 0x10FFFF || (code & 0xFFFEU) == 0xFFFEU ? 0
-                                                                                                               : length;
-}
-
-}  // namespace
 
 std::string escape(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const size_t length = character_at(text);
+    const size_t length = shown_character(text);
     switch (length == 0 ? '\0' : text[0]) {
       case '\0': out += kReplacement; break;
       case '&': out += "&amp;"; break;

@@ -12,7 +12,7 @@
 
 namespace gradtune::tuner {
 
-// For text and for attributes in double quotes. What is no character of XML, or no UTF-8, becomes U+FFFD.
+// For text and for attributes in double quotes. What can not be shown (files/printable.h) becomes U+FFFD.
 std::string escape(std::string_view text);
 
 // A picture of a fixed size in its own units, which the page scales. Coordinates that are not finite count as 0.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <set>
 #include <utility>
 
 #include "engine/compress/compressor.h"
@@ -131,10 +132,13 @@ class Maker {
 
  private:
   void read_steps() {
+    std::set<int64_t> seen;
     for (const core::StepReport& step : journal_.reports) {
       if (step.step < 0 || !(step.step_ms > 0)) continue;
+      if (!seen.insert(step.step).second) continue;  // a second backward pass in it, or lines that are there twice
       report_.steps.push_back({step.step, step.slot, step.step_ms, step.finite && !step.excluded});
     }
+    std::ranges::stable_sort(report_.steps, {}, &ReportStep::step);
     if (!journal_.stages.empty()) report_.stage = journal_.stages.back();
   }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/version.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -58,7 +59,8 @@ TEST(CostFile, OfAJobOnADeviceHasWhatCopiesTake) {
 
 TEST(CostFile, NamesWhatDoesNotFit) {
   EXPECT_EQ(error_of("gradtune.cost/5", "gradtune.cost/4"),
-            "cost.schema: \"gradtune.cost/5\" is needed, found \"gradtune.cost/4\"");
+            "cost.schema: \"gradtune.cost/5\" is needed, found \"gradtune.cost/4\"; this is gradtune " +
+                std::string(core::version()));
   EXPECT_THAT(error_of("\"schema\": \"gradtune.cost/5\"", "\"schema\": \"gradtune.cost/6\", \"more\": 1"),
               HasSubstr("found \"gradtune.cost/6\""))
       << "another schema has other keys";

@@ -5,10 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 #include <map>
+#include <utility>
 
+#include "engine/core/version.h"
 #include "policies/space/baseline.h"
 #include "tests/tuner/journal_job.h"
 #include "tuner/files/journal_writer.h"
@@ -249,6 +253,54 @@ TEST(JournalFile, TimingsCarryTheStrategyThatRan) {
               HasSubstr("bucket, step, begin, end and bytes are needed"));
 }
 
+TEST(JournalFile, SaysWhoWroteItAndIsReadWhereItDoesNot) {
+  const std::string header = journal_header(job(), "");
+  const std::string version = fmt::format(R"("gradtune":"{}",)", core::version());
+  EXPECT_EQ(parse_journal(header + "\n").value().version, core::version());
+  std::string older = header;
+  older.erase(older.find(version), version.size());
+  EXPECT_EQ(parse_journal(older + "\n").value().version, "");
+  EXPECT_THAT(error_of(header + "\n", "journal/3", "journal/9"),
+              HasSubstr(fmt::format("found \"gradtune.journal/9\", which gradtune {0} wrote; this is gradtune {0}",
+                                    core::version())));
+}
+
+TEST(JournalFile, WhyAStrategyCouldNotBePreparedDecidesTheSameAgain) {
+  Job small = job();
+  small.tuning.lossy_after = 0;
+  const auto tuner = make_tuner(small).value();
+  std::string text = journal_header(small, "") + "\n" + journal_line(small.table) + "\n";
+  core::StepReport report{.slot = 0, .step_ms = 10, .compute_ms_max = 5, .compute_ms_min = 5};
+  std::map<int64_t, int32_t> switches;  // by step
+  std::vector<std::string> decided;
+  int failures = 0;
+  for (bool is_asked = false; report.step < 300; ++report.step) {
+    if (switches.contains(report.step)) report.slot = switches.at(report.step);
+    report.failed = std::exchange(is_asked, false);
+    report.prepared = !report.failed;
+    if (report.failed) {
+      text += journal_failure_line(report.step, "too long") + "\n";
+      tuner->learn_failure("too long");
+      ++failures;
+    }
+    text += journal_line(report, tuner->stage()) + "\n";
+    const Action answer = tuner->on_step(report);
+    for (const Decision& decision : tuner->take_decisions()) decided.push_back(journal_line(decision));
+    is_asked = answer.command.kind == Command::Kind::prepare;
+    if (is_asked) {
+      decided.push_back(journal_plan_line(report.step + 1, answer.command.slot, small, *answer.candidate));
+    }
+    if (answer.command.kind == Command::Kind::run) switches[report.step + kLead] = answer.command.slot;
+    for (; !decided.empty(); decided.erase(decided.begin())) text += decided.front() + "\n";
+  }
+  ASSERT_GT(failures, 0);
+  const auto file = parse_journal(text);
+  ASSERT_TRUE(file.ok()) << file.error().message;
+  EXPECT_EQ(file.value().failures.size(), static_cast<size_t>(failures));
+  EXPECT_THAT(file.value().decided, testing::Contains(HasSubstr(": too long\"")));
+  EXPECT_EQ(decide_again(file.value()).value(), file.value().decided);
+}
+
 TEST(JournalFile, ALastLineThatIsCutOffIsLeftOut) {
   const std::string text = journal();
   const size_t last = text.rfind('\n', text.size() - 2) + 1;
@@ -273,7 +325,7 @@ TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
   EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
-              HasSubstr("line 4: kind: table, step, plan, decision or timing is needed, found \"guess\""));
+              HasSubstr("line 4: kind: table, step, plan, decision, timing or failure is needed, found \"guess\""));
   EXPECT_THAT(error_of(text, R"("what":"baseline")", R"("what":"guess")"),
               HasSubstr("line 4: what: \"guess\" is not known"));
   EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));

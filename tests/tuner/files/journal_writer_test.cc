@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/version.h"
 #include "tests/temp_folder.h"
 #include "tests/tuner/journal_job.h"
 #include "tuner/files/strategy_file.h"
@@ -27,8 +28,9 @@ std::string header() { return journal_header(job(), "1 Gbit/s"); }
 TEST(JournalLine, OfTheHeader) {
   EXPECT_EQ(
       header(),
-      R"({"schema":"gradtune.journal/3","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
-      R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
+      R"({"schema":"gradtune.journal/3","gradtune":")" + std::string(core::version()) +
+          R"(","world_size":4,"ranks_per_node":0,"fidelity":"lossy",)"
+          R"("compressors":["none","topk:0.02"],"host_threads":1,"policy":"mergecomp","model":")" +
           fmt::format("{:016x}", job().table.fingerprint()) +
           R"(","network":"1 Gbit/s",)"
           R"("tuning":{"seed":7,"budget_steps":400,"budget_share":0.25,"lossy_after":3,"retune":true},"collectives_at_once":1})");

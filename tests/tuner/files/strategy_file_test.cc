@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tuner/files/strategy_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -177,8 +179,9 @@ TEST(StrategyFile, NamesTheKeyThatIsUnknownMissingOrTwice) {
 TEST(StrategyFile, NamesTheSchemaThatItDoesNotKnow) {
   EXPECT_THAT(error_of(replaced(to_json(small_file()), "strategy/2", "strategy/1")),
               HasSubstr("schema: \"gradtune.strategy/2\" is needed, found \"gradtune.strategy/1\""));
-  EXPECT_THAT(error_of(R"({"schema": "gradtune.journal/1", "world_size": 2})"),
-              HasSubstr("found \"gradtune.journal/1\""));
+  EXPECT_THAT(
+      error_of(R"({"schema": "gradtune.journal/1", "world_size": 2})"),
+      HasSubstr("this is a journal, which \"gradtune report\", \"trace\" and \"cost\" take; a strategy is needed"));
   EXPECT_THAT(error_of("{}"), HasSubstr("the key \"schema\" is missing"));
   EXPECT_THAT(error_of("[]"), HasSubstr("file: an object is needed, found an array of 0"));
 }
@@ -225,11 +228,14 @@ TEST(StrategyFile, TheModelIsSixteenDigits) {
 }
 
 TEST(StrategyFile, LimitsHoldBeforeAnythingElse) {
-  EXPECT_THAT(error_of(std::string((1 << 20) + 1, ' ')), HasSubstr("1048577 bytes; at most 1048576 are read"));
+  EXPECT_THAT(error_of(std::string((1 << 28) + 1, ' ')), HasSubstr("268435457 bytes; at most 268435456 are read"));
+  EXPECT_THAT(parse_json(std::string((1 << 20) + 1, ' '), {}).error().message,
+              HasSubstr("1048577 bytes; at most 1048576 are read"));
   EXPECT_THAT(error_of(std::string(17, '[')), HasSubstr("nested deeper than 16"));
   std::string many = "[0";
   for (int i = 0; i < 100'000; ++i) many += ",0";
-  EXPECT_THAT(error_of(many + "]"), HasSubstr("more than 100000 values"));
+  EXPECT_THAT(parse_json(many + "]", {}).error().message, HasSubstr("more than 100000 values"));
+  EXPECT_THAT(error_of(many + "]"), HasSubstr("file: an object is needed")) << "a job may have as many";
   std::string wide = "{";
   for (int i = 0; i <= 64; ++i) wide += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":0";
   EXPECT_THAT(error_of(wide + "}"), HasSubstr("an object has more than 64 members"));
@@ -327,6 +333,39 @@ TEST_F(Files, AFileThatIsTooLargeIsRefusedWithoutReadingIt) {
   EXPECT_TRUE(read_file(path("a"), 5).ok());
   EXPECT_THAT(read_file(path("a"), 4).error().message, HasSubstr("more than 4 bytes"));
   EXPECT_THAT(read_file("/dev/zero", 1 << 20).error().message, HasSubstr("too large"));
+}
+
+TEST_F(Files, ALinkStaysOneAndWhatItNamesIsWritten) {
+  std::filesystem::create_directory(path("folder"));
+  std::filesystem::create_symlink("folder/target", path("near"));
+  std::filesystem::create_symlink(path("near"), path("far"));
+  for (const std::string text : {"new", "again"}) {  // first the target is not there
+    ASSERT_TRUE(write_file_atomically(path("far"), text).ok());
+    EXPECT_EQ(read_file(path("folder/target"), 10).value(), text);
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(path("near")) && std::filesystem::is_symlink(path("far")));
+  EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(path("folder/target"))));
+  std::filesystem::create_symlink("circle", path("circle"));
+  EXPECT_THAT(write_file_atomically(path("circle"), "text").error().message, HasSubstr("Too many levels"));
+}
+
+TEST_F(Files, WhatIsNoRegularFileIsWrittenThrough) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  const int reader = ::open(path("pipe").c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_TRUE(write_file_atomically(path("pipe"), std::vector<std::string_view>{"for ", "whoever reads"}).ok());
+  char text[100];
+  EXPECT_EQ(std::string(text, static_cast<size_t>(::read(reader, text, sizeof text))), "for whoever reads");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(path("pipe")));
+
+  std::filesystem::create_symlink("/dev/full", path("full"));
+  for (const std::string& full : {path("full"), std::string("/dev/full")}) {
+    EXPECT_THAT(write_file_atomically(full, "text").error().message,
+                ::testing::AllOf(HasSubstr("can not write " + full), HasSubstr("No space left")));
+  }
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full") && std::filesystem::is_symlink(path("full")));
+  EXPECT_TRUE(write_file_atomically("/dev/null", "text").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
 TEST_F(Files, AFailedReplaceKeepsTheOldAndRemovesTheNew) {

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/core/version.h"
+
 namespace gradtune::tuner {
 namespace {
 
@@ -68,7 +70,8 @@ TEST(TraceFile, GivesBackAllThatIsKnownOfTheGradients) {
 TEST(TraceFile, ARecordedOneNamesWhatDoesNotFit) {
   const std::string trace = to_json(recorded());
   EXPECT_EQ(error_of(trace, "gradtune.trace/2", "gradtune.trace/1"),
-            "trace.schema: \"gradtune.trace/2\" is needed, found \"gradtune.trace/1\"");
+            "trace.schema: \"gradtune.trace/2\" is needed, found \"gradtune.trace/1\"; this is gradtune " +
+                std::string(core::version()));
   EXPECT_EQ(error_of(trace, "\"float16\"", "\"float8\""), "trace.tensors[1].dtype: \"float8\" is unknown");
   EXPECT_EQ(error_of(trace, "0.125", "1.125"),
             "trace.tensors[1].content.of_one: a number from 0 to 1 is needed, found 1.125");

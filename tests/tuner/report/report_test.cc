@@ -8,8 +8,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "engine/core/median.h"
 #include "engine/core/rng.h"
@@ -310,6 +312,21 @@ TEST(Report, OfAJournalThatWasDamagedIsAReportOrAnError) {
     ++reports;
   }
   EXPECT_GT(reports, kJournals / 3);
+}
+
+TEST(Report, AStepThatIsThereTwiceCountsOnce) {
+  std::string text = golden("half_1gbit"), twice = text;
+  for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    const std::string line = text.substr(begin, end + 1 - begin);
+    if (line.find(R"("kind":"step")") != std::string::npos) twice += line;
+  }
+  const auto steps = [](const std::string& journal) {
+    std::vector<std::pair<int64_t, double>> of_report;
+    for (const ReportStep& step : report_of(journal).steps) of_report.emplace_back(step.step, step.ms);
+    return of_report;
+  };
+  EXPECT_EQ(steps(twice), steps(text));
+  EXPECT_TRUE(std::ranges::is_sorted(steps(twice)));
 }
 
 TEST(Report, TakesReadyTimesFromATraceOfTheSameModel) {
