@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
 import torch
@@ -74,9 +75,61 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
         refuse("a parameter of the optimizer is sparse; gradients may be of dense parameters")
 
 
-def check_model(model: torch.nn.Module) -> None:
-    """Raises Error for a model that something else communicates for, or whose parameters are not there as a whole."""
-    for name, module in model.named_modules():
+def check_stepped(optimizers: Sequence[torch.optim.Optimizer], of_model: Sequence[torch.Tensor]) -> None:
+    """Raises Error for a parameter that an optimizer has and the model has not."""
+    known = {id(parameter) for parameter in of_model}
+    for parameter in (p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]):
+        if not parameter.requires_grad or id(parameter) in known:
+            continue
+        what = f"the optimizer has a parameter of shape {list(parameter.shape)} that is not in the module: it would differ"
+        halves = (torch.bfloat16, torch.float16)
+        if parameter.dtype not in halves and any(p.dtype in halves and p.shape == parameter.shape for p in of_model):
+            refuse(
+                f"{what} between ranks; where it is a copy of a parameter in more bits (master weights), wrap an "
+                "optimizer of the model's own parameters, wrap(torch.optim.SGD(model.parameters(), 0.0), model), before "
+                "the copies are made, and in each step call its step() before yours"
+            )
+        refuse(
+            f"{what} between ranks; give wrap all modules whose parameters are trained, such as a loss with weights: "
+            "wrap(optimizer, [model, loss])"
+        )
+
+
+# What wrappers put into names; without it a strategy or a checkpoint fits the model in any of them.
+_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
+
+
+def plain_name(name: str) -> str:
+    """Without the parts that torch.compile and checkpoint wrappers add."""
+    for part in _WRAPPERS:
+        name = name.replace(part, "")
+    return name
+
+
+def is_ignored(name: str, ignored: Sequence[str]) -> bool:
+    """Whether a tensor, or a module around it, has one of the names."""
+    name = plain_name(name)
+    return any(name == each or name.startswith(f"{each}.") for each in ignored)
+
+
+def check_ignored(ignored: Sequence[str], there: Sequence[str]) -> None:
+    """Raises Error for a name that nothing has."""
+    for each in ignored:
+        if not any(is_ignored(name, [each]) for name in there):
+            refuse(
+                f'option ignore names "{each}", which is no parameter or buffer, and no module with one; allowed are '
+                "their names"
+            )
+
+
+def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str] = ()) -> None:
+    """Raises Error for a model that something else communicates for, or whose parameters are not there as a whole.
+
+    `prefix` stands before its names. What is ignored is not looked at.
+    """
+    for name, module in model.named_modules(prefix=prefix.removesuffix(".")):
+        if is_ignored(name, ignored):
+            continue
         kind = type(module).__name__
         where = f"the module {name}" if name else "the model"
         if kind == "DistributedDataParallel":
@@ -86,8 +139,9 @@ def check_model(model: torch.nn.Module) -> None:
             )
         if kind in ("DataParallel", "FullyShardedDataParallel") or kind.startswith("FSDP"):
             refuse(f"{where} is wrapped in {kind}, which gradtune does not serve; allowed is the model itself")
-    for name, parameter in model.named_parameters():
-        check_parameter(name, parameter)
+    for name, parameter in model.named_parameters(prefix=prefix.removesuffix(".")):
+        if not is_ignored(name, ignored):
+            check_parameter(name, parameter)
 
 
 def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
@@ -101,6 +155,7 @@ def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
         )
     if getattr(parameter, "_post_accumulate_grad_hooks", None):
         refuse(
-            f"parameter {name} has a post-accumulate-gradient hook, which may use the gradient before it is averaged "
-            "(an optimizer that steps inside backward?); remove it, or register it after wrap"
+            f"parameter {name} has a post-accumulate-gradient hook, which finds this rank's own gradient, and not the "
+            "average (an optimizer that steps inside backward?); remove it, and use gradients when backward() has "
+            "returned"
         )

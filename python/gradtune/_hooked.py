@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -36,6 +36,7 @@ class Wrap:
 
     _trained: Trained  # from attach() on
     session: _gradtune.Session  # from start() on
+    begin: Callable[[Wrap], None]  # attaches and starts it, also once more; keeps alive no more than it does
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], ddp: DistributedDataParallel | None, names: Sequence[str]
@@ -70,7 +71,7 @@ class Wrap:
         # Of programs that compile a whole step, gradtune is no part.
         disable: Any = torch.compiler.disable
         before, after, loaded = (disable(hook) for hook in (self._before, self._after, self._loaded))
-        for optimizer in self._alive():
+        for optimizer in self.alive():
             of_gradtune = _AFTER_CLOSE if "_gradtune" in vars(optimizer) else ()
             for name in self._names:
                 is_known = name in of_gradtune or hasattr(torch.optim.Optimizer, name)
@@ -89,7 +90,7 @@ class Wrap:
         self.session = session
         if self.ddp is not None:
             self.ddp.__dict__["join_hook"] = no_join  # before it communicates
-        for optimizer in self._alive():
+        for optimizer in self.alive():
             vars(optimizer).update(methods, _gradtune=self)
             finalizer: Any = weakref.finalize(optimizer, self.close)
             finalizer.atexit = False  # of that the watch tells why
@@ -102,12 +103,13 @@ class Wrap:
             self._exits.cancel()
         for finalizer in self._finalizers:
             finalizer.detach()
+        self._finalizers.clear()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         if self.ddp is not None:
             self.ddp.__dict__.pop("join_hook", None)
-        for optimizer in self._alive():
+        for optimizer in self.alive():
             if vars(optimizer).get("_gradtune") is self:
                 for name in self._names:
                     if name not in _AFTER_CLOSE:
@@ -127,11 +129,19 @@ class Wrap:
             )
         return Wrap, ([], None, ())  # that of a closed one has nothing to answer
 
-    def _alive(self) -> Iterator[torch.optim.Optimizer]:
-        for reference in self._optimizers:
-            optimizer = reference()
-            if optimizer is not None:
-                yield optimizer
+    def refresh(self) -> None:
+        """A new session, of what is trained by now."""
+        if self.ddp is not None:
+            refuse(
+                "DistributedDataParallel takes one communication hook in its life, and does not average what was unfrozen "
+                "since it was made; close() the optimizer, make DistributedDataParallel anew, and wrap again"
+            )
+        self.close()
+        self.begin(self)
+
+    def alive(self) -> list[torch.optim.Optimizer]:
+        """Its optimizers, but those that are gone."""
+        return [optimizer for optimizer in (reference() for reference in self._optimizers) if optimizer is not None]
 
     def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._open = id(optimizer)  # anew where a step raised before, or calls the step of its base class

@@ -109,6 +109,14 @@ class Methods:
             "add them, and wrap it again"
         )
 
+    def refresh(self) -> None:
+        """After parameters were unfrozen, added or replaced, as where an adapter is switched: wraps anew, and tunes anew.
+
+        By all ranks alike, outside of backward passes, before the first backward pass of what is new. Rank 0's values
+        hold everywhere, as after wrap(). It also lets go of what was frozen, which costs time until then.
+        """
+        self._gradtune.refresh()
+
 
 NAMES = [name for name in vars(Methods) if not name.startswith("_")]
 

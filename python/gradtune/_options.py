@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     seed: int | None
     quiet: bool | None
     broadcast_buffers: bool | None
+    ignore: Sequence[str] | None
 
 
 def _text(value: Any) -> str:

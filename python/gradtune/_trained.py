@@ -17,22 +17,11 @@ from torch.nn.modules import module as _modules
 from torch.utils.hooks import RemovableHandle
 
 from . import _gradtune
-from ._checks import check_model, check_optimizer, refuse
+from ._checks import check_ignored, check_model, check_optimizer, check_stepped, is_ignored, plain_name, refuse
 
 Named = list[tuple[str, torch.Tensor]]
 Options = list[tuple[str, str]]
 Group = tuple[str, list[torch.Tensor], str, bool, Options, bool]
-
-# What wrappers put into names; without it a strategy or a checkpoint fits the model in any of them.
-_WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
-
-
-def plain_name(name: str) -> str:
-    """Without the parts that torch.compile and checkpoint wrappers add."""
-    for part in _WRAPPERS:
-        name = name.replace(part, "")
-    return name
-
 
 def _text(value: Any) -> str | None:
     """A hyper-parameter as text that ranks can compare; None where it is none (a function, a large tensor)."""
@@ -53,18 +42,29 @@ def _momentum(group: dict[str, Any]) -> str:
     return f"beta1 {float(betas[0]):g}" if betas and float(betas[0]) else ""
 
 
+def _to_be_ignored(model: torch.nn.Module) -> list[str]:
+    """What a model tells DistributedDataParallel to leave alone, as far as it is there."""
+    told = {plain_name(name).removeprefix(".") for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())}
+    return sorted(
+        told.intersection(plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False))
+        | told.intersection(plain_name(name) for name, _ in model.named_buffers(remove_duplicate=False))
+    )
+
+
 class Trained:
-    """A model and its optimizers."""
+    """Models and their optimizers. Of several models, names begin with the model's number."""
 
     def __init__(
         self,
         optimizers: Sequence[torch.optim.Optimizer],
-        model: torch.nn.Module,
+        models: Sequence[torch.nn.Module],
+        ignore: Sequence[str],
         attach: Callable[[Trained], None],
     ) -> None:
-        """`attach`, a bound method, hooks it once it is known that it can be wrapped."""
+        """`ignore`: the user's names. `attach`, a bound method, hooks it once it is known that it can be wrapped."""
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._model = weakref.ref(model)
+        self._models = [weakref.ref(model) for model in models]
+        self.ignored = [*ignore, *(prefix + name for prefix, m in self._alive_models() for name in _to_be_ignored(m))]
         self._attach = weakref.WeakMethod(attach)
         self._identity = id(optimizers[0])
         self._stepped_ids: dict[int, list[int]] = {}
@@ -75,12 +75,13 @@ class Trained:
 
     def watch(self) -> list[RemovableHandle]:
         """Counts what is registered in the model from here on. The hooks are torch's, and of all modules."""
-        ours, count = self._model, self.count
+        ours, count = self._models, self.count
 
         def registered(module: torch.nn.Module, _name: str, _value: Any) -> None:
-            model = ours()
-            if model is not None and any(each is module for each in model.modules()):
-                count.add()
+            for reference in ours:
+                model = reference()
+                if model is not None and any(each is module for each in model.modules()):
+                    count.add()
 
         # Annotated as hooks that return something, though they need not.
         register: Any = _modules
@@ -102,36 +103,62 @@ class Trained:
 
     def check(self) -> None:
         """Raises what keeps it from being wrapped, on this rank, and hooks it."""
-        model = self._model()
-        if model is None:
+        if self._is_gone():
             refuse("the model is gone")
         for optimizer in self._alive():
             check_optimizer(optimizer)
             self.look(optimizer)
-        check_model(model)
+        for prefix, model in self._alive_models():
+            check_model(model, prefix, self.ignored)
+        check_ignored(self.ignored, [name for name, _ in self._parameters() + self._buffers()])
+        check_stepped(list(self._alive()), [p for _, p in self._parameters()])
         attach = self._attach()
         assert attach is not None
         attach(self)
 
     def parameters(self) -> Named:
-        model = self._model()
-        if model is None:
+        if self._is_gone():
             return self._stepped()
-        return [(plain_name(name), p) for name, p in model.named_parameters(remove_duplicate=False)]
+        return self._shared(self._parameters())
 
     def buffers(self) -> Named:
-        model = self._model()
-        return [] if model is None else [(plain_name(name), b) for name, b in model.named_buffers()]
+        return [] if self._is_gone() else self._shared(self._buffers())
+
+    def _parameters(self) -> Named:
+        return [
+            (prefix + plain_name(name), p)
+            for prefix, model in self._alive_models()
+            for name, p in model.named_parameters(remove_duplicate=False)
+        ]
+
+    def _buffers(self) -> Named:
+        return [
+            (prefix + plain_name(name), b)
+            for prefix, model in self._alive_models()
+            for name, b in model.named_buffers(remove_duplicate=False)
+        ]
+
+    def _ids_of_own(self, named: Named) -> set[int]:
+        return {id(tensor) for name, tensor in named if is_ignored(name, self.ignored)}
+
+    def _shared(self, named: Named) -> Named:
+        """Without what is a rank's own, by any of its names."""
+        own = self._ids_of_own(named)
+        return [(name, tensor) for name, tensor in named if id(tensor) not in own]
 
     def groups(self) -> list[Group]:
         groups: list[Group] = []
+        own = self._ids_of_own(self._parameters())
         for i, optimizer in enumerate(self._alive()):
             for g, group in enumerate(optimizer.param_groups):
+                shared = [p for p in group["params"] if id(p) not in own]
+                if group["params"] and not shared:
+                    continue
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
                 # What is derived from SGD may do something else to gradients.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
                 needs_sparse = isinstance(optimizer, torch.optim.SparseAdam)
-                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, needs_sparse))
+                groups.append((name, shared, _momentum(group), is_sgd, options, needs_sparse))
         return groups
 
     @staticmethod
@@ -146,6 +173,15 @@ class Trained:
         step = _text(state["step"]) if "step" in state else None
         options.append(("state", ", ".join(sorted(str(key) for key in state)) + (f" (step {step})" if step else "")))
         return options
+
+    def _is_gone(self) -> bool:
+        return any(reference() is None for reference in self._models)
+
+    def _alive_models(self) -> Iterator[tuple[str, torch.nn.Module]]:
+        for i, reference in enumerate(self._models):
+            model = reference()
+            if model is not None:
+                yield ("" if len(self._models) == 1 else f"{i}."), model
 
     def _alive(self) -> Iterator[torch.optim.Optimizer]:
         for reference in self._optimizers:

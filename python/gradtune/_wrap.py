@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast, overload
+import functools
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, overload
 
 import torch
 import torch.distributed as dist
@@ -21,9 +23,14 @@ from ._options import Options, as_given, with_options
 from ._trained import Trained
 
 
-def _check(optimizers: Sequence[torch.optim.Optimizer], model: torch.nn.Module) -> None:
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"gradtune: the model is a {type(model).__name__}; allowed is a torch.nn.Module")
+def _check(optimizers: Sequence[torch.optim.Optimizer], models: Sequence[torch.nn.Module]) -> None:
+    for model in models:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(
+                f"gradtune: the model is a {type(model).__name__}; allowed is a torch.nn.Module, or a list of them"
+            )
+    if not models:
+        raise Error("gradtune: wrap needs at least one model")
     if not optimizers:
         raise Error("gradtune: wrap needs at least one optimizer")
     for optimizer in optimizers:
@@ -47,10 +54,33 @@ def _make_hook_of(ddp: DistributedDataParallel, session: _gradtune.Session) -> N
         raise Error(f"gradtune: DistributedDataParallel takes one communication hook in its life: {why}") from None
 
 
+def _begin(
+    made: Wrap,
+    models: Sequence[weakref.ref[torch.nn.Module]],
+    group: dist.ProcessGroup,
+    options: Mapping[str, Any],
+) -> None:
+    alive = [model for model in (reference() for reference in models) if model is not None]
+    trained = Trained(made.alive(), alive, options.get("ignore", ()), made.attach)
+    given = {name: value for name, value in options.items() if name != "ignore"}
+    ddp, session = made.ddp, None
+    arrival = _gradtune.Arrival.hooks if ddp is None else _gradtune.Arrival.handed_over
+    try:
+        session = _gradtune.Session(trained, trained.count, group, given, arrival)
+        if ddp is not None:
+            _make_hook_of(ddp, session)
+        made.start(session, methods_of(made))
+    except BaseException as error:  # the program may catch it, and train otherwise
+        made.detach()
+        if session is not None:
+            session.close(f"wrap() ended with {type(error).__name__}: {error}")
+        raise
+
+
 @overload
 def wrap(
     optimizer: torch.optim.Optimizer,
-    model: torch.nn.Module,
+    model: torch.nn.Module | Sequence[torch.nn.Module],
     group: dist.ProcessGroup | None = None,
     **options: Unpack[Options],
 ) -> Optimizer: ...
@@ -59,7 +89,7 @@ def wrap(
 @overload
 def wrap(
     optimizer: Sequence[torch.optim.Optimizer],
-    model: torch.nn.Module,
+    model: torch.nn.Module | Sequence[torch.nn.Module],
     group: dist.ProcessGroup | None = None,
     **options: Unpack[Options],
 ) -> list[Optimizer]: ...
@@ -68,7 +98,7 @@ def wrap(
 @with_options
 def wrap(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    model: torch.nn.Module,
+    model: torch.nn.Module | Sequence[torch.nn.Module],
     group: dist.ProcessGroup | None = None,
     **options: Unpack[Options],
 ) -> Optimizer | list[Optimizer]:
@@ -81,8 +111,11 @@ def wrap(
 
     Collective: all ranks of `group` (None: the default process group) call it, with the same model and options, in the
     place of DistributedDataParallel. Call it when the model is where it is trained, with all of its parameters known
-    and those to be frozen frozen, before or after torch.compile(model). Several optimizers of one model are one wrap;
-    each steps once in an update. Two models (a GAN) are two wraps.
+    and those to be frozen frozen, before or after torch.compile(model). What is frozen or unfrozen later is followed by
+    refresh().
+
+    Several optimizers of one model are one wrap; each steps once in an update. What has parameters beside the model,
+    such as a loss, is wrapped with it, as a list of modules. Two models (a GAN) are two wraps.
 
     Who must keep DistributedDataParallel gives it as the model: gradtune becomes its communication hook. Gradients then
     are ready a bucket of DDP's at a time; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one for each tensor.
@@ -116,6 +149,8 @@ def wrap(
         seed: of the tuner's random choices and of random compressors; default 0.
         quiet: no progress on sys.stderr; default False.
         broadcast_buffers: buffers are those of rank 0; False: they are each rank's own. Default True.
+        ignore: names of parameters, buffers or modules that stay each rank's own, such as a rank's experts: they are
+            not sent, compared or averaged. Besides those in the model's _ddp_params_and_buffers_to_ignore.
 
     Raises:
         Error: ranks that differ, and by name what can not be served: parameters that are sharded (DTensor, FSDP), lazy,
@@ -126,26 +161,16 @@ def wrap(
         TypeError: an argument of another type or name.
     """
     given = as_given(options)
-    one = not isinstance(optimizer, Sequence)
-    optimizers = [optimizer] if not isinstance(optimizer, Sequence) else list(optimizer)
-    _check(optimizers, model)
+    optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    models = list(model) if isinstance(model, Sequence) else [model]
+    _check(optimizers, models)
     ddp = model if isinstance(model, DistributedDataParallel) else None
     if ddp is not None:  # which broadcasts buffers itself
-        model, group = ddp.module, group or ddp.process_group
+        models, group = [ddp.module], group or ddp.process_group
         given["broadcast_buffers"] = False
     made = Wrap(optimizers, ddp, NAMES)
-    trained = Trained(optimizers, model, made.attach)
-    arrival = _gradtune.Arrival.handed_over if ddp else _gradtune.Arrival.hooks
-    group, session = check_group(group), None
-    try:
-        session = _gradtune.Session(trained, trained.count, group, given, arrival)
-        if ddp is not None:
-            _make_hook_of(ddp, session)
-        made.start(session, methods_of(made))
-    except BaseException as error:  # the program may catch it, and train otherwise
-        made.detach()
-        if session is not None:
-            session.close(f"wrap() ended with {type(error).__name__}: {error}")
-        raise
+    whose = [weakref.ref(each) for each in models]
+    made.begin = functools.partial(_begin, models=whose, group=check_group(group), options=given)
+    made.begin(made)
     wrapped = [cast(Optimizer, each) for each in optimizers]
-    return wrapped[0] if one else wrapped
+    return wrapped if isinstance(optimizer, Sequence) else wrapped[0]

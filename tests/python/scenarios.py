@@ -50,6 +50,9 @@ class Scenario:
     compiled: Callable[[nn.Module], Any] | None = None  # made of what is called
     dtype: torch.dtype | None = torch.float32  # of all parameters; None: as they were made
     hook: dict[str, Any] | None = None  # options of the DistributedDataParallel that gradtune is the hook of
+    parts: Callable[[nn.Module], list[nn.Module]] | None = None  # of the model, that gradtune is given
+    options: dict[str, Any] = field(default_factory=dict)  # of gradtune
+    own: tuple[str, ...] = ()  # begins of names of what is each rank's own
 
 
 def batch(step: int, rank: int | None = None, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +78,8 @@ def compare(scenario: Scenario) -> dict[str, Any]:
     del first
     return {
         "difference": _largest(of_ddp.model, _values(of_gradtune.model)),
-        "between_ranks": _largest_to_rank0(of_gradtune.model),
+        "between_ranks": _largest_to_rank0(of_gradtune.model, scenario.own),
+        "own": _largest_to_rank0(of_gradtune.model, ()) if scenario.own else None,
         "moved": _largest(of_gradtune.model, start),
         "allowed": scenario.allowed,
         "facts": of_gradtune.facts,
@@ -90,7 +94,8 @@ def _run(scenario: Scenario, is_gradtune: bool) -> tuple[dict[str, torch.Tensor]
     optimizers = scenario.make_optimizers(model)
     if is_gradtune:
         what = model if scenario.hook is None else DistributedDataParallel(model, **scenario.hook)
-        wrapped = gradtune.wrap(optimizers, what, fidelity="exact", quiet=True, tuning_budget=0, timeout=60)
+        options = {"fidelity": "exact", "quiet": True, "tuning_budget": 0, "timeout": 60} | scenario.options
+        wrapped = gradtune.wrap(optimizers, what if scenario.parts is None else scenario.parts(model), **options)
         forward: nn.Module = what if scenario.compiled is None else scenario.compiled(what)
         job = Job(model, forward, list(wrapped), wrapped[0].no_sync, True)
     else:
@@ -116,9 +121,11 @@ def _largest(model: nn.Module, other: dict[str, torch.Tensor]) -> float:
     return max(_difference(value, other[name]) for name, value in _values(model).items())
 
 
-def _largest_to_rank0(model: nn.Module) -> float:
+def _largest_to_rank0(model: nn.Module, own: tuple[str, ...]) -> float:
     largest = 0.0
-    for value in _values(model).values():
+    for name, value in _values(model).items():
+        if name.startswith(own):
+            continue
         first = value.clone().contiguous()
         dist.broadcast(first, 0)
         largest = max(largest, _difference(value, first))
@@ -246,6 +253,10 @@ def with_statistics(job: Job) -> None:
     """Running statistics are rank 0's before each forward pass under DDP, and after each step here: an evaluation between
     sees rank 0's in both."""
     plain(job)
+    evaluate(job)
+
+
+def evaluate(job: Job) -> None:
     if job.forward is not job.model:
         for buffer in job.model.buffers():
             dist.broadcast(buffer, 0)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training means stays what it is under DistributedDataParallel: both train the same model from the same values in
 the same processes, and at fidelity "exact" every parameter and buffer comes to the same bits on two ranks. The scenarios
-are functions of a Job, in scenarios.py."""
+are functions of a Job, in scenarios.py and parts.py."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ def all_scenarios(*names: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    import parts
     import scenarios
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     results = {}
-    for name, scenario in scenarios.SCENARIOS.items():
+    for name, scenario in {**scenarios.SCENARIOS, **parts.SCENARIOS}.items():
         if names and name not in names:
             continue
         try:
@@ -46,6 +47,8 @@ class Semantics(unittest.TestCase):
                     self.assertNotIn("error", result, result.get("error"))
                     self.assertLessEqual(result["difference"], result["allowed"], "to DDP")
                     self.assertEqual(result["between_ranks"], 0)
+                    if result["own"] is not None and rank > 0:
+                        self.assertGreater(result["own"], 0.01, "what is a rank's own is not rank 0's")
                     self.assertEqual(result["facts"], result["facts_of_ddp"], "what the scenario saw besides")
                     self.assertGreater(result["moved"], 0, "nothing was trained")
 

@@ -106,6 +106,9 @@ def refusals() -> dict[str, str]:
         next(model.parameters()).register_post_accumulate_grad_hook(lambda p: None)
         return plain(model), model
 
+    def masters(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD([nn.Parameter(p.detach().float()) for p in model.bfloat16().parameters()], 0.1)
+
     def of_model(change: Callable[[Any], Any]) -> Callable[[], tuple[Any, Any]]:
         def make() -> tuple[Any, Any]:
             model = new_model()
@@ -127,6 +130,8 @@ def refusals() -> dict[str, str]:
     )
     refused("twice in the optimizer", of_model(lambda m: [plain(m), plain(m)]))
     refused("not of the model", of_model(lambda m: torch.optim.SGD([nn.Parameter(torch.zeros(3))], 0.1)))
+    refused("master weights", of_model(masters))
+    refused("a name that is none", of_model(lambda m: None), ignore=["expert"])
     refused("nothing to train", of_model(lambda m: m.requires_grad_(False) and None))
     refused("option", of_model(lambda m: None), fidelity="some")
     refused("budget", of_model(lambda m: None), tuning_budget=-1)
@@ -149,7 +154,8 @@ def refusals() -> dict[str, str]:
     told["misspelt"] = message_of(lambda: gradtune.wrap(plain(model), model, fidelty="exact"))  # type: ignore[call-overload]
     told["type of an option"] = message_of(lambda: gradtune.wrap(plain(model), model, tuning_budget="many"))  # type: ignore[call-overload]
     told["no optimizer"] = message_of(lambda: gradtune.wrap(model, model))  # type: ignore[call-overload]
-    told["no model"] = message_of(lambda: gradtune.wrap(plain(model), [model]))  # type: ignore[call-overload]
+    told["no model"] = message_of(lambda: gradtune.wrap(plain(model), [list(model)]))  # type: ignore[call-overload]
+    told["no models"] = message_of(lambda: gradtune.wrap(plain(model), []))
     import torch.testing._internal.distributed.fake_pg  # which registers the backend
 
     fake = dist.new_group(backend="fake")
@@ -176,11 +182,13 @@ REFUSED = {
     "ZeRO": "ZeroRedundancyOptimizer can not be wrapped: it keeps a part of the parameters on each rank, and sends them "
     "itself; wrap one of the class that it was given",
     "LBFGS": "LBFGS can not be wrapped: it evaluates its closure several times",
-    "post-accumulate hook": "parameter 0.weight has a post-accumulate-gradient hook",
+    "post-accumulate hook": "hook, which finds this rank's own gradient, and not the average",
     "complex": "parameter c is ComplexFloat",
     "another device": "parameter meta is on meta",
     "twice in the optimizer": "is in the optimizer twice, or in two of them",
-    "not of the model": "that is not in the module: it would differ between ranks",
+    "not of the model": "of shape [3] that is not in the module: it would differ between ranks; give wrap all modules",
+    "master weights": "wrap(torch.optim.SGD(model.parameters(), 0.0), model), before the copies are made",
+    "a name that is none": 'option ignore names "expert", which is no parameter or buffer, and no module with one',
     "nothing to train": "the module has no parameter that requires a gradient",
     "option": 'option fidelity (argument) is "some"',
     "budget": 'option tuning_budget (argument) is "-1"',
@@ -191,7 +199,8 @@ REFUSED = {
     "misspelt": "TypeError: gradtune: unexpected keyword argument 'fidelty'; the options are fidelity, compressors,",
     "type of an option": "TypeError: gradtune: option tuning_budget is 'many'; allowed is an int",
     "no optimizer": "TypeError: gradtune: Sequential is not a torch.optim.Optimizer",
-    "no model": "TypeError: gradtune: the model is a list",
+    "no model": "TypeError: gradtune: the model is a list; allowed is a torch.nn.Module, or a list of them",
+    "no models": "Error: gradtune: wrap needs at least one model",
     "no group": "TypeError: gradtune: group is 'gloo'",
     "fake group": "Error: gradtune: the group's backend is fake: its other ranks are not there",
     "twice": "Error: gradtune: the optimizer is wrapped already",
@@ -232,8 +241,16 @@ def changes() -> dict[str, str]:
     changed("assigned", lambda m, o: setattr(m[0], "weight", nn.Parameter(torch.zeros(16, 8))))
     changed("converted", lambda m, o: (m.double(), o.step()))
     changed("unfrozen", lambda m, o: m.requires_grad_())
+    changed("unfrozen and refreshed", lambda m, o: (m.requires_grad_(), o.refresh()))
+    changed("refreshed late", refreshed_late)
     changed("buffer", lambda m, o: m.register_buffer("mean", torch.zeros(3)))
     return told
+
+
+def refreshed_late(model: Any, optimizer: Any) -> None:
+    model.requires_grad_()
+    assert "wrap again after that" in message_of(lambda: train(model, optimizer, 1))
+    optimizer.refresh()
 
 
 def joined() -> dict[str, str]:
@@ -467,6 +484,8 @@ class Wrap(unittest.TestCase):
                 self.assertIn("parameter 0.weight was added, replaced or unfrozen", told["assigned"])
                 self.assertRegex(told["converted"], r"parameter 0\.\w+ was moved, converted or replaced")
                 self.assertIn("was added, replaced or unfrozen", told["unfrozen"])
+                self.assertEqual(told["unfrozen and refreshed"], "no error")
+                self.assertEqual(told["refreshed late"], "no error")
 
     def test_uneven_inputs_are_refused_by_name(self) -> None:
         for told in ranks.must_run(joined):
