@@ -301,7 +301,8 @@ tuner::TunerOptions tuner_options(const Settings& settings) {
           .budget_steps = static_cast<int>(std::min<int64_t>(settings.tuning_budget, INT32_MAX)),
           .budget_share = settings.tuning_share,
           .lossy_after = lossy_after,
-          .optimizers = settings.optimizers};
+          .optimizers = settings.optimizers,
+          .has_error_budget = settings.error_budget.has_value()};
 }
 
 }  // namespace gradtune

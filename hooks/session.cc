@@ -342,6 +342,7 @@ void Session::finish_backward() {
     if (const auto& why = received.value().failure) driver_->could_not_prepare(protocol_.step(), *why);
     const tuner::Action action = driver_->on_step(received.value().report);
     announce(action);
+    driver_->lost(protocol_.step(), protocol_.slot(), protocol_.errors());
     if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
   }
   pass_.end();

@@ -56,9 +56,11 @@ Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::Proces
     model = std::move(trained.model);
     stepper = std::move(trained.stepper);
     check_parameters(*stepper, *model);
-    limits = {.budget = settings.error_budget, .names_none = settings.codecs.empty()};
     settings.codecs_from = "named";
     settings.optimizers = family_of(*stepper);
+    limits = {.budget = settings.error_budget,
+              .names_none = settings.codecs.empty(),
+              .optimizers = settings.optimizers};
     if (limits.names_none) {
       settings.codecs = core::default_list(settings.fidelity, settings.optimizers, compress::known_traits());
       settings.codecs_from = "default list of " + std::string(core::to_string(settings.fidelity)) + " for " +

@@ -247,6 +247,12 @@ void TunerDriver::learn_timing(int32_t slot, const std::vector<policies::TimedOp
   tuner_->learn_timing(slot, ops);
 }
 
+void TunerDriver::lost(int64_t step, int32_t slot, const tuner::ErrorBudget::State& errors) {
+  constexpr int64_t kEvery = 32;  // as many steps as medians are of
+  const bool is_lossy = std::ranges::any_of(errors.buckets, [](const auto& bucket) { return bucket.errors.count > 0; });
+  if (journal_ && is_lossy && step % kEvery == 0) write(tuner::journal_line(step, slot, errors));
+}
+
 void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate& candidate) {
   if (journal_) write(tuner::journal_plan_line(step, slot, job_, candidate));
 }

@@ -69,6 +69,8 @@ class TunerDriver {
   void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
   // Why what was sent last can not be prepared; before the report that says so.
   void could_not_prepare(int64_t step, const std::string& why);
+  // What compression lost up to that step, for the journal: one line now and then.
+  void lost(int64_t step, int32_t slot, const tuner::ErrorBudget::State& errors);
   // What a prepare command sends, for the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/core/hash.h"
+#include "tuner/error_budget.h"
 
 namespace gradtune::tuner {
 namespace {
@@ -101,16 +102,19 @@ bool is_integer_in(double value, double least, double most) {
 }
 
 // In whole units, so that each of the two numbers fits into the 53 bits of a double. The share comes first in both, so
-// the maximum over ranks is of the same share in both.
+// the maximum over ranks is of the same share in both. What is broken is worse than all else: the largest share.
 constexpr double kShareUnits = 0x1p16, kMostShare = 0x1p25;
 constexpr double kMostBuckets = 0x1p26, kKinds = 4;
-constexpr auto kLastKind = core::Excess::Kind::residual;
+constexpr auto kLastKind = core::Excess::Kind::broken;
 constexpr double kValueUnits = 0x1p18, kMostValue = 0x1p28;
 static_assert(kMostShare * kMostBuckets * kKinds == 0x1p53 && kMostShare * kMostValue == 0x1p53);
 
 void put_excess(ControlWord& word, const core::Excess& excess) {
   if (excess.kind == core::Excess::Kind::none) return;
-  const double share = std::clamp(std::ceil(excess.value / excess.allowed * kShareUnits), 1.0, kMostShare - 1);
+  const bool is_broken = excess.kind == core::Excess::Kind::broken;
+  const double share = is_broken
+                           ? kMostShare - 1
+                           : std::clamp(std::ceil(excess.value / excess.allowed * kShareUnits), 1.0, kMostShare - 2);
   const double bucket = std::min<double>(excess.bucket, kMostBuckets - 1);
   const double value = std::clamp(std::round(excess.value * kValueUnits), 1.0, kMostValue - 1);
   word[kExcess] = (share * kMostBuckets + bucket) * kKinds + static_cast<double>(excess.kind);
@@ -133,7 +137,8 @@ core::Result<core::Excess> read_excess(const ControlWord& reduced) {
   excess.value = take(what, kMostValue) / kValueUnits;
   const bool is_kind = excess.kind > core::Excess::Kind::none && excess.kind <= kLastKind;
   if (!is_kind || which == 0 || which != what) return none;
-  excess.allowed = excess.value * kShareUnits / which;
+  const bool is_broken = excess.kind == core::Excess::Kind::broken;
+  excess.allowed = is_broken ? ErrorBudget::kBroken : excess.value * kShareUnits / which;
   return excess;
 }
 

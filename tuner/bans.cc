@@ -14,8 +14,8 @@ namespace gradtune::tuner {
 namespace {
 
 // Names the buckets one after the other, as long as people can read that.
-std::string uncompressed_label(const std::string& label, int32_t bucket) {
-  constexpr std::string_view kMark = ", uncompressed: bucket ", kMore = ", ...";
+std::string replaced_label(const std::string& label, int32_t bucket) {
+  constexpr std::string_view kMark = ", as the baseline: bucket ", kMore = ", ...";
   constexpr size_t kMostBytes = 160;
   if (label.find(kMark) == std::string::npos) return fmt::format("{}{}{}", label, kMark, bucket);
   if (label.size() < kMostBytes) return fmt::format("{}, {}", label, bucket);
@@ -24,9 +24,9 @@ std::string uncompressed_label(const std::string& label, int32_t bucket) {
 
 }  // namespace
 
-policies::Candidate without_compression(policies::Candidate candidate, int32_t bucket) {
-  return {policies::without_compression(std::move(candidate.strategy), bucket),
-          uncompressed_label(candidate.label, bucket)};
+policies::Candidate sent_as_baseline(policies::Candidate candidate, int32_t bucket, const core::Strategy& baseline) {
+  return {policies::sent_as_baseline(std::move(candidate.strategy), bucket, baseline),
+          replaced_label(candidate.label, bucket)};
 }
 
 void Bans::ban_codecs(const std::vector<std::string>& codecs, const core::Bucket& bucket) {
@@ -45,7 +45,7 @@ policies::Candidate Bans::without_banned(policies::Candidate candidate) const {
                return tensors->second.contains(slice.tensor);
              });
     });
-    if (is_banned) candidate = without_compression(std::move(candidate), b);
+    if (is_banned) candidate = sent_as_baseline(std::move(candidate), b, baseline_);
   }
   return candidate;
 }

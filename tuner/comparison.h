@@ -10,8 +10,8 @@ namespace gradtune::tuner {
 // Step times in ms, maximum over ranks.
 struct Comparison {
   double baseline_ms = 0;
-  double committed_ms = 0;             // of the strategy; 0: nothing was confirmed
-  double gain = 0;                     // 1 - committed / baseline
+  double committed_ms = 0;  // of the strategy; 0: nothing was confirmed
+  double gain = 0;          // 1 - committed / baseline
   // Bounds of the gain. The lower one decides: it is above 0 where a gain was confirmed, and too high with the
   // probability with which that confirmation may err (allowed_error() in confirm.h). The upper one is too low with a
   // probability of 2.5 %.

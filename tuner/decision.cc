@@ -61,6 +61,8 @@ std::string_view to_string(Decision::What what) {
     case What::ranking_changed: return "ranking changed";
     case What::over_error_budget: return "over error budget";
     case What::residual_runs_away: return "residual runs away";
+    case What::broken: return "broken";
+    case What::not_finite: return "not finite";
     case What::give_up: return "give up";
     case What::warn: return "warn";
     case What::run_instead: return "run instead";

@@ -58,8 +58,10 @@ struct Decision {
     // At any time.
     over_error_budget,   // value: the error. label: of which strategy and bucket, and what is allowed
     residual_runs_away,  // value: norm(residual) / norm(gradient). label: likewise
-    give_up,             // value: 0. It was committed or pinned, and one of these two was found of it
-    warn,                // value: 0. It is pinned, and stays although one of these two was found of it
+    broken,              // value: how far what is sent and kept is from what was given, of its norm. label: likewise
+    not_finite,          // value: steps in a row whose gradients were not finite
+    give_up,             // value: 0. It was committed or pinned, and one of these three was found of it
+    warn,                // value: 0. It is pinned, and stays although one of these three was found of it
     run_instead,         // value: its step time as far as it is known, ms; else 0. It is in force in place of what was
                          // given up, if that is not the baseline
     repair,              // value: that bucket. label: what is confirmed in place of what was committed; the baseline is
@@ -74,6 +76,13 @@ struct Decision {
 
   bool operator==(const Decision&) const = default;
 };
+
+// Whether it says what the guard of compression found (error_budget.h).
+constexpr bool is_finding(Decision::What what) {
+  using What = Decision::What;
+  return what == What::over_error_budget || what == What::residual_runs_away || what == What::broken ||
+         what == What::not_finite;
+}
 
 // As journals have it: "compute slowest", "race won", ...
 std::string_view to_string(Decision::What what);

@@ -139,8 +139,15 @@ std::string in_words(const Decision& decision) {
     case What::ranking_changed: return fmt::format("{} looks faster than what is in force: a new search begins", label);
     case What::over_error_budget:
       return fmt::format(
-          "compression loses more than it may (option error_budget, or without one what was seen of it): {}", label);
+          "compression loses more than it may (option error_budget, or without one what it loses in trainings or lost "
+          "before): {}",
+          label);
     case What::residual_runs_away: return fmt::format("a residual runs away against the gradient: {}", label);
+    case What::broken:
+      return fmt::format("what compression sends and keeps is not what it was given, a fault of program or memory: {}",
+                         label);
+    case What::not_finite:
+      return fmt::format("gradients were not finite in {:.0f} steps in a row under {}", value, label);
     case What::give_up: return fmt::format("{} is given up", label);
     case What::warn: return fmt::format("{} is pinned and stays all the same", label);
     case What::run_instead: return fmt::format("{} runs in its place", label);
@@ -150,9 +157,13 @@ std::string in_words(const Decision& decision) {
 }
 
 std::string finding_in_words(const Decision& decision) {
-  const bool is_error = decision.what == Decision::What::over_error_budget;
-  return fmt::format("{} ({})", is_error ? "its compression loses more than it may" : "its residual runs away",
-                     bucket_of(decision.label));
+  if (decision.what == Decision::What::not_finite) {
+    return fmt::format("gradients were not finite in {:.0f} steps in a row", decision.value);
+  }
+  std::string_view what = "its compression loses more than it may";
+  if (decision.what == Decision::What::residual_runs_away) what = "its residual runs away";
+  if (decision.what == Decision::What::broken) what = "what it sends and keeps is not what it was given";
+  return fmt::format("{} ({})", what, bucket_of(decision.label));
 }
 
 std::string in_words(const Standing& standing) {

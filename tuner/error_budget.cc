@@ -3,12 +3,46 @@
 #include "tuner/error_budget.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/compress/compressor.h"
 #include "engine/core/median.h"
 
 namespace gradtune::tuner {
+namespace {
+
+using Kind = core::Excess::Kind;
+
+core::Excess beyond(Kind kind, double value, double allowed) {
+  return value > allowed ? core::Excess{.kind = kind, .value = value, .allowed = allowed} : core::Excess{};
+}
+
+// By value / allowed; one that is broken first.
+bool is_worse(const core::Excess& one, const core::Excess& other) {
+  if (one.kind == Kind::none || other.kind == Kind::none) return other.kind == Kind::none && one.kind != Kind::none;
+  if ((one.kind == Kind::broken) != (other.kind == Kind::broken)) return one.kind == Kind::broken;
+  return one.value * other.allowed > other.value * one.allowed;
+}
+
+// The largest error of the bucket's compressors in trainings, if all of its settings were seen there.
+double seen_error(const core::Bucket& bucket, core::OptimizerFamily optimizers) {
+  double most = 0;  // which codec is sampled does not matter then
+  for (const core::CompressorSpec& codec : bucket.option.codecs) {
+    const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
+    if (traits == nullptr || codec.parameter != traits->parameter_default) continue;
+    most = std::max(most, traits->seen_error.with(optimizers));
+  }
+  return most;
+}
+
+}  // namespace
+
+double far_error(double usual) {
+  const double kept = std::max(0.0, 1 - usual * usual);
+  // Of an error above 1, which a compressor without error feedback may have, twice that is far.
+  return usual >= 1 ? 2 * usual : std::min(2 * usual, std::sqrt(1 - kept / 4));
+}
 
 template <int N>
 double ErrorBudget::Window<N>::median() const {
@@ -16,76 +50,86 @@ double ErrorBudget::Window<N>::median() const {
   return core::median_in_place({copy.data(), static_cast<size_t>(std::min(count, N))});
 }
 
-void ErrorBudget::run(const core::Strategy& strategy) {
-  state_.is_committed = false;
+template double ErrorBudget::Window<ErrorBudget::kSteps>::median() const;
+
+void ErrorBudget::run(const core::Strategy& strategy) { start(strategy, /*is_committed=*/false); }
+
+void ErrorBudget::commit(const core::Strategy& strategy) { start(strategy, /*is_committed=*/true); }
+
+void ErrorBudget::start(const core::Strategy& strategy, bool is_committed) {
+  for (size_t b = 0; b < state_.committed.size() && state_.is_committed; ++b) {
+    state_.committed[b].errors = state_.buckets[b].errors;
+  }
+  state_.is_committed = is_committed;
   state_.buckets.assign(strategy.buckets.size(), {});
-  on_trial_.clear();
-  for (const core::Bucket& bucket : strategy.buckets) on_trial_.push_back(allowed_on_trial(bucket));
-}
-
-std::optional<double> ErrorBudget::allowed_on_trial(const core::Bucket& bucket) const {
-  if (limits_.budget || !limits_.names_none) return limits_.budget;
-  std::optional<double> most;  // which one is sampled does not matter then
-  for (const core::CompressorSpec& codec : bucket.option.codecs) {
-    const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
-    if (traits == nullptr || traits->seen_error == 0 || codec.parameter != traits->parameter_default) continue;
-    most = std::max({kLeast, kFar * traits->seen_error, most.value_or(0)});
+  if (is_committed) go_on(strategy);
+  allowed_.assign(strategy.buckets.size(), limits_.budget);
+  for (size_t b = 0; b < allowed_.size() && !limits_.budget && limits_.names_none; ++b) {
+    const double seen = seen_error(strategy.buckets[b], limits_.optimizers);
+    if (seen > 0) allowed_[b] = std::max(kLeast, far_error(seen));
   }
-  return most;
 }
 
-void ErrorBudget::commit(const core::Strategy& strategy) {
-  std::vector<Committed> committed;
+void ErrorBudget::go_on(const core::Strategy& strategy) {
+  const std::vector<Committed> before = std::exchange(state_.committed, {});
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
-    const uint64_t bucket = core::hash({.buckets = {strategy.buckets[b]}, .order = {}});
-    const bool is_known = b < state_.committed.size() && state_.committed[b].bucket == bucket;
-    committed.push_back(is_known ? state_.committed[b] : Committed{.bucket = bucket, .allowed = limits_.budget});
+    const uint64_t hash = core::hash({.buckets = {strategy.buckets[b]}, .order = {}});
+    if (b < before.size() && before[b].bucket == hash) state_.buckets[b].errors = before[b].errors;
+    state_.committed.push_back({.bucket = hash, .errors = {}});
   }
-  state_ = {.buckets = std::vector<Bucket>(committed.size()), .is_committed = true, .committed = std::move(committed)};
 }
 
 core::Excess ErrorBudget::record(std::span<const core::BucketLoss> losses) {
   core::Excess worst;
-  const auto consider = [&](size_t bucket, core::Excess excess) {
-    excess.bucket = static_cast<int32_t>(bucket);
-    if (worst.kind == core::Excess::Kind::none || excess.value * worst.allowed > worst.value * excess.allowed) {
-      worst = excess;
-    }
-  };
   for (size_t b = 0; b < std::min(losses.size(), state_.buckets.size()); ++b) {
-    if (losses[b].error >= 0) state_.buckets[b].errors.add(losses[b].error);
-    if (losses[b].residual >= 0) state_.buckets[b].residuals.add(losses[b].residual);
-    core::Excess excess;
-    if (losses[b].error >= 0 && is_over(b, excess)) consider(b, excess);
-    if (losses[b].residual >= 0 && state_.is_committed && runs_away(state_.buckets[b], excess)) consider(b, excess);
+    const core::BucketLoss& loss = losses[b];
+    Bucket& bucket = state_.buckets[b];
+    const auto consider = [&](core::Excess excess) {
+      excess.bucket = static_cast<int32_t>(b);
+      if (is_worse(excess, worst)) worst = excess;
+    };
+    consider(beyond(Kind::broken, loss.imbalance, kBroken));
+    if (loss.error >= 0) {
+      bucket.errors.add(loss.error);
+      consider(excess_of_error(b));
+    }
+    if (loss.residual >= 0) {
+      bucket.ratios.add(loss.residual);
+      bucket.norms.add(loss.residual * std::max(loss.gradient, 0.0));
+      consider(excess_of_residual(bucket));
+    }
   }
-  return worst;
+  return worst.kind == Kind::none ? core::Excess{} : worst;
 }
 
-bool ErrorBudget::is_over(size_t index, core::Excess& excess) {
+core::Excess ErrorBudget::excess_of_error(size_t index) const {
   const Window<kSteps>& errors = state_.buckets[index].errors;
-  if (!state_.is_committed) {
-    if (!on_trial_[index] || errors.count < kTrialSteps) return false;
-    excess = {.kind = core::Excess::Kind::error, .value = errors.median(), .allowed = *on_trial_[index]};
-    return excess.value > excess.allowed;
+  core::Excess excess;
+  const int needed = state_.is_committed ? kSteps : kFirst;
+  if (allowed_[index] && errors.count >= needed) excess = beyond(Kind::error, errors.median(), *allowed_[index]);
+  if (!errors.is_full() || limits_.budget) return excess;
+  std::array<double, kSteps> by_age;  // the oldest first
+  for (size_t i = 0; i < by_age.size(); ++i) {
+    by_age[i] = errors.values[(static_cast<size_t>(errors.count) + i) % by_age.size()];
   }
-  if (!errors.is_full()) return false;
-  const double median = errors.median();
-  std::optional<double>& allowed = state_.committed[index].allowed;
-  if (!allowed && errors.count >= kSettling + kSteps) allowed = std::max(kLeast, kMargin * median);
-  if (!allowed) return false;
-  excess = {.kind = core::Excess::Kind::error, .value = median, .allowed = *allowed};
-  return excess.value > excess.allowed;
+  const double before = core::median_in_place({by_age.data(), kSteps - kJump});
+  const double last = core::median_in_place({by_age.data() + kSteps - kJump, kJump});
+  const core::Excess jump = beyond(Kind::error, last, std::max(kLeast, far_error(before)));
+  return is_worse(jump, excess) ? jump : excess;
 }
 
-bool ErrorBudget::runs_away(Bucket& bucket, core::Excess& excess) const {
-  if (!bucket.residuals.is_full()) return false;
-  const double median = bucket.residuals.median();
-  const bool is_old = bucket.residual_medians.is_full() && bucket.residuals.count > 2 * kGrowthSteps;
-  const double doubled = is_old ? std::max(kLeastGrown, kGrowth * bucket.residual_medians.oldest()) : kMostResidual;
-  bucket.residual_medians.add(median);
-  excess = {.kind = core::Excess::Kind::residual, .value = median, .allowed = std::min(kMostResidual, doubled)};
-  return excess.value > excess.allowed;
+core::Excess ErrorBudget::excess_of_residual(Bucket& bucket) const {
+  if (!bucket.ratios.is_full()) return {};
+  const double ratio = bucket.ratios.median(), norm = bucket.norms.median();
+  const bool has_levels = bucket.ratio_levels.is_full(), is_old = has_levels && bucket.ratios.count > 2 * kGrowthSteps;
+  const double ratio_before = bucket.ratio_levels.oldest(), norm_before = bucket.norm_levels.oldest();
+  if (bucket.ratios.count % kLevelSteps == 0) {
+    bucket.ratio_levels.add(ratio);
+    bucket.norm_levels.add(norm);
+  }
+  if (!state_.is_committed || (has_levels && norm <= norm_before)) return {};
+  const double doubled = is_old ? std::max(kLeastGrown, kGrowth * ratio_before) : kMostResidual;
+  return beyond(Kind::residual, ratio, std::min(kMostResidual, doubled));
 }
 
 }  // namespace gradtune::tuner

@@ -49,6 +49,8 @@ bool is_told(Decision::What what) {
     case What::straggler:
     case What::over_error_budget:
     case What::residual_runs_away:
+    case What::broken:
+    case What::not_finite:
     case What::repair:
     case What::run_instead:
     case What::keep_committed: return true;
@@ -59,8 +61,7 @@ bool is_told(Decision::What what) {
 // What was found is the reason in the story, if it led to one.
 bool is_reason(Decision::What what) {
   using What = Decision::What;
-  return what == What::over_error_budget || what == What::residual_runs_away || what == What::repair ||
-         what == What::run_instead;
+  return is_finding(what) || what == What::repair || what == What::run_instead;
 }
 
 }  // namespace

@@ -93,7 +93,9 @@ void Story::learn(const Decision& decision) {
       break;
     case What::drop_committed: give_up(decision, "it is not faster than the baseline any more"); break;
     case What::over_error_budget:
-    case What::residual_runs_away: finding_ = finding_in_words(decision); break;
+    case What::residual_runs_away:
+    case What::broken:
+    case What::not_finite: finding_ = finding_in_words(decision); break;
     case What::give_up: give_up(decision, std::exchange(finding_, {})); break;
     case What::warn: standing_.warning = std::exchange(finding_, {}); break;
     case What::run_instead: standing_.label = label; break;

@@ -79,6 +79,9 @@ class StepProtocol {
   const policies::Candidate& in_force() const { return candidates_.at(slot()); }
   const Candidates& candidates() const { return candidates_; }  // that this rank has prepared
 
+  // What compression loses on this rank, of the strategy in force.
+  const ErrorBudget::State& errors() const { return error_budget_.state(); }
+
   // What goes into a checkpoint, between steps.
   struct State {
     int64_t step = 0, nonfinite_steps = 0;

@@ -44,12 +44,17 @@
 //   was committed before races what the search finds.
 // - Another strategy than that in force won the race. What was left at its end races what the search finds.
 //
-// A bucket that is over its error budget, or whose residual grows without bound (error_budget.h):
+// Gradients that are not finite in kMostNonfinite steps in a row under a lossy strategy that is committed or pinned:
+// the baseline takes its place.
+//
+// A bucket that is over its error budget, whose residual grows without bound, or that is broken (error_budget.h):
 // - Its strategy does not run again in this job.
-// - If it was committed, the baseline runs at once. The same strategy with that bucket uncompressed is prepared and
-//   confirmed against the baseline, without a search; if it is not faster, the baseline stays and a later search may
-//   find others. The same happens for every further bucket.
-// - If it was pinned, the baseline stays: without a budget nothing can be confirmed.
+// - If it was committed, the baseline runs at once. The same strategy with that bucket sent as the baseline sends it
+//   is prepared and confirmed against the baseline, without a search; if it is not faster, the baseline stays and a
+//   later search may find others. The same happens for every further bucket.
+// - If it was pinned, this is told once, and it stays. Where the user set an error budget, or where it is broken, the
+//   baseline takes its place for good, with 16 bits where the fidelity allows them: nothing can be confirmed without a
+//   tuning budget.
 // - The bucket's compressor, with its setting, is banned for the tensors in the bucket, and for no others (bans.h).
 #pragma once
 
@@ -81,7 +86,8 @@ struct TunerOptions {
   // engine/core/compressor.h). Waiting for it does not count as tuning.
   std::optional<int> lossy_after = {};
   core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
-  bool retune = true;  // after an alarm; otherwise what was decided stays, and alarms are only told
+  bool has_error_budget = false;  // the user's: a pinned strategy beyond it is dropped too
+  bool retune = true;             // after an alarm; otherwise what was decided stays, and alarms are only told
 };
 
 // What the last decision rests on, and what tuning cost.

@@ -35,7 +35,8 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
       slots_(knowledge_.traits),
       schedule_(kLead, first_slot(options, knowledge_.traits, imported)),
       budget_(options.budget_steps, options.budget_share),
-      observation_(baselines_) {
+      observation_(baselines_),
+      bans_(baselines.back().strategy) {
   core::check(policy_ != nullptr, "a tuner needs a policy");
   core::check(baselines_ == 1 || baselines_ == 2, "there are one or two baselines");
   for (int32_t slot = 0; slot < baselines_; ++slot) {
@@ -56,6 +57,7 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
 
 Action Tuner::Core::on_step(const core::StepReport& report) {
   step_ = report.step;
+  nonfinite_steps_ = report.finite ? 0 : nonfinite_steps_ + 1;
   if (options_.budget_steps == 0) {
     pin_imported();
     guard(report);
@@ -164,7 +166,7 @@ void Tuner::Core::prepare(int32_t slot) {
 
 // What runs while nothing is measured: the fastest strategy known. During a long wait only what is confirmed runs.
 int32_t Tuner::Core::resting_slot() const {
-  const int32_t safe = confirmed_.value_or(baseline_);
+  const int32_t safe = confirmed_.value_or(is_over(kImportedSlot) ? sound_baseline() : baseline_);
   if (is_held()) return safe;
   return is_importing(phase_) && !is_over(kImportedSlot) ? kImportedSlot : slots_.fastest().value_or(safe);
 }

@@ -27,6 +27,7 @@
 namespace gradtune::tuner {
 
 constexpr int kBlockSteps = 5;        // of a race; the first one, in which a switch may show, is dropped
+constexpr int kMostNonfinite = 32;    // steps in a row under a lossy strategy
 constexpr size_t kMostFinalists = 7;  // of a race, what is committed included: with the baseline 8 arms
 
 // Each phase asks for blocks and preparations, and goes on when all of them are done. The scores of its blocks go to
@@ -91,10 +92,14 @@ class Tuner::Core {
   void retire_committed();
   void drop_committed(double gain);
   void forget_committed();
+  // The baseline; before it is known which one is faster, the one with 16 bits where there is one.
+  int32_t sound_baseline() const { return outcome_.baseline_ms > 0 ? baseline_ : baselines_ - 1; }
   bool is_over(int32_t slot) const { return slots_.contains(slot) && bans_.has_strategy(slots_.at(slot).hash); }
   void fall_back(const std::string& why);
   void repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why);
   void confirm_repaired();
+  void pin_baseline();
+  void give_up_nonfinite(int32_t slot);
   void settle(const std::string& why);
   void conclude(int32_t slot);
 
@@ -140,6 +145,8 @@ class Tuner::Core {
   std::optional<int32_t> confirmed_;  // committed, and not found wanting since
   std::optional<Command> at_once_;    // to be announced before anything else
   Bans bans_;
+  bool has_warned_ = false;  // of what is pinned
+  int nonfinite_steps_ = 0;  // in a row
   Contenders contenders_;
   AuditClock clock_;
   bool has_new_content_ = false;       // of the gradients, which no search knows yet

@@ -32,15 +32,60 @@ std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bu
   return lossy;
 }
 
+Decision::What decision_of(core::Excess::Kind kind) {
+  switch (kind) {
+    case core::Excess::Kind::residual: return Decision::What::residual_runs_away;
+    case core::Excess::Kind::broken: return Decision::What::broken;
+    default: return Decision::What::over_error_budget;
+  }
+}
+
 }  // namespace
 
-// Of what is committed the bucket is replaced. Anything else is out of what it runs in, at once.
+// What is pinned gives way to the baseline for good.
+void Tuner::Core::pin_baseline() {
+  if (sound_baseline() != baseline_) decide(What::run_instead, slots_.at(sound_baseline()).candidate->label, 0);
+  phase_ = Observing{};  // no more of what was imported
+  outcome_.label = slots_.at(sound_baseline()).candidate->label;
+  at_once_ = {.kind = Command::Kind::commit, .slot = sound_baseline(), .bytes = 0};
+}
+
+// A scaler of losses skips some steps in a row, as it looks for its scale. After so many the training is lost, unless
+// compression is why: the baseline runs then, and people are told.
+void Tuner::Core::give_up_nonfinite(int32_t slot) {
+  const bool is_pinned = options_.budget_steps == 0;
+  if (!slots_.contains(slot) || is_over(slot) || slots_.at(slot).fidelity != core::Fidelity::lossy) return;
+  if (!is_pinned && slot != confirmed_) return;
+  const std::string label = slots_.at(slot).candidate->label;
+  bans_.ban_strategy(slots_.at(slot).hash);
+  contenders_.apply(bans_);
+  decide(What::not_finite, label, kMostNonfinite);
+  decide(What::give_up, label, 0);
+  if (is_pinned) return pin_baseline();
+  budget_ = Budget(options_.budget_steps, options_.budget_share);
+  budget_.learn_baseline(knowledge_.baseline_ms);
+  forget_committed();
+  scores_.clear();
+  settle("gradients were not finite");
+}
+
+// Of what is committed the bucket is replaced. What is pinned stays, unless the user set a budget or it is broken: the
+// user chose it, and without tuning nothing is known that could take its place. Anything else is out of what it runs
+// in, at once.
 void Tuner::Core::guard(const core::StepReport& report) {
+  if (nonfinite_steps_ == kMostNonfinite) return give_up_nonfinite(report.slot);
   const core::Excess& excess = report.excess;
   if (excess.kind == core::Excess::Kind::none || !slots_.contains(report.slot) || is_over(report.slot)) return;
   const std::shared_ptr<const policies::Candidate> candidate = slots_.at(report.slot).candidate;
   const std::vector<std::string> codecs = lossy_codecs(candidate->strategy, excess.bucket, knowledge_.traits);
   if (codecs.empty()) return;  // no rank can mean that
+  const bool is_pinned = options_.budget_steps == 0;
+  const std::string what = describe(*candidate, excess);
+  if (is_pinned && !options_.has_error_budget && excess.kind != core::Excess::Kind::broken) {
+    if (std::exchange(has_warned_, true)) return;
+    decide(decision_of(excess.kind), what, excess.value);
+    return decide(What::warn, candidate->label, 0);
+  }
   bans_.ban_strategy(slots_.at(report.slot).hash);
   // However fast it was: it does not run on, neither to be scored nor where nothing is, and wins no race.
   schedule_.give_up(report.slot);
@@ -48,7 +93,6 @@ void Tuner::Core::guard(const core::StepReport& report) {
   for (Score& score : scores_) {
     if (score.slot == report.slot) score.step_ms.reset();
   }
-  const bool is_pinned = options_.budget_steps == 0;
   const auto* confirming = std::get_if<Confirming>(&phase_);
   const bool is_winner = confirming != nullptr && confirming->slot == report.slot;
   const bool is_repaired = is_winner && confirming->origin == Confirming::Origin::repair;
@@ -56,20 +100,16 @@ void Tuner::Core::guard(const core::StepReport& report) {
     bans_.ban_codecs(codecs, candidate->strategy.buckets[static_cast<size_t>(excess.bucket)]);
   }
   contenders_.apply(bans_);
-  const std::string what = describe(*candidate, excess);
-  decide(excess.kind == core::Excess::Kind::error ? What::over_error_budget : What::residual_runs_away, what,
-         excess.value);
+  decide(decision_of(excess.kind), what, excess.value);
   if (is_pinned || report.slot == confirmed_) decide(What::give_up, candidate->label, 0);
 
   if (is_pinned) {
-    phase_ = Observing{};  // no more of what was imported
-    outcome_.label = slots_.at(baseline_).candidate->label;
-    at_once_ = {.kind = Command::Kind::commit, .slot = baseline_, .bytes = 0};
+    pin_baseline();
   } else if (is_repaired || report.slot == confirmed_) {
     repair(*candidate, excess.bucket, what);
   } else if (is_winner) {
-    schedule_.stop(baseline_);
-    at_once_ = {.kind = Command::Kind::run, .slot = baseline_, .bytes = 0};
+    schedule_.stop(sound_baseline());
+    at_once_ = {.kind = Command::Kind::run, .slot = sound_baseline(), .bytes = 0};
     fall_back(what);
   }
 }
@@ -77,7 +117,7 @@ void Tuner::Core::guard(const core::StepReport& report) {
 // The baseline, which every rank has ready, is in force at once, on trial: what other buckets owe stays parked for what
 // is prepared meanwhile.
 void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why) {
-  const policies::Candidate repaired = without_compression(candidate, bucket);
+  const policies::Candidate repaired = sent_as_baseline(candidate, bucket, bans_.baseline());
   if (is_watching()) {
     budget_ = Budget(options_.budget_steps, options_.budget_share);
     budget_.learn_baseline(knowledge_.baseline_ms);

@@ -141,7 +141,7 @@ constexpr core::HostWork host_work(const Member& member) {
 
 template <const Member& member>
 CompressorRow row(std::string_view name, std::string_view summary, bool error_feedback, const Parameter& parameter,
-                  core::Listed listed = core::Listed::never, double seen_error = 0) {
+                  core::Listed listed = core::Listed::never, core::SeenError seen_error = {}) {
   return {.traits = {.name = name,
                      .summary = summary,
                      .fidelity = core::Fidelity::lossy,
@@ -178,13 +178,15 @@ BlockLayout block_code_layout(const BlockCode& code, int64_t n) {
 }
 
 CompressorRow int8() {
-  return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), core::Listed::always, 0.0093);
+  return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), core::Listed::always,
+                    {.sgd = 0.0093, .adaptive = 0.0093});
 }
 
 CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int3() { return row<kInt3>("int3", "3-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int4() {
-  return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock, core::Listed::for_adaptive, 0.13);
+  return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock, core::Listed::for_adaptive,
+                    {.adaptive = 0.13});
 }
 
 CompressorRow int5() { return row<kInt5>("int5", "5-bit integers, scaled by block", true, kSmallBlock); }

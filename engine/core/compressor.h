@@ -5,6 +5,7 @@
 // traits. The compressors themselves, and the one table of them, are in engine/compress.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -80,15 +81,26 @@ struct HostWork {
   bool rounds_at_random = false;  // encode draws random bits for each element
 };
 
+// norm(p - decode(encode(p))) / norm(p), the median of 32 steps: the largest in all of the trainings that admit a
+// compressor (tests/bench/results), by the family of their optimizer. These say nothing of gradients of which it loses
+// far more. 0: not measured.
+struct SeenError {
+  double sgd = 0, adaptive = 0;
+
+  // Of the other family where a compressor is not listed for this one.
+  double with(OptimizerFamily family) const {
+    const double of_family = family == OptimizerFamily::sgd ? sgd : adaptive;
+    return of_family > 0 ? of_family : std::max(sgd, adaptive);
+  }
+};
+
 struct CompressorTraits {
   std::string_view name;
   std::string_view summary;  // one line for users
 
-  Fidelity fidelity;  // the least fidelity that admits it
-  Listed listed;      // without being named
-  // norm(p - decode(encode(p))) / norm(p) of one step, at parameter_default: the largest in the trainings that
-  // admit it (tests/bench/results). These say nothing of gradients of which it loses far more. 0: not measured.
-  double seen_error = 0;
+  Fidelity fidelity;          // the least fidelity that admits it
+  Listed listed;              // without being named
+  SeenError seen_error = {};  // at parameter_default
   // Steps that jobs with an adaptive optimizer take before it runs, as in the trainings that admit it for them:
   // second moments should begin with those of dense gradients (Tang et al., 1-bit Adam, ICML 2021, section 4).
   int dense_first = 0;

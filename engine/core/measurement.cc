@@ -9,6 +9,7 @@ std::string_view to_string(Excess::Kind kind) {
     case Excess::Kind::none: return "none";
     case Excess::Kind::error: return "error";
     case Excess::Kind::residual: return "residual";
+    case Excess::Kind::broken: return "broken";
   }
   return "unknown";
 }

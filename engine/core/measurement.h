@@ -16,6 +16,10 @@ namespace gradtune::core {
 struct BucketLoss {
   double error = -1;     // norm(p - decode(encode(p))) / norm(p)
   double residual = -1;  // norm(residual) / norm(gradient), before the step
+  double gradient = -1;  // norm(gradient), before the step
+  // How far what was sent and what was kept are from p, in relation to norm(p): rounding, unless something is broken
+  // (exec/balance.h). Known in some steps.
+  double imbalance = -1;
 };
 
 // A bucket whose compression is not what it should be (tuner/error_budget.h).
@@ -24,13 +28,14 @@ struct Excess {
     none,
     error,     // over its budget
     residual,  // runs away against the gradient
+    broken,    // what is sent and kept is not what was given
   } kind = Kind::none;
   int32_t bucket = 0;
   double value = 0, allowed = 0;  // of BucketLoss
 
   bool operator==(const Excess&) const = default;
 };
-std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual"
+std::string_view to_string(Excess::Kind kind);  // "none" | "error" | "residual" | "broken"
 
 // One training step, reduced over ranks. A report reaches the tuner one step later, so it names the strategy it speaks
 // of.

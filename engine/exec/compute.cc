@@ -255,6 +255,19 @@ void scale(const NumbersScaling& job, const compress::Compressor& codec, compres
   }
 }
 
+void decode_own(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                compress::Verdict& verdict) {
+  for (const Payload& payload : op.payloads) {
+    const std::span<const std::byte> bytes{memory.pools[op.space] + payload.offset, static_cast<size_t>(payload.bytes)};
+    op.codec->decode(
+        {.payloads = {&bytes, 1},
+         .out = {dense(bucket, memory, op.space) + payload.range.begin, static_cast<size_t>(payload.range.length)},
+         .work = work_on(payload, bucket, op, memory),
+         .verdict = &verdict},
+        queue);
+  }
+}
+
 core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                     compress::Verdict& verdict) {
   switch (op.kind) {

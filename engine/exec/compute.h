@@ -66,4 +66,8 @@ void scale(const NumbersScaling& job, const compress::Compressor& codec, compres
 core::Status run_op(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
                     compress::Verdict& verdict);
 
+// The payloads of an encode, as this rank made them, decoded to where their elements come from.
+void decode_own(const BucketProgram& bucket, const Op& op, const BucketMemory& memory, compress::Queue& queue,
+                compress::Verdict& verdict);
+
 }  // namespace gradtune::exec

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "engine/exec/balance.h"
 #include "engine/exec/draining.h"
 #include "engine/exec/loss_sample.h"
 #include "engine/exec/program.h"
@@ -19,6 +20,7 @@ namespace gradtune::exec {
 struct Findings {
   LossSample sample = {};
   compress::Verdict of_sample = {};  // of encoding and decoding the sample itself
+  Balance balance = {};
   Drained drained = {}, drained_parked = {};
 };
 

@@ -17,6 +17,7 @@
 #include "engine/compress/scaling.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
+#include "engine/exec/balance.h"
 #include "engine/exec/draining.h"
 #include "engine/exec/loss_sample.h"
 
@@ -32,7 +33,8 @@ class Kernels {
   virtual core::Result<std::unique_ptr<compress::Compressor>> make_compressor(
       const core::CompressorSpec& spec) const = 0;
 
-  // As the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h), with the same bits.
+  // As the functions of these names (compress/scaling.h, nonfinite.h, draining.h, loss_sample.h, balance.h), with the
+  // same bits.
   virtual void scale(const compress::Scaling& job, compress::Queue& queue) = 0;
   virtual void scale(const compress::DoubleScaling& job, compress::Queue& queue) = 0;
   virtual void scale(const NumbersScaling& job, compress::Queue& queue) = 0;
@@ -40,6 +42,7 @@ class Kernels {
   virtual void drain(const Drain& job, Drained& result, compress::Queue& queue) = 0;
   virtual void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) = 0;
   virtual void add_squares(const RunSquares& job, compress::Queue& queue) = 0;
+  virtual void find_total(const TotalOf& job, compress::Queue& queue) = 0;
 };
 
 }  // namespace gradtune::exec

@@ -148,6 +148,7 @@ void Workspace::run(int32_t slot) {
   core::check(next != nullptr, "a slot must be prepared before it is run");
   is_committed_ = false;
   drains_.assign(next->buckets.size(), {});
+  left_.assign(next->buckets.size(), std::nullopt);
   if (next == program_) return;
   if (program_ != nullptr) residuals_.leave(*program_, device_queue(), timeout_ms_).value();
   program_ = next;
@@ -255,6 +256,7 @@ Carried Workspace::carried(bool residuals, bool parked) {
   core::check(program_ != nullptr, "what is carried depends on the strategy in force");
   residuals_.allocate(arenas_, {.own = residuals, .parked = parked});
   residuals_.leave(*program_, device_queue(), timeout_ms_).value();
+  std::ranges::fill(left_, std::nullopt);  // the caller may write other residuals
   for (size_t b = 0; b < drains_.size() && parked && is_committed_; ++b) {
     drains_[b].is_parked_due = program_->buckets[b].keeps_residual;
   }
@@ -281,6 +283,10 @@ void Workspace::begin() {
   counts_ = false;
 }
 
+bool Workspace::is_balanced(int32_t bucket) const {
+  return exec::is_balanced(bucket, step_) && can_be_balanced(this->bucket(bucket));
+}
+
 // Whether residuals of earlier strategies are to be added to the bucket's gradient.
 bool Workspace::owes(int32_t bucket) const {
   const BucketDrain& drain = drains_[static_cast<size_t>(bucket)];
@@ -302,6 +308,10 @@ void Workspace::compute(int32_t bucket, int32_t op, compress::Queue& queue) {
   core::Status decoded;
   if (op > 0 || !scales_arrivals(bucket)) decoded = run_op(program, what, memory, queue, verdict);
   if (op == program.sampled_op) sample_error(program, what, memory, queue, findings.sample, findings.of_sample);
+  if (is_balanced(bucket)) {
+    if (op == program.sampled_op) find_balance(program, memory, queue, findings.balance, findings.of_sample);
+    if (op == last_to_keep(program)) find_left(program, memory, queue, findings.balance);
+  }
   const bool is_last = static_cast<size_t>(op) + 1 == program.ops.size();
   if (is_away && (what.is_told || is_last)) {
     queue.copy(report(bucket, core::Space::host), away, report_bytes(program));
@@ -325,6 +335,7 @@ void Workspace::begin_bucket(int32_t bucket, Findings& findings, compress::Queue
     }
   };
   if (program.keeps_residual && program.sampled_op >= 0) sample_residual(program, memory, queue, findings.sample);
+  if (left_[index]) find_begin(program, memory, queue, findings.balance);
   if (drains_[index].is_parked_due) {
     drain_there(ParkedDrain{.gradient = dense(program, memory, program.begins_in),
                             .n = program.numel,
@@ -362,12 +373,18 @@ void Workspace::take_report(int32_t bucket) {
     findings.drained_parked = away.drained_parked;
     findings.sample.gradient = away.sample.gradient;
     findings.sample.residual = away.sample.residual;
+    findings.balance.begin = away.balance.begin;
   }
   if (program.sampled_op >= 0 && is_away(static_cast<size_t>(program.sampled_op))) {
     findings.sample.given = away.sample.given;
     findings.sample.missed = away.sample.missed;
     findings.of_sample = away.of_sample;
+    findings.balance.given = away.balance.given;
+    findings.balance.sent = away.balance.sent;
+    findings.balance.kept = away.balance.kept;
   }
+  const int32_t last = last_to_keep(program);
+  if (last >= 0 && is_away(static_cast<size_t>(last))) findings.balance.left = away.balance.left;
 }
 
 void Workspace::keep_loss(int32_t bucket) {
@@ -376,7 +393,14 @@ void Workspace::keep_loss(int32_t bucket) {
   const bool is_clean = findings.of_sample.nonfinite == 0 && findings.of_sample.rejected == 0;
   core::BucketLoss loss;
   if (is_clean && sample.given > 0) loss.error = std::sqrt(sample.missed / sample.given);
-  if (sample.gradient > 0) loss.residual = std::sqrt(sample.residual / sample.gradient);
+  if (sample.gradient > 0) {
+    loss.residual = std::sqrt(sample.residual / sample.gradient);
+    loss.gradient = std::sqrt(sample.gradient);
+  }
+  const Balance& balance = findings.balance;
+  const std::optional<Total>& left = left_[static_cast<size_t>(bucket)];
+  if (is_balanced(bucket)) loss.imbalance = imbalance(balance, seat_.size);
+  if (left) loss.imbalance = std::max(loss.imbalance, loss_of_residual(*left, balance.begin));
   losses_[static_cast<size_t>(bucket)] = loss;
 }
 
@@ -467,6 +491,11 @@ void Workspace::settle() {
     if (program_->buckets[b].due == core::Due::forward) keep_loss(static_cast<int32_t>(b));
   }
   if (!counts_) return;
+  for (size_t b = 0; b < left_.size(); ++b) {
+    const auto index = static_cast<int32_t>(b);
+    const bool is_known = is_balanced(index) && last_to_keep(bucket(index)) >= 0;
+    left_[b] = is_known ? std::optional(findings_[b].balance.left) : std::nullopt;
+  }
   settle_residuals();
   for (States& states : states_.values) states.swap();
   ++step_;

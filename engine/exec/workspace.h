@@ -150,6 +150,7 @@ class Workspace {
   std::span<std::byte> carried_state();
   void begin_bucket(int32_t bucket, Findings& findings, compress::Queue& queue);
   bool owes(int32_t bucket) const;
+  bool is_balanced(int32_t bucket) const;  // in this step
   void scale_piece(const Piece& piece, const std::byte* from, std::byte* to, compress::Queue& queue);
   bool is_finite(int32_t bucket) const;
   core::Status rejection(int32_t bucket, bool finite) const;
@@ -193,6 +194,7 @@ class Workspace {
   std::vector<compress::Verdict> verdicts_;             // per operation
   std::vector<std::optional<core::Error>> rejections_;  // per bucket: a payload that could not be decoded
   std::vector<core::BucketLoss> losses_;                // per bucket
+  std::vector<std::optional<Total>> left_;              // per bucket: residuals of the step before; none: not known
   bool counts_ = false;                                 // once it was concluded
   std::vector<bool> is_concluded_;                      // per bucket that is due at the next forward pass
   std::vector<double> control_;  // the word, and whether residuals were drained: of this rank, then of any

@@ -45,12 +45,19 @@ std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelit
   return candidates;
 }
 
-core::Strategy without_compression(core::Strategy strategy, int32_t bucket) {
-  strategy.buckets[static_cast<size_t>(bucket)].option = core::plain_all_reduce();
+core::Strategy sent_as_baseline(core::Strategy strategy, int32_t bucket, const core::Strategy& baseline) {
+  core::Bucket& sent = strategy.buckets[static_cast<size_t>(bucket)];
+  const core::Option half = core::encoded_all_reduce({"bf16"}, core::Place::device);
+  const bool is_half = std::ranges::any_of(baseline.buckets, [&](const core::Bucket& of_baseline) {
+    return of_baseline.option == half && std::ranges::any_of(of_baseline.slices, [&](const core::Slice& slice) {
+             return slice.tensor == sent.slices[0].tensor;
+           });
+  });
+  sent.option = is_half ? half : core::plain_all_reduce();
   bool is_first = true;
   std::erase_if(strategy.order, [&](core::Issue& issue) {
     if (issue.bucket != bucket) return false;
-    issue.step = 0;
+    issue.step = is_half ? 1 : 0;
     return !std::exchange(is_first, false);
   });
   return strategy;
@@ -60,7 +67,7 @@ core::Strategy with_taken_options(core::Strategy strategy, const core::GradientT
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {
     const core::Bucket& bucket = strategy.buckets[b];
     if (core::takes(bucket.option, core::dtype_of(bucket, table))) continue;
-    strategy = without_compression(std::move(strategy), static_cast<int32_t>(b));
+    strategy = sent_as_baseline(std::move(strategy), static_cast<int32_t>(b));
   }
   return strategy;
 }

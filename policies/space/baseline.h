@@ -17,9 +17,10 @@ namespace gradtune::policies {
 // One or two candidates, the plain form first, labels "all_reduce baseline" and "bf16 all_reduce baseline".
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity);
 
-// The strategy with that bucket sent as the plain baseline sends its own: no codec, one all-reduce, in the place in the
-// order of the first collective that the bucket had. Partition and all else stay.
-core::Strategy without_compression(core::Strategy strategy, int32_t bucket);
+// The strategy with that bucket sent by one all-reduce, in the place in the order of the first collective that it had.
+// Its option is that of the baseline for the bucket's first tensor, so 16 bits where these are the baseline's;
+// without a baseline it has no codec. Partition and all else stay.
+core::Strategy sent_as_baseline(core::Strategy strategy, int32_t bucket, const core::Strategy& baseline = {});
 
 // The same for each bucket whose gradients do not travel as its option says (core::takes).
 core::Strategy with_taken_options(core::Strategy strategy, const core::GradientTable& table);

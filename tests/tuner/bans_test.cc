@@ -35,7 +35,7 @@ TEST(Bans, ACompressorIsBannedForTheTensorsOfTheBucketAlone) {
   Bans bans;
   bans.ban_codecs({"topk"}, kBoth.strategy.buckets[1]);
   const Candidate admitted = *bans.admitted(kBoth);
-  EXPECT_EQ(admitted.label, "it, uncompressed: bucket 1");
+  EXPECT_EQ(admitted.label, "it, as the baseline: bucket 1");
   EXPECT_EQ(admitted.strategy.buckets[0], kBoth.strategy.buckets[0]);
   EXPECT_NE(admitted.strategy.buckets[1].option, kBoth.strategy.buckets[1].option);
   EXPECT_EQ(bans.without_banned(admitted).label, admitted.label) << "once is enough";
@@ -52,9 +52,9 @@ TEST(Bans, AStrategyIsNotAdmittedWhereItIsBannedAfterWhatIsTakenOutOfIt) {
 
 TEST(Bans, TheLabelNamesBucketsAsLongAsItIsShort) {
   Candidate last{.strategy = candidate(std::vector<std::string>(200, "topk")).strategy, .label = "it"};
-  for (int32_t b = 0; b < 3; ++b) last = without_compression(last, b);
-  EXPECT_EQ(last.label, "it, uncompressed: bucket 0, 1, 2");
-  for (int32_t b = 3; b < 200; ++b) last = without_compression(last, b);
+  for (int32_t b = 0; b < 3; ++b) last = sent_as_baseline(last, b, {});
+  EXPECT_EQ(last.label, "it, as the baseline: bucket 0, 1, 2");
+  for (int32_t b = 3; b < 200; ++b) last = sent_as_baseline(last, b, {});
   EXPECT_TRUE(last.label.ends_with(", ...")) << last.label;
   EXPECT_LT(last.label.size(), 180U);
 }

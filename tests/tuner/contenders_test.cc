@@ -80,7 +80,7 @@ TEST(Contenders, WhatIsBannedIsNotKnownAnyMore) {
   EXPECT_THAT(labels(contenders.known(nullptr, bans)), ElementsAre("bf16"));
   bans.ban_codecs({"bf16"}, candidate("", "bf16", 1).strategy.buckets[0]);
   contenders.apply(bans);
-  EXPECT_THAT(labels(contenders.known(nullptr, bans)), ElementsAre("bf16, uncompressed: bucket 0"));
+  EXPECT_THAT(labels(contenders.known(nullptr, bans)), ElementsAre("bf16, as the baseline: bucket 0"));
 }
 
 TEST(Contenders, WhatThePolicyProposedForASlotIsRemembered) {

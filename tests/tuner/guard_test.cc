@@ -31,9 +31,19 @@ Candidate buckets_of(Candidate candidate) {
   return candidate;
 }
 
-const Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
+const core::Option kHalfOption = core::encoded_all_reduce({"bf16"}, core::Place::device);
+
+// The baseline with 16 bits, of three tensors.
+Candidate half() {
+  Candidate half = buckets_of(candidate("bf16", 1, "bf16", 3));
+  for (core::Bucket& bucket : half.strategy.buckets) bucket.option = kHalfOption;
+  core::set_default_flow(half.strategy);
+  return half;
+}
+
+const Candidate kFull = candidate("fp32", 0), kHalf = half();
 const Candidate kMerged = candidate("merged", 2, "bf16", 3), kSparse = buckets_of(candidate("sparse", 3, "topk", 3));
-const std::string kRepaired = "sparse, uncompressed: bucket 1";
+const std::string kRepaired = "sparse, as the baseline: bucket 1";
 std::map<std::string, double> times() {
   return {{"fp32", 120},
           {"bf16", 100},
@@ -41,7 +51,7 @@ std::map<std::string, double> times() {
           {"sparse", 50},
           {kRepaired, 65},
           {kRepaired + ", 0", 90},
-          {"sparse, uncompressed: bucket 0", 75}};
+          {"sparse, as the baseline: bucket 0", 75}};
 }
 
 constexpr core::Excess kError{.kind = core::Excess::Kind::error, .bucket = 1, .value = 0.75, .allowed = 0.5};
@@ -95,7 +105,7 @@ TEST(Guard, WhatIsCommittedGivesWayToTheBaselineOnAllRanksWithinTheLead) {
   EXPECT_EQ(job.tuner->chosen().label, "bf16");
 }
 
-TEST(Guard, ThenTheSameWithThatBucketUncompressedIsConfirmedAndTakesItsPlace) {
+TEST(Guard, ThenTheSameWithThatBucketSentAsTheBaselineIsConfirmedAndTakesItsPlace) {
   int64_t from = kNever;
   SimulatedJob job = make_job(over_from(from));
   job.run(/*more=*/60);
@@ -109,9 +119,9 @@ TEST(Guard, ThenTheSameWithThatBucketUncompressedIsConfirmedAndTakesItsPlace) {
   ASSERT_EQ(strategy.buckets.size(), 3U);
   for (size_t b = 0; b < 3; ++b) {
     EXPECT_EQ(strategy.buckets[b].slices, kSparse.strategy.buckets[b].slices);
-    EXPECT_EQ(strategy.buckets[b].option, b == 1 ? core::plain_all_reduce() : kSparse.strategy.buckets[b].option);
+    EXPECT_EQ(strategy.buckets[b].option, b == 1 ? kHalfOption : kSparse.strategy.buckets[b].option);
   }
-  EXPECT_EQ(strategy.order, (std::vector<core::Issue>{{0, 1}, {1, 0}, {2, 1}})) << "the place in the order stays";
+  EXPECT_EQ(strategy.order, (std::vector<core::Issue>{{0, 1}, {1, 1}, {2, 1}})) << "the place in the order stays";
   EXPECT_EQ(strategy.in_flight, kSparse.strategy.in_flight);
   const Outcome& outcome = job.tuner->outcome();
   EXPECT_TRUE(outcome.committed);
@@ -165,7 +175,7 @@ TEST(Guard, ASecondBucketIsReplacedTheSameWay) {
     EXPECT_THAT(job.decided(What::residual_runs_away), ElementsAre(kRepaired + ", bucket 0: 40, allowed 30")) << after;
     EXPECT_EQ(job.label_in_force(), kRepaired + ", 0") << after;
     for (size_t b = 0; b < 3; ++b) {
-      EXPECT_EQ(job.strategy_in_force().buckets[b].option.codecs.empty(), b < 2) << after;
+      EXPECT_EQ(job.strategy_in_force().buckets[b].option == kHalfOption, b < 2) << after;
     }
   }
 }
@@ -264,20 +274,71 @@ TEST(Guard, AnImportedStrategyOverItsBudgetIsDropped) {
   }
 }
 
-TEST(Guard, APinnedStrategyGivesWayToo) {
-  const int64_t from = 25;
-  JobOptions options = over_from(from, {.kind = core::Excess::Kind::residual, .value = 31, .allowed = 30});
-  options.tuner.budget_steps = 0;
-  SimulatedJob job = make_job(options, kSparse);
-  for (int i = 0; i < 60; ++i) job.one_step();
-  EXPECT_EQ(last_step_of(job, "sparse"), from + kLead - 1);
-  EXPECT_EQ(job.label_in_force(), "fp32");
-  EXPECT_EQ(job.epoch(), 2);
-  ASSERT_EQ(job.decisions.size(), 2U);
-  EXPECT_EQ(job.decisions[0].what, What::residual_runs_away);
-  EXPECT_NEAR(job.decisions[0].value, 31, 1e-3);
-  EXPECT_THAT(job.decisions[0].label, HasSubstr("sparse, bucket 0: 31, allowed 30"));
-  EXPECT_THAT(job.decided(What::give_up), ElementsAre("sparse"));
+constexpr core::Excess kRunaway{.kind = core::Excess::Kind::residual, .value = 31, .allowed = 30};
+constexpr core::Excess kBroken{.kind = core::Excess::Kind::broken, .bucket = 2, .value = 0.5, .allowed = 1e-3};
+
+TEST(Guard, APinnedStrategyIsWarnedOfOnceAndStays) {
+  for (const core::Excess& excess : {kError, kRunaway}) {
+    const int64_t from = 25;
+    JobOptions options = over_from(from, excess);
+    options.tuner.budget_steps = 0;
+    SimulatedJob job = make_job(options, kSparse);
+    for (int i = 0; i < 60; ++i) job.one_step();
+    EXPECT_EQ(job.label_in_force(), "sparse");
+    EXPECT_EQ(job.epoch(), 1);
+    ASSERT_EQ(job.decisions.size(), 2U);
+    EXPECT_EQ(job.decisions[0].what, excess.kind == kError.kind ? What::over_error_budget : What::residual_runs_away);
+    EXPECT_THAT(job.decided(What::warn), ElementsAre("sparse"));
+    EXPECT_NEAR(job.decisions[0].value, excess.value, 1e-3);
+  }
+}
+
+// In a job of fp32 gradients whose fidelity allows 16 bits; in one whose fidelity does not.
+TEST(Guard, APinnedStrategyGivesWayToTheUsersBudgetAndWhereItIsBroken) {
+  for (const bool is_broken : {false, true}) {
+    for (const bool has_half : {false, true}) {
+      const int64_t from = 25;
+      JobOptions options = over_from(from, is_broken ? kBroken : kRunaway);
+      options.tuner.budget_steps = 0;
+      options.tuner.has_error_budget = !is_broken;
+      std::vector<Candidate> baselines = {kFull};
+      if (has_half) baselines.push_back(kHalf);
+      SimulatedJob job(options, times(), {{{kMerged, kSparse}, true}}, baselines, kSparse);
+      for (int i = 0; i < 60; ++i) job.one_step();
+      EXPECT_EQ(last_step_of(job, "sparse"), from + kLead - 1);
+      EXPECT_EQ(job.label_in_force(), has_half ? "bf16" : "fp32");
+      EXPECT_EQ(job.tuner->in_force().label, job.label_in_force());
+      EXPECT_EQ(job.epoch(), 2);
+      EXPECT_THAT(job.decided(What::give_up), ElementsAre("sparse"));
+      EXPECT_EQ(job.decided(What::run_instead), std::vector<std::string>(has_half ? 1 : 0, "bf16"));
+      EXPECT_EQ(job.decisions[0].what, is_broken ? What::broken : What::residual_runs_away);
+      EXPECT_THAT(job.decisions[0].label,
+                  HasSubstr(is_broken ? "sparse, bucket 2: 0.5, allowed 0.001" : "sparse, bucket 0: 31, allowed 30"));
+    }
+  }
+}
+
+// As long as a scaler of losses may take to find its scale, nothing happens.
+TEST(Guard, AfterManyStepsThatAreNotFiniteTheBaselineRuns) {
+  for (const bool is_pinned : {true, false}) {
+    JobOptions options;
+    int64_t from = kNever, until = kNever;
+    options.nonfinite = [&](int64_t step, const std::string&) { return step >= from && step < until; };
+    if (is_pinned) options.tuner.budget_steps = 0;
+    SimulatedJob job = is_pinned ? make_job(options, kSparse) : make_job(options);
+    is_pinned ? static_cast<void>(job.one_step()) : job.run(/*more=*/60);
+    const auto go_on = [&](int64_t nonfinite) {
+      from = static_cast<int64_t>(job.steps.size());
+      until = from + nonfinite;
+      for (int i = 0; i < 60; ++i) job.one_step();
+    };
+    go_on(20);
+    ASSERT_EQ(job.label_in_force(), "sparse");
+    go_on(40);
+    EXPECT_EQ(job.label_in_force(), "bf16");
+    EXPECT_THAT(job.decided(What::not_finite), ElementsAre("sparse"));
+    EXPECT_THAT(job.decided(What::give_up), ElementsAre("sparse"));
+  }
 }
 
 TEST(Guard, WhatCanNotBeIsIgnored) {

@@ -80,7 +80,7 @@ TEST(Story, OfADropSaysWhyAndWhatRunsInstead) {
     };
     SimulatedJob job(
         options,
-        {{"fp32", 120}, {"bf16 baseline", 100}, {"sparse", 50}, {"sparse, uncompressed: bucket 1", repaired_ms}},
+        {{"fp32", 120}, {"bf16 baseline", 100}, {"sparse", 50}, {"sparse, as the baseline: bucket 1", repaired_ms}},
         {{{sparse}, false}, {{sparse}, true}}, {full, half});
     Follower follower;
     std::string at_once;
@@ -93,12 +93,13 @@ TEST(Story, OfADropSaysWhyAndWhatRunsInstead) {
       if (step == kFrom + 5) at_once = follower.words();
     }
     const std::string dropped =
-        "sparse was dropped in step 300: its compression loses more than it may (bucket 1: 0.3591, allowed 0.3588)";
+        "sparse was dropped in step 300: its compression loses more than it may (bucket 1: 0.3592, allowed 0.3589)";
     EXPECT_THAT(at_once, StartsWith(dropped));
-    EXPECT_THAT(at_once, HasSubstr("; the baseline, bf16 at 100.0 ms a step, runs instead while sparse, uncompressed: "
-                                   "bucket 1 is confirmed; tuning took "));
+    EXPECT_THAT(at_once,
+                HasSubstr("; the baseline, bf16 at 100.0 ms a step, runs instead while sparse, as the baseline: "
+                          "bucket 1 is confirmed; tuning took "));
     if (repaired_ms < 100) {
-      EXPECT_THAT(follower.words(), StartsWith("committed sparse, uncompressed: bucket 1: 100.0 -> 65.0 ms a step"));
+      EXPECT_THAT(follower.words(), StartsWith("committed sparse, as the baseline: bucket 1: 100.0 -> 65.0 ms a step"));
       EXPECT_THAT(follower.words(), HasSubstr("; before, " + dropped));
     } else {
       EXPECT_THAT(follower.words(), StartsWith(dropped));

@@ -66,8 +66,10 @@ class Parser {
     if (kind == "plan") return read_plan(value.value(), line);
     if (kind == "timing") return read_timing(value.value());
     if (kind == "failure") return read_failure(value.value());
+    if (kind == "loss") return read_losses(value.value());
     if (kind == "decision") return read_decision(value.value(), line);
-    in_.fail(at("kind"), fmt::format("table, step, plan, decision, timing or failure is needed, found \"{}\"", kind));
+    in_.fail(at("kind"),
+             fmt::format("table, step, plan, decision, timing, failure or loss is needed, found \"{}\"", kind));
   }
 
   void read_header(const JsonValue& value) {
@@ -104,7 +106,7 @@ class Parser {
     model_ = text(header, "model");
     file_.network = text(header, "network");
     const JsonObject& tuning = in_.object(get(header, "tuning"), at("tuning"), {"seed", "budget_steps", "budget_share"},
-                                          {"lossy_after", "adaptive", "retune"});
+                                          {"lossy_after", "adaptive", "error_budget", "retune"});
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
     job.tuning.seed = static_cast<uint64_t>(integer(tuning, "seed", 0, std::numeric_limits<int64_t>::max()));
     job.tuning.budget_steps = static_cast<int>(integer(tuning, "budget_steps", 0, kMost));
@@ -115,6 +117,7 @@ class Parser {
     if (has(tuning, "adaptive") && flag(tuning, "adaptive")) {
       job.tuning.optimizers = core::OptimizerFamily::adaptive;
     }
+    job.tuning.has_error_budget = has(tuning, "error_budget") && flag(tuning, "error_budget");
     job.tuning.retune = has(tuning, "retune") && flag(tuning, "retune");  // older programs never did
   }
 
@@ -222,8 +225,11 @@ class Parser {
     if (!in_.ok()) return {};
     const std::string what = text(excess, "what");
     using Kind = core::Excess::Kind;
-    const auto kind = what == to_string(Kind::error) ? Kind::error : Kind::residual;
-    if (what != to_string(kind)) in_.fail(at("what"), fmt::format("error or residual is needed, found \"{}\"", what));
+    auto kind = Kind::error;
+    while (kind < Kind::broken && what != to_string(kind)) kind = static_cast<Kind>(static_cast<int>(kind) + 1);
+    if (what != to_string(kind)) {
+      in_.fail(at("what"), fmt::format("error, residual or broken is needed, found \"{}\"", what));
+    }
     return {.kind = kind,
             .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, std::numeric_limits<int32_t>::max())),
             .value = number(excess, "value"),
@@ -259,6 +265,25 @@ class Parser {
                                .label = text(decision, "label"),
                                .value = value});
     file_.decided.emplace_back(line);
+  }
+
+  void read_losses(const JsonValue& value) {
+    const JsonObject& line = in_.object(value, where_, {"kind", "step", "slot", "errors", "residuals"});
+    Losses losses{.step = integer(line, "step", 0, kMostSteps),
+                  .slot = static_cast<int32_t>(integer(line, "slot", 0, std::numeric_limits<int32_t>::max())),
+                  .errors = {},
+                  .residuals = {}};
+    const auto read = [&](std::string_view name) {
+      std::vector<std::optional<double>> values;
+      for (const JsonValue& entry : in_.array(get(line, name), at(name))) {
+        values.push_back(entry.is_null() ? std::nullopt : std::optional(in_.number(entry, at(name), 0, kMostMs)));
+      }
+      return values;
+    };
+    losses.errors = read("errors");
+    losses.residuals = read("residuals");
+    if (losses.errors.size() != losses.residuals.size()) in_.fail(at("residuals"), "as many as errors are needed");
+    file_.losses.push_back(std::move(losses));
   }
 
   void read_timing(const JsonValue& value) {

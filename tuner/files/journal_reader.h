@@ -28,6 +28,13 @@ struct PrepareFailure {
   std::string why;
 };
 
+// What compression lost of each bucket on rank 0 up to that step; none where it is not known.
+struct Losses {
+  int64_t step = 0;
+  int32_t slot = 0;
+  std::vector<std::optional<double>> errors, residuals;  // as core::BucketLoss has them, medians
+};
+
 struct JournalFile {
   std::string version;  // of the gradtune that wrote it; empty: it does not say
   Job job;              // with ready times where the job came that far
@@ -36,7 +43,8 @@ struct JournalFile {
   std::vector<Stage> stages;                          // of the tuner when it was told each report
   std::map<int32_t, policies::Candidate> strategies;  // by slot: the baselines, and what was planned
   std::vector<Timing> timings;                        // of slots that are among them
-  std::vector<Decision> decisions;                    // in order; a value that is no number in JSON is a NaN
+  std::vector<Losses> losses;
+  std::vector<Decision> decisions;  // in order; a value that is no number in JSON is a NaN
   std::vector<PrepareFailure> failures;
   std::vector<std::string> decided;  // the lines of decisions and of plans, as they are
 

@@ -28,6 +28,9 @@ using nlohmann::ordered_json;
 // Numbers that JSON does not have become null, and bytes that are not UTF-8 a replacement character.
 std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
+// With four significant digits.
+double rounded(double value) { return std::stod(fmt::format("{:.4g}", value)); }
+
 core::Error failed(std::string_view what, const std::string& path) {
   return {core::Error::Code::io, fmt::format("journal: can not {} {}: {}", what, path, std::strerror(errno))};
 }
@@ -41,6 +44,7 @@ std::string journal_header(const Job& job, std::string_view network) {
       {"seed", job.tuning.seed}, {"budget_steps", job.tuning.budget_steps}, {"budget_share", job.tuning.budget_share}};
   if (job.tuning.lossy_after) tuning["lossy_after"] = *job.tuning.lossy_after;
   if (job.tuning.optimizers == core::OptimizerFamily::adaptive) tuning["adaptive"] = true;
+  if (job.tuning.has_error_budget) tuning["error_budget"] = true;
   tuning["retune"] = job.tuning.retune;
   ordered_json header = {{"schema", kJournalSchema},
                          {"gradtune", core::version()},
@@ -93,6 +97,19 @@ std::string journal_line(const core::StepReport& report, Stage stage) {
     if (field.kind == core::FieldKind::step) line["stage"] = to_string(stage);
   });
   return dump(line);
+}
+
+std::string journal_line(int64_t step, int32_t slot, const ErrorBudget::State& errors) {
+  ordered_json medians = ordered_json::array(), ratios = ordered_json::array();
+  for (const ErrorBudget::Bucket& bucket : errors.buckets) {
+    medians.push_back(bucket.errors.count > 0 ? ordered_json(rounded(bucket.errors.median())) : ordered_json());
+    ratios.push_back(bucket.ratios.count > 0 ? ordered_json(rounded(bucket.ratios.median())) : ordered_json());
+  }
+  return dump({{"kind", "loss"},
+               {"step", step},
+               {"slot", slot},
+               {"errors", std::move(medians)},
+               {"residuals", std::move(ratios)}});
 }
 
 std::string journal_line(const Decision& decision) {

@@ -31,6 +31,7 @@
 #include "engine/core/measurement.h"
 #include "engine/core/result.h"
 #include "policies/cost/cost_fit.h"
+#include "tuner/error_budget.h"
 #include "tuner/job.h"
 
 namespace gradtune::tuner {
@@ -43,6 +44,8 @@ std::string journal_header(const Job& job, std::string_view network);
 std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
+// What compression loses of each bucket on rank 0, medians of 32 steps; null where it is not known.
+std::string journal_line(int64_t step, int32_t slot, const ErrorBudget::State& errors);
 // When the operations of a step ran, in tenths of a microsecond. It stands before the report of that step, as the tuner
 // is told it.
 std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);

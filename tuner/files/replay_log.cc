@@ -152,7 +152,7 @@ core::StepReport get_report(Reader& from, const core::StepReport& last, Told& to
     told.timings.push_back({.report = told.reports.size(), .slot = slot, .ops = get_ops(from)});
   }
   if (more % 2 == 0) return report;
-  report.excess.kind = static_cast<core::Excess::Kind>(from.get<uint8_t>(1, 2));
+  report.excess.kind = static_cast<core::Excess::Kind>(from.get<uint8_t>(1, 3));
   report.excess.bucket = from.get<int32_t>(0, kMostOps);
   report.excess.value = from.get<double>(0, kMostMs);
   report.excess.allowed = from.get<double>(0, kMostMs);

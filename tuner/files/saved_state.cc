@@ -76,13 +76,15 @@ ordered_json json_of(const ErrorBudget::Window<N>& window) {
 
 ordered_json json_of(const ErrorBudget::State& state) {
   ordered_json buckets = ordered_json::array(), committed = ordered_json::array();
-  for (const auto& [errors, residuals, residual_medians] : state.buckets) {
+  for (const auto& [errors, ratios, norms, ratio_levels, norm_levels] : state.buckets) {
     buckets.push_back({{"errors", json_of(errors)},
-                       {"residuals", json_of(residuals)},
-                       {"residual_medians", json_of(residual_medians)}});
+                       {"ratios", json_of(ratios)},
+                       {"norms", json_of(norms)},
+                       {"ratio_levels", json_of(ratio_levels)},
+                       {"norm_levels", json_of(norm_levels)}});
   }
-  for (const auto& [bucket, allowed] : state.committed) {
-    committed.push_back({{"bucket", hex(bucket)}, {"allowed", or_null(allowed)}});
+  for (const auto& [bucket, errors] : state.committed) {
+    committed.push_back({{"bucket", hex(bucket)}, {"errors", json_of(errors)}});
   }
   return {{"is_committed", state.is_committed}, {"buckets", std::move(buckets)}, {"committed", std::move(committed)}};
 }
@@ -200,7 +202,7 @@ class Parser {
   void read(const JsonObject& object, std::string_view name, core::Excess& value) {
     const JsonObject& excess =
         in_.object(JsonReader::member(object, name), name, {"kind", "bucket", "value", "allowed"});
-    value = {.kind = static_cast<core::Excess::Kind>(integer(excess, "kind", 0, 2)),
+    value = {.kind = static_cast<core::Excess::Kind>(integer(excess, "kind", 0, 3)),
              .bucket = static_cast<int32_t>(integer(excess, "bucket", 0, kMostSlot)),
              .value = ms(excess, "value"),
              .allowed = ms(excess, "allowed")};
@@ -252,18 +254,18 @@ class Parser {
     ErrorBudget::State state;
     state.is_committed = flag(object, "is_committed");
     for (const JsonValue& entry : in_.array(JsonReader::member(object, "buckets"), "errors.buckets")) {
-      const JsonObject& bucket = in_.object(entry, "errors.buckets", {"errors", "residuals", "residual_medians"});
+      const JsonObject& bucket =
+          in_.object(entry, "errors.buckets", {"errors", "ratios", "norms", "ratio_levels", "norm_levels"});
       state.buckets.push_back({.errors = window<ErrorBudget::kSteps>(bucket, "errors"),
-                               .residuals = window<ErrorBudget::kSteps>(bucket, "residuals"),
-                               .residual_medians = window<ErrorBudget::kGrowthSteps>(bucket, "residual_medians")});
+                               .ratios = window<ErrorBudget::kSteps>(bucket, "ratios"),
+                               .norms = window<ErrorBudget::kSteps>(bucket, "norms"),
+                               .ratio_levels = window<ErrorBudget::kLevels>(bucket, "ratio_levels"),
+                               .norm_levels = window<ErrorBudget::kLevels>(bucket, "norm_levels")});
     }
     for (const JsonValue& entry : in_.array(JsonReader::member(object, "committed"), "errors.committed")) {
-      const JsonObject& bucket = in_.object(entry, "errors.committed", {"bucket", "allowed"});
-      ErrorBudget::Committed committed{.bucket =
-                                           in_.hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket")};
-      const JsonValue& allowed = JsonReader::member(bucket, "allowed");
-      if (!allowed.is_null()) committed.allowed = in_.number(allowed, "errors.committed.allowed", 0, kMostLoss);
-      state.committed.push_back(committed);
+      const JsonObject& bucket = in_.object(entry, "errors.committed", {"bucket", "errors"});
+      state.committed.push_back({.bucket = in_.hash(JsonReader::member(bucket, "bucket"), "errors.committed.bucket"),
+                                 .errors = window<ErrorBudget::kSteps>(bucket, "errors")});
     }
     return state;
   }

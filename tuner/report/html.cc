@@ -321,6 +321,8 @@ bool is_change(Decision::What what) {
     case What::ranking_changed:
     case What::over_error_budget:
     case What::residual_runs_away:
+    case What::broken:
+    case What::not_finite:
     case What::give_up:
     case What::warn:
     case What::run_instead:
@@ -348,21 +350,20 @@ std::string guard_part(const Report& report) {
     for (const GuardCase& guard : last_of(report.guard, kMostGuard, "cases", text)) {
       std::string codecs;
       for (const std::string& codec : guard.codecs) codecs += (codecs.empty() ? "" : ", ") + codec;
-      const bool is_error = guard.excess.kind == core::Excess::Kind::error;
       const auto [value, allowed] = told_apart(guard.excess.value, guard.excess.allowed);
       const std::string banned =
           codecs.empty() ? "this strategy" : fmt::format("this strategy; {} for these tensors", name(codecs));
       rows.push_back({count(guard.step), name(guard.label), std::to_string(guard.excess.bucket),
                       name(guard.tensors, 2 * kNameBytes),
-                      fmt::format("{} {}, allowed {}", is_error ? "error" : "residual", value, allowed), banned});
+                      fmt::format("{} {}, allowed {}", to_string(guard.excess.kind), value, allowed), banned});
     }
     text +=
         table({"#step", "strategy", "#bucket", "tensors", "what was found", "banned for the rest of the job"}, rows);
   }
   return text + note(
                     "Error: what compressing a bucket loses in one step, relative to what is compressed. Residual: "
-                    "what was lost and is still owed, relative to the gradient. Journals hold both only where they "
-                    "were beyond what is allowed, of the worst rank, so errors that were well are not shown.");
+                    "what was lost and is still owed, relative to the gradient. Broken: what was sent and kept is not "
+                    "what was given, by such a share. Shown is what was beyond the limit, of the worst rank.");
 }
 
 std::string configuration_part(const Report& report) {

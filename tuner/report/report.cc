@@ -192,7 +192,7 @@ class Maker {
   void read_guard() {
     const core::TraitsTable known = compress::known_traits();
     for (const Decision& decision : journal_.decisions) {
-      if (decision.what != What::over_error_budget && decision.what != What::residual_runs_away) continue;
+      if (!is_finding(decision.what)) continue;
       const auto found = std::ranges::find_if(journal_.reports, [&](const core::StepReport& report) {
         return report.step == decision.step && report.excess.kind != core::Excess::Kind::none;
       });

@@ -264,6 +264,42 @@ struct SumSquares {
   }
 };
 
+// --- balances --------------------------------------------------------------------------------------------------------
+
+// One block, as the check is rare: a lane of the total for each thread.
+struct FindTotal {
+  struct Job {
+    const float* values;
+    const float* others;  // or null
+    int64_t n;
+    Total* to;
+  };
+  struct Lanes {
+    double sums[kTotalLanes], squares[kTotalLanes];
+  };
+
+  static __device__ void run(const Job& job, uint32_t /*block*/) {
+    static_assert(kTotalLanes == kThreads);
+    GRADTUNE_SHARED(Lanes, lanes);
+    double sum = 0, squares = 0;
+    for (int64_t i = threadIdx.x; i < job.n; i += kTotalLanes) {
+      const double x = job.others == nullptr ? job.values[i] : job.values[i] + job.others[i];
+      sum += counts_negative(i) ? -x : x;
+      squares += x * x;
+    }
+    lanes.sums[threadIdx.x] = sum;
+    lanes.squares[threadIdx.x] = squares;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    Total total;
+    for (int lane = 0; lane < kTotalLanes; ++lane) {
+      total.sum += lanes.sums[lane];
+      total.squares += lanes.squares[lane];
+    }
+    *job.to = total;
+  }
+};
+
 template <class Kernel>
 void launch(const typename Kernel::Job& job, int64_t blocks, compress::Queue& queue) {
   Launches<Kernel> launches(queue);
@@ -353,6 +389,10 @@ class CudaKernels final : public Kernels {
                         .sign = job.sign,
                         .unused = 0},
                        1, queue);
+  }
+
+  void find_total(const TotalOf& job, compress::Queue& queue) override {
+    launch<FindTotal>({.values = job.values, .others = job.others, .n = job.n, .to = job.to}, 1, queue);
   }
 
  private:

@@ -53,9 +53,10 @@ struct Options {
   std::optional<std::vector<std::string>> compressors = {};
   // The largest one-step error norm(p - decode(encode(p))) / norm(p), p = gradient + residual, of a bucket that is
   // compressed with loss: median of 32 steps, maximum over ranks. A strategy beyond it is not chosen. Where it was, the
-  // baseline is in force at once, and then the strategy without compression in that bucket, if that is still proven
-  // faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a guard
-  // against change. Default: 1.2 times what was seen when the strategy had been committed.
+  // baseline is in force at once, and then the strategy with that bucket sent as by the baseline, if that is still
+  // proven faster; so it is with one whose residual runs away against the gradient. It bounds error, not accuracy: a
+  // guard against change. Default: of a compressor that was not named, twice the largest error in the trainings that
+  // admitted it; of any, twice what it was just before. A pinned strategy is dropped only if this option is set.
   std::optional<double> error_budget = {};
   // Steps before any lossy compressor may run. Default: as each one needs, which is 80 for int3packed and powersgd if
   // an optimizer is not SGD, else 0.
@@ -171,8 +172,7 @@ class Optimizer {
   // changed. Tuning starts again, from the strategy that had been committed, where options that it depends on or the
   // machine are others, or after more than a million steps; residuals are taken over all the same. So it is for another
   // number of ranks, where every rank takes the mean of the old ranks' residuals: what is still to be applied to the
-  // averaged gradient stays the same. Where tuning starts
-  // again, what the error budget had learned is learned again.
+  // averaged gradient stays the same.
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 

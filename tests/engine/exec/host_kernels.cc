@@ -144,4 +144,10 @@ void HostKernels::add_squares(const RunSquares& job, compress::Queue& queue) {
   });
 }
 
+void HostKernels::find_total(const TotalOf& job, compress::Queue& queue) {
+  ask(queue, [this, job] {
+    exec::find_total({.values = reach(job.values), .others = reach(job.others), .n = job.n, .to = reach(job.to)});
+  });
+}
+
 }  // namespace gradtune::exec

@@ -22,6 +22,7 @@ class HostKernels : public Kernels {
   void drain(const Drain& job, Drained& result, compress::Queue& queue) final;
   void drain(const ParkedDrain& job, Drained& result, compress::Queue& queue) final;
   void add_squares(const RunSquares& job, compress::Queue& queue) final;
+  void find_total(const TotalOf& job, compress::Queue& queue) final;
 
   virtual bool lacks(const core::CompressorSpec& /*spec*/) const { return false; }
 

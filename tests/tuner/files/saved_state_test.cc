@@ -58,8 +58,12 @@ SavedRank saved_rank() {
   saved.errors.is_committed = true;
   saved.errors.buckets.resize(2);
   for (int step = 0; step < 70; ++step) saved.errors.buckets[1].errors.add(0.1 * step);
-  for (int step = 0; step < 7; ++step) saved.errors.buckets[1].residual_medians.add(std::sqrt(step));
-  saved.errors.committed = {{.bucket = 7, .allowed = 0.1 + 0.2}, {.bucket = 0xfedcba9876543210}};
+  saved.errors.committed = {{.bucket = 7}, {.bucket = 0xfedcba9876543210}};
+  saved.errors.committed[1].errors.add(0.1 + 0.2);
+  for (int step = 0; step < 40; ++step) saved.errors.buckets[1].ratios.add(0.1 + 0.2 * step);
+  for (int step = 0; step < 3; ++step) saved.errors.buckets[1].norms.add(step / 3.0);
+  for (int level = 0; level < 7; ++level) saved.errors.buckets[1].ratio_levels.add(std::sqrt(level));
+  for (int level = 0; level < 2; ++level) saved.errors.buckets[0].norm_levels.add(std::cbrt(level));
   saved.holders = {{{{0, 7, "topk:0.01"}, {7, 3000, "none qsgd:4"}}, {{3, 10, ""}}}};
   return saved;
 }

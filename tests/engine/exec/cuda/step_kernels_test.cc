@@ -275,5 +275,23 @@ TEST_P(StepKernels, AddsSquaresOfASample) {
   }
 }
 
+TEST_P(StepKernels, FindsTotals) {
+  for (const int64_t n : {int64_t{0}, int64_t{7}, int64_t{256}, int64_t{50'001}}) {
+    Floats values = random_floats(n + 1, 8), others = random_floats(n + 1, 9);
+    for (const bool has_others : {false, true}) {
+      Total here{.sum = 1, .squares = 1}, there = here;
+      const auto job = [&](Total& to) {
+        return TotalOf{.values = values.data(), .others = has_others ? others.data() : nullptr, .n = n, .to = &to};
+      };
+      find_total(job(here));
+      kernels_->find_total(job(there), queue_);
+      finish(queue_);
+      EXPECT_EQ(here.sum, there.sum) << n;
+      EXPECT_EQ(here.squares, there.squares) << n;
+      EXPECT_EQ(n == 0, here.squares == 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradtune::exec
