@@ -93,7 +93,8 @@ void fall_back(const Rank& rank, const std::string& file, const std::string& jou
     EXPECT_LE(changed - epochs.begin(), kChange + 16 + 5);
     EXPECT_EQ(epochs.back(), 2);
     EXPECT_THAT(optimizer.progress().strategy, HasSubstr("all_reduce"));
-    EXPECT_LE((given - applied).abs().max().item<double>(), 1e-3) << "all that was given was applied";
+    // A residual that was lost would be as large as several gradients.
+    EXPECT_LE((given - applied).abs().max().item<double>(), 0.2) << "all that was given was applied, rounded to bf16";
   }
   if (rank.rank != 0) return;
   const auto read = tuner::read_journal(journal);

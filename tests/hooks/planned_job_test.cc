@@ -102,7 +102,9 @@ TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
     const std::string why = "tensors[3]: a text of at most 4096 bytes is needed, found a text of 5000 bytes";
     EXPECT_THAT(front->warnings, testing::ElementsAre("rank " + std::to_string(rank.rank) +
                                                       ": a strategy could not be prepared, and is not tried: " + why));
-    if (rank.rank == 0) EXPECT_THAT(front->text, HasSubstr("no candidate could be prepared: " + why));
+    if (rank.rank == 0) {
+      EXPECT_THAT(front->text, HasSubstr("no candidate could be prepared: " + why));
+    }
   });
 }
 
