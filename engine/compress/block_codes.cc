@@ -179,14 +179,14 @@ BlockLayout block_code_layout(const BlockCode& code, int64_t n) {
 
 CompressorRow int8() {
   return row<kInt8>("int8", "8-bit integers, scaled by block", true, block_of(256), core::Listed::always,
-                    {.sgd = 0.0093, .adaptive = 0.0093});
+                    {.sgd = 0.0096, .adaptive = 0.0095});
 }
 
 CompressorRow int2() { return row<kInt2>("int2", "2-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int3() { return row<kInt3>("int3", "3-bit integers, scaled by block", true, kSmallBlock); }
 CompressorRow int4() {
   return row<kInt4>("int4", "4-bit integers, scaled by block", true, kSmallBlock, core::Listed::for_adaptive,
-                    {.adaptive = 0.13});
+                    {.adaptive = 0.15});
 }
 
 CompressorRow int5() { return row<kInt5>("int5", "5-bit integers, scaled by block", true, kSmallBlock); }
