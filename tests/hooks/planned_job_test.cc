@@ -90,10 +90,11 @@ TEST(PlannedJob, WhyNoStrategyCouldBePreparedIsSaid) {
     torch::optim::SGD sgd(model.parameters(), 0.01);
     const auto front = std::make_shared<Recorder>();
     {
-      Session session(trained_by(sgd, model), group,
-                      {.fidelity = "half", .policy = "mergecomp", .tuning_budget = 60, .timeout = 60},
-                      std::make_unique<core::SteadyClock>(), front);
-      for (int step = 0; step < 90; ++step) {
+      Session session(
+          trained_by(sgd, model), group,
+          {.fidelity = "half", .policy = "mergecomp", .tuning_budget = 400, .tuning_share = 1, .timeout = 60},
+          std::make_unique<core::SteadyClock>(), front);
+      for (int step = 0; step < 150; ++step) {
         session.zero_grad();
         torch::stack(model.all).sum().backward();
         session.step(nullptr);

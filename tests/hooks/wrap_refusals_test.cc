@@ -49,10 +49,11 @@ TEST(Wrap, RefusesByName) {
     auto stranger = torch::zeros({3}, torch::requires_grad());
     torch::optim::SGD with_stranger({stranger}, 0.1);
     EXPECT_THAT(message_of([&] { wrap(with_stranger, *model, group); }), HasSubstr("not in the module"));
-    torch::nn::Sequential doubles(torch::nn::Linear(2, 2));
-    doubles->to(torch::kDouble);
-    torch::optim::SGD double_sgd(doubles->parameters(), 0.1);
-    EXPECT_THAT(message_of([&] { wrap(double_sgd, *doubles, group); }), HasSubstr("float32, bfloat16 or float16"));
+    torch::nn::Sequential complex(torch::nn::Linear(2, 2));
+    complex->to(torch::kComplexFloat);
+    torch::optim::SGD complex_sgd(complex->parameters(), 0.1);
+    EXPECT_THAT(message_of([&] { wrap(complex_sgd, *complex, group); }),
+                HasSubstr("float32, float64, bfloat16 or float16"));
 
     auto optimizer = wrap(sgd, *model, group, quiet());
     const auto step = [&] {
