@@ -202,7 +202,7 @@ TEST(JournalFile, AnExcessIsThereOnlyWhereThereWasOne) {
   ASSERT_TRUE(file.ok()) << file.error().message;
   EXPECT_EQ(file.value().reports, (std::vector<core::StepReport>{kReport, over}));
   EXPECT_THAT(error_of(text, R"("what":"residual")", R"("what":"none")"),
-              HasSubstr("line 5: what: error or residual is needed, found \"none\""));
+              HasSubstr("line 5: what: error, residual or broken is needed, found \"none\""));
   EXPECT_THAT(error_of(text, R"("bucket":4)", R"("bucket":-4)"), HasSubstr("line 5: bucket: an integer from 0"));
 }
 
@@ -324,8 +324,9 @@ TEST(JournalFile, NamesTheLineAndWhatDoesNotFit) {
   EXPECT_THAT(error_of(text, "bfloat16", "int4"), HasSubstr("line 2: tensors[1].dtype: \"int4\" is unknown"));
   EXPECT_THAT(error_of(text, "\"finite\":true", "\"finite\":1"), HasSubstr("line 3: finite: true or false is needed"));
   EXPECT_THAT(error_of(text, "\"step_ms\":10.5", "\"step_ms\":-1"), HasSubstr("line 3: step_ms: a number from 0"));
-  EXPECT_THAT(error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
-              HasSubstr("line 4: kind: table, step, plan, decision, timing or failure is needed, found \"guess\""));
+  EXPECT_THAT(
+      error_of(text, "\"kind\":\"decision\"", "\"kind\":\"guess\""),
+      HasSubstr("line 4: kind: table, step, plan, decision, timing, failure or loss is needed, found \"guess\""));
   EXPECT_THAT(error_of(text, R"("what":"baseline")", R"("what":"guess")"),
               HasSubstr("line 4: what: \"guess\" is not known"));
   EXPECT_THAT(error_of(text, journal_line(job().table), "{"), HasSubstr("line 2"));

@@ -113,7 +113,7 @@ TEST(SavedState, OfARankWhatDoesNotFitTogetherIsNamed) {
   EXPECT_THAT(error("\"committed\":true", "\"commited\":true"), HasSubstr("the key \"commited\" is unknown"));
   EXPECT_THAT(error("\"count\":70", "\"count\":7"), HasSubstr("errors: 32 values of 7 are there"));
   EXPECT_THAT(error("\"count\":70", "\"count\":-7"), HasSubstr("count: an integer from 0"));
-  EXPECT_THAT(error("{\"bucket\":\"0000000000000007\",\"allowed\":0.30000000000000004},", ""),
+  EXPECT_THAT(error("{\"bucket\":\"0000000000000007\",\"errors\":{\"count\":0,\"values\":[]}},", ""),
               HasSubstr("errors: those of the 2 buckets in force are needed"));
   EXPECT_THAT(error("[0,7,3000,", "[0,6,3000,"), HasSubstr("holders: an integer from 7"));
   EXPECT_THAT(error("[1,3,10,", "[16,3,10,"), HasSubstr("holders: an integer from 0"));
