@@ -500,7 +500,8 @@ class Wrap(unittest.TestCase):
     def test_waits_are_as_long_as_the_group_says_and_the_error_names_the_option(self) -> None:
         first, last = ranks.must_run(slow)
         self.assertIn("Error: gradtune: rank 0 at step 3: it waited longer than option timeout (4 s) allows", first)
-        self.assertIn("rank 0 at step 3: it waited longer than option timeout (4 s) allows", last)
+        # Rank 0 holds the store, and may be gone with what it told when rank 1 is back.
+        self.assertRegex(last, r"rank 0 at step 3: it waited longer than option timeout \(4 s\) allows|suspected: rank 0")
 
     def test_compiled_autograd_is_refused_by_name(self) -> None:
         for said in ranks.must_run(compiled_autograd):
