@@ -174,7 +174,7 @@ TEST_P(StepKernels, MakesNansAlike) {
   for (const DType dtype : core::kDTypes) {
     std::vector<uint16_t> here = all_numbers();
     here.resize(65'600);
-    here[65'598] = here[65'599] = 0x7fc1;  // the last one of each dtype is a NaN
+    here[65'598] = here[65'599] = 0x7ff9;  // the last one of each dtype is a NaN
     std::vector<uint16_t> there = here;
     const int64_t n = static_cast<int64_t>(here.size()) * 2 / core::bytes_per_element(dtype);
     make_nans_alike(reinterpret_cast<std::byte*>(here.data()), dtype, n);
