@@ -136,9 +136,8 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     if (other != nullptr && other->owner_ != owner_) {
       refuse(
           "parameter " + name +
-          " belongs to another wrapped optimizer that still lives, and its gradients would be "
-          "averaged twice; wrap several optimizers of one module together, wrap({&a, &b}, module, group), or end the "
-          "other one first");
+          " belongs to another wrapped optimizer that still lives, and its gradients would be averaged twice; several "
+          "optimizers of one model belong into one call of wrap, as a list, or the other one has to end first");
     }
     table_.tensors.push_back({.name = name,
                               .shape = tensor.sizes().vec(),
@@ -486,12 +485,14 @@ void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradien
 }
 
 // Their versions do not tell: optimizers write by way of data().
-uint64_t Gradients::sample() const {
+uint64_t Gradients::sample(int64_t step) const {
   if (device_) return 0;
   constexpr size_t kParameters = 8;
   core::Hasher hasher;
-  for (size_t i = 0; i < std::min(kParameters, parameters_.size()); ++i) {
-    const torch::Tensor& tensor = parameters_[i * parameters_.size() / kParameters % parameters_.size()].tensor;
+  const size_t all = position_of_.size();  // by registration, as the arena may be laid anew meanwhile
+  for (size_t i = 0; i < std::min(kParameters, all); ++i) {
+    const size_t registered = (i * all / std::min(kParameters, all) + static_cast<size_t>(step)) % all;
+    const torch::Tensor& tensor = parameter(position_of_[registered]);
     uint16_t value = 0;
     std::memcpy(&value, tensor.const_data_ptr(), sizeof value);
     hasher.add(value);

@@ -137,9 +137,9 @@ class Gradients {
   // The gradient came as rows: on this rank in some pass since the wrap, or on any rank in the first one.
   bool was_sparse(int32_t position) const;
 
-  // A hash of a few of the parameters' values, which an optimizer's step changes. Of those on a device always the same:
-  // reading them would wait for it.
-  uint64_t sample() const;
+  // A hash of a few of the parameters' values, others in each step, which an optimizer's step changes. Of those on a
+  // device always the same: reading them would wait for it.
+  uint64_t sample(int64_t step) const;
 
  private:
   class Hook;

@@ -26,8 +26,12 @@ class Model {
   // list does not change. All can be sent to other ranks: dense, no element in the memory of another.
   virtual const std::vector<NamedTensor>& parameters() const = 0;
 
-  // What is rank 0's after every step; none where each rank has its own. The tensors of now, until check_unchanged() is
-  // called the next time: they may change their shape or dtype, and have other values after every forward pass.
+  // Parameters that stay each rank's own: they are neither sent nor averaged. Those that were there when it was made.
+  virtual const std::vector<NamedTensor>& own_parameters() const = 0;
+
+  // What is rank 0's after every backward pass; none where each rank has its own. The tensors of now, until
+  // check_unchanged() is called the next time: they may change their shape or dtype, and have other values after every
+  // forward pass.
   virtual const std::vector<NamedTensor>& buffers() const = 0;
 
   // An error that names what was added, removed, replaced or unfrozen since then, and would differ between ranks.
@@ -35,7 +39,7 @@ class Model {
   // here (gradients.h).
   virtual core::Status check_unchanged() = 0;
 
-  // Drops the gradients of all parameters that were trainable when it was made.
+  // Drops the gradients of all parameters that were trainable when it was made, and of all that are a rank's own.
   virtual void drop_gradients() const = 0;
 
   // Hash of the buffers' shapes and dtypes as they are now, the same on ranks where these are. In every step: where

@@ -29,10 +29,10 @@ void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
       torch::Tensor rows = tensor.detach().to(torch::kCPU).contiguous().resolve_conj().resolve_neg();
       peers_.broadcast(static_cast<std::byte*>(rows.data_ptr()), static_cast<int64_t>(rows.nbytes()));
       const bool is_copy = rows.const_data_ptr() != tensor.const_data_ptr();
-      if (peers_.rank() != 0 && is_copy) tensor.detach().copy_(rows);
+      if (peers_.rank() != 0 && is_copy) tensor.variable_data().copy_(rows);
       continue;
     }
-    together_.push_back(tensor.detach());
+    together_.push_back(tensor.variable_data());
     bytes += room_of(tensor);
     if (bytes < kMostBytes) continue;
     broadcast_staged();

@@ -19,7 +19,8 @@ class ModuleBroadcast {
   explicit ModuleBroadcast(Peers& peers) : peers_(peers) {}
 
   // Tensors of any dtypes and strides, by all ranks, where all have the same shapes and dtypes. Small ones travel
-  // together: a collective for each would cost a round trip for each. Throws core::Exception.
+  // together: a collective for each would cost a round trip for each. To autograd none of them changes: a graph that
+  // saved one may still run backward. Throws core::Exception.
   void broadcast(const std::vector<NamedTensor>& tensors);
 
  private:

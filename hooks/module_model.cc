@@ -45,14 +45,21 @@ uint64_t registered(const Module& module, bool with_buffers, uint64_t hash = 0) 
 std::vector<NamedTensor> list(const Tensors& named) {
   std::vector<NamedTensor> tensors;
   for (const auto& item : named) tensors.push_back({item.key(), item.value()});
-  return each_once(std::move(tensors));
+  return tensors;
 }
+
+constexpr std::string_view kAdvice = "wrap again";
 
 }  // namespace
 
-ModuleModel::ModuleModel(Module& module, bool with_buffers)
-    : module_(module), with_buffers_(with_buffers), parameters_(list(module.named_parameters())) {
-  if (with_buffers) buffers_ = list(module.named_buffers());
+ModuleModel::ModuleModel(Module& module, bool with_buffers, std::vector<std::string> ignored)
+    : module_(module), with_buffers_(with_buffers), ignored_(std::move(ignored)) {
+  const std::vector<NamedTensor> all = list(module.named_parameters()), all_buffers = list(module.named_buffers());
+  check_ignored(ignored_, all, all_buffers);
+  auto [shared, own] = without_ignored(all, ignored_);
+  parameters_ = std::move(shared);
+  own_ = std::move(own);
+  if (with_buffers) buffers_ = without_ignored(all_buffers, ignored_).shared;
   check_sendable("parameter", parameters_);
   check_sendable("buffer", buffers_);
   for (const NamedTensor& parameter : parameters_) trainable_.push_back(parameter.tensor.requires_grad());
@@ -60,13 +67,19 @@ ModuleModel::ModuleModel(Module& module, bool with_buffers)
 }
 
 core::Status ModuleModel::check_unchanged() {
-  if (core::Status frozen = check_frozen(parameters_, trainable_); !frozen) return frozen;
+  if (core::Status frozen = check_frozen(parameters_, trainable_, kAdvice); !frozen) return frozen;
   if (registered(module_, with_buffers_) == registered_) return {};
-  if (core::Status same = check_same("parameter", parameters_, list(module_.named_parameters())); !same) return same;
+  const auto now = [this](const Tensors& tensors) { return without_ignored(list(tensors), ignored_).shared; };
+  if (core::Status same = check_same("parameter", parameters_, now(module_.named_parameters()), kAdvice); !same) {
+    return same;
+  }
   if (!with_buffers_) return {};
-  return check_same("buffer", buffers_, list(module_.named_buffers()));  // may be the same ones in another order
+  return check_same("buffer", buffers_, now(module_.named_buffers()), kAdvice);  // may be the same in another order
 }
 
-void ModuleModel::drop_gradients() const { gradtune::drop_gradients(parameters_, trainable_); }
+void ModuleModel::drop_gradients() const {
+  gradtune::drop_gradients(parameters_, trainable_);
+  for (const NamedTensor& each : own_) each.tensor.mutable_grad().reset();
+}
 
 }  // namespace gradtune

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "hooks/model.h"
@@ -16,12 +17,14 @@ namespace gradtune {
 class ModuleModel final : public Model {
  public:
   // The module must outlive it. `with_buffers`: buffers are those of rank 0 in every step; otherwise they are each
-  // rank's own, and none are listed. Throws, with its name, for a parameter or buffer that can not be sent to other
-  // ranks: one that is not dense, not on the CPU, or whose elements share memory.
-  ModuleModel(torch::nn::Module& module, bool with_buffers);
+  // rank's own, and none are listed. So it is with what is ignored (without_ignored). Throws, with its name, for a
+  // parameter or buffer that can not be sent to other ranks: one that is not dense, not on the CPU, or whose elements
+  // share memory.
+  ModuleModel(torch::nn::Module& module, bool with_buffers, std::vector<std::string> ignored = {});
 
   // In order of registration. What is registered under several names stands under the first.
   const std::vector<NamedTensor>& parameters() const override { return parameters_; }
+  const std::vector<NamedTensor>& own_parameters() const override { return own_; }
   const std::vector<NamedTensor>& buffers() const override { return buffers_; }
   core::Status check_unchanged() override;
   void drop_gradients() const override;
@@ -30,7 +33,8 @@ class ModuleModel final : public Model {
  private:
   const torch::nn::Module& module_;
   const bool with_buffers_;
-  std::vector<NamedTensor> parameters_, buffers_;
+  const std::vector<std::string> ignored_;
+  std::vector<NamedTensor> parameters_, own_, buffers_;
   std::vector<bool> trainable_;  // by parameter, when it was made
   uint64_t registered_ = 0;      // hash of all tensors that the module and those inside of it hold
   LayoutHash layout_;

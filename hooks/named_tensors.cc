@@ -23,6 +23,15 @@ const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const st
   return found == tensors.end() ? nullptr : &*found;
 }
 
+// `name` is the tensor's, or that of a module around it.
+bool is_of(std::string_view tensor, std::string_view name) {
+  return tensor.starts_with(name) && (tensor.size() == name.size() || tensor[name.size()] == '.');
+}
+
+bool is_ignored(std::string_view tensor, const std::vector<std::string>& ignored) {
+  return std::ranges::any_of(ignored, [&](const std::string& name) { return is_of(tensor, name); });
+}
+
 }  // namespace
 
 void check_sendable(std::string_view what, const std::vector<NamedTensor>& tensors) {
@@ -60,26 +69,50 @@ std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors) {
   return tensors;
 }
 
+Shared without_ignored(std::vector<NamedTensor> tensors, const std::vector<std::string>& ignored) {
+  std::unordered_set<const void*> own;
+  for (const NamedTensor& each : tensors) {
+    if (is_ignored(each.name, ignored)) own.insert(each.tensor.unsafeGetTensorImpl());
+  }
+  Shared all;
+  for (NamedTensor& each : each_once(std::move(tensors))) {
+    (own.contains(each.tensor.unsafeGetTensorImpl()) ? all.own : all.shared).push_back(std::move(each));
+  }
+  return all;
+}
+
+void check_ignored(const std::vector<std::string>& ignored, const std::vector<NamedTensor>& parameters,
+                   const std::vector<NamedTensor>& buffers) {
+  for (const std::string& name : ignored) {
+    const auto fits = [&](const NamedTensor& each) { return is_of(each.name, name); };
+    if (std::ranges::any_of(parameters, fits) || std::ranges::any_of(buffers, fits)) continue;
+    refuse("option ignore names \"" + name +
+           "\", which is no parameter or buffer, and no module with one; allowed are their names, such as \"" +
+           (parameters.empty() ? std::string("0.weight") : parameters.front().name) + "\"");
+  }
+}
+
 core::Status check_same(std::string_view what, const std::vector<NamedTensor>& then,
-                        const std::vector<NamedTensor>& now) {
+                        const std::vector<NamedTensor>& now, std::string_view advice) {
   if (const NamedTensor* added = first_alone(now, then)) {
     return invalid(std::string(what) + " " + added->name +
-                   " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after "
-                   "that");
+                   " was added, replaced or unfrozen since wrap, and would differ between ranks; after that, " +
+                   std::string(advice));
   }
   if (const NamedTensor* gone = first_alone(then, now)) {
-    return invalid(std::string(what) + " " + gone->name +
-                   " was removed from the module since wrap; wrap again after that");
+    return invalid(std::string(what) + " " + gone->name + " was removed from the module since wrap; after that, " +
+                   std::string(advice));
   }
   return {};
 }
 
-core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable) {
+core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable,
+                          std::string_view advice) {
   for (size_t p = 0; p < parameters.size(); ++p) {
     if (trainable[p] || !parameters[p].tensor.requires_grad()) continue;
     return invalid("parameter " + parameters[p].name +
-                   " was added, replaced or unfrozen since wrap, and would differ between ranks; wrap again after "
-                   "that");
+                   " was added, replaced or unfrozen since wrap, and would differ between ranks; after that, " +
+                   std::string(advice));
   }
   return {};
 }

@@ -32,12 +32,24 @@ c10::Device device_of(const std::vector<NamedTensor>& parameters);
 // What is there under several names stands under the first; undefined ones are left out.
 std::vector<NamedTensor> each_once(std::vector<NamedTensor> tensors);
 
-// An error that names the first tensor that only one of the lists has.
+// What all ranks have alike, and what stays each rank's own, as it has one of the names `ignored` or is inside of a
+// module with such a name. Each once, as each_once(); what has several names is ignored by any of them.
+struct Shared {
+  std::vector<NamedTensor> shared, own;
+};
+Shared without_ignored(std::vector<NamedTensor> tensors, const std::vector<std::string>& ignored);
+
+// Throws for one of the names `ignored` that none of them has, nor a module around one.
+void check_ignored(const std::vector<std::string>& ignored, const std::vector<NamedTensor>& parameters,
+                   const std::vector<NamedTensor>& buffers);
+
+// An error that names the first tensor that only one of the lists has. `advice`: what to do, "wrap again".
 core::Status check_same(std::string_view what, const std::vector<NamedTensor>& then,
-                        const std::vector<NamedTensor>& now);
+                        const std::vector<NamedTensor>& now, std::string_view advice);
 
 // An error that names a parameter that requires a gradient, and did not when `trainable` was made of the same list.
-core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable);
+core::Status check_frozen(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable,
+                          std::string_view advice);
 
 // Of those that were trainable, also of what was frozen since.
 void drop_gradients(const std::vector<NamedTensor>& parameters, const std::vector<bool>& trainable);

@@ -164,7 +164,7 @@ core::Status OptimStepper::check_unchanged() {
   if (!changed && at == parameters_.size()) return {};
   return invalid("parameters or groups of the optimizer were added, removed or replaced since wrap" +
                  (other == nullptr ? std::string() : ", first one of shape " + c10::str(other->sizes())) +
-                 ": they would differ between ranks; wrap again after that");
+                 ": they would differ between ranks; after that, wrap again");
 }
 
 void OptimStepper::step() {

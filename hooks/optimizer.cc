@@ -21,7 +21,7 @@ Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::n
   if (!group) refuse("wrap needs a process group, see init_process_group");
   const auto make = [&](const Settings& settings) {
     Trained trained;
-    trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers);
+    trained.model = std::make_unique<ModuleModel>(module, settings.broadcast_buffers, settings.ignored);
     trained.stepper = std::make_unique<OptimStepper>(optimizers);
     return trained;
   };
@@ -57,6 +57,7 @@ Optimizer::NoSync& Optimizer::NoSync::operator=(NoSync&& other) noexcept {
 Optimizer::NoSync Optimizer::no_sync() { return NoSync(session().no_sync()); }
 
 void Optimizer::synchronize() { session().synchronize(); }
+void Optimizer::broadcast_buffers() { session().broadcast_buffers(); }
 void Optimizer::exclude_step() { session().exclude_step(); }
 torch::optim::Optimizer& Optimizer::inner(size_t index) {
   session().synchronize();

@@ -57,6 +57,16 @@ std::string join(const std::vector<std::string>& items) {
   return text;
 }
 
+std::vector<std::string> split(std::string_view text) {
+  std::vector<std::string> items;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    if (!item.empty()) items.emplace_back(item);
+  }
+  return items;
+}
+
 // What is collected before anything that depends on two options can be checked.
 struct Draft {
   Settings settings;
@@ -142,6 +152,11 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
     {"broadcast_buffers", [](const Options& o) { return bool_text(o.broadcast_buffers); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.broadcast_buffers); }},
+    {"ignore", [](const Options& o) { return o.ignore ? std::optional(join(*o.ignore)) : std::nullopt; },
+     [](std::string_view text, Draft& d) -> Status {
+       d.settings.ignored = split(text);
+       return {};
+     }},
     {"forward_overlap", [](const Options& o) { return bool_text(o.forward_overlap); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.forward_overlap); }},
     {"collectives", [](const Options& o) { return o.collectives; },

@@ -37,6 +37,7 @@ struct Settings {
   uint64_t seed = 0;
   bool quiet = false;
   bool broadcast_buffers = true;
+  std::vector<std::string> ignored;  // names of what stays each rank's own
   bool forward_overlap = false;
   bool nccl = false;  // carries gradients on a device
 };

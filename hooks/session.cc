@@ -33,7 +33,21 @@ exec::ExecutorOptions executor_options(const Settings& settings, exec::Device* d
           .alarm = [&peers] { return peers.alarm(); }};
 }
 
-double ms_between(int64_t begin_ns, int64_t end_ns) { return static_cast<double>(end_ns - begin_ns) * 1e-6; }
+// By number: bit i of optimizer i.
+std::string names_of(uint64_t optimizers) {
+  std::string names;
+  for (int i = 0; i < 64; ++i) {
+    if ((optimizers >> i & 1) != 0) names += (names.empty() ? "" : ", ") + std::to_string(i);
+  }
+  return names.empty() ? "none" : names;
+}
+
+// The first rank where other ones stepped than on rank 0, which there is.
+std::string who_stepped(const std::vector<uint64_t>& optimizers) {
+  const auto other = std::ranges::find_if(optimizers, [&](uint64_t each) { return each != optimizers[0]; });
+  return "of the optimizers, rank " + std::to_string(other - optimizers.begin()) + " stepped " + names_of(*other) +
+         " since the backward pass before, rank 0 " + names_of(optimizers[0]);
+}
 
 }  // namespace
 
@@ -234,24 +248,20 @@ void Session::send(int32_t position) {
 }
 
 void Session::begin_backward() {
-  if (averaged_at_ && *averaged_at_ != gradients_.sample()) {
-    warnings_.once(
-        Warnings::Kind::raw_step,
-        "the parameters were changed after a backward pass, but not by the wrapped optimizer; call its step(), "
-        "not that of the optimizer inside: it brings buffers along, and tuning counts its steps");
-  }
+  see_untold_update();
   settle_step();
   peers_.enter(Call::backward, protocol_.step());
   pass_.begin();
   ready_.begin(used_.size());
-  buffer_layout_ = job_.model->buffer_layout();
+  alike_ = {.buffers = job_.model->buffer_layout(), .updated = std::exchange(updated_, 0)};
   own_ns_ = 0;
+  begun_at_ = gradients_.sample(protocol_.step());
   if (known_ != Known::nothing) begin_step();
   queue_end_of_pass();
 }
 
 void Session::begin_step() {
-  protocol_.begin(buffer_layout_);
+  protocol_.begin(alike_.hash());
   if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
 }
 
@@ -315,6 +325,7 @@ void Session::finish_backward() {
   if (known_ == Known::nothing) begin_first_step();
   ready_.end();
   if (!pass_.is_whole()) bring_missing();
+  check_only_read();
   if (core::Status status = executor_.finish_backward(); !status) fail(status.error());
   int64_t finished_ns = clock_->now_ns();
   if (driver_) driver_->saw_ready(ready_.times());
@@ -345,9 +356,11 @@ void Session::finish_backward() {
     driver_->lost(protocol_.step(), protocol_.slot(), protocol_.errors());
     if (action.candidate) driver_->planned(protocol_.step(), action.command.slot, *action.candidate);
   }
+  send_buffers();
+  if (known_ == Known::content) learn_order();
   pass_.end();
   accumulated_ = false;
-  averaged_at_ = gradients_.sample();
+  averaged_at_ = begun_at_;
   own_ns_ += clock_->now_ns() - finished_ns;
 }
 
@@ -364,7 +377,8 @@ void Session::tell_difference(const core::Error& error) {
   std::string who;
   try {
     const auto steps = peers_.gather(static_cast<uint64_t>(protocol_.step()));
-    const auto buffers = peers_.gather(buffer_layout_);
+    const auto buffers = peers_.gather(alike_.buffers);
+    const auto updated = peers_.gather(alike_.updated);
     const auto others = peers_.gather(protocol_.identity());
     for (size_t r = 0; r < steps.size(); ++r) {
       if (steps[r] == steps[0]) continue;
@@ -375,6 +389,8 @@ void Session::tell_difference(const core::Error& error) {
              ": some rank left out or added a backward pass, a no_sync() or a step()";
     } else if (!tuner::differing_ranks(buffers).empty()) {
       peers_.must_agree("buffers", to_text(describe_buffers(*job_.model)));
+    } else if (!tuner::differing_ranks(updated).empty()) {
+      who = who_stepped(updated);
     } else {
       who = "differs from rank 0: rank " + tuner::differing_ranks(others);
     }
@@ -417,74 +433,7 @@ void Session::take_result(const std::string& text) {
   news_.clear();
 }
 
-// --- between backward passes -----------------------------------------------------------------------------------------
-
-void Session::zero_grad() {
-  check_between_passes();
-  // Averages that no step() used: what they took belongs to no step.
-  if (pass_.state() == BackwardPass::State::averaged) protocol_.exclude();
-  // What this thread does to parameters is not seen.
-  if (overlap_.is_elsewhere()) explained(Final::every_error, [this] { finish_late(); });
-  pass_.forget();
-  accumulated_ = false;
-  job_.model->drop_gradients();
-}
-
-torch::Tensor Session::step(const std::function<torch::Tensor()>& closure) {
-  check_between_passes();
-  torch::Tensor loss;
-  if (closure) {
-    if (core::Status can = job_.stepper->can_be_split(/*has_closure=*/true); !can) {
-      overlap_.turn_off(error_of(core::Exception(can.error())).message);
-    }
-    const torch::AutoGradMode enable(true);
-    loss = closure();
-    check_between_passes();
-  }
-  explained(Final::every_error, [this] { check_unchanged(); });
-  if (core::Status updated = overlap_.update(); !updated) fail(updated.error());
-  end_update();
-  return loss;
-}
-
-void Session::begin_update() {
-  check_between_passes();
-  overlap_.turn_off("the program runs the update itself, and not step()");
-  explained(Final::every_error, [this] {
-    finish_late();
-    check_unchanged();
-  });
-}
-
-void Session::end_update() {
-  RECORD_USER_SCOPE("gradtune::end_update");
-  check_between_passes();
-  const bool averaged = pass_.state() == BackwardPass::State::averaged;
-  if (!averaged && accumulated_) {
-    warnings_.once(Warnings::Kind::step_without_average,
-                   "step() was called after backward passes that were all under no_sync(): their gradients are this "
-                   "rank's own, and ranks drift apart");
-  }
-  if (!averaged) protocol_.exclude();  // an update without a backward pass that communicated
-  const int64_t updated_ns = clock_->now_ns();
-  if (averaged) {
-    peers_.enter(Call::step, protocol_.step());
-    explained(Final::every_error, [this] {
-      module_broadcast_.broadcast(job_.model->buffers());  // running statistics: rank 0's hold everywhere, as with DDP
-      if (known_ == Known::content) learn_order();
-    });
-  }
-  const int64_t now_ns = clock_->now_ns();
-  const double exchange_ms = waited_ms_.value_or(last_times_.encode_ms + last_times_.decode_ms + last_times_.wait_ms);
-  const double others_ms = exchange_ms + static_cast<double>(own_ns_) * 1e-6 + ms_between(updated_ns, now_ns);
-  last_step_ms_ = ms_between(step_began_ns_, now_ns);
-  step_began_ns_ = now_ns;
-  protocol_.end_step(
-      {.step_ms = last_step_ms_, .compute_ms = last_step_ms_ - others_ms, .comm_ms = last_times_.comm_ms});
-  pass_.forget();
-  accumulated_ = false;
-  averaged_at_.reset();
-}
+// --- failures --------------------------------------------------------------------------------------------------------
 
 void Session::check_usable() {
   if (handle_->take(Handle::Lost::left) && pass_.is_running()) pass_was_left();
@@ -499,17 +448,6 @@ void Session::check_between_passes() {
   fail({core::Error::Code::invalid,
         "a backward pass ended with an exception, or this was called inside of one; averages of its gradients "
         "can not be completed any more"});
-}
-
-// What is trained is still what the ranks compared.
-void Session::check_unchanged() {
-  gradients_.check_hooked().value();
-  job_.model->check_unchanged().value();
-  job_.stepper->check_unchanged().value();
-  if (pass_.state() != BackwardPass::State::averaged || job_.model->buffer_layout() == buffer_layout_) return;
-  refuse(
-      "a buffer changed its shape or dtype between the backward pass and step(), where "
-      "other ranks can not be told any more; allowed is to change it before backward or after step()");
 }
 
 void Session::fail(const core::Error& error) {

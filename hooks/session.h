@@ -5,10 +5,11 @@
 // tuner. The order of things in a step:
 //   backward        each gradient is brought into the arena when it is ready, and its bucket starts; in the first pass
 //                   that waits for the end of it, when it is known what gradients are like
-//   end of backward waits for the last bucket and the control word; carries out the command that the word brought
+//   end of backward waits for the last bucket and the control word; carries out the command that the word brought;
+//                   buffers from rank 0
 //   begin_update    what is trained is still what the ranks compared
 //   the update      by the stepper in step(), or by the user's program
-//   end_update      buffers from rank 0; the clock of the step
+//   end_update      the clock of the step
 // With forward_overlap, buckets that are due at the next forward pass may be under way, and updates by step() may be to
 // come, until forward needs them (forward_overlap.h). What looks at all of them, or changes something, waits first.
 #pragma once
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "engine/core/clock.h"
+#include "engine/core/hash.h"
 #include "engine/exec/executor.h"
 #include "gradtune/gradtune.h"
 #include "hooks/backward_pass.h"
@@ -62,9 +64,11 @@ class Session {
   void zero_grad();
   // The closure, evaluated once, and an update by the stepper.
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
-  // Around an update that the user's program runs, both by all ranks: before it, and after it if it did not throw.
+  // Around an update that the user's program runs, both by all ranks: before it, and after it if it did not throw. Of
+  // several optimizers each one's is told, by number: the first after a backward pass ends the step, and returns true;
+  // others need not step as often.
   void begin_update();
-  void end_update();
+  bool end_update(size_t optimizer = 0);
   // Where gradients are handed over, on the thread that runs backward: one of the pass under way, laid out as
   // gradient_strides() says; a parameter that the session does not know is left alone. At the end of the pass
   // `averaged` is called, in which give_back() copies each average, or gives another tensor where it is sparse.
@@ -74,6 +78,8 @@ class Session {
   std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
   // Waits for averages and does updates that are still to come.
   void synchronize();
+  // Those of rank 0 to all ranks, by all ranks. They come with each backward pass: for what changed since.
+  void broadcast_buffers();
   void exclude_step() { protocol_.exclude(); }
   void save(torch::serialize::OutputArchive& archive);
   void load(torch::serialize::InputArchive& archive);
@@ -121,7 +127,7 @@ class Session {
   void set_gradients();
 
   // Checkpoints (session_checkpoint.cc).
-  void check_between_steps(const char* what);
+  void check_out_of_backward(const char* what);
   tuner::SavedRank saved_rank() const;
   std::string resume(const SavedFile& file);
   core::Status fits(const SavedFile& file) const;
@@ -161,6 +167,10 @@ class Session {
   void check_usable();
   void check_between_passes();
   void check_unchanged();
+  void check_only_read();
+  void send_buffers();
+  void see_untold_update();
+  void end_step();
   void finish_late();
   void settle_step();
   void learn_forward();
@@ -187,7 +197,10 @@ class Session {
   BackwardPass pass_;
   const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool accumulated_ = false;             // by a pass under no_sync, since the last step()
-  std::optional<uint64_t> averaged_at_;  // the parameters' sample, where no step() followed yet
+  uint64_t begun_at_ = 0;                // the parameters' sample when the pass began
+  std::optional<uint64_t> averaged_at_;  // the same, where no step() followed yet
+  uint64_t updated_ = 0;                 // by which optimizers (a bit each) since the last pass that averages
+  int untold_ = 0;                       // updates in a row that nobody told of
   // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
   enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
   ReadyTimes ready_{*clock_, job_.device};
@@ -196,7 +209,18 @@ class Session {
   std::vector<uint8_t> used_;        // by position: Gradients::Use, of this rank, then of all
   std::vector<uint8_t> owed_;        // by position: the Use of an average that holds residuals
   std::vector<double> own_shares_;   // by position, on rank 0: of rows that are not zero; negative: not looked at
-  uint64_t buffer_layout_ = 0;       // as the other ranks were told
+  // Of the pass under way: what else ranks must have alike, as the others were told.
+  struct Alike {
+    uint64_t buffers = 0;  // their layout
+    uint64_t updated = 0;  // by which optimizers, since the pass before
+
+    uint64_t hash() const {
+      core::Hasher hasher;
+      hasher.add(buffers);
+      hasher.add(updated);
+      return hasher.value();
+    }
+  } alike_;
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
   std::string news_;                         // on rank 0, what is decided and the other ranks are not told yet

@@ -26,12 +26,13 @@ bool any(const AllResiduals& residuals) {
 
 }  // namespace
 
-void Session::check_between_steps(const char* what) {
+// Where averages are there that no step() used, as of a step that is left out, nothing is under way.
+void Session::check_out_of_backward(const char* what) {
   check_usable();
-  if (pass_.state() == BackwardPass::State::none) return;
+  if (!pass_.is_running()) return;
   refuse(std::string(what) +
-         " was called between a backward pass and step(); it may be "
-         "called before backward or after step()");
+         " was called inside of a backward pass, or after one that ended with an exception; it may be called before "
+         "or after a backward pass");
 }
 
 // --- saving ----------------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ tuner::SavedRank Session::saved_rank() const {
 }
 
 void Session::save_checkpoint(const std::string& folder) {
-  check_between_steps("save_checkpoint");
+  check_out_of_backward("save_checkpoint");
   protocol_.exclude();  // the time that this takes is part of the next step
   peers_.enter(Call::save_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
@@ -100,7 +101,7 @@ void Session::save_checkpoint(const std::string& folder) {
 // --- loading ---------------------------------------------------------------------------------------------------------
 
 void Session::load_checkpoint(const std::string& folder) {
-  check_between_steps("load_checkpoint");
+  check_out_of_backward("load_checkpoint");
   peers_.enter(Call::load_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     settle_step();
@@ -125,6 +126,9 @@ void Session::load_checkpoint(const std::string& folder) {
   });
   protocol_.exclude();
   step_began_ns_ = clock_->now_ns();
+  pass_.forget();
+  averaged_at_.reset();
+  updated_ = 0;
 }
 
 // Goes on, or, if rank 0 knows a reason why tuning can not, starts again; returns that reason.

@@ -67,7 +67,7 @@ void Session::start_tuning() {
   forget_result();
 }
 
-// After the first step: the arena is laid in the order in which rank 0's gradients were ready.
+// At the end of the first pass: the arena is laid in the order in which rank 0's gradients were ready.
 void Session::learn_order() {
   std::vector<int32_t> order(pass_.order().begin(), pass_.order().end());
   for (size_t p = 0; p < used_.size(); ++p) {

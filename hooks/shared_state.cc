@@ -5,8 +5,10 @@
 #include <c10/core/DeviceType.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "hooks/gradients.h"
 
@@ -58,7 +60,13 @@ std::vector<SharedThing> describe(const Model& model, const Stepper& stepper) {
     return found == groups.end() ? "none" : found->second;
   };
   std::vector<SharedThing> things;
-  for (const Stepper::Group& group : stepper.groups()) things.push_back({"optimizer " + group.name, group.options});
+  std::unordered_set<const void*> own;
+  for (const NamedTensor& parameter : model.own_parameters()) own.insert(parameter.tensor.unsafeGetTensorImpl());
+  const auto is_own = [&](const torch::Tensor& parameter) { return own.contains(parameter.unsafeGetTensorImpl()); };
+  for (const Stepper::Group& group : stepper.groups()) {
+    if (!own.empty() && std::ranges::all_of(group.parameters, is_own)) continue;
+    things.push_back({"optimizer " + group.name, group.options});
+  }
   for (const auto& [name, tensor] : model.parameters()) {
     things.push_back({"parameter " + name,
                       {{"shape", c10::str(tensor.sizes())},

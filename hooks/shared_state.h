@@ -15,7 +15,8 @@ namespace gradtune {
 
 std::vector<SharedThing> describe(const Settings& settings);
 // Strides are those of the memory that gradients lie in. A dimension of one element has none. The kind of device that
-// gradients are on decides how a program lays out what ranks exchange.
+// gradients are on decides how a program lays out what ranks exchange. Parameters that are a rank's own are left out,
+// and so are groups of nothing else.
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper);
 std::vector<SharedThing> describe_buffers(const Model& model);
 

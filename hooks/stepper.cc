@@ -13,7 +13,9 @@
 namespace gradtune {
 void check_parameters(const Stepper& stepper, const Model& model) {
   std::unordered_set<const void*> of_model, seen;
-  for (const NamedTensor& parameter : model.parameters()) of_model.insert(parameter.tensor.unsafeGetTensorImpl());
+  for (const auto* parameters : {&model.parameters(), &model.own_parameters()}) {
+    for (const NamedTensor& parameter : *parameters) of_model.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
   for (const Stepper::Group& group : stepper.groups()) {
     for (const torch::Tensor& parameter : group.parameters) {
       if (!seen.insert(parameter.unsafeGetTensorImpl()).second) {
@@ -21,7 +23,8 @@ void check_parameters(const Stepper& stepper, const Model& model) {
       }
       if (parameter.requires_grad() && !of_model.contains(parameter.unsafeGetTensorImpl())) {
         refuse("the optimizer has a parameter of shape " + c10::str(parameter.sizes()) +
-               " that is not in the module: it would differ between ranks");
+               " that is not in the module: it would differ between ranks; wrap a module that holds it as well, or an "
+               "optimizer without it");
       }
     }
   }

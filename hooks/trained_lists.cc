@@ -13,8 +13,13 @@ namespace {
 
 }  // namespace
 
-ListedModel::ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers)
-    : lists_(std::move(lists)), with_buffers_(with_buffers), parameters_(each_once(lists_->parameters())) {
+ListedModel::ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers, std::vector<std::string> ignored)
+    : lists_(std::move(lists)), with_buffers_(with_buffers), ignored_(std::move(ignored)) {
+  const std::vector<NamedTensor> all = lists_->parameters();
+  if (!ignored_.empty()) check_ignored(ignored_, all, lists_->buffers());
+  auto [shared, own] = without_ignored(all, ignored_);
+  parameters_ = std::move(shared);
+  own_ = std::move(own);
   check_sendable("parameter", parameters_);
   for (const NamedTensor& parameter : parameters_) trainable_.push_back(parameter.tensor.requires_grad());
   list_buffers();
@@ -23,15 +28,20 @@ ListedModel::ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers)
 void ListedModel::list_buffers() {
   if (!with_buffers_) return;
   version_ = lists_->version();
-  buffers_ = each_once(lists_->buffers());
+  buffers_ = without_ignored(lists_->buffers(), ignored_).shared;
   check_sendable("buffer", buffers_);
 }
 
 core::Status ListedModel::check_unchanged() {
-  if (core::Status frozen = check_frozen(parameters_, trainable_); !frozen) return frozen;
+  if (core::Status frozen = check_frozen(parameters_, trainable_, lists_->advice()); !frozen) return frozen;
   if (!clock_.due(lists_->version())) return {};
   list_buffers();
-  return check_same("parameter", parameters_, each_once(lists_->parameters()));
+  return check_same("parameter", parameters_, without_ignored(lists_->parameters(), ignored_).shared, lists_->advice());
+}
+
+void ListedModel::drop_gradients() const {
+  gradtune::drop_gradients(parameters_, trainable_);
+  for (const NamedTensor& each : own_) each.tensor.mutable_grad().reset();
 }
 
 uint64_t ListedModel::buffer_layout() {
@@ -54,7 +64,8 @@ core::Status ListedStepper::check_unchanged() {
   if (!clock_.due(lists_->version()) || stepped() == stepped_) return {};
   return invalid(
       "parameters or groups of the optimizer were added, removed or replaced since wrap: they would differ between "
-      "ranks; wrap again after that");
+      "ranks; after that, " +
+      std::string(lists_->advice()));
 }
 
 core::Status ListedStepper::can_be_split(bool /*has_closure*/) const {

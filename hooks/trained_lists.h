@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hooks/model.h"
@@ -27,6 +28,8 @@ class TrainedLists {
   virtual std::vector<Stepper::Group> groups() = 0;
   // What the optimizer is known by: the same pointer, the same optimizer.
   virtual const void* identity() const = 0;
+  // What to do after parameters or groups have changed, as an order to people: "wrap again".
+  virtual std::string_view advice() const = 0;
 
   // Grows when something was registered, so that lists may be others. Cheap, in every step. It may miss changes: lists
   // are made again now and then in any case.
@@ -51,14 +54,15 @@ class ListClock {
 
 class ListedModel final : public Model {
  public:
-  // Throws for what can not be sent, see check_sendable. `with_buffers`: as ModuleModel's.
-  ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers);
+  // Throws for what can not be sent, see check_sendable. `with_buffers`, `ignored`: as ModuleModel's.
+  ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers, std::vector<std::string> ignored = {});
 
   const std::vector<NamedTensor>& parameters() const override { return parameters_; }
+  const std::vector<NamedTensor>& own_parameters() const override { return own_; }
   const std::vector<NamedTensor>& buffers() const override { return buffers_; }
   // Buffers may be others than before: programs assign new ones.
   core::Status check_unchanged() override;
-  void drop_gradients() const override { gradtune::drop_gradients(parameters_, trainable_); }
+  void drop_gradients() const override;
   uint64_t buffer_layout() override;
 
  private:
@@ -66,7 +70,8 @@ class ListedModel final : public Model {
 
   const std::shared_ptr<TrainedLists> lists_;
   const bool with_buffers_;
-  std::vector<NamedTensor> parameters_, buffers_;
+  const std::vector<std::string> ignored_;
+  std::vector<NamedTensor> parameters_, own_, buffers_;
   std::vector<bool> trainable_;
   ListClock clock_;
   uint64_t version_ = 0;  // of buffers_

@@ -14,7 +14,7 @@ namespace gradtune {
 
 class Warnings {
  public:
-  enum class Kind : uint8_t { raw_step, step_without_average, no_overlap, no_kernels, not_prepared, count };
+  enum class Kind : uint8_t { step_without_average, no_overlap, no_kernels, not_prepared, count };
 
   // The front must outlive it.
   Warnings(Front& front, int rank) : front_(front), rank_(rank) {}

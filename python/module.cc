@@ -59,6 +59,7 @@ PYBIND11_MODULE(_gradtune, module) {
       .def("end_update", &PythonSession::end_update)
       .def("enter_no_sync", &PythonSession::enter_no_sync)
       .def("leave_no_sync", &PythonSession::leave_no_sync)
+      .def("broadcast_buffers", &PythonSession::broadcast_buffers)
       .def("exclude_step", &PythonSession::exclude_step)
       .def("export_strategy", &PythonSession::export_strategy)
       .def("save_checkpoint", &PythonSession::save_checkpoint)

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "hooks/trained_lists.h"
@@ -34,6 +35,7 @@ class PythonLists final : public TrainedLists {
   void check();  // raises for what only Python can tell that it can not be wrapped
 
   const void* identity() const override { return identity_; }
+  std::string_view advice() const override { return "call refresh() of the wrapped optimizer"; }
   uint64_t version() override { return count_->value.load(std::memory_order_relaxed); }
 
  private:

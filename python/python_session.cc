@@ -33,6 +33,7 @@ Options options_of(const py::dict& given) {
   take(given, "seed", options.seed);
   take(given, "quiet", options.quiet);
   take(given, "broadcast_buffers", options.broadcast_buffers);
+  take(given, "ignore", options.ignore);
   core::check(taken == given.size(), "every option of the package is one of gradtune.h");
   return options;
 }
@@ -47,7 +48,7 @@ PythonSession::PythonSession(py::object source, std::shared_ptr<RegistrationCoun
   const auto make = [&](const Settings& settings) {
     lists->check();
     Trained trained;
-    trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers);
+    trained.model = std::make_unique<ListedModel>(lists, settings.broadcast_buffers, settings.ignored);
     trained.stepper = std::make_unique<ListedStepper>(lists);
     trained.arrival = arrival;
     return trained;
@@ -101,16 +102,22 @@ void PythonSession::begin_update() {
   run([](Session& session) { session.begin_update(); });
 }
 
-void PythonSession::end_update() {
-  run([this](Session& session) {
-    session.end_update();
+bool PythonSession::end_update(size_t optimizer) {
+  bool ended = false;
+  run([&](Session& session) {
+    ended = session.end_update(optimizer);
     trainer_ = std::this_thread::get_id();
     take_snapshot();
   });
+  return ended;
 }
 
 void PythonSession::leave_no_sync() {
   if (session_) --*session_->no_sync();
+}
+
+void PythonSession::broadcast_buffers() {
+  run([](Session& session) { session.broadcast_buffers(); });
 }
 
 void PythonSession::exclude_step() {

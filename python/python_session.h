@@ -41,9 +41,10 @@ class PythonSession {
   void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor);
 
   void begin_update();
-  void end_update();
+  bool end_update(size_t optimizer);  // whether the step ended with it
   void enter_no_sync() { ++*open().no_sync(); }
   void leave_no_sync();  // also of a session that was closed meanwhile
+  void broadcast_buffers();
   void exclude_step();
   void export_strategy(const std::string& path);
   void save_checkpoint(const std::string& folder);

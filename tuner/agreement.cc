@@ -32,8 +32,8 @@ enum Position : size_t {
   kCommMs = 21,   // negated: the minimum counts
   kExcess = 22,   // share of what is allowed, bucket and kind in one number: that farthest beyond counts; 0: none is
   kNotDense = 23,
-  kBuffersHigh = 24,  // pair
-  kBuffersLow = 26,   // pair
+  kAlikeHigh = 24,    // pair
+  kAlikeLow = 26,     // pair
   kExcessValue = 28,  // the same share, and the bucket's value
   kUsed = 29,
 };
@@ -204,7 +204,7 @@ ControlWord Agreement::contribute(const LocalStep& local, const Command& announc
   for (const Reduced& each : kReduced) word[each.at] = each.of_rank(local);
   put_excess(word, local.excess);
   word[kNotDense] = local.not_dense ? 1 : 0;
-  put_hash(word, kBuffersHigh, kBuffersLow, local.buffers);
+  put_hash(word, kAlikeHigh, kAlikeLow, local.alike);
   word[kCommand] = static_cast<double>(announced.kind);
   word[kCommand + 1] = announced.slot;
   word[kCommand + 2] = static_cast<double>(announced.bytes);
@@ -217,8 +217,9 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
     return Error{Error::Code::corrupt, "a value that is not finite stands " + where};
   }
   if (!is_common(reduced, kStep)) return Error{Error::Code::mismatch, "ranks are in different steps, seen " + where};
-  if (!is_common(reduced, kBuffersHigh) || !is_common(reduced, kBuffersLow)) {
-    return Error{Error::Code::mismatch, "the buffers of ranks differ in shape or dtype, seen " + where};
+  if (!is_common(reduced, kAlikeHigh) || !is_common(reduced, kAlikeLow)) {
+    return Error{Error::Code::mismatch,
+                 "ranks differ in the shape or dtype of a buffer, or in the optimizers that stepped, seen " + where};
   }
   if (!is_common(reduced, kAgreedHigh) || !is_common(reduced, kAgreedLow)) {
     return Error{Error::Code::mismatch, "ranks differ in epoch, strategy in force or prepared strategies, seen " +

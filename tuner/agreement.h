@@ -52,7 +52,7 @@ struct LocalStep {
   bool finite = true;        // of the step under way
   bool excluded = false;     // that step is not to be scored
   bool not_dense = false;    // of the step under way: this rank had no gradient of some tensor, or a sparse one
-  uint64_t buffers = 0;      // hash of the shapes and dtypes of the buffers that rank 0 is to send next
+  uint64_t alike = 0;        // hash of what else ranks must have alike in the step under way
 
   bool operator==(const LocalStep&) const = default;
 };
@@ -120,7 +120,7 @@ class Agreement {
   ControlWord contribute(const LocalStep& local, const Command& announced) const;
 
   // An error (mismatch) when ranks differ: all ranks get it in the same step; the caller then names them by gathering
-  // collectives of their step, their buffers and `identity()`.
+  // collectives of their step, of what else must be alike and of `identity()`.
   core::Result<Verdict> receive(const LocalStep& local, const ControlWord& reduced);
 
   // This rank's outcome of a prepare command: the hash of what it received, or nothing when preparing failed. Reports

@@ -33,9 +33,9 @@ void StepProtocol::put_in_force(int32_t slot, bool is_committed) {
 
 // --- a step ----------------------------------------------------------------------------------------------------------
 
-void StepProtocol::begin(uint64_t buffers) {
+void StepProtocol::begin(uint64_t alike) {
   local_.not_dense = false;
-  local_.buffers = buffers;
+  local_.alike = alike;
 }
 
 std::span<double> StepProtocol::control_word(bool finite) {

@@ -44,7 +44,7 @@ class StepProtocol {
   void start(const Candidates& ready, int32_t first, bool is_committed);
 
   // A step.
-  void begin(uint64_t buffers);  // hash of the layout of the buffers that rank 0 is to send
+  void begin(uint64_t alike);  // hash of what else all ranks must have alike, such as the shapes of buffers
   // This rank has no gradient of some tensor, or a sparse one; before the word leaves.
   void tell_not_dense() { local_.not_dense = true; }
   std::span<double> control_word(bool finite);

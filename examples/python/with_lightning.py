@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gradtune under Lightning: torchrun --nproc-per-node 2 examples/python/with_lightning.py"""
 
-import contextlib
-
 import gradtune
 import lightning
 import torch
@@ -18,14 +16,10 @@ class GradtuneStrategy(DDPStrategy):
 
     def setup_optimizers(self, trainer):
         super().setup_optimizers(trainer)
-        self.optimizers = [gradtune.wrap(optimizer, self.lightning_module) for optimizer in self.optimizers]
+        self.optimizers = gradtune.wrap(self.optimizers, self.lightning_module)  # one, or those of a GAN
 
-    @contextlib.contextmanager
     def block_backward_sync(self):
-        with contextlib.ExitStack() as stack:
-            for optimizer in self.optimizers:
-                stack.enter_context(optimizer.no_sync())
-            yield
+        return self.optimizers[0].no_sync()
 
 
 # ---

@@ -9,7 +9,8 @@
 namespace gradtune {
 namespace {
 
-constexpr std::array kCalls = {Call::backward, Call::step, Call::save_checkpoint, Call::load_checkpoint, Call::wrap};
+constexpr std::array kCalls = {Call::backward,        Call::step, Call::broadcast_buffers, Call::save_checkpoint,
+                               Call::load_checkpoint, Call::wrap};
 
 // The next number of that text, which it is cut off from; -1 where none stands there.
 int64_t take_number(std::string_view& text) {
@@ -40,6 +41,7 @@ std::string_view to_string(Call call) {
   switch (call) {
     case Call::backward: return "backward";
     case Call::step: return "step()";
+    case Call::broadcast_buffers: return "broadcast_buffers()";
     case Call::save_checkpoint: return "save_checkpoint()";
     case Call::load_checkpoint: return "load_checkpoint()";
     case Call::wrap: return "wrap()";

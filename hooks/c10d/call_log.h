@@ -12,7 +12,7 @@
 
 namespace gradtune {
 
-enum class Call : uint8_t { backward, step, save_checkpoint, load_checkpoint, wrap };
+enum class Call : uint8_t { backward, step, broadcast_buffers, save_checkpoint, load_checkpoint, wrap };
 
 std::string_view to_string(Call call);
 

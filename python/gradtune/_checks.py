@@ -106,20 +106,9 @@ def plain_name(name: str) -> str:
     return name
 
 
-def is_ignored(name: str, ignored: Sequence[str]) -> bool:
-    """Whether a tensor, or a module around it, has one of the names."""
+def _is_ignored(name: str, ignored: Sequence[str]) -> bool:
     name = plain_name(name)
     return any(name == each or name.startswith(f"{each}.") for each in ignored)
-
-
-def check_ignored(ignored: Sequence[str], there: Sequence[str]) -> None:
-    """Raises Error for a name that nothing has."""
-    for each in ignored:
-        if not any(is_ignored(name, [each]) for name in there):
-            refuse(
-                f'option ignore names "{each}", which is no parameter or buffer, and no module with one; allowed are '
-                "their names"
-            )
 
 
 def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str] = ()) -> None:
@@ -128,7 +117,7 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
     `prefix` stands before its names. What is ignored is not looked at.
     """
     for name, module in model.named_modules(prefix=prefix.removesuffix(".")):
-        if is_ignored(name, ignored):
+        if _is_ignored(name, ignored):
             continue
         kind = type(module).__name__
         where = f"the module {name}" if name else "the model"
@@ -140,7 +129,7 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
         if kind in ("DataParallel", "FullyShardedDataParallel") or kind.startswith("FSDP"):
             refuse(f"{where} is wrapped in {kind}, which gradtune does not serve; allowed is the model itself")
     for name, parameter in model.named_parameters(prefix=prefix.removesuffix(".")):
-        if not is_ignored(name, ignored):
+        if not _is_ignored(name, ignored):
             check_parameter(name, parameter)
 
 

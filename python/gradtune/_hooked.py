@@ -51,7 +51,6 @@ class Wrap:
         self._open: int | None = None  # the optimizer whose step is under way
         self.writer: ScalarWriter | None = None
         self.write_every = 1
-        self._stepped: set[int] = set()  # those that did their part of the update under way
 
     @property
     def is_hooked(self) -> bool:
@@ -145,8 +144,6 @@ class Wrap:
 
     def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._open = id(optimizer)  # anew where a step raised before, or calls the step of its base class
-        if id(optimizer) in self._stepped:
-            self._stepped.clear()  # the update before was one without the other optimizers
         self._trained.look(optimizer)
         self.session.begin_update()
 
@@ -154,12 +151,9 @@ class Wrap:
         if self._open != id(optimizer):
             return
         self._open = None
-        self._stepped.add(id(optimizer))
-        if len(self._stepped) == len(self._optimizers):
-            self._stepped.clear()
-            self.session.end_update()
-            if self.writer is not None:
-                self._write(self.writer)
+        number = next(i for i, reference in enumerate(self._optimizers) if reference() is optimizer)
+        if self.session.end_update(number) and self.writer is not None:
+            self._write(self.writer)
 
     def _write(self, writer: ScalarWriter) -> None:
         progress = self.session.progress()

@@ -67,7 +67,7 @@ class Methods:
         self._gradtune.session.export_strategy(os.fspath(path))
 
     def save_checkpoint(self, folder: PathLike) -> None:
-        """What gradtune itself knows: how far tuning is, residuals, random state. By all ranks, between steps.
+        """What gradtune itself knows: how far tuning is, residuals, random state. By all ranks, outside of backward.
 
         Model and optimizer are saved beside it as ever. Error "io", on all ranks, where it can not be written: the
         older checkpoint in the folder is there still.
@@ -116,6 +116,14 @@ class Methods:
         hold everywhere, as after wrap(). It also lets go of what was frozen, which costs time until then.
         """
         self._gradtune.refresh()
+
+    def broadcast_buffers(self) -> None:
+        """Brings rank 0's buffers (running statistics) to all ranks, which call it together.
+
+        They come at the end of each backward pass: this is for what changed since, as by forward passes without a
+        backward pass, before an evaluation.
+        """
+        self._gradtune.session.broadcast_buffers()
 
 
 NAMES = [name for name in vars(Methods) if not name.startswith("_")]

@@ -98,7 +98,7 @@ class HsdpHook:
         if self._session is not None:
             # FSDP tells of no updates: one is what is between two passes.
             self._session.begin_update()
-            self._session.end_update()
+            self._session.end_update(0)
         elif self._units and not self._closed:
             self._start()
 

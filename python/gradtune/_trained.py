@@ -17,7 +17,7 @@ from torch.nn.modules import module as _modules
 from torch.utils.hooks import RemovableHandle
 
 from . import _gradtune
-from ._checks import check_ignored, check_model, check_optimizer, check_stepped, is_ignored, plain_name, refuse
+from ._checks import check_model, check_optimizer, check_stepped, plain_name, refuse
 
 Named = list[tuple[str, torch.Tensor]]
 Options = list[tuple[str, str]]
@@ -110,8 +110,7 @@ class Trained:
             self.look(optimizer)
         for prefix, model in self._alive_models():
             check_model(model, prefix, self.ignored)
-        check_ignored(self.ignored, [name for name, _ in self._parameters() + self._buffers()])
-        check_stepped(list(self._alive()), [p for _, p in self._parameters()])
+        check_stepped(list(self._alive()), [p for _, p in self.parameters()])
         attach = self._attach()
         assert attach is not None
         attach(self)
@@ -119,46 +118,30 @@ class Trained:
     def parameters(self) -> Named:
         if self._is_gone():
             return self._stepped()
-        return self._shared(self._parameters())
-
-    def buffers(self) -> Named:
-        return [] if self._is_gone() else self._shared(self._buffers())
-
-    def _parameters(self) -> Named:
         return [
             (prefix + plain_name(name), p)
             for prefix, model in self._alive_models()
             for name, p in model.named_parameters(remove_duplicate=False)
         ]
 
-    def _buffers(self) -> Named:
+    def buffers(self) -> Named:
+        if self._is_gone():
+            return []
         return [
             (prefix + plain_name(name), b)
             for prefix, model in self._alive_models()
             for name, b in model.named_buffers(remove_duplicate=False)
         ]
 
-    def _ids_of_own(self, named: Named) -> set[int]:
-        return {id(tensor) for name, tensor in named if is_ignored(name, self.ignored)}
-
-    def _shared(self, named: Named) -> Named:
-        """Without what is a rank's own, by any of its names."""
-        own = self._ids_of_own(named)
-        return [(name, tensor) for name, tensor in named if id(tensor) not in own]
-
     def groups(self) -> list[Group]:
         groups: list[Group] = []
-        own = self._ids_of_own(self._parameters())
         for i, optimizer in enumerate(self._alive()):
             for g, group in enumerate(optimizer.param_groups):
-                shared = [p for p in group["params"] if id(p) not in own]
-                if group["params"] and not shared:
-                    continue
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
                 # What is derived from SGD may do something else to gradients.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
                 needs_sparse = isinstance(optimizer, torch.optim.SparseAdam)
-                groups.append((name, shared, _momentum(group), is_sgd, options, needs_sparse))
+                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, needs_sparse))
         return groups
 
     @staticmethod

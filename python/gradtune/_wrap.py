@@ -62,7 +62,7 @@ def _begin(
 ) -> None:
     alive = [model for model in (reference() for reference in models) if model is not None]
     trained = Trained(made.alive(), alive, options.get("ignore", ()), made.attach)
-    given = {name: value for name, value in options.items() if name != "ignore"}
+    given = {**options, "ignore": trained.ignored} if trained.ignored else dict(options)
     ddp, session = made.ddp, None
     arrival = _gradtune.Arrival.hooks if ddp is None else _gradtune.Arrival.handed_over
     try:
@@ -114,14 +114,15 @@ def wrap(
     and those to be frozen frozen, before or after torch.compile(model). What is frozen or unfrozen later is followed by
     refresh().
 
-    Several optimizers of one model are one wrap; each steps once in an update. What has parameters beside the model,
-    such as a loss, is wrapped with it, as a list of modules. Two models (a GAN) are two wraps.
+    Several optimizers of one model are one wrap, and need not step equally often. What has parameters beside the model,
+    such as a loss, is wrapped with it, as a list of modules. The two models of a GAN may be two wraps, or one: in one,
+    each backward pass sends the gradients of both.
 
     Who must keep DistributedDataParallel gives it as the model: gradtune becomes its communication hook. Gradients then
     are ready a bucket of DDP's at a time; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one for each tensor.
     no_sync() is DDP's, and so are buffers. After close() DDP averages as it did before.
 
-    Parameters and buffers are those of rank 0 afterwards; buffers also after each step. Options, parameters, buffers
+    Parameters and buffers are those of rank 0 afterwards; buffers also after each backward pass. Options, parameters, buffers
     and hyper-parameters are compared over ranks before. Collectives run on groups of gradtune's own, made by way of the
     store of `group`.
 

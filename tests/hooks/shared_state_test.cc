@@ -208,9 +208,58 @@ TEST(SharedState, BuffersThatGrowOnAllRanksAreSent) {
       EXPECT_TRUE((model->named_buffers()["cache"] == 10 * step).all().item<bool>()) << "rank 0's";
     }
     model->linear->forward(torch::randn({2, 4})).sum().backward();
-    model->named_buffers()["cache"].resize_({3});
-    EXPECT_THAT(message_of([&] { optimizer.step(); }),
-                HasSubstr("a buffer changed its shape or dtype between the backward pass and step()"));
+    model->named_buffers()["cache"].resize_({3}).fill_(rank.rank);
+    optimizer.step();
+    model->linear->forward(torch::randn({2, 4})).sum().backward();
+    EXPECT_TRUE((model->named_buffers()["cache"] == 0).all().item<bool>()) << "rank 0's";
+    // When the layer has the gradient of its bias.
+    torch::Tensor hidden = torch::randn({2, 4}).requires_grad_() * 2;
+    hidden.register_hook([&](const torch::Tensor&) { model->named_buffers()["cache"].resize_({6}); });
+    EXPECT_THAT(message_of([&] { model->linear->forward(hidden).sum().backward(); }),
+                HasSubstr("a buffer changed its shape or dtype within a backward pass"));
+  });
+}
+
+TEST(SharedState, WhatIsIgnoredStaysEachRanksOwn) {
+  run_ranks(2, [](const Rank& rank) {
+    auto group = make_group();
+    torch::manual_seed(rank.rank);
+    Holder model;
+    torch::nn::Sequential expert(torch::nn::Linear(4, rank.rank + 2), torch::nn::Linear(rank.rank + 2, 4));
+    model->register_module("expert", expert);
+    model->register_buffer("own", torch::full({rank.rank + 1}, rank.rank));
+    model->register_parameter("expertise", torch::full({2}, static_cast<float>(rank.rank)));
+    const auto start = [](const torch::nn::Module& module) {
+      std::vector<torch::Tensor> values;
+      for (const torch::Tensor& p : module.parameters()) values.push_back(p.detach().clone());
+      return values;
+    };
+    const std::vector<torch::Tensor> before = start(*expert);
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    EXPECT_THAT(message_of([&] { wrap(sgd, *model, group, quiet()); }), HasSubstr("expert.0.weight: shape is"));
+    EXPECT_THAT(message_of([&] {
+                  wrap(sgd, *model, group, quiet({.ignore = {{"expert", "own", "exp"}}}));
+                }),
+                AllOf(HasSubstr("option ignore names \"exp\""), HasSubstr("allowed are their names")));
+    auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact", .ignore = {{"expert", "own"}}}));
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(torch::equal(before[i], expert->parameters()[i]));
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      for (const torch::Tensor& p : expert->parameters()) EXPECT_FALSE(p.grad().defined());
+      torch::manual_seed(10 * step + rank.rank);
+      const torch::Tensor x = torch::randn({3, 4});
+      torch::Tensor loss = model->linear->forward(expert->forward(x)).square().sum() +
+                           model->named_parameters()["expertise"].sum() * (rank.rank + 1);
+      const auto own = torch::autograd::grad({loss}, expert->parameters(), {}, /*retain_graph=*/true);
+      loss.backward();
+      for (size_t i = 0; i < own.size(); ++i) EXPECT_TRUE(torch::equal(own[i], expert->parameters()[i].grad()));
+      EXPECT_EQ(model->named_parameters()["expertise"].grad()[0].item<float>(), 1.5F);
+      optimizer.step();
+      EXPECT_EQ(difference_from_rank0(model->linear->weight, *group), 0);
+    }
+    EXPECT_FALSE(torch::equal(before[0], expert->parameters()[0])) << "it is trained";
+    EXPECT_EQ(model->named_buffers()["own"][0].item<int64_t>(), rank.rank);
+    EXPECT_EQ(difference_from_rank0(model->named_parameters()["expertise"], *group), 0) << "no module's";
   });
 }
 

@@ -22,6 +22,7 @@
 namespace gradtune::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 // What the other program has: it registers tensors as it likes.
@@ -30,6 +31,7 @@ struct Lists final : TrainedLists {
   std::vector<NamedTensor> buffers() override { return buffers_; }
   std::vector<Stepper::Group> groups() override { return groups_; }
   const void* identity() const override { return this; }
+  std::string_view advice() const override { return "make another session"; }
   uint64_t version() override { return version_; }
 
   std::vector<NamedTensor> parameters_, buffers_;
@@ -72,7 +74,8 @@ TEST(TrainedLists, WhatWasRegisteredIsSeenAtTheNextUpdate) {
   lists->parameters_.push_back({"more", torch::zeros({3}, torch::requires_grad())});
   EXPECT_EQ(change_of(model.check_unchanged()), "none") << "nobody said so";
   ++lists->version_;
-  EXPECT_THAT(change_of(model.check_unchanged()), HasSubstr("parameter more was added"));
+  EXPECT_THAT(change_of(model.check_unchanged()),
+              AllOf(HasSubstr("parameter more was added"), HasSubstr("after that, make another session")));
   lists->groups_[0].parameters.pop_back();
   ++lists->version_;
   EXPECT_THAT(change_of(stepper.check_unchanged()), HasSubstr("groups of the optimizer were added, removed"));

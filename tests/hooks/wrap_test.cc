@@ -213,8 +213,9 @@ TEST(Wrap, BuffersAreThoseOfRank0) {
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       const Data data = make_data(rank.rank, step);
-      torch::nn::functional::cross_entropy(model->forward(data.inputs), data.targets).backward();
+      const torch::Tensor loss = torch::nn::functional::cross_entropy(model->forward(data.inputs), data.targets);
       if (rank.rank == 1) model->across.fill_(-1);
+      loss.backward();
       optimizer.step();
       EXPECT_TRUE(model->flag.all().item<bool>());
       for (const torch::Tensor& b : {model->across, model->half, model->large}) {
@@ -235,10 +236,10 @@ TEST(Wrap, GradientsThatAreKeptOutliveTheArena) {
     torch::Tensor first, last, of_parameter;
     {
       auto optimizer = wrap(sgd, *model, group, quiet());
-      loss_of(model, make_data(0, 0)).backward();
+      loss_of(model, make_data(0, 0)).backward();  // lays the arena anew
       first = model->parameters()[0].grad();
       of_parameter = first.clone();
-      optimizer.step();  // lays the arena anew
+      optimizer.step();
       EXPECT_TRUE(torch::equal(first, of_parameter));
       optimizer.zero_grad();
       loss_of(model, make_data(0, 1)).backward();

@@ -37,6 +37,54 @@ def torchrun(size: int, script: str, *arguments: str) -> str:
     return ran.stdout
 
 
+# Behind the recipe of with_lightning.py.
+GAN = '''
+class Gan(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+        self.generator = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 6))
+        self.discriminator = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.LeakyReLU(), torch.nn.Linear(16, 1))
+
+    def training_step(self, batch, index):
+        of_generator, of_discriminator = self.optimizers()
+        noise = torch.randn(8, 4)
+        if index % 2 == 0:
+            self.toggle_optimizer(of_generator)
+            of_generator.zero_grad()
+            self.manual_backward(-self.discriminator(self.generator(noise)).sigmoid().mean())
+            of_generator.step()
+            self.untoggle_optimizer(of_generator)
+        self.toggle_optimizer(of_discriminator)
+        of_discriminator.zero_grad()
+        made = self.discriminator(self.generator(noise).detach())
+        self.manual_backward((made.sigmoid() - self.discriminator(batch[0]).sigmoid()).mean())
+        of_discriminator.step()
+        self.untoggle_optimizer(of_discriminator)
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(half.parameters(), 1e-2) for half in (self.generator, self.discriminator)]
+
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(160, 6))
+trainer = lightning.Trainer(
+    accelerator="cpu",
+    devices=2,
+    strategy=GradtuneStrategy(process_group_backend="gloo"),
+    max_epochs=1,
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+)
+module = Gan()
+trainer.fit(module, DataLoader(data, batch_size=8))
+values = torch.cat([value.detach().float().flatten() for value in module.state_dict().values()])
+assert torch.equal(*trainer.strategy.all_gather(values).unbind()), "ranks drifted apart"
+print(f"ranks are alike after {trainer.optimizers[0].progress().step} steps", flush=True)
+'''
+
+
 def accuracies(output: str) -> dict[int, float]:
     return {int(epoch): float(right) for epoch, right in re.findall(r"epoch (\d+): accuracy ([\d.]+) %", output)}
 
@@ -74,6 +122,18 @@ class Examples(unittest.TestCase):
 
     def test_lightning(self) -> None:
         self.recipe("lightning", "with_lightning.py")
+
+    def test_lightning_with_a_gan(self) -> None:
+        """The recipe serves manual optimization of two halves as well, one of which steps less often."""
+        if importlib.util.find_spec("lightning") is None:
+            self.skipTest("lightning is not installed")
+        head = (EXAMPLES / "with_lightning.py").read_text().split("# ---\n")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "gan.py"
+            script.write_text(head + GAN)
+            output = torchrun(2, str(script))
+        self.assertIn("ranks are alike after 15 steps", output)
+        self.assertNotIn("Warning: gradtune", output)
 
 
 if __name__ == "__main__":

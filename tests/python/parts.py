@@ -1,16 +1,143 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""More ways to train, as scenarios.py: models in parts, parts that are frozen by turns, and parts that stay each rank's own."""
+"""More ways to train, as scenarios.py: updates that are not the wrapped step() alone, models in parts, and parts that stay each
+rank's own."""
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from scenarios import STEPS, Job, Scenario, batch, loss_of, mlp, plain
+from scenarios import FIND_UNUSED, STEPS, Job, Norms, Scenario, batch, evaluate, loss_of, mlp, plain
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+
+class SAM(torch.optim.Optimizer):
+    """Sharpness-aware minimisation as people have it: an optimizer around another one, whose step() nobody need call."""
+
+    def __init__(self, params: Any, base: Any, rho: float = 0.05, **options: Any) -> None:
+        super().__init__(params, dict(rho=rho, **options))
+        self.base_optimizer = base(self.param_groups, **options)
+        self.param_groups = self.base_optimizer.param_groups
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["old"] = p.data.clone()
+                p.add_(p.grad * group["rho"])
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.data = self.state[p]["old"]
+        self.base_optimizer.step()
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], torch.Tensor] | None = None) -> None:  # type: ignore[override]
+        assert closure is not None
+        self.first_step()
+        torch.enable_grad()(closure)()
+        self.second_step()
+
+
+def sharpness_aware(model: nn.Module) -> list[torch.optim.Optimizer]:
+    return [SAM(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)]
+
+
+def in_two_calls(job: Job) -> None:
+    """The first pass with each rank's own gradient; running statistics move in both."""
+    assert isinstance(job.optimizer, SAM)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(STEPS):
+            with job.no_sync():
+                loss_of(job, step).backward()
+            job.optimizer.first_step()
+            loss_of(job, step).backward()
+            job.optimizer.second_step()
+    if job.is_gradtune:  # one alone could be a part of a step, and the last one is over when the next pass begins
+        assert job.optimizer.progress().step == STEPS - 2  # type: ignore[attr-defined]
+    evaluate(job)
+
+
+def in_one_call(job: Job) -> None:
+    assert isinstance(job.optimizer, SAM)
+    for step in range(STEPS):
+
+        def closure(at: int = step) -> torch.Tensor:
+            loss = loss_of(job, at)
+            loss.backward()
+            return loss
+
+        closure()
+        job.optimizer.step(closure)
+    if job.is_gradtune:
+        assert job.optimizer.progress().step == STEPS  # type: ignore[attr-defined]
+    evaluate(job)
+
+
+class Gan(nn.Module):
+    """Both halves of it: what the discriminator says of made samples, and where there are real ones of both kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 12))
+        self.discriminator = nn.Sequential(nn.Linear(12, 16), nn.LeakyReLU(), nn.Linear(16, 1))
+
+    def forward(self, noise: torch.Tensor, real: torch.Tensor | None = None) -> torch.Tensor:
+        made = self.generator(noise)
+        if real is None:
+            return self.discriminator(made)
+        return self.discriminator(real).sigmoid() - self.discriminator(made.detach()).sigmoid()
+
+
+def halves(model: nn.Module) -> list[torch.optim.Optimizer]:
+    assert isinstance(model, Gan)
+    return [torch.optim.Adam(each.parameters(), 1e-2, betas=(0.5, 0.99)) for each in (model.generator, model.discriminator)]
+
+
+@contextlib.contextmanager
+def frozen(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """As Lightning's toggle_optimizer() does with the others."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for p in parameters:
+        p.requires_grad = False
+    yield
+    for p in parameters:
+        p.requires_grad = True
+
+
+def adversarial(job: Job) -> None:
+    """Each half steps after a backward pass of its own, the generator in every second batch; then an evaluation."""
+    of_generator, of_discriminator = job.optimizers
+    passes = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(STEPS + 1):
+            noise, real = batch(step)[0], batch(100 + step)[0]
+            if step % 2 == 0:
+                with frozen(of_discriminator):
+                    of_generator.zero_grad()
+                    (-job.forward(noise)).sigmoid().mean().backward()
+                    of_generator.step()
+                passes += 1
+            with frozen(of_generator):
+                of_discriminator.zero_grad()
+                (-job.forward(noise, real)).mean().backward()
+                of_discriminator.step()
+            passes += 1
+    if job.is_gradtune:
+        assert job.optimizer.progress().step == passes  # type: ignore[attr-defined]
+    evaluate(job)
 
 
 class Experts(nn.Module):
@@ -112,6 +239,9 @@ def with_switched_adapters(job: Job) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
+    "SAM in two calls": Scenario(Norms, in_two_calls, sharpness_aware),
+    "SAM in one call": Scenario(Norms, in_one_call, sharpness_aware),
+    "GAN in one wrap": Scenario(Gan, adversarial, halves, ddp=FIND_UNUSED),
     "experts that the model tells DDP of": Scenario(Experts, plain, own=("expert.",)),
     "experts that wrap is told of": Scenario(
         Experts, plain, own=("expert.",), parts=told_otherwise, options={"ignore": ["expert"]}

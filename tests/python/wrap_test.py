@@ -249,7 +249,7 @@ def changes() -> dict[str, str]:
 
 def refreshed_late(model: Any, optimizer: Any) -> None:
     model.requires_grad_()
-    assert "wrap again after that" in message_of(lambda: train(model, optimizer, 1))
+    assert "call refresh() of the wrapped optimizer" in message_of(lambda: train(model, optimizer, 1))
     optimizer.refresh()
 
 
@@ -484,6 +484,7 @@ class Wrap(unittest.TestCase):
                 self.assertIn("parameter 0.weight was added, replaced or unfrozen", told["assigned"])
                 self.assertRegex(told["converted"], r"parameter 0\.\w+ was moved, converted or replaced")
                 self.assertIn("was added, replaced or unfrozen", told["unfrozen"])
+                self.assertIn("after that, call refresh() of the wrapped optimizer", told["unfrozen"])
                 self.assertEqual(told["unfrozen and refreshed"], "no error")
                 self.assertEqual(told["refreshed late"], "no error")
 

@@ -99,7 +99,7 @@ void SimulatedRank::begin_backward(double pace) {
     parked_before_ = executor_.residual(exec::Which::parked);
   }
   gradients_.write(given_);
-  protocol_.begin(/*buffers=*/0);
+  protocol_.begin(/*alike=*/0);
   executor_.backward(pace, [this](const core::Status& status) { finish_backward(status); });
 }
 

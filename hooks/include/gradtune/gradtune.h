@@ -76,9 +76,13 @@ struct Options {
   std::optional<std::string> journal = {};
   std::optional<int64_t> seed = {};  // of the tuner's random choices and of random compressors; default 0
   std::optional<bool> quiet = {};    // no progress on standard error; default false
-  // Buffers, such as the running statistics of BatchNorm, are those of rank 0 after wrap() and after every step, as DDP
-  // does before every forward pass. false: they are each rank's own, and are not compared. Default true.
+  // Buffers, such as the running statistics of BatchNorm, are those of rank 0 after wrap() and after every backward
+  // pass, where DDP brings them before every forward pass; see also Optimizer::broadcast_buffers(). false: they are
+  // each rank's own, and are not compared. Default true.
   std::optional<bool> broadcast_buffers = {};
+  // Names of parameters, buffers or modules that stay each rank's own, such as the experts of a rank: they are not
+  // sent, compared or averaged. Default: none.
+  std::optional<std::vector<std::string>> ignore = {};
   // Whether gradients may travel on during the next forward pass, where that is proven faster: such a parameter is
   // updated when an operator of LibTorch is about to use it, on the thread that called step(), with the learning rate
   // and other options that step() found. Bits stay the same. Default false, as there are reads that no operator shows:
@@ -141,6 +145,10 @@ class Optimizer {
   // their gradients or of the optimizer's state that no operator shows. Otherwise there is nothing to do.
   void synchronize();
 
+  // Brings rank 0's buffers to all ranks, which call it together. They come at the end of each backward pass: this is
+  // for what changed since, as by forward passes alone, before an evaluation.
+  void broadcast_buffers();
+
   // The time of the step under way is not scored (evaluation, a checkpoint, ... happened in it).
   void exclude_step();
 
@@ -161,11 +169,11 @@ class Optimizer {
   // compressors, random state. Save model and optimizer beside it as ever; with all of them a job goes on as if it had
   // not ended: the same decisions for the same step times, the same bits.
   //
-  // Called by all ranks, before backward or after step(); gradients that were accumulated are not part of it. A folder
-  // holds one checkpoint of one job, a file for each rank and checkpoint.json; it need not be shared between machines
-  // unless the number of ranks changes. The older checkpoint in it stays until the new one is whole on disk; when
-  // saving fails (std::runtime_error, on all ranks, with the rank and the cause) it is still there, and training may go
-  // on. The step that follows is not scored.
+  // Called by all ranks, outside of backward passes; gradients are not part of it: neither those that were
+  // accumulated, nor averages of a step that is left out. A folder holds one checkpoint of one job, a file for each
+  // rank and checkpoint.json; it need not be shared between machines unless the number of ranks changes. The older
+  // checkpoint in it stays until the new one is whole on disk; when saving fails (std::runtime_error, on all ranks,
+  // with the rank and the cause) it is still there, and training may go on. The step that follows is not scored.
   //
   // Model and optimizer are loaded before wrap() (torch::load puts new tensors into the model), this after it. Files of
   // another model or another checkpoint, files that are cut off or changed are refused by name before anything is
@@ -229,7 +237,8 @@ class Optimizer {
 //
 // Throws for: ranks that differ, with the ranks, the tensor and the property; sharded, sparse, complex or integer
 // parameters, parameters on several devices, parameters in two groups or of another wrap that lives, optimizers that
-// call their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once.
+// call their closure more than once (LBFGS), unknown options. What one rank throws the others are told at once. A loss
+// with parameters of its own is wrapped with the model, as a module that holds both.
 //
 // Parameters, groups and buffers that are added, removed, unfrozen, moved or converted later are an error in the step
 // in which that happens, and so are buffers whose shapes differ between ranks.
@@ -237,7 +246,8 @@ Optimizer wrap(torch::optim::Optimizer& optimizer, torch::nn::Module& module,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options = {});
 
 // Several optimizers of one module, such as one for its embeddings and one for the rest: step() steps all of them, in
-// this order. `wrap({&a, &b}, *model, group)`.
+// this order. `wrap({&a, &b}, *model, group)`. A step ends with step(). Where a program updates its parameters without
+// it, a step is from the second update on what lies between two backward passes.
 Optimizer wrap(const std::vector<torch::optim::Optimizer*>& optimizers, torch::nn::Module& module,
                const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options = {});
 

@@ -124,10 +124,6 @@ void JobRunner::run_step(int step) {
   }
   if (plain_) check_step(plan);
   if (plan.evaluate) evaluate();
-  if (plan.skip && plan.saves()) {  // which is done between steps
-    optimizer_->zero_grad();
-    if (plain_) plain_->drop_gradients();
-  }
   do_after(plan.after);
   if (plan_.fault) make_mistake(step);
 }
@@ -179,6 +175,7 @@ torch::Tensor JobRunner::pass(int step, int index, bool synced) {
     if (finite) throw Wrong("an infinite loss on rank " + std::to_string(nonfinite) + " is not seen");
   }
   plain_->take_gradients(parameters_);
+  plain_->share_buffers();
   return loss;
 }
 
@@ -217,11 +214,10 @@ void JobRunner::check_step(const StepPlan& step) {
   plain_->take_gradients(parameters_);
   if (!step.skip) {
     plain_->step();
-    plain_->share_buffers();
     check_equal("parameter", parameters_, plain_->parameters());
-    check_equal("buffer", model_->buffers(), plain_->model().buffers());
-    check_alike("buffer", model_->buffers(), *group_);
   }
+  check_equal("buffer", model_->buffers(), plain_->model().buffers());
+  check_alike("buffer", model_->buffers(), *group_);
   check_alike("parameter", model_->parameters(), *group_);
   check_alike("gradient", gradients_of(parameters_), *group_);
 }

@@ -32,7 +32,7 @@ class PlainTraining {
   void pass(int step, int index, const StepPlan& plan);
   // What every rank's gradients are after a pass that communicates.
   std::vector<Average> averages() const;
-  // All ranks have these from now on, and those of rank 0 as buffers after step() and wrap().
+  // All ranks have these from now on, and those of rank 0 as buffers after a pass that communicates and after wrap().
   void take_gradients(const std::vector<torch::Tensor>& of);
   void share_buffers();
   void zero_grad(StepPlan::Zero how);
