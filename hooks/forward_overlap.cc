@@ -54,10 +54,7 @@ ForwardOverlap::ForwardOverlap(bool is_wanted, Gradients& gradients, Stepper& st
       watch_(*this),
       dispatch_keys_(c10::impl::tls_local_dispatch_key_set()),
       autograd_(c10::AutogradState::get_tls_state()) {
-  if (!is_wanted) return;
-  mode_ = Mode::observe;
-  if (core::Status can = stepper.can_be_split(/*has_closure=*/false); !can)
-    turn_off(error_of(core::Exception(can.error())).message);
+  if (is_wanted) mode_ = Mode::observe;
 }
 
 void ForwardOverlap::set_tensors() {

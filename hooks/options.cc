@@ -9,12 +9,16 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
+#include <type_traits>
 
 #include "engine/compress/compressor.h"
+#include "engine/core/unknown_name.h"
 #include "hooks/c10d/allowed_cores.h"
 #include "policies/policy.h"
-#include "tuner/files/strategy_file.h"
+#include "tuner/files/file_io.h"
+#include "tuner/files/printable.h"
 
 namespace gradtune {
 namespace {
@@ -33,22 +37,61 @@ std::string text_of(T number) {
 }
 
 template <typename T>
-Status parse_number(std::string_view text, T low, T high, T& value) {
+Status parse_number(std::string_view text, T low, T high, T& value, std::string_view of = "") {
   T parsed_value{};
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), parsed_value);
   if (parsed.ec != std::errc() || parsed.ptr != text.data() + text.size() ||
       !(parsed_value >= low && parsed_value <= high)) {
-    return wrong_option("allowed is a number from " + text_of(low) + " to " + text_of(high));
+    const std::string kind = std::is_integral_v<T> ? "a whole number" : "a number";
+    return wrong_option("allowed is " + kind + std::string(of) + " from " + text_of(low) + " to " + text_of(high));
   }
   value = parsed_value;
   return {};
 }
 
 Status parse_bool(std::string_view text, bool& value) {
-  if (text != "true" && text != "false" && text != "1" && text != "0")
-    return wrong_option("allowed are true and false");
-  value = text == "true" || text == "1";
+  std::string word(text);
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const std::string_view yes : {"true", "1", "yes", "on"}) {
+    if (word == yes) return value = true, Status();
+  }
+  for (const std::string_view no : {"false", "0", "no", "off"}) {
+    if (word == no) return value = false, Status();
+  }
+  return wrong_option("allowed are true and false");
+}
+
+std::string_view without_blanks(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t");
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+// Calls take(word) for each word between commas, until an error.
+template <typename Take>
+Status for_each_of_list(std::string_view list, const Take& take) {
+  for (bool is_last = false; !is_last;) {
+    const size_t comma = list.find(',');
+    is_last = comma == list.npos;
+    if (Status status = take(without_blanks(list.substr(0, comma))); !status) return status;
+    list.remove_prefix(is_last ? list.size() : comma + 1);
+  }
   return {};
+}
+
+Status parse_file(std::string_view text, std::string& value) {
+  if (text.empty()) return wrong_option("allowed is the name of a file");
+  value = text;
+  return {};
+}
+
+// Of files, in the place of one.
+Status parse_files(std::string_view text, std::string& value) {
+  return for_each_of_list(text, [&](std::string_view name) -> Status {
+    if (name.empty()) return wrong_option("allowed are names of files, with commas between them");
+    value.append(value.empty() ? "" : ",").append(name);
+    return {};
+  });
 }
 
 std::string join(const std::vector<std::string>& items) {
@@ -82,7 +125,7 @@ Status parse_policy(std::string_view text, Draft& draft) {
 
 Status parse_timeout(std::string_view text, Draft& draft) {
   double seconds = 0;
-  if (Status status = parse_number(text, 0.01, 1e6, seconds); !status) return status;
+  if (Status status = parse_number(text, 0.01, 1e6, seconds, " of seconds"); !status) return status;
   draft.settings.timeout_ms = std::llround(seconds * 1000);
   return {};
 }
@@ -124,30 +167,30 @@ const Row kRows[] = {
      }},
     {"lossy_after", [](const Options& o) { return number_text(o.lossy_after); },
      [](std::string_view text, Draft& d) {
-       return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after.emplace());
+       return parse_number<int64_t>(text, 0, kMost, d.settings.lossy_after.emplace(), " of steps");
      }},
     {"policy", [](const Options& o) { return o.policy; }, parse_policy},
     {"strategy", [](const Options& o) { return o.strategy; },
-     [](std::string_view text, Draft& d) -> Status {
-       d.settings.strategy = text;
-       return {};
-     }},
+     [](std::string_view text, Draft& d) { return parse_files(text, d.settings.strategy); }},
     {"tuning_budget", [](const Options& o) { return number_text(o.tuning_budget); },
-     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.tuning_budget); }},
+     [](std::string_view text, Draft& d) {
+       return parse_number<int64_t>(text, 0, kMost, d.settings.tuning_budget, " of steps");
+     }},
     {"tuning_share", [](const Options& o) { return real_text(o.tuning_share); },
      [](std::string_view text, Draft& d) { return parse_number(text, 0.0, 1.0, d.settings.tuning_share); }},
     {"memory_budget", [](const Options& o) { return number_text(o.memory_budget); },
-     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, kMost, d.settings.memory_budget); }},
+     [](std::string_view text, Draft& d) {
+       return parse_number<int64_t>(text, 0, kMost, d.settings.memory_budget, " of bytes");
+     }},
     {"host_threads", [](const Options& o) { return number_text(o.host_threads); },
-     [](std::string_view text, Draft& d) { return parse_number<int64_t>(text, 0, 1024, d.settings.host_threads); }},
+     [](std::string_view text, Draft& d) {
+       return parse_number<int64_t>(text, 0, 1024, d.settings.host_threads, " of threads");
+     }},
     {"timeout", [](const Options& o) { return real_text(o.timeout); }, parse_timeout},
     {"journal", [](const Options& o) { return o.journal; },
-     [](std::string_view text, Draft& d) -> Status {
-       d.settings.journal = text;
-       return {};
-     }},
+     [](std::string_view text, Draft& d) { return parse_file(text, d.settings.journal); }},
     {"seed", [](const Options& o) { return number_text(o.seed); },
-     [](std::string_view text, Draft& d) { return parse_number<uint64_t>(text, 0, UINT64_MAX, d.settings.seed); }},
+     [](std::string_view text, Draft& d) { return parse_number<uint64_t>(text, 0, INT64_MAX, d.settings.seed); }},
     {"quiet", [](const Options& o) { return bool_text(o.quiet); },
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.quiet); }},
     {"broadcast_buffers", [](const Options& o) { return bool_text(o.broadcast_buffers); },
@@ -161,7 +204,10 @@ const Row kRows[] = {
      [](std::string_view text, Draft& d) { return parse_bool(text, d.settings.forward_overlap); }},
     {"collectives", [](const Options& o) { return o.collectives; },
      [](std::string_view text, Draft& d) -> Status {
-       if (text != "gloo" && text != "nccl") return wrong_option("allowed are gloo and nccl");
+       constexpr std::string_view kNames[] = {"gloo", "nccl"};
+       if (std::ranges::find(kNames, text) == std::end(kNames)) {
+         return wrong_option("allowed are gloo and nccl" + core::did_you_mean(text, kNames));
+       }
        d.settings.nccl = text == "nccl";
        return {};
      }},
@@ -173,10 +219,27 @@ std::string variable_of(const char* name) {
   return text;
 }
 
+std::vector<std::string_view> option_names() {
+  std::vector<std::string_view> names;
+  for (const Row& row : kRows) names.emplace_back(row.name);
+  return names;
+}
+
 std::string known_names() {
   std::string names;
-  for (const Row& row : kRows) names += std::string(names.empty() ? "" : ", ") + row.name;
+  for (const std::string_view name : option_names()) names.append(names.empty() ? "" : ", ").append(name);
   return names;
+}
+
+// For a variable that is none: that of the option, or of something else, that was probably meant.
+std::string meant_variable(std::string_view variable, std::span<const std::string> others) {
+  std::vector<std::string> variables(others.begin(), others.end());
+  for (const Row& row : kRows) variables.push_back(variable_of(row.name));
+  // Of the part that differs, so that what all have in common does not make them alike.
+  constexpr size_t kPrefix = std::string_view("GRADTUNE_").size();
+  std::vector<std::string_view> names;
+  for (const std::string& each : variables) names.push_back(std::string_view(each).substr(kPrefix));
+  return core::did_you_mean(variable.substr(kPrefix), names);
 }
 
 // Values by option name, each with the place that it came from, for errors.
@@ -199,10 +262,9 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
     const Row* row =
         std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return variable_of(r.name) == name; });
     if (row == std::end(kRows)) {
-      return wrong_option(
-          "variable " + name +
-          " is unknown; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, NCCL_LIBRARY, " +
-          known_names() + " in capitals");
+      return wrong_option("variable " + name + " is unknown" + meant_variable(name, others) +
+                          "; GRADTUNE_ is followed by one of CONFIG, NETWORK, NODE, PACING_MBIT, NCCL_LIBRARY, " +
+                          known_names() + " in capitals");
     }
     found[row->name] = {value, "variable " + name};
   }
@@ -211,13 +273,13 @@ Status read_variables(const std::vector<std::string>& variables, std::map<std::s
 
 Status read_config(const std::string& path, std::map<std::string, Found>& found) {
   auto text = tuner::read_file(path, 1 << 20);
-  if (!text) return text.error();
+  if (!text) return Error{text.error().code, "variable GRADTUNE_CONFIG: " + text.error().message};
   const auto json = nlohmann::json::parse(text.value(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return wrong_option("file " + path + " (GRADTUNE_CONFIG) is not a JSON object");
   for (const auto& [key, value] : json.items()) {
     const Row* row = std::find_if(std::begin(kRows), std::end(kRows), [&](const Row& r) { return key == r.name; });
     if (row == std::end(kRows))
-      return wrong_option("file " + path + ": \"" + key + "\" is unknown; known are " + known_names());
+      return wrong_option("file " + path + ": " + core::unknown_name("option", key, option_names()));
     std::string as_text;
     if (value.is_array()) {
       for (const auto& item : value)
@@ -235,26 +297,27 @@ Status choose_codecs(Draft& draft) {
   const core::TraitsTable known = compress::known_traits();
   Settings& settings = draft.settings;
   if (!draft.compressors) return {};  // it depends on the optimizer
+  if (without_blanks(*draft.compressors).empty()) {
+    return wrong_option("the list is empty; allowed are names of compressors, \"none\" for none of them");
+  }
   settings.codecs = {core::parse_compressor("none", known).value()};
-  std::string_view rest = *draft.compressors;
-  while (!rest.empty()) {
-    const std::string_view word = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
+  return for_each_of_list(*draft.compressors, [&](std::string_view word) -> Status {
     auto specs = core::parse_compressors(word, known);
     if (!specs) return specs.error();
     const core::CompressorTraits* const traits = core::traits_of(specs.value().front(), known);
     if (traits->fidelity > settings.fidelity) {
       return wrong_option("compressor \"" + std::string(word) + "\" needs fidelity " +
                           std::string(core::to_string(traits->fidelity)) + ", allowed is " +
-                          std::string(core::to_string(settings.fidelity)));
+                          std::string(core::to_string(settings.fidelity)) + "; set option fidelity to " +
+                          std::string(core::to_string(traits->fidelity)) + " for it");
     }
     for (const core::CompressorSpec& spec : specs.value()) {
       if (std::find(settings.codecs.begin(), settings.codecs.end(), spec) == settings.codecs.end()) {
         settings.codecs.push_back(spec);
       }
     }
-  }
-  return {};
+    return {};
+  });
 }
 
 // The thread that trains keeps a core; the rest of this process's share of the machine may compress.
@@ -298,7 +361,7 @@ core::Result<Settings> resolve(const Options& options, const std::vector<std::st
                                std::chrono::milliseconds timeout) {
   auto settings = read_options(options, variables, timeout);
   if (settings) return settings;
-  return Error{settings.error().code, "gradtune: " + settings.error().message};
+  return Error{settings.error().code, tuner::printable("gradtune: " + settings.error().message)};
 }
 
 std::vector<std::string> gradtune_variables() {

@@ -67,16 +67,20 @@ Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::Proces
                              (settings.optimizers == core::OptimizerFamily::sgd ? "SGD" : "adaptive optimizers");
     }
     check_momentum(*stepper, settings.codecs);
+    const auto no_overlap = [&](const std::string& why) {
+      warnings.once(Warnings::Kind::no_overlap, "forward_overlap is off for this job: " + why);
+      settings.forward_overlap = false;  // so that nothing is planned for it
+    };
+    if (settings.forward_overlap) {
+      if (core::Status can = stepper->can_be_split(/*has_closure=*/false); !can)
+        no_overlap(error_of(core::Exception(can.error())).message);
+    }
     if (const c10::Device where = device_of(model->parameters()); !where.is_cpu()) {
       device = make_stream_device(where, make_kernels(trained, where, warnings), clock);
       if (settings.nccl) {
         collectives = std::make_unique<QueueStream>(*device, where);
       }
-      if (settings.forward_overlap) {
-        warnings.once(Warnings::Kind::no_overlap,
-                      "forward_overlap is off for this job: it is not for parameters on " + where.str());
-        settings.forward_overlap = false;
-      }
+      if (settings.forward_overlap) no_overlap("it is not for parameters on " + where.str());
     } else if (settings.nccl) {
       throw core::Exception({core::Error::Code::invalid,
                              "option collectives is \"nccl\", which is for parameters on a CUDA device, and these are "
@@ -85,7 +89,9 @@ Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::Proces
     gradients = std::make_unique<Gradients>(*model, stepper->identity(), warnings, trained.arrival, device);
   } catch (const std::exception& caught) {
     status = error_of(caught);
-    if (options.timeout) settings.timeout_ms = std::llround(1000 * std::clamp(*options.timeout, 0.01, 1e6));
+    if (options.timeout && !std::isnan(*options.timeout)) {
+      settings.timeout_ms = std::llround(1000 * std::clamp(*options.timeout, 0.01, 1e6));
+    }
   }
 }
 

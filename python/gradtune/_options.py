@@ -5,10 +5,14 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
+
+from ._errors import Error
 
 Fidelity = Literal["exact", "half", "lossy"]
 Policy = Literal["auto", "mergecomp", "espresso", "usbyte", "zen", "fixed", "exhaustive"]
@@ -60,7 +64,10 @@ def _integer(value: Any) -> int:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError("a float")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _seconds(value: Any) -> float:
@@ -75,13 +82,20 @@ def _flag(value: Any) -> bool:
 
 def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
-        return value.split(",")
+        return [value]
     if not isinstance(value, Sequence):
         raise TypeError("a sequence of str")
     return [_text(item) for item in value]
 
 
-# Values are judged by the extension; here only what Python calls their type.
+# Values are judged by the extension; here only what Python calls their type, and integers that C++ has no type for.
+_MOST = {
+    "lossy_after": 2**40,
+    "tuning_budget": 2**40,
+    "memory_budget": 2**40,
+    "host_threads": 1024,
+    "seed": 2**63 - 1,
+}
 _BY_TYPE: dict[Any, Callable[[Any], Any]] = {
     Fidelity | None: _text,
     Policy | None: _text,
@@ -101,14 +115,27 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
     given = {}
     for name, value in options.items():
         if name not in _TYPES:
-            raise TypeError(f"gradtune: unexpected keyword argument '{name}'; the options are {', '.join(_TYPES)}")
+            raise TypeError(
+                f"gradtune: unexpected keyword argument '{name}'{_remark(name)}; the options are {', '.join(_TYPES)}"
+            )
         if value is None:
             continue
         try:
             given[name] = _BY_TYPE[_TYPES[name]](value)
         except TypeError as wanted:
             raise TypeError(f"gradtune: option {name} is {value!r}; allowed is {wanted}") from None
+        if name in _MOST and not -(2**63) <= given[name] < 2**63:
+            allowed = f"a whole number from 0 to {_MOST[name]}"
+            raise Error(f'gradtune: option {name} (argument) is "{given[name]}": allowed is {allowed}')
     return given
+
+
+def _remark(name: str) -> str:
+    """Why an option is unknown, or which one was probably meant."""
+    if name == "forward_overlap":
+        return " (it is for optimizers of C++ alone)"
+    meant = difflib.get_close_matches(name.lower(), _TYPES, n=1, cutoff=0.7)
+    return f" (did you mean {meant[0]}?)" if meant else ""
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -449,7 +449,7 @@ TEST(Wrap, AStrategyWithLevelsRunsWhereThereAreNodes) {
   const std::string file = folder.path("strategy.json");
   run_ranks(4, [&](const Rank& rank) {
     auto group = make_group();
-    const auto trained = [&](const std::string& strategy) {
+    const auto trained = [&](const std::optional<std::string>& strategy) {
       auto model = make_mlp(1);
       torch::optim::SGD sgd(model->parameters(), 0.05);
       auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "exact", .strategy = strategy, .tuning_budget = 0}));
@@ -458,10 +458,10 @@ TEST(Wrap, AStrategyWithLevelsRunsWhereThereAreNodes) {
         loss_of(model, make_data(rank.rank, step)).backward();
         optimizer.step();
       }
-      if (strategy.empty()) optimizer.export_strategy(file);
+      if (!strategy) optimizer.export_strategy(file);
       return torch::nn::utils::parameters_to_vector(model->parameters()).detach();
     };
-    const torch::Tensor flat = trained("");
+    const torch::Tensor flat = trained({});
     if (rank.rank == 0) {
       auto read = tuner::parse_strategy(tuner::read_file(file, 1 << 20).value(), compress::known_traits()).value();
       for (core::Bucket& bucket : read.strategy.buckets) {

@@ -135,6 +135,11 @@ def refusals() -> dict[str, str]:
     refused("nothing to train", of_model(lambda m: m.requires_grad_(False) and None))
     refused("option", of_model(lambda m: None), fidelity="some")
     refused("budget", of_model(lambda m: None), tuning_budget=-1)
+    refused("no compressors", of_model(lambda m: None), compressors=[])
+    refused("no strategy", of_model(lambda m: None), strategy="")
+    refused("missing strategy", of_model(lambda m: None), strategy="/nowhere/s.json")
+    refused("large number", of_model(lambda m: None), error_budget=10**400)
+    refused("misspelt value", of_model(lambda m: None), fidelity="lossi")
     rank = dist.get_rank()
     refused("learning rate", of_model(lambda m: torch.optim.SGD(m.parameters(), 0.1 + rank)))
     refused("kind of optimizer", of_model(lambda m: (torch.optim.Adam if rank else torch.optim.AdamW)(m.parameters())))
@@ -152,6 +157,7 @@ def refusals() -> dict[str, str]:
     # Wrong in the program, and told without a word to others.
     model = new_model()
     told["misspelt"] = message_of(lambda: gradtune.wrap(plain(model), model, fidelty="exact"))  # type: ignore[call-overload]
+    told["of C++"] = message_of(lambda: gradtune.wrap(plain(model), model, forward_overlap=True))  # type: ignore[call-overload]
     told["type of an option"] = message_of(lambda: gradtune.wrap(plain(model), model, tuning_budget="many"))  # type: ignore[call-overload]
     told["no optimizer"] = message_of(lambda: gradtune.wrap(model, model))  # type: ignore[call-overload]
     told["no model"] = message_of(lambda: gradtune.wrap(plain(model), [list(model)]))  # type: ignore[call-overload]
@@ -191,12 +197,18 @@ REFUSED = {
     "a name that is none": 'option ignore names "expert", which is no parameter or buffer, and no module with one',
     "nothing to train": "the module has no parameter that requires a gradient",
     "option": 'option fidelity (argument) is "some"',
-    "budget": 'option tuning_budget (argument) is "-1"',
+    "budget": 'option tuning_budget (argument) is "-1": allowed is a whole number of steps from 0 to',
+    "no compressors": "option compressors (argument): the list is empty",
+    "no strategy": 'option strategy (argument) is ""',
+    "missing strategy": "gradtune: option strategy: can not open /nowhere/s.json: No such file",
+    "large number": 'option error_budget (argument) is "inf"',
+    "misspelt value": '(did you mean "lossy"?)',
     "learning rate": "optimizer 0, group 0: lr is 1.1 on rank 1 and 0.1 on rank 0",
     "kind of optimizer": "optimizer 0, group 0: class is Adam on rank 1 and AdamW on rank 0",
     "state on one rank": "optimizer 0, group 0: state is  on rank 1 and exp_avg, exp_avg_sq, step (step 1.0) on rank 0",
     "one rank alone": "LBFGS can not be wrapped",
-    "misspelt": "TypeError: gradtune: unexpected keyword argument 'fidelty'; the options are fidelity, compressors,",
+    "misspelt": "TypeError: gradtune: unexpected keyword argument 'fidelty' (did you mean fidelity?); the options are fidelity,",
+    "of C++": "unexpected keyword argument 'forward_overlap' (it is for optimizers of C++ alone); the options are",
     "type of an option": "TypeError: gradtune: option tuning_budget is 'many'; allowed is an int",
     "no optimizer": "TypeError: gradtune: Sequential is not a torch.optim.Optimizer",
     "no model": "TypeError: gradtune: the model is a list; allowed is a torch.nn.Module, or a list of them",

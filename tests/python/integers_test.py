@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: The gradtune authors
+# SPDX-License-Identifier: Apache-2.0
+"""Options that are integers: Python's have no bounds, those of C++ do."""
+
+from __future__ import annotations
+
+import unittest
+
+import ranks
+
+
+def beyond() -> dict[str, list[str]]:
+    """Integers that are too large, or too small, by as little and by as much as can be."""
+    import gradtune
+    import torch
+    import torch.distributed as dist
+    from gradtune._options import _MOST
+
+    dist.init_process_group("gloo")
+    model = torch.nn.Linear(8, 4)
+
+    def refusal(name: str, value: int) -> str:
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        try:
+            gradtune.wrap(optimizer, model, quiet=True, timeout=30, **{name: value})  # type: ignore[call-overload]
+        except gradtune.Error as error:
+            return str(error)
+        return "no error"
+
+    return {name: [refusal(name, value) for value in (most + 1, 2**64, -1, -(2**70))] for name, most in _MOST.items()}
+
+
+class Integers(unittest.TestCase):
+    def test_integers_out_of_range_are_refused_by_name_whoever_finds_them(self) -> None:
+        import gradtune._options
+
+        for told in ranks.must_run(beyond):
+            self.assertEqual(set(told), set(gradtune._options._MOST))
+            for name, most in gradtune._options._MOST.items():
+                for value, said in zip((most + 1, 2**64, -1, -(2**70)), told[name], strict=True):
+                    self.assertIn(
+                        f'gradtune: option {name} (argument) is "{value}": allowed is a whole number', said
+                    )
+                    self.assertTrue(said.endswith(f" from 0 to {most}"), said)
+
+
+if __name__ == "__main__":
+    ranks.main()
