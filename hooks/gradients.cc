@@ -402,6 +402,7 @@ void Gradients::give_rows(int32_t position, const exec::Workspace::Listed& liste
       torch::_sparse_coo_tensor_unsafe(rows.unsqueeze(0), values, parameter.slot.sizes(), parameter.slot.options());
   sparse._coalesced_(true);
   gradient_of(parameter) = sparse;
+  parameter.gave_rows = true;
 }
 
 double Gradients::share_of_rows(int32_t position) const {
@@ -443,7 +444,11 @@ void Gradients::set_rows(int32_t position, double of_one, double of_all) {
 }
 
 bool Gradients::was_sparse(int32_t position) const {
-  return at(position).was_sparse || table_.tensors[static_cast<size_t>(position)].content != core::Content();
+  return at(position).was_sparse || averages_were_sparse(position);
+}
+
+bool Gradients::averages_were_sparse(int32_t position) const {
+  return at(position).gave_rows || table_.tensors[static_cast<size_t>(position)].content != core::Content();
 }
 
 void Gradients::forget(int32_t position) {

@@ -136,6 +136,8 @@ class Gradients {
   bool has_slot(int32_t position) const { return at(position).tensor.grad().is_same(at(position).slot); }
   // The gradient came as rows: on this rank in some pass since the wrap, or on any rank in the first one.
   bool was_sparse(int32_t position) const;
+  // All ranks know alike: some gradient was sparse in the first pass, or some average since the wrap.
+  bool averages_were_sparse(int32_t position) const;
 
   // A hash of a few of the parameters' values, others in each step, which an optimizer's step changes. Of those on a
   // device always the same: reading them would wait for it.
@@ -151,6 +153,7 @@ class Gradients {
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
     bool was_sparse = false;
+    bool gave_rows = false;
   };
   void allocate();
   void lay_slot(size_t p);

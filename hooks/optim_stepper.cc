@@ -37,6 +37,7 @@ struct Known {
   std::string momentum;
   std::vector<std::pair<std::string, std::string>> options;
   core::OptimizerFamily family = core::OptimizerFamily::adaptive;
+  Stepper::Takes takes = Stepper::Takes::any;
 };
 
 Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
@@ -55,7 +56,8 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
              {"dampening", text(of.dampening())},
              {"weight_decay", text(of.weight_decay())},
              {"nesterov", text(of.nesterov())}},
-            is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive};
+            is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive,
+            of.momentum() == 0 ? Stepper::Takes::any : Stepper::Takes::as_before};
   }
   if (dynamic_cast<const Adagrad*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const AdagradOptions&>(options);
@@ -143,7 +145,8 @@ std::vector<Stepper::Group> OptimStepper::groups() const {
                         .parameters = own[g].params(),
                         .momentum = std::move(known.momentum),
                         .family = known.family,
-                        .options = std::move(known.options)});
+                        .options = std::move(known.options),
+                        .takes = known.takes});
     }
   }
   return groups;

@@ -151,6 +151,7 @@ class Session {
   void bring_missing();
   [[noreturn]] void tell_difference(const core::Error& error);
   void give_averages(bool not_dense);
+  uint8_t owed(int32_t position) const;
   void announce(const tuner::Action& action);
   void carry_out(const tuner::Command& command);
   void forget_result();
@@ -204,11 +205,11 @@ class Session {
   // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
   enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
   ReadyTimes ready_{*clock_, job_.device};
-  std::optional<double> waited_ms_;  // for a device, after backward
-  int64_t own_ns_ = 0;               // what gradtune took on this thread beside the executor
-  std::vector<uint8_t> used_;        // by position: Gradients::Use, of this rank, then of all
-  std::vector<uint8_t> owed_;        // by position: the Use of an average that holds residuals
-  std::vector<double> own_shares_;   // by position, on rank 0: of rows that are not zero; negative: not looked at
+  std::optional<double> waited_ms_;    // for a device, after backward
+  int64_t own_ns_ = 0;                 // what gradtune took on this thread beside the executor
+  std::vector<uint8_t> used_;          // by position: Gradients::Use, of this rank, then of all
+  std::vector<Stepper::Takes> takes_;  // by position: of the optimizer
+  std::vector<double> own_shares_;     // by position, on rank 0: of rows that are not zero; negative: not looked at
   // Of the pass under way: what else ranks must have alike, as the others were told.
   struct Alike {
     uint64_t buffers = 0;  // their layout

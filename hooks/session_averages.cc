@@ -22,12 +22,13 @@ constexpr auto kNone = static_cast<uint8_t>(Gradients::Use::none);
 void Session::give_averages(bool not_dense) {
   const at::DisableRecordFunctionGuard unseen;  // a use of gradients between backward() and step() is the user's
   for (size_t p = 0; p < used_.size() && not_dense; ++p) {
-    if (executor_.drained(static_cast<int32_t>(p))) used_[p] = std::max(used_[p], owed_[p]);
+    const auto position = static_cast<int32_t>(p);
+    if (executor_.drained(position)) used_[p] = std::max(used_[p], owed(position));
   }
   if (not_dense) peers_.max(used_);
   for (size_t p = 0; p < used_.size(); ++p) {
     const auto position = static_cast<int32_t>(p);
-    if (used_[p] == kNone && executor_.keeps_residual(position)) used_[p] = owed_[p];
+    if (used_[p] == kNone && executor_.keeps_residual(position)) used_[p] = owed(position);
     switch (static_cast<Gradients::Use>(used_[p])) {
       case Gradients::Use::none: gradients_.forget(position); continue;
       case Gradients::Use::rows:
@@ -41,6 +42,14 @@ void Session::give_averages(bool not_dense) {
     tell_sample(position);
   }
   gradients_.let_go();
+}
+
+// The Use of an average that holds residuals. All ranks have the same.
+uint8_t Session::owed(int32_t position) const {
+  const Stepper::Takes takes = takes_[static_cast<size_t>(position)];
+  const bool is_sparse = takes == Stepper::Takes::sparse ||
+                         (takes == Stepper::Takes::as_before && gradients_.averages_were_sparse(position));
+  return static_cast<uint8_t>(is_sparse ? Gradients::Use::rows : Gradients::Use::dense);
 }
 
 // Buckets that work on lists count their rows.

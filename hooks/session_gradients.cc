@@ -39,12 +39,11 @@ void Session::set_gradients() {
   if (!pass_.is_running()) pass_.set_tensors(gradients_.table().tensors.size());
   used_.assign(gradients_.table().tensors.size(), static_cast<uint8_t>(Gradients::Use::dense));
   own_shares_.assign(used_.size(), -1);
-  owed_ = used_;
+  takes_.assign(used_.size(), Stepper::Takes::any);
   for (const Stepper::Group& group : job_.stepper->groups()) {
     for (const torch::Tensor& parameter : group.parameters) {
       const int32_t position = gradients_.position_of(parameter);
-      if (position < 0 || !group.needs_sparse) continue;
-      owed_[static_cast<size_t>(position)] = static_cast<uint8_t>(Gradients::Use::rows);
+      if (position >= 0) takes_[static_cast<size_t>(position)] = group.takes;
     }
   }
 }

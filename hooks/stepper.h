@@ -29,6 +29,10 @@ namespace gradtune {
 
 class Stepper {
  public:
+  // Which gradients a step takes without throwing. `sparse`: sparse ones alone, as SparseAdam. `as_before`: sparse ones
+  // alone for a parameter that had a sparse one, as SGD with momentum, whose buffer is then sparse, too.
+  enum class Takes : uint8_t { any, as_before, sparse };
+
   // Parameters that are stepped with the same options.
   struct Group {
     std::string name;  // for people, the same on all ranks: "0, group 1" is the second group of the first optimizer
@@ -37,7 +41,7 @@ class Stepper {
     core::OptimizerFamily family = core::OptimizerFamily::adaptive;
     // What must be alike on all ranks besides, by name: {"lr", "0.1"}. Of optimizers that are not known: none.
     std::vector<std::pair<std::string, std::string>> options = {};
-    bool needs_sparse = false;  // a step takes sparse gradients alone, and throws for dense ones
+    Takes takes = Takes::any;
   };
 
   // The options of all groups (learning rate, weight decay, ...) at one moment, as a value: schedulers that change them

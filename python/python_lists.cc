@@ -25,6 +25,11 @@ auto asked(Body body) {
   }
 }
 
+Stepper::Takes takes_of(const std::string& name) {
+  if (name == "sparse") return Stepper::Takes::sparse;
+  return name == "as before" ? Stepper::Takes::as_before : Stepper::Takes::any;
+}
+
 }  // namespace
 
 PythonLists::PythonLists(py::object source, std::shared_ptr<RegistrationCount> count)
@@ -52,14 +57,14 @@ std::vector<Stepper::Group> PythonLists::groups() {
   return asked([&] {
     std::vector<Stepper::Group> all;
     for (const py::handle item : source_.attr("groups")()) {
-      auto [name, parameters, momentum, is_sgd, options, needs_sparse] =
-          item.cast<std::tuple<std::string, std::vector<at::Tensor>, std::string, bool, Pairs, bool>>();
+      auto [name, parameters, momentum, is_sgd, options, takes] =
+          item.cast<std::tuple<std::string, std::vector<at::Tensor>, std::string, bool, Pairs, std::string>>();
       all.push_back({.name = std::move(name),
                      .parameters = std::move(parameters),
                      .momentum = std::move(momentum),
                      .family = is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive,
                      .options = std::move(options),
-                     .needs_sparse = needs_sparse});
+                     .takes = takes_of(takes)});
     }
     return all;
   });

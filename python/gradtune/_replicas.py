@@ -42,7 +42,7 @@ class _Units:
         return []
 
     def groups(self) -> list[Group]:
-        return [("0, group 0", list(self._units), "", False, [], False)]
+        return [("0, group 0", list(self._units), "", False, [], "any")]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.nn.modules import module as _modules
@@ -21,7 +21,9 @@ from ._checks import check_model, check_optimizer, check_stepped, plain_name, re
 
 Named = list[tuple[str, torch.Tensor]]
 Options = list[tuple[str, str]]
-Group = tuple[str, list[torch.Tensor], str, bool, Options, bool]
+Takes = Literal["any", "as before", "sparse"]
+Group = tuple[str, list[torch.Tensor], str, bool, Options, Takes]
+
 
 def _text(value: Any) -> str | None:
     """A hyper-parameter as text that ranks can compare; None where it is none (a function, a large tensor)."""
@@ -40,6 +42,13 @@ def _momentum(group: dict[str, Any]) -> str:
         return f"momentum {float(group['momentum']):g}"
     betas = group.get("betas")
     return f"beta1 {float(betas[0]):g}" if betas and float(betas[0]) else ""
+
+
+def _takes(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Takes:
+    """Which gradients a step takes: a momentum buffer that began as a sparse gradient takes no dense one."""
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return "sparse"
+    return "as before" if group.get("momentum") else "any"
 
 
 def _to_be_ignored(model: torch.nn.Module) -> list[str]:
@@ -140,8 +149,7 @@ class Trained:
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
                 # What is derived from SGD may do something else to gradients.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
-                needs_sparse = isinstance(optimizer, torch.optim.SparseAdam)
-                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, needs_sparse))
+                groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, _takes(optimizer, group)))
         return groups
 
     @staticmethod

@@ -10,12 +10,16 @@
 #include <cstdint>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 
+#include "engine/compress/compressor.h"
 #include "tests/hooks/jobs.h"
 #include "tests/hooks/ranks.h"
 #include "tests/temp_folder.h"
+#include "tuner/files/file_io.h"
 #include "tuner/files/journal_reader.h"
+#include "tuner/files/strategy_file.h"
 
 namespace gradtune::test {
 namespace {
@@ -116,6 +120,38 @@ TEST(Sparse, ATableThatLiesColumnByColumnHasTheAverageOfAllRows) {
     train_beside_one_process<torch::optim::Adagrad>(rank, "zen", Lies::by_columns);
   });
   run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen", Lies::by_columns); });
+}
+
+// A momentum buffer is sparse where its first gradient was, and takes no dense gradient from then on.
+TEST(Sparse, MomentumThatBeganWithRowsFindsRowsAlsoWhereResidualsAreOwed) {
+  const TempFolder folder;
+  const std::string plain = folder.path("plain.json"), file = folder.path("strategy.json");
+  run_ranks(2, [&](const Rank& rank) {
+    auto group = make_group();
+    Table model;
+    torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    const auto train = [&](std::optional<std::string> strategy) {
+      auto optimizer = wrap(sgd, *model, group, quiet({.fidelity = "lossy", .strategy = strategy, .tuning_budget = 0}));
+      for (int64_t step = 0; step < 4; ++step) {
+        optimizer.zero_grad();
+        model->loss(ids_of(rank.rank, step)).backward();
+        ASSERT_TRUE(model->table->weight.grad().is_sparse()) << step;
+        optimizer.step();
+      }
+      optimizer.export_strategy(plain);
+    };
+    train({});
+    if (rank.rank == 0) {
+      const auto known = compress::known_traits();
+      auto read = tuner::parse_strategy(tuner::read_file(plain, 1 << 20).value(), known).value();
+      for (core::Bucket& bucket : read.strategy.buckets)
+        bucket.option = core::parse_option("topk:0.05: encode@device all_gather decode@device", known).value();
+      core::set_default_flow(read.strategy);
+      ASSERT_TRUE(tuner::write_file_atomically(file, tuner::to_json(read)).ok());
+    }
+    group->barrier()->wait();
+    train(file);
+  });
 }
 
 // Which need not be the one in which they stand.

@@ -175,8 +175,8 @@ TEST(Stepper, GroupsSayWhatTheyAre) {
     EXPECT_EQ(groups[2].name, "1, group 1");
     EXPECT_TRUE(groups[2].parameters.at(0).is_same(parameters[1]));
     EXPECT_EQ(groups[0].momentum, kind.momentum);
-    EXPECT_FALSE(groups[0].needs_sparse);
     const bool is_sgd = std::string(kind.name).starts_with("SGD");
+    EXPECT_EQ(groups[0].takes, is_sgd && !groups[0].momentum.empty() ? Stepper::Takes::as_before : Stepper::Takes::any);
     EXPECT_EQ(groups[0].family, is_sgd ? core::OptimizerFamily::sgd : core::OptimizerFamily::adaptive) << kind.name;
   }
 }

@@ -197,8 +197,10 @@ TORCH_MODULE(Table);
 std::shared_ptr<Lists> lists_of_table(Table& model) {
   auto lists = lists_of(*model);
   lists->groups_[0].parameters = model->layer->parameters();
-  lists->groups_.push_back(
-      {.name = "1, group 0", .parameters = model->table->parameters(), .momentum = "", .needs_sparse = true});
+  lists->groups_.push_back({.name = "1, group 0",
+                            .parameters = model->table->parameters(),
+                            .momentum = "",
+                            .takes = Stepper::Takes::sparse});
   return lists;
 }
 

@@ -8,8 +8,10 @@ gives back how each one ended, with what the function returned (JSON). A rank th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -50,9 +52,12 @@ class Running:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """One below those that the kernel gives to connections, so that none takes it before the ranks listen there."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def environment(rank: int, size: int, port: int, **more: str) -> dict[str, str]:

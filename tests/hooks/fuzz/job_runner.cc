@@ -10,6 +10,7 @@
 #include <fstream>
 #include <future>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -82,7 +83,11 @@ Options JobRunner::options() const {
 void JobRunner::wrap_model() {
   if (options_.strategy_file && strategy_.empty()) {
     strategy_ = file("start.json");
-    if (rank_ == 0) write_random_strategy(options_, plan_.ranks, plan_.seed, *model_, strategy_);
+    std::set<std::string> sparse;
+    for (size_t b = 0; b < plan_.model.blocks.size(); ++b) {
+      if (plan_.model.blocks[b].sparse) sparse.insert("b" + std::to_string(b) + "_weight");
+    }
+    if (rank_ == 0) write_random_strategy(options_, plan_.ranks, plan_.seed, *model_, strategy_, sparse);
     meet(*group_);
   }
   const std::string pacing = std::to_string(options_.pacing_mbit);

@@ -42,7 +42,7 @@ bool is_admitted(const core::Option& option, const OptionsPlan& plan, int ranks,
 }  // namespace
 
 void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, const torch::nn::Module& module,
-                           const std::string& file) {
+                           const std::string& file, const std::set<std::string>& sparse) {
   const core::TraitsTable known = compress::known_traits();
   core::Rng rng = core::Rng(seed).fork("strategy");
   core::GradientTable table = table_of(module);
@@ -55,7 +55,10 @@ void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, co
   }
   core::Strategy strategy = exec::random_strategy(table, options, rng);
   for (core::Bucket& bucket : strategy.buckets) {
-    if (!plan.late || rng.below(3) == 0) continue;
+    const bool is_sparse = std::ranges::any_of(bucket.slices, [&](const core::Slice& slice) {
+      return sparse.contains(table.tensors[static_cast<size_t>(slice.tensor)].name);
+    });
+    if (!plan.late || is_sparse || rng.below(3) == 0) continue;
     bucket.due = core::Due::forward;
     if (!exec::compile(strategy, table, {.size = ranks})) bucket.due = core::Due::backward;
   }

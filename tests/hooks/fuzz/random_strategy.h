@@ -6,14 +6,15 @@
 
 #include <torch/torch.h>
 
+#include <set>
 #include <string>
 
 #include "tests/hooks/fuzz/job_plan.h"
 
 namespace gradtune::test {
 
-// The module's trained parameters are the tensors, in random order.
+// The module's trained parameters are the tensors, in random order. Gradients of those in `sparse` are sparse.
 void write_random_strategy(const OptionsPlan& plan, int ranks, uint64_t seed, const torch::nn::Module& module,
-                           const std::string& file);
+                           const std::string& file, const std::set<std::string>& sparse = {});
 
 }  // namespace gradtune::test
