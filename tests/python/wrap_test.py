@@ -200,7 +200,7 @@ REFUSED = {
     "budget": 'option tuning_budget (argument) is "-1": allowed is a whole number of steps from 0 to',
     "no compressors": "option compressors (argument): the list is empty",
     "no strategy": 'option strategy (argument) is ""',
-    "missing strategy": "gradtune: option strategy: can not open /nowhere/s.json: No such file",
+    "missing strategy": "option strategy: can not open /nowhere/s.json: No such file",
     "large number": 'option error_budget (argument) is "inf"',
     "misspelt value": '(did you mean "lossy"?)',
     "learning rate": "optimizer 0, group 0: lr is 1.1 on rank 1 and 0.1 on rank 0",
