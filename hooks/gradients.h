@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/compress/rows.h"
+#include "engine/compress/sparse/rows.h"
 #include "engine/core/arenas.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"

@@ -6,7 +6,7 @@
 #include <array>
 #include <span>
 
-#include "engine/compress/scaling.h"
+#include "engine/compress/simd/scaling.h"
 #include "engine/exec/device.h"
 
 namespace gradtune::exec {

@@ -10,7 +10,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/compress/queue.h"
-#include "engine/compress/rows.h"
+#include "engine/compress/sparse/rows.h"
 #include "engine/core/result.h"
 #include "engine/exec/arrived.h"
 #include "engine/exec/memory.h"

@@ -14,7 +14,7 @@
 
 #include "engine/compress/compressor.h"
 #include "engine/compress/queue.h"
-#include "engine/compress/scaling.h"
+#include "engine/compress/simd/scaling.h"
 #include "engine/core/gradient_table.h"
 #include "engine/core/result.h"
 #include "engine/exec/balance.h"

@@ -15,9 +15,9 @@
 // Payloads and staging have room of their own, since every bucket may have been encoded before the first one is sent.
 //
 // A bucket that is one matrix, whose program exchanges nothing but payloads of compressors that take rows, works on
-// lists of rows (engine/compress/rows.h): its gradient is never laid out, and need not be given so. Its elements then
-// stand in the order of core::RowOrder, so that shards are balanced. Such buckets have room for the worst case, and
-// touch what they use.
+// lists of rows (engine/compress/sparse/rows.h): its gradient is never laid out, and need not be given so. Its elements
+// then stand in the order of core::RowOrder, so that shards are balanced. Such buckets have room for the worst case,
+// and touch what they use.
 #pragma once
 
 #include <array>

@@ -4,7 +4,7 @@
 // How gradients come into their places in the arenas.
 #include <span>
 
-#include "engine/compress/scaling.h"
+#include "engine/compress/simd/scaling.h"
 #include "engine/exec/add_rows.h"
 #include "engine/exec/workspace.h"
 

@@ -3,14 +3,12 @@
 //
 // usage: bench_scale BUILD_FOLDER OUTPUT.json
 //
-// How fast gradients are made a share of the average in place (engine/compress/scaling.h), which every plain sum does
-// first, that of the baseline as well: without and with a residual, on one core, which is the thread that runs
-// backward, and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on the same
-// arrays, in the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that compilers can
-// not make vectors of for every processor, on one core, in the same rounds. The ratio is the median over rounds, its
-// spread the quartiles.
-//
-// Goal, of what is not in a cache: 0.85 of the anchor.
+// How fast gradients are made a share of the average in place (engine/compress/simd/scaling.h), which every plain
+// sum does first, that of the baseline as well: without and with a residual, on one core, which is the thread that
+// runs backward, and on all. Values are GB/s of what has to be read and written; the anchor is a stream kernel on
+// the same arrays, in the fastest of its forms, measured in turn with it. Rows "loop" are of the plain loop that
+// compilers can not make vectors of for every processor, on one core, in the same rounds. The ratio is the median
+// over rounds, its spread the quartiles.  Goal, of what is not in a cache: 0.85 of the anchor.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -19,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/compress/scaling.h"
 #include "engine/compress/shared.h"
+#include "engine/compress/simd/scaling.h"
 #include "engine/core/rng.h"
 #include "tests/bench/support/compressor_operations.h"
 #include "tests/bench/support/results.h"

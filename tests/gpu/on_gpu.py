@@ -24,7 +24,7 @@ sys.dont_write_bytecode = True  # leave no __pycache__ in the source tree
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "tests" / "bench"
 
-# What sanitizers look at: of each source of kernels (engine/compress/cuda) one compressor.
+# What sanitizers look at: of each source of kernels (engine/compress) one compressor.
 SANITIZED = {"block_codes": "int8_256", "dense": "none", "int_packed": "int4packed_256", "packed": "packed",
              "powersgd": "powersgd_4", "randk": "randk_0_1", "signs": "efsignsgd_64", "sparse": "rows", "thc": "thc_30",
              "topk": "topk_0_02"}

@@ -32,6 +32,10 @@ MAY_INCLUDE = {
     "tests": ["engine", "policies", "tuner", "hooks", "gradtune", "examples"],
 }
 
+# The families of compressors, and which others each may include. All may include what they share: the files of engine/compress
+# itself, simd/ and cuda/, which include no family.
+FAMILIES = {"codes": [], "dense": [], "packed": [], "powersgd": [], "randk": ["topk"], "signs": [], "sparse": [], "thc": [], "topk": []}
+
 # Which folders may include a library, by the first part of the include; libraries not named here are for everybody.
 LIBTORCH_FOLDERS = ["hooks", "python", "examples", "tests/hooks", "tests/examples", "tests/install", "tests/bench", "tests/gpu"]
 LIBRARIES = {
@@ -99,6 +103,25 @@ def layering(tree):
             ours = name in tree.files or name.startswith("gradtune/")
             if ours and layer and layer_of(name) != layer and not within(layer_of(name) or name, MAY_INCLUDE[layer]):
                 violations.append(f"{path}: {layer}/ may not include {name}, only {MAY_INCLUDE[layer] or 'itself'}")
+    return violations
+
+
+def families(tree):
+    """A compressor is read, added and deleted in the folder of its family."""
+    violations = []
+    family = re.compile(rf"engine/compress/({'|'.join(FAMILIES)})/")
+    for path, text in tree.cpp().items():
+        if not within(path, ["engine/compress"]):
+            continue
+        own = family.match(path)
+        allowed = [own.group(1), *FAMILIES[own.group(1)]] if own else []
+        violations += [
+            f"{path}: may not include {name}; families that it may: {allowed or 'none'}"
+            for name in includes(text)
+            if (other := family.match(name)) and other.group(1) not in allowed
+        ]
+        if path.count("/") > 2 and not own and not within(path, ["engine/compress/simd", "engine/compress/cuda"]):
+            violations.append(f"{path}: in no family that FAMILIES names")
     return violations
 
 
@@ -240,6 +263,7 @@ def finished(tree):
 RULES = [
     top_level_folders,
     layering,
+    families,
     libraries,
     own_header_first,
     pure_policies,

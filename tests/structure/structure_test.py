@@ -18,6 +18,7 @@ CMAKE = SPDX.format("#")
 BROKEN = {
     "top_level_folders": {"docs/guide.md": "Guide\n"},
     "layering": {"policies/a.h": HEADER + '#include "tuner/b.h"\n', "tuner/b.h": HEADER},
+    "families": {"engine/compress/topk/a.h": HEADER + '#include "engine/compress/dense/b.h"\n', "engine/compress/dense/b.h": HEADER},
     "libraries": {"engine/comm/a.h": HEADER + "#include <torch/torch.h>\n"},
     "own_header_first": {"tests/a.h": HEADER, "tests/a.cc": CC + '#include <vector>\n#include "tests/a.h"\n', "tests/CMakeLists.txt": CMAKE + "# a.cc\n"},
     "pure_policies": {"policies/a.h": HEADER + "#include <chrono>\n"},

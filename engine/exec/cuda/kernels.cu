@@ -7,7 +7,7 @@
 #include "engine/compress/cuda/elements.cuh"
 #include "engine/compress/cuda/numbers.cuh"
 #include "engine/compress/cuda/table.h"
-#include "engine/compress/dense_kernels.h"
+#include "engine/compress/simd/dense_kernels.h"
 #include "engine/exec/compute.h"
 
 namespace gradtune::exec::cuda {

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-#include "engine/compress/rice_kernels.h"
+#include "engine/compress/codes/rice_kernels.h"
 #include "tests/suites/compressor_harness.h"
 
 namespace gradtune::suites {

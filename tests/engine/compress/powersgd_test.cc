@@ -9,7 +9,7 @@
 #include <cmath>
 
 #include "engine/compress/calls.h"
-#include "engine/compress/orthonormal.h"
+#include "engine/compress/powersgd/orthonormal.h"
 #include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
 

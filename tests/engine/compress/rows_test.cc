@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/compress/rows.h"
+#include "engine/compress/sparse/rows.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Scaling in place: the bits of the loop that one would write, for every target, length, address and number of threads.
-#include "engine/compress/scaling.h"
+#include "engine/compress/simd/scaling.h"
 
 #include <gtest/gtest.h>
 

@@ -14,10 +14,10 @@
 #include <cstdlib>
 #include <limits>
 
+#include "engine/compress/codes/int_packed_layout.h"
 #include "engine/compress/cuda/table.h"
-#include "engine/compress/int_packed_layout.h"
-#include "engine/compress/powersgd_layout.h"
-#include "engine/compress/sparse_layout.h"
+#include "engine/compress/powersgd/powersgd_layout.h"
+#include "engine/compress/sparse/sparse_layout.h"
 #include "engine/core/rng.h"
 #include "tests/suites/compressor_harness.h"
 #include "tests/suites/tested_device.h"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bugs for the kernels, by which their tests are tested. All of them are in one program, which has one at a time.
 
-Each is a place in a source of engine/compress/cuda (the first one of that text), what takes its place, and the compressors
+Each is a place in a source of kernels (engine/compress, the first one of that text), what takes its place, and the compressors
 whose tests should notice. `expression` and `statement` say what kind of code it is.
 """
 

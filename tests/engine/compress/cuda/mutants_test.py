@@ -20,7 +20,7 @@ import mutants
 ROOT, SOURCES, COMPILER = Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3]
 SPLIT = sys.argv.index("--")
 FLAGS, LINK = sys.argv[4:SPLIT], sys.argv[SPLIT + 1 :]
-KERNELS = Path("engine/compress/cuda")
+KERNELS = Path("engine/compress")
 TIMEOUT_S = 300
 
 HEADER = "#pragma once\nextern int gradtune_mutant;\n"
@@ -52,18 +52,19 @@ def mutated(text, chosen):
 class Program:
     def __init__(self, folder):
         self.folder, self.path = folder, folder / "mutants"
-        (folder / KERNELS).mkdir(parents=True)
         (folder / "mutant.h").write_text(HEADER)
         (folder / "mutant.cc").write_text(SOURCE)
         all_have_some = any(mutant.source.endswith(".cuh") for _, mutant in chosen_mutants())
-        for source in sorted((ROOT / KERNELS).glob("*.cu*")):
+        for source in sorted((ROOT / KERNELS).glob("*/*.cu*")):
             chosen = [(number, mutant) for number, mutant in chosen_mutants() if mutant.source == source.name]
             if source.suffix == ".cu" and not all_have_some and not chosen:
                 continue
-            (folder / KERNELS / source.name).write_text(mutated(source.read_text(), chosen))
+            copy = folder / source.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(mutated(source.read_text(), chosen))
         objects = [self.compile(folder / "mutant.cc", [])]
         with ThreadPoolExecutor(2) as pool:
-            objects += pool.map(self.compile, sorted((folder / KERNELS).glob("*.cu")))
+            objects += pool.map(self.compile, sorted((folder / KERNELS).glob("*/*.cu")))
         self.call([COMPILER, *objects, *LINK, "-o", self.path])
 
     def compile(self, source, extra=("-xc++", "-include", "tests/emulator/cuda.h", "-include", "mutant.h")):

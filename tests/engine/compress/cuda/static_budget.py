@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What machine code says of kernels without a GPU: registers, spills, and whether instructions or memory bound them.
 
-usage: static_budget.py NVCC CUOBJDUMP FOLDER ARCHITECTURE...     FOLDER: of the .cu files; ARCHITECTURE: sm_90, ...
+usage: static_budget.py NVCC CUOBJDUMP FOLDER ARCHITECTURE...     FOLDER: engine/compress; ARCHITECTURE: sm_90, ...
 
 Compiles every kernel with warnings as errors. Of each kernel in TABLE the path is taken that has the most 16-byte
 accesses (then other accesses, then instructions), every loop once; bytes are counted of accesses with the hint of a
@@ -187,7 +187,7 @@ def check(nvcc, cuobjdump, folder, architecture, say=print):
     """What breaks the budget, a line each. Without cuobjdump: warnings and spills alone."""
     broken, seen = [], set()
     with tempfile.TemporaryDirectory() as scratch:
-        for source in sorted(Path(folder).resolve().glob("*.cu")):
+        for source in sorted(Path(folder).resolve().glob("*/*.cu")):
             cubin = Path(scratch, source.stem + ".cubin")
             usage = compile_kernels(nvcc, source, architecture, cubin)
             broken += [f"{source.name} {architecture}: {name} spills {n} bytes" for name, (_, n) in usage.items() if n > 0]

@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Which matrices `powersgd` compresses, and where their factors are (powersgd.cc), for the host and for devices.
+// Internal to engine/compress.
+#pragma once
+
+#include "engine/compress/powersgd/matrix_kernels.h"
+#include "engine/compress/shared.h"
+
+namespace gradtune::compress {
+
+// How the elements of an extent are sent.
+class PowerSgdLayout {
+ public:
+  // A matrix, and where its narrow factors begin, in numbers.
+  struct Factors {
+    core::Matrix matrix;
+    int64_t p_at, q_at;
+  };
+
+  PowerSgdLayout(const core::CompressorSpec& spec, const core::Extent& extent)
+      : rank_(static_cast<int64_t>(spec.parameter)), extent_(extent), plain_(extent.numel) {
+    for (const core::Matrix& matrix : extent.matrices) {
+      if (!is_compressed(matrix)) continue;
+      rows_ += matrix.rows;
+      columns_ += matrix.columns;
+      plain_ -= matrix.rows * matrix.columns;
+      most_partials_ = std::max(most_partials_, partials(matrix) * matrix.columns);
+      widest_ = std::max(widest_, matrix.columns);
+    }
+  }
+
+  int64_t rank() const { return rank_; }
+  int64_t p_numbers() const { return rank_ * rows_; }
+  int64_t q_numbers() const { return rank_ * columns_; }
+  int64_t plain() const { return plain_; }
+  int64_t payload_bytes(int round) const { return 4 * (round == 0 ? p_numbers() : q_numbers() + plain_); }
+  int64_t scratch_bytes() const { return 4 * rank_ * std::max(padded(widest_), most_partials_); }
+
+  // Calls visit(factors) for each matrix that is compressed.
+  template <class Visit>
+  void for_matrices(const Visit& visit) const {
+    int64_t p_at = 0, q_at = 0;
+    for (const core::Matrix& matrix : extent_.matrices) {
+      if (!is_compressed(matrix)) continue;
+      visit(Factors{matrix, p_at, q_at});
+      p_at += rank_ * matrix.rows;
+      q_at += rank_ * matrix.columns;
+    }
+  }
+
+  // Calls visit(begin, end, at) for what lies between them: elements, and how many were there before.
+  template <class Visit>
+  void for_plain(const Visit& visit) const {
+    int64_t begin = 0, at = 0;
+    const auto up_to = [&](int64_t end, int64_t next) {
+      if (begin < end) visit(begin, end, at);
+      at += end - begin;
+      begin = next;
+    };
+    for_matrices([&](const Factors& of) { up_to(of.matrix.begin, of.matrix.end()); });
+    up_to(extent_.numel, extent_.numel);
+  }
+
+  // From a column of Q to the next one. Those of a power of two would share a place in the L1 cache with each other,
+  // and with the rows of M.
+  static int64_t padded(int64_t columns) { return round_up(columns, kLanes) + kLanes; }
+
+  // Rows and columns of one task. For M^T P tasks are so large that adding up what they found is little beside it.
+  static int64_t rows_across(const core::Matrix& matrix) { return round_up(kTaskElements / matrix.columns + 1, 4); }
+  static int64_t rows_down(const core::Matrix& matrix) {
+    return std::max<int64_t>(256, 4 * kTaskElements / std::min(matrix.columns, kStrip));
+  }
+  static constexpr int64_t kStrip = 2048;
+  static int64_t partials(const core::Matrix& matrix) {
+    return (matrix.rows + rows_down(matrix) - 1) / rows_down(matrix);
+  }
+
+ private:
+  static constexpr int64_t kTaskElements = 1 << 16;
+
+  bool is_compressed(const core::Matrix& matrix) const {
+    return 2 * rank_ * (matrix.rows + matrix.columns) <= matrix.rows * matrix.columns;
+  }
+
+  int64_t rank_;
+  core::Extent extent_;
+  int64_t rows_ = 0, columns_ = 0, plain_, most_partials_ = 0, widest_ = 0;
+};
+
+}  // namespace gradtune::compress

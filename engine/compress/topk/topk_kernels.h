@@ -1,0 +1,92 @@
+// SPDX-FileCopyrightText: The gradtune authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels of `topk`, its relatives and `randk`, over one block. Internal to engine/compress.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/compress/simd/momentum.h"
+#include "engine/core/float16.h"
+
+namespace gradtune::compress {
+
+// An element that may be among the largest: its position in the bucket, and p there.
+struct Candidate {
+  uint32_t index;
+  float value;
+};
+
+static_assert(sizeof(Candidate) == 2 * sizeof(uint32_t));  // as kernels load them
+
+// Blocks leave room for this many more: the scan writes a little ahead of what it keeps.
+inline constexpr size_t kCandidateSlack = 2;
+
+// What is kept of p when bf16(scale * p) is sent, or when nothing is.
+struct Errors {
+  float scale, error_scale, unsent_factor;
+
+  float of_unsent(float p) const { return unsent_factor * p; }
+  float of_sent(float p) const {
+    return unsent_factor * p - error_scale * core::widen_bf16(core::narrow_bf16(scale * p));
+  }
+};
+
+struct TopkScan {
+  const float* gradient;
+  const float* residual;  // or null: p = gradient
+  size_t n;
+  uint32_t index;  // of the first element
+  uint32_t bound;  // keeps elements whose bits of |p| are >= bound
+  Errors errors;
+  Momentum momentum;  // if any, it takes the gradient's place; the next one is zero where candidates are
+  float* kept;  // or null; otherwise what is kept of every element is written there, as if all candidates were sent
+  bool stream;
+};
+
+// How many candidates there are, and the largest of the bits of their |p|.
+struct Scanned {
+  size_t count;
+  uint32_t largest;
+};
+
+// Writes candidates in ascending order. There may be n of them, plus slack.
+Scanned scan_topk(const TopkScan& block, Candidate* candidates);
+
+// Writes what is sent of candidates of a block, all of them: positions behind `first`, and scale * p as bfloat16.
+struct SendAll {
+  const Candidate* candidates;
+  size_t n;
+  uint32_t first;
+  float scale;
+};
+void send_all(const SendAll& job, uint16_t* positions, uint16_t* values);
+
+// The errors of elements that are not sent. Returns the largest of the bits of |p|.
+struct Unsent {
+  const float* gradient;
+  const float* residual;  // or null: p = gradient
+  float factor;
+  float* errors;  // factor * p; null: only looked at
+  bool add;       // to what is there
+  size_t n;
+  bool stream;
+};
+uint32_t keep_unsent(const Unsent& block);
+
+// What a payload has of a block: positions in it, and values as bfloat16.
+struct TopkBlock {
+  const uint16_t* positions;
+  const uint16_t* values;
+  uint32_t n;
+};
+
+// Whether positions ascend and are below the length of the block.
+bool is_ascending(const TopkBlock& block, uint32_t length);
+
+// sums[position] += value, for the positions in [begin, end) of a block in which they ascend. `sums` has a block's, of
+// which only these are touched.
+void add_topk(const TopkBlock& block, uint32_t begin, uint32_t end, float* sums);
+
+}  // namespace gradtune::compress
