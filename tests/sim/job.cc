@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "engine/sim/group.h"
+#include "tests/sim/group.h"
 
 namespace gradtune::sim {
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "engine/sim/world.h"
 #include "tests/sim/simulated_rank.h"
+#include "tests/sim/world.h"
 
 namespace gradtune::sim {
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <utility>
 
-#include "engine/sim/world.h"
+#include "tests/sim/world.h"
 
 namespace gradtune::sim {
 

@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "engine/comm/communicator.h"
-#include "engine/sim/world.h"
+#include "tests/sim/world.h"
 
 namespace gradtune::sim {
 

@@ -20,9 +20,9 @@
 #include "engine/exec/scheduler.h"
 #include "engine/exec/strategy_runner.h"
 #include "engine/exec/workspace.h"
-#include "engine/sim/world.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/sim/lane.h"
+#include "tests/sim/world.h"
 
 namespace gradtune::sim {
 

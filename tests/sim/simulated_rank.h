@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "engine/core/rng.h"
-#include "engine/sim/world.h"
 #include "policies/policy.h"
 #include "tests/sim/recording.h"
 #include "tests/sim/simulated_executor.h"
+#include "tests/sim/world.h"
 #include "tuner/step_protocol.h"
 #include "tuner/tuner.h"
 

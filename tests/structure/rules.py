@@ -16,7 +16,6 @@ MAY_INCLUDE = {
     "engine/compress": ["engine/core"],
     "engine/comm": ["engine/core"],
     "engine/exec": ["engine/core", "engine/compress", "engine/comm"],
-    "engine/sim": ["engine/core", "engine/comm"],
     "policies/cost": ["engine/core"],
     "policies/space": ["engine/core", "policies/cost"],
     "policies/search": ["engine/core", "policies/cost", "policies/space"],

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <stdexcept>
 
-#include "engine/comm/thread_group.h"
+#include "tests/engine/comm/thread_group.h"
 #include "tests/suites/communicator_conformance.h"
 #include "tests/suites/communicator_ranks.h"
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/comm/thread_group.h"
+#include "tests/engine/comm/thread_group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

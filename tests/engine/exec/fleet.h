@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "engine/comm/thread_group.h"
 #include "engine/core/clock.h"
 #include "engine/exec/executor.h"
+#include "tests/engine/comm/thread_group.h"
 #include "tests/engine/exec/gradient_arenas.h"
 #include "tests/engine/exec/host_device.h"
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/comm/thread_group.h"
+#include "tests/engine/comm/thread_group.h"
 
 #include <algorithm>
 #include <chrono>
@@ -12,10 +12,10 @@
 #include <string>
 #include <utility>
 
-#include "engine/comm/group_member.h"
-#include "engine/comm/in_process.h"
 #include "engine/core/bounded_wait.h"
 #include "engine/core/clock.h"
+#include "tests/engine/comm/group_member.h"
+#include "tests/engine/comm/in_process.h"
 
 namespace gradtune::comm {
 namespace {

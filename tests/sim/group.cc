@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sim/group.h"
+#include "tests/sim/group.h"
 
 #include <map>
 #include <optional>
 #include <string>
 #include <utility>
 
-#include "engine/comm/group_member.h"
-#include "engine/comm/in_process.h"
+#include "tests/engine/comm/group_member.h"
+#include "tests/engine/comm/in_process.h"
 
 namespace gradtune::sim {
 namespace {

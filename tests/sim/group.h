@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/comm/communicator.h"
-#include "engine/sim/world.h"
+#include "tests/sim/world.h"
 
 namespace gradtune::sim {
 

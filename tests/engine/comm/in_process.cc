@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/comm/in_process.h"
+#include "tests/engine/comm/in_process.h"
 
 #include <array>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sim/group.h"
+#include "tests/sim/group.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

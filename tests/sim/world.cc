@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sim/world.h"
+#include "tests/sim/world.h"
 
 #include <algorithm>
 #include <utility>
