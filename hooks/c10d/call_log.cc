@@ -12,7 +12,7 @@ namespace {
 constexpr std::array kCalls = {Call::backward,        Call::step, Call::broadcast_buffers, Call::save_checkpoint,
                                Call::load_checkpoint, Call::wrap};
 
-// The next number of that text, which it is cut off from; -1 where none stands there.
+// Removes the leading number from the text and returns it; -1 if the text does not begin with a number.
 int64_t take_number(std::string_view& text) {
   int64_t number = -1;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -21,7 +21,8 @@ int64_t take_number(std::string_view& text) {
   return number;
 }
 
-// "backward at step 3" by number, of "7 backward at step 3\n8 step at step 3\n".
+// Maps each call's number to its text, such as "backward at step 3", from "7 backward at step 3\n8 step at step
+// 3\n".
 std::map<int64_t, std::string> parse(std::string_view text) {
   std::map<int64_t, std::string> calls;
   while (!text.empty()) {

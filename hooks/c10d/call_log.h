@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The calls that all ranks have to make together, numbered as this rank makes them. Where two ranks differ in the call
-// of one number they wait for each other for good, and this tells so. Plain data, without threads or I/O.
+// The calls that all ranks must make together, numbered in the order in which this rank makes them. Two ranks whose
+// calls of one number differ would wait for each other for good; comparing the logs finds this. Plain data, without
+// threads or I/O.
 #pragma once
 
 #include <array>
@@ -22,11 +23,11 @@ class CallLog {
   void enter(Call call, int64_t step);
   int64_t count() const { return count_; }
 
-  // The last calls, for other ranks.
+  // The last calls, as text for other ranks.
   std::string text() const;
 
  private:
-  static constexpr int64_t kKept = 8;  // a rank runs ahead by few calls: it waits for others in nearly each one
+  static constexpr int64_t kKept = 8;  // a rank waits for others in nearly every call, so it is few calls ahead
   struct Entry {
     Call call = Call::backward;
     int64_t step = 0;
@@ -35,8 +36,8 @@ class CallLog {
   int64_t count_ = 0;
 };
 
-// A sentence about the first call that two ranks' logs both hold and in which they differ; empty where they agree, or
-// where what a rank told is no log.
+// A sentence that describes the first call that both logs hold and in which they differ. Empty if they agree or if a
+// text is not a log.
 std::string first_difference_of_calls(std::string_view one, int rank_of_one, std::string_view other, int rank_of_other);
 
 }  // namespace gradtune

@@ -42,10 +42,11 @@ c10::ScalarType scalar_type(comm::WireType type) {
   return at::kByte;
 }
 
-// Where a rank tells the others at which address it is to be reached, in case that they can not.
+// Prefix of the store keys under which each rank publishes its address, for the error message when ranks cannot
+// connect.
 constexpr const char* kOffered = "offered/";
 
-// None where the store does not answer soon.
+// Returns an empty list if the store does not answer soon.
 std::vector<std::string> offered_by_ranks(const c10::intrusive_ptr<c10d::Store>& store, int size) {
   const auto told = with_deadline(std::chrono::seconds(1), [store, size] {
     std::vector<std::string> all;
@@ -65,7 +66,7 @@ void ignore_broken_pipes() {
   if ((now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_DFL) std::signal(SIGPIPE, SIG_IGN);
 }
 
-// What a rank has for itself: of payloads what is used of them.
+// Copies a rank's own part; for payloads, only the bytes in use.
 void copy_own(const Collective& what, const std::byte* from, std::byte* to) {
   const int64_t bytes = what.count * bytes_per_element(what.type);
   if (from == to || bytes == 0) return;
@@ -83,8 +84,8 @@ class C10dCommunicator final : public comm::Communicator {
     if (gloo_) exchange_.emplace(gloo_);
   }
 
-  // A backend waits for its threads, which tell the last completions, and has no limit for that: so a thread waits for
-  // it that has one. What is under way may take as long as its own limit where the backend has no abort.
+  // A backend's destructor waits without a time limit for the threads that report the last completions. So it runs
+  // on a thread that has a limit. If the backend has no abort, work in flight may take as long as its own timeout.
   ~C10dCommunicator() override {
     core::BoundedThread("the end of a process group", [this] {
       exchange_.reset();
@@ -97,9 +98,9 @@ class C10dCommunicator final : public comm::Communicator {
   int rank() const override { return backend_->getRank(); }
   int size() const override { return backend_->getSize(); }
 
-  // Gloo has a reduce-scatter only as an all-reduce and a slice. So an all-to-all brings every rank's part for this
-  // one, one behind the other, and they are added up. Of other backends nothing is known of messages between two: there
-  // an all-to-all brings what is among some ranks, with nothing for the others.
+  // Gloo implements reduce-scatter as an all-reduce and a slice. This class instead gathers every rank's part for
+  // this rank with an all-to-all, one after another, and adds them up. Other backends may not support messages
+  // between two ranks. There an all-to-all carries the traffic among some ranks and is empty for the others.
   int64_t scratch_bytes(const Collective& what) const override {
     const bool needs = what.kind == Collective::Kind::reduce_scatter || (what.among && !exchange_);
     return needs ? what.count * bytes_per_element(what.type) * comm::ranks_of(what, size()).size : 0;
@@ -111,7 +112,7 @@ class C10dCommunicator final : public comm::Communicator {
       return;
     }
     if (!comm::await_buffers(collective, sink, token)) return;
-    if (size() == 1) {  // no other rank is told anything, and no thread is needed for it
+    if (size() == 1) {  // no other rank takes part, so no thread is needed
       if (!core::traits_of(collective.kind).is_in_place) copy_own(collective, collective.in, collective.out);
       return comm::tell(sink, token, {});
     }
@@ -124,7 +125,7 @@ class C10dCommunicator final : public comm::Communicator {
       begin(running);
     } catch (...) {
       core::Status failed = c10d_error(std::current_exception());
-      abort();  // other ranks may have begun it, and would take this one's next collective for it
+      abort();  // other ranks may have begun it, and would match it with this rank's next collective
       if (running) {
         running->end(std::move(failed));
       } else {
@@ -139,13 +140,13 @@ class C10dCommunicator final : public comm::Communicator {
       if (exchange_) exchange_->abort();
       gloo_ ? abort_connections(*gloo_) : backend_->abort();
     } catch (const std::exception&) {
-      // Some backends can not abort: what is under way then ends by its deadline.
+      // Some backends cannot abort. Work in flight then ends by its deadline.
     }
   }
 
  private:
-  // A collective that was started, for those that may end it. Its completion is told once whatever they do: by the
-  // first of them, or when all let go of it.
+  // A collective that was started. Its completion is reported exactly once: by the first caller of end(), or when
+  // the last owner releases it.
   class Running {
    public:
     Running(C10dCommunicator& owner, const Collective& what, comm::CompletionSink& sink, uint64_t token)
@@ -156,7 +157,7 @@ class C10dCommunicator final : public comm::Communicator {
     Running(const Running&) = delete;
     Running& operator=(const Running&) = delete;
 
-    // Called on threads of libraries, where an exception would end the process.
+    // This runs on threads of libraries, where an exception would end the process.
     void end(core::Status status) noexcept {
       if (has_ended_.exchange(true)) return;
       try {
@@ -167,7 +168,7 @@ class C10dCommunicator final : public comm::Communicator {
       try {
         sink_.complete(token_, std::move(status), {});
       } catch (...) {
-        // It was told.
+        // The completion was already reported.
       }
       if (--owner_.pending_ == 0) owner_.pending_.notify_all();
     }
@@ -280,8 +281,9 @@ class C10dCommunicator final : public comm::Communicator {
     return backend_->alltoall_base(out, in, out_counts, in_counts, options);
   }
 
-  // What is sent as messages between ranks: what goes both ways between two or is among some of them, and payloads that
-  // need not be full. All other all-gathers of more ranks go around in one direction, and Gloo's are as good.
+  // True for collectives that are sent as messages between ranks: pairwise ones, ones among some ranks, and ones
+  // whose payloads may be shorter than their buffers. All other all-gathers over more ranks go around in one
+  // direction, and Gloo's own are as good.
   bool is_exchange(const Collective& what) const {
     return core::traits_of(what.kind).is_pairwise ||
            (what.kind == Collective::Kind::all_gather && (what.among || size() == 2 || what.used_bytes != nullptr));
@@ -309,7 +311,7 @@ class C10dCommunicator final : public comm::Communicator {
   GlooExchange::Messages between_pairs(const Collective& what, std::byte* out) const {
     const int64_t bytes = what.count * bytes_per_element(what.type);
     GlooExchange::Messages messages;
-    for (int distance = 1; distance < size(); ++distance) {  // not all to the same rank at once
+    for (int distance = 1; distance < size(); ++distance) {  // so that not all ranks send to the same one at once
       const int peer = (rank() + distance) % size();
       for (const at::Tensor& to : messages_of(what, out + peer * bytes)) messages.receives.push_back({peer, to});
       for (const at::Tensor& from : messages_of(what, what.in + peer * bytes)) messages.sends.push_back({peer, from});
@@ -317,8 +319,8 @@ class C10dCommunicator final : public comm::Communicator {
     return messages;
   }
 
-  // A ring: each rank passes on to the next one what comes from the one before, so that a node's link carries each part
-  // once.
+  // Ring all-gather: each rank passes on to the next one the part that it received from the previous one. So a
+  // node's link carries each part once.
   GlooExchange::Messages around(const Collective& what, std::byte* out) const {
     const int64_t bytes = what.count * bytes_per_element(what.type);
     const core::Subgroup ranks = comm::ranks_of(what, size());
@@ -340,7 +342,8 @@ class C10dCommunicator final : public comm::Communicator {
     return messages;
   }
 
-  // What a rank gives to another one: each payload by itself where some need not be full.
+  // The messages that carry one rank's part to another: one for each payload if some may be shorter than their
+  // buffers.
   static std::vector<at::Tensor> messages_of(const Collective& what, const std::byte* part) {
     const at::Tensor all = view(part, what.count, what.type);
     if (what.used_bytes == nullptr) return {all};
@@ -356,11 +359,11 @@ class C10dCommunicator final : public comm::Communicator {
   }
 
   c10::intrusive_ptr<c10d::Backend> backend_;
-  // Where the backend is Gloo.
+  // Set if the backend is Gloo.
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   std::optional<GlooExchange> exchange_;
   std::atomic<bool> aborted_ = false;
-  int64_t longest_ms_ = 0;  // that a collective may take
+  int64_t longest_ms_ = 0;  // the timeout of one collective
   std::atomic<int64_t> pending_ = 0;
 };
 
@@ -389,7 +392,8 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
   const auto options = with_deadline(limit, [limit] { return make_gloo_options(limit); });
   if (!options) fail(options.error(), "the address of this host's name was not found" + in_time);
   const std::string offered = offered_address(*options.value());
-  // Gloo's own limit comes first, as it knows more about what went wrong. It is one for peers, not for the store.
+  // Gloo's own limit comes first, because its error says more about the cause. That limit applies to peers only, not
+  // to the store.
   const auto left = std::max(std::chrono::duration_cast<milliseconds>(deadline - Clock::now()), milliseconds(10));
   options.value()->timeout = left * 9 / 10;
   options.value()->threads = threads;
@@ -400,7 +404,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const std::string& prefix,
   });
   if (!backend) {
     std::vector<std::string> all = offered_by_ranks(own_store, size);
-    if (all.empty() && is_loopback(offered)) {  // rank 0 may have left, with the store
+    if (all.empty() && is_loopback(offered)) {  // rank 0 may have left and closed the store
       all.resize(static_cast<size_t>(size));
       all[static_cast<size_t>(rank)] = offered;
     }

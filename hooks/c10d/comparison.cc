@@ -9,7 +9,7 @@ namespace {
 
 constexpr char kBetween = '\t', kEnd = '\n', kIs = '=';
 
-// Names are the user's: what separates them here must not stand in them.
+// Names come from the user, so characters that serve as separators here are replaced in them.
 std::string plain(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == kBetween || c == kEnd; }, ' ');

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What others throw, as errors of gradtune: one line, without the stack that c10 puts behind it.
+// Converts exceptions of other libraries to errors of gradtune: one line, without the stack trace that c10 appends.
 #pragma once
 
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace gradtune {
 
-// Without the prefix "gradtune: ", which whoever throws the error puts in front.
+// Without the prefix "gradtune: ", which the code that throws the error adds.
 inline core::Error error_of(const std::exception& caught) {
   using Code = core::Error::Code;
   const auto* const known = dynamic_cast<const core::Exception*>(&caught);

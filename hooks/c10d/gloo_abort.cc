@@ -10,8 +10,8 @@
 #include <string_view>
 #include <typeinfo>
 
-// The one function of Gloo's TCP connections that is needed here, as LibTorch exports it. Their header includes others
-// that no package ships.
+// Declares the only function of Gloo's TCP connections that is needed here; LibTorch exports it. Gloo's own header
+// includes others that no package ships.
 namespace gloo::transport::tcp {
 class Pair {
  public:
@@ -22,13 +22,14 @@ class Pair {
 namespace gradtune {
 namespace {
 
-// Null for connections of other kinds. A TCP connection's first base is transport::Pair, so both are at one address.
+// Null for connections of other kinds. A TCP connection's first base is transport::Pair, so both have the same
+// address.
 gloo::transport::tcp::Pair* tcp_pair(gloo::transport::Pair* pair) {
   if (pair == nullptr || std::string_view(typeid(*pair).name()) != "N4gloo9transport3tcp4PairE") return nullptr;
   return reinterpret_cast<gloo::transport::tcp::Pair*>(pair);
 }
 
-// The contexts are protected, for c10d's own kinds of groups.
+// Gives access to the contexts, which are protected.
 struct Opened : c10d::ProcessGroupGloo {
   static const std::vector<std::shared_ptr<gloo::Context>>& contexts(const c10d::ProcessGroupGloo& group) {
     return group.*(&Opened::contexts_);
@@ -44,7 +45,7 @@ void abort_connections(c10d::ProcessGroupGloo& group) {
       try {
         if (auto* pair = tcp_pair(context->getPair(rank).get())) pair->signalExceptionExternal("the group was aborted");
       } catch (const std::exception&) {
-        // It has failed before.
+        // The connection has failed before.
       }
     }
   }

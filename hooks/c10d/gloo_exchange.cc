@@ -13,7 +13,7 @@
 namespace gradtune {
 namespace {
 
-// Numbers that no two exchanges under way share.
+// No two exchanges in flight share a tag.
 constexpr int kTags = 1 << 30;
 
 }  // namespace
@@ -23,7 +23,7 @@ core::Error c10d_error(const std::exception_ptr& exception) noexcept {
   try {
     std::rethrow_exception(exception);
   } catch (const std::bad_alloc&) {
-    return {Code::lost, "out of memory"};  // short enough to need none
+    return {Code::lost, "out of memory"};  // a text so short needs no allocation
   } catch (const std::exception& caught) {
     try {
       const std::string_view whole = caught.what();
@@ -84,7 +84,7 @@ void GlooExchange::announce(const Messages& messages, int tag, Works::iterator w
 
 core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::iterator works, Deadline deadline,
                                     const std::function<void()>& meanwhile) {
-  const std::vector<c10::intrusive_ptr<c10d::Work>> receives = *works;  // nobody else adds to them from here on
+  const std::vector<c10::intrusive_ptr<c10d::Work>> receives = *works;  // no other thread adds to them from here on
   auto next = messages.sends.begin();
   const auto send_next = [&] {
     const at::Tensor& what = next->what;
@@ -94,7 +94,7 @@ core::Status GlooExchange::transfer(const Messages& messages, int tag, Works::it
     const std::lock_guard lock(mutex_);
     works->push_back(std::move(work));
   };
-  size_t received = 0;  // a work can be waited for once
+  size_t received = 0;  // because a work can be waited for only once
   const auto receive = [&](size_t many) {
     core::Status status;
     while (status && received < many) status = wait(*receives[received++], deadline);

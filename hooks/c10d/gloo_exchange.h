@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exchanges between all ranks over Gloo's messages, in both directions at once. A sender of Gloo waits until the
-// receiver has announced the message, and what is announced goes the way of the receiver's own data, behind it. Gloo's
-// all-to-all and all-gather send first: whichever rank comes second has its data under way before its announcement, the
-// other one can only send after that, and the two directions of a link are used one after the other. Here all that a
-// rank will receive is announced before it sends anything.
+// Exchanges between all ranks over Gloo's messages, in both directions at once. A Gloo sender waits until the
+// receiver has announced the message, and the announcement is queued behind the data that the receiver itself is
+// sending. Gloo's all-to-all and all-gather send first. So the rank that comes second has its data in flight before
+// its announcement, and the other rank can send only after that: the two directions of a link are used one after the
+// other. This class announces all receives before it sends anything.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,12 +22,14 @@
 
 namespace gradtune {
 
-// What c10d threw, as an error of one line (behind the first one are stacks); of code `timeout` where it says so.
+// Converts an exception of c10d to an error of one line (stack traces follow the first line). The code is `timeout`
+// if the message says so.
 core::Error c10d_error(const std::exception_ptr& exception) noexcept;
 
 class GlooExchange {
  public:
-  // Messages between two ranks arrive in the order in which they were sent. One may be shorter than the room for it.
+  // Messages between two ranks arrive in the order in which they were sent. A message may be shorter than its
+  // buffer.
   struct Receive {
     int from = 0;
     at::Tensor into;
@@ -35,25 +37,25 @@ class GlooExchange {
   struct Send {
     int to = 0;
     at::Tensor what;
-    int after = -1;  // the position of a receive that it waits for, to pass it on
+    int after = -1;  // index of the receive that must end first, because this passes it on
   };
   struct Messages {
     std::vector<Receive> receives = {};
     std::vector<Send> sends = {};                           // in this order
-    std::function<int64_t(const at::Tensor&)> length = {};  // elements that are sent of that; null: all
+    std::function<int64_t(const at::Tensor&)> length = {};  // elements of a tensor that are sent; null: all
   };
 
-  // With as many threads as the backend has, which wait for messages.
+  // Uses as many threads, which wait for messages, as the backend has.
   explicit GlooExchange(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo);
-  ~GlooExchange();  // blocks until nothing is under way
+  ~GlooExchange();  // blocks until no exchange is in flight
 
-  // `meanwhile` runs once what waits for nothing is under way, `done`, which must not throw, at the end, both on a
-  // thread of the exchange. Throws where it can not even begin, and calls neither then. In the same order on all ranks,
-  // from one thread at a time.
+  // Starts an exchange. `meanwhile` runs once all messages that depend on nothing are in flight; `done` runs at the
+  // end and must not throw. Both run on a thread of the exchange. If start() throws, neither runs. All ranks must
+  // start exchanges in the same order, each from one thread at a time.
   void start(Messages messages, std::chrono::milliseconds timeout, std::function<void()> meanwhile,
              std::function<void(core::Status)> done);
 
-  // What is under way ends with an error, and so does what is started later. From any thread.
+  // Ends all exchanges in flight, and all later ones, with an error. May be called from any thread.
   void abort();
 
  private:
@@ -69,7 +71,7 @@ class GlooExchange {
   const c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
   int next_tag_ = 0;
   std::mutex mutex_;
-  Works works_;  // of each exchange that is under way
+  Works works_;  // one entry for each exchange in flight
   bool aborted_ = false;
   c10::ThreadPool threads_;
 };

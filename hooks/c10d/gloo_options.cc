@@ -31,7 +31,7 @@ std::string text_of(const sockaddr& address) {
   return written == nullptr ? "" : written;
 }
 
-// Those that Gloo can use: with an address of the internet.
+// The interfaces that Gloo can use: those with an IPv4 or IPv6 address.
 std::vector<Interface> interfaces() {
   std::vector<Interface> found;
   ifaddrs* first = nullptr;
@@ -51,8 +51,8 @@ std::string list(const std::vector<Interface>& all) {
   return text.empty() ? "none" : text;
 }
 
-// Threads that are started while this lives inherit the policy. One that was chosen for this process stays, and so does
-// the usual one where the system allows no change: then messages are slower at worst.
+// While this object lives, threads that are started inherit the policy SCHED_BATCH. A policy that was chosen for
+// this process is kept. If the system refuses the change, the usual policy stays and messages are merely slower.
 class BatchPolicy {
  public:
   BatchPolicy() : is_set_(sched_getscheduler(0) == SCHED_OTHER && set(SCHED_BATCH)) {}
@@ -115,7 +115,7 @@ bool is_loopback(const std::string& address) {
 
 namespace {
 
-// The first few of them, for people.
+// The first few names, for an error message.
 std::string offers(const std::vector<std::string>& offered) {
   constexpr size_t kMost = 8;
   std::ostringstream text;

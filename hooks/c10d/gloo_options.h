@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What connections of a Gloo group run on: interfaces, each with a thread that waits for all of its sockets.
+// The network devices of a Gloo group: interfaces, each with a thread that waits for all of its sockets.
 //
-// That thread does nothing for a connection whose lock another thread holds, to send something, and asks at once again
-// (gloo/transport/tcp/pair.cc, Pair::handleEvents). Where it has pushed that very thread off its core, as a thread that
-// wakes up may, it asks until its time slice is over, up to a tick of the kernel. So it is of the policy SCHED_BATCH:
-// waking up it pushes nobody off, but waits for a core that is free, or its turn. Benchmark "messages" tells what that
-// is worth.
+// When another thread holds a connection's lock to send, that thread does nothing for the connection and polls again
+// at once (gloo/transport/tcp/pair.cc, Pair::handleEvents). If it has preempted that very thread on its core, as a
+// thread that wakes up may, it polls until its time slice ends, up to one tick of the kernel. So it gets the policy
+// SCHED_BATCH: when it wakes up it preempts no thread, but waits for a free core or for its turn. The benchmark
+// "messages" measures the effect.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -23,24 +23,25 @@ namespace gradtune {
 
 using GlooOptions = c10d::ProcessGroupGloo::Options;
 
-// c10d's: of the interfaces that GLOO_SOCKET_IFNAME names, or, where it names none, of the one with the host's address.
-// Asks the system to resolve the host's name, which may take long. Throws what c10d does, and check_interfaces's error.
+// The options of c10d for the interfaces that GLOO_SOCKET_IFNAME names, or else for the one with the host's address.
+// Resolves the host's name, which may take long. Throws the exceptions of c10d and the error of check_interfaces.
 c10::intrusive_ptr<GlooOptions> make_gloo_options(std::chrono::milliseconds timeout);
 
-// An error where GLOO_SOCKET_IFNAME names what is no interface with an address; it says which there are. Cheap: to be
-// asked before others wait for this rank.
+// An error if GLOO_SOCKET_IFNAME names something that is not an interface with an address; it lists the ones that
+// exist. Cheap, so that it can run before other ranks wait for this one.
 core::Status check_interfaces(const Environment& environment);
 
-// The address at which others are told to reach this rank, such as "198.18.0.1"; of several devices joined by commas.
+// The address at which other ranks are told to reach this one, such as "198.18.0.1"; with several devices, addresses
+// joined by commas.
 std::string offered_address(const GlooOptions& options);
-std::string offered_address();  // of what make_gloo_options would make
+std::string offered_address();  // for the options that make_gloo_options would make
 
-// One that leads back to the machine that uses it: of 127.0.0.0/8, ::1, or the name localhost.
+// True if the address leads back to the machine that uses it: in 127.0.0.0/8, ::1, or the name localhost.
 bool is_loopback(const std::string& address);
 
-// Why ranks may not reach each other at the addresses that they offered (in rank order, empty where a rank did not),
-// and what to do about it: some are loopback ones though MASTER_ADDR is not, or they are of different networks, which
-// is for people to see. Empty where there is nothing to tell.
+// Explains why ranks may not reach each other at the addresses that they offered, and what to do about it. `offered`
+// is in rank order, with an empty text for a rank that offered none. It reports loopback addresses if MASTER_ADDR is
+// not one, and addresses of different networks, which people have to judge. Empty if there is nothing to report.
 std::string why_unreachable(const std::vector<std::string>& offered, int own_rank, const Environment& environment);
 
 }  // namespace gradtune

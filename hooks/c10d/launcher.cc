@@ -11,8 +11,8 @@
 namespace gradtune {
 namespace {
 
-// What each launcher calls the same things; asked in this order. Inside torchrun under Slurm both are set: torchrun's
-// hold.
+// The names that each launcher gives to the same values, in the order in which launchers are tried. Inside torchrun
+// under Slurm both sets exist, and torchrun's are used.
 struct Launcher {
   const char* name;
   const char* rank;
@@ -39,7 +39,7 @@ core::Result<int> number(const char* name, const std::string& text, int low, int
   return value;
 }
 
-// Of Slurm's list, which joins neighbours that have as many: "2(x3),1" are 2, 2, 2 and 1.
+// Reads Slurm's list of tasks per node, which joins neighbours of equal count: "2(x3),1" means 2, 2, 2 and 1.
 std::optional<int> tasks_of_node(const std::string& list, int node) {
   std::stringstream words(list);
   for (std::string word; std::getline(words, word, ',');) {
@@ -65,7 +65,7 @@ core::Status find_master(const Environment& environment, LaunchInfo& info) {
     info.master_address = first_host(*environment("SLURM_STEP_NODELIST"));
   } else if (info.launcher == "mpirun" &&
              environment("OMPI_COMM_WORLD_LOCAL_SIZE") == std::to_string(info.world_size)) {
-    info.master_address = "127.0.0.1";  // all ranks on this machine
+    info.master_address = "127.0.0.1";  // all ranks are on this machine
   } else {
     return wrong_environment("MASTER_ADDR is not set; it names the host of rank 0 (launcher: " + info.launcher + ")");
   }
@@ -78,7 +78,7 @@ core::Status find_master(const Environment& environment, LaunchInfo& info) {
   if (info.launcher == "Slurm" && environment("SLURM_JOB_ID")) {
     auto job = number("SLURM_JOB_ID", *environment("SLURM_JOB_ID"), 0, INT32_MAX);
     if (!job) return job.error();
-    info.master_port = 20000 + job.value() % 20000;  // the same for all ranks of a job, apart for neighbours
+    info.master_port = 20000 + job.value() % 20000;  // the same for all ranks of a job, different for neighbouring jobs
     return {};
   }
   return wrong_environment("MASTER_PORT is not set; it is a free port on " + info.master_address);
@@ -147,7 +147,8 @@ core::Result<LaunchInfo> launch_info(const Environment& environment) {
     auto own = number(launcher.rank, *rank, 0, world_size.value() - 1);
     if (!own) return own.error();
     info.launcher = launcher.name;
-    // `srun --mpi=pmi2` sets PMI's variables too. Those of Slurm are of its own tasks, not of an mpirun's daemons.
+    // `srun --mpi=pmi2` sets PMI's variables too. If they agree with Slurm's, the process is a task of Slurm, not of
+    // an mpirun whose daemons Slurm started.
     if (launcher.rank == kPmiRank && environment("SLURM_PROCID") == rank && environment("SLURM_NTASKS") == size) {
       info.launcher = "Slurm";
     }

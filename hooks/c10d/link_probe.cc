@@ -21,7 +21,7 @@ void check(const core::Status& status) {
   if (!status) throw core::Exception({status.error().code, "probe of the link: " + status.error().message});
 }
 
-// All-gathers of so many bytes a rank.
+// All-gathers with a given number of bytes for each rank.
 class Probe {
  public:
   Probe(const ProbedLink& link, int64_t bytes, size_t at_once)
@@ -31,14 +31,14 @@ class Probe {
         in_(zeros(bytes)),
         out_(zeros(static_cast<int64_t>(at_once) * all_bytes_)) {}
 
-  // Whether it is so on any rank: the same on all of them.
+  // True if `own` is true on any rank; the result is the same on all ranks.
   bool is_on_any(bool own) {
     set_first(std::byte{own});
     us_of(1);
     return std::ranges::any_of(gathered(), [](std::byte told) { return told != std::byte{0}; });
   }
 
-  // Of so many that begin together, `at_once` at most.
+  // Microseconds for `count` collectives that begin together; at most `at_once` of them run at a time.
   double us_of(size_t count) {
     std::array<comm::Collective, kAtOnce> collectives;
     for (size_t i = 0; i < count; ++i) {
@@ -75,7 +75,7 @@ class Probe {
     compress::Queue& queue = link_.device->queue(exec::Device::Stream::collectives);
     queue.copy(on_host.data(), out_.data(), all_bytes_);
     const core::Status copied = queue.mark().wait(link_.timeout_ms);
-    if (!copied) on_host.abandon();  // a copy that is late still writes there
+    if (!copied) on_host.abandon();  // a late copy may still write there
     check(copied);
     return {on_host.data(), on_host.data() + size};
   }
@@ -85,7 +85,7 @@ class Probe {
   exec::AlignedBytes in_, out_;
 };
 
-// One in three is faster: a rank may come late.
+// Takes a value that one measurement in three beats, because a rank may come late.
 double usual(std::span<double> us) {
   std::ranges::sort(us);
   return us[us.size() / 3];
@@ -95,7 +95,7 @@ policies::IdleLink probe_messages(const ProbedLink& link) {
   constexpr size_t kTimes = 6;
   Probe probe(link, /*bytes=*/8, kAtOnce);
   std::array<double, kTimes> one_us{}, several_us{};
-  probe.us_of(kAtOnce);  // connections and threads wake up
+  probe.us_of(kAtOnce);  // wakes up connections and threads
   for (size_t i = 0; i < kTimes; ++i) {
     one_us[i] = probe.us_of(1);
     several_us[i] = probe.us_of(kAtOnce);
@@ -106,15 +106,15 @@ policies::IdleLink probe_messages(const ProbedLink& link) {
   return {.message_us = all_us / messages, .wait_us = (all_us - busy_us) / messages};
 }
 
-// Of all threads of this process, which do nothing else meanwhile.
+// CPU time of all threads of this process, which do nothing else meanwhile.
 double cpu_us() {
   timespec time{};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
   return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
 }
 
-// Of more and more bytes, until they take clearly longer than a message of none, and no longer than needed: on a slow
-// link those that a fast one needs would take seconds. It is enough for all ranks where it is for one.
+// Measures larger and larger messages until they take clearly longer than an empty one. It stops there, because the
+// sizes that a fast link needs would take seconds on a slow one. All ranks stop as soon as one rank has enough.
 void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   constexpr size_t kTimes = 3;
   constexpr int64_t kFirstBytes = 64 << 10, kMore = 4;
@@ -125,7 +125,7 @@ void probe_bytes(const ProbedLink& link, int64_t most_bytes, Probed& probed) {
   Probe agreement(link, /*bytes=*/1, 1);
   for (int64_t bytes = std::min(kFirstBytes, most_bytes / size);; bytes = std::min(kMore * bytes, most_bytes / size)) {
     Probe probe(link, bytes, 1);
-    probe.us_of(1);  // memory is touched, and the connections' windows grow
+    probe.us_of(1);  // a first run touches the memory and opens the connections' windows
     const bool is_enough = probe.us_of(1) >= kClearly * messages_us + kLongUs || bytes == most_bytes / size;
     if (!agreement.is_on_any(is_enough)) continue;
     std::array<double, kTimes> all_us{}, busy_us{};

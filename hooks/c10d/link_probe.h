@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a message and a byte take on a link that is idle. A job's first steps have few collectives, and large ones,
-// which tell little of messages; they are sums of gradients, whose bytes may wait for each other on a long link; and
-// nothing goes over the links inside nodes alone.
+// Measures the cost of a message and of a byte on an idle link. A job's first steps cannot show this. They have few,
+// large collectives, which tell little about the cost of a message. These collectives are sums of gradients, whose
+// bytes may queue behind each other on a slow link. And no traffic goes only over the links inside nodes.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,22 @@
 namespace gradtune {
 
 struct ProbedLink {
-  comm::Communicator& communicator;  // with nothing else under way
+  comm::Communicator& communicator;  // without other work in flight
   const core::Clock& clock;
   int64_t timeout_ms;                         // of each collective
-  const std::function<core::Status()> alarm;  // as that of comm::run
-  exec::Device* device = nullptr;             // of the communicator's buffers; null: they are the host's
+  const std::function<core::Status()> alarm;  // as for comm::run
+  exec::Device* device = nullptr;             // the device that holds the communicator's buffers; null: the host
 };
 
-// Over all ranks of the communicator. All-gathers of a few bytes, one by one and several at once: what several take
-// more than one is what the link, or a core, is busy with. Then, unless `most_bytes` is 0, larger ones, which leave at
-// most as many bytes at each rank. Some milliseconds, where nothing is far away or slow, and else a few times 20 ms and
-// a few dozen messages; all ranks run equally many. Throws core::Exception.
+// Measures over all ranks of the communicator. First come all-gathers of a few bytes, one at a time and several at
+// once; the extra time of several is the time for which the link, or a core, is busy. Then, unless `most_bytes` is
+// 0, come larger ones that leave at most that many bytes at each rank. This takes some milliseconds if all ranks are
+// near and fast, and otherwise a few times 20 ms and a few dozen messages. All ranks run the same number. Throws
+// core::Exception.
 struct Probed {
   policies::IdleLink link;
-  double cores = 0;  // that this process kept busy while bytes were on their way; 0 where they are a device's
+  double cores =
+      0;  // the number of cores that this process kept busy during transfers; 0 if the buffers are on a device
 };
 Probed probe_link(const ProbedLink& link, int64_t most_bytes);
 

@@ -22,7 +22,7 @@ std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
       return std::string(id.begin(), id.end());
     });
   };
-  const c10::DeviceGuard here(stream.where());  // NCCL takes the calling thread's
+  const c10::DeviceGuard here(stream.where());  // NCCL uses the calling thread's device
   auto made =
       comm::make_nccl_communicator({.rank = rank,
                                     .size = size,

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators over NCCL for ranks that have a store: gradients of a device go over them without the host. NCCL is
-// loaded at run time, from the library that GRADTUNE_NCCL_LIBRARY names, or as libnccl.so.2.
+// Communicators over NCCL for ranks that share a store, so that gradients on a device do not pass through the host.
+// NCCL is loaded at run time, from the library that GRADTUNE_NCCL_LIBRARY names, or else as libnccl.so.2.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -34,7 +34,8 @@ class QueueStream final : public comm::CollectiveStream {
   const c10::Device where_;
 };
 
-// By all ranks of the group, which `prefix` tells from others of the store. Throws core::Exception.
+// All ranks of the group must call this. `prefix` separates the group from others in the store. Throws
+// core::Exception.
 std::unique_ptr<comm::Communicator> make_nccl_group(const std::string& prefix,
                                                     const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     int64_t timeout_ms, QueueStream& stream);

@@ -37,7 +37,7 @@ c10::intrusive_ptr<c10d::Store> own_store(const c10::intrusive_ptr<c10d::Process
                            "gradtune: the process group has no store, by which ranks find each other; make it with "
                            "init_process_group(), or with a constructor of c10d::ProcessGroup that takes a store"});
   }
-  // The n-th wrap of this rank is the n-th of all: each has its own keys.
+  // The n-th wrap of this rank matches the n-th wrap of every rank, so each wrap has its own keys.
   const auto wraps = with_deadline(std::chrono::milliseconds(timeout_ms), [store, rank = group->getRank()] {
     return store->add("gradtune/wraps/" + std::to_string(rank), 1);
   });
@@ -122,7 +122,7 @@ void Peers::connect(const Options& options, const core::Clock& clock) {
                     .network = std::min(cores, flat.cores)};
 }
 
-// Of those that this rank may run on, which others of its node may share.
+// The share of the cores that this rank may use, which other ranks on its node may share.
 double Peers::share_of_cores() {
   const AllowedCores mine = allowed_cores();
   core::Hasher name;
@@ -154,8 +154,8 @@ std::unique_ptr<comm::Communicator> Peers::make_data(const Options& options, con
   return make_nccl_group(name, store_, rank, size, timeout_ms_, *collectives_);
 }
 
-// Of a user's factory only groups over all ranks are asked for, and a paced link stands for one between all ranks: then
-// there are no levels.
+// A user's factory makes only groups over all ranks, and a paced link stands for one link between all ranks. In both
+// cases there are no levels.
 void Peers::make_levels(const Options& options) {
   core::Hasher name;
   name.add(node_name(environment_variable));
@@ -186,7 +186,7 @@ std::string Peers::broadcast_text(const std::string& text, int root) {
   return received;
 }
 
-// An error of rank 0 travels with the text, so that all ranks end with it.
+// An error of rank 0 travels with the text, so that all ranks end with the same error.
 std::string Peers::broadcast_file(const std::string& path, int64_t most_bytes, const std::string& needed_for) {
   constexpr char kRead = 'r', kError = '!';
   std::string text;
@@ -232,7 +232,7 @@ void Peers::sum(std::span<float> values) {
 }
 
 void Peers::must_succeed(const std::string& what, const core::Status& mine) {
-  // A byte that says whether, one of which kind of error, and the message, cut off where it is long.
+  // One byte for success or the kind of error, then the message, truncated if it is long.
   constexpr size_t kBytes = 1024;
   std::array<char, kBytes> told{};
   if (!mine) {
@@ -264,7 +264,7 @@ void Peers::must_agree(const std::string& what, const std::string& text) {
   const std::vector<uint64_t> hashes = gather(hasher.value());
   const std::string differing = tuner::differing_ranks(hashes);
   if (differing.empty()) return;
-  // All ranks see the texts of the first two that differ, and say the same.
+  // All ranks see the same first two texts that differ, and report the same.
   const auto other = std::ranges::find_if(hashes, [&](uint64_t hash) { return hash != hashes[0]; }) - hashes.begin();
   const int other_rank = static_cast<int>(other);
   const std::string first = broadcast_text(text), second = broadcast_text(text, other_rank);
@@ -281,7 +281,7 @@ std::string Peers::limit_text() const {
 void Peers::tell_failure(const core::Error& error) {
   roll_call_.raise_alarm(error);
   roll_call_.sign_off("failed");
-  // Where this rank holds the store the others have to read it before this process may end.
+  // If this rank serves the store, the other ranks have to read it before this process may end.
   constexpr int64_t kStayMs = 2000;
   if (rank_ == 0 && size_ > 1) roll_call_.await_ends(std::min(timeout_ms_, kStayMs));
 }
@@ -292,7 +292,7 @@ std::string Peers::explain(const core::Error& error, int64_t step) {
   std::string me = "rank " + std::to_string(rank_) + " at step " + std::to_string(step);
   core::Error known = error;
   if (error.code == Code::lost || error.code == Code::timeout) {
-    // A rank that failed closes its connections, and others see that first.
+    // A rank that failed closes its connections, and other ranks may notice that before its alarm.
     const core::Status told = roll_call_.alarm();
     if (told || told.error().code != Code::peer) {
       if (error.code == Code::timeout) me += ": it waited longer than option timeout (" + limit_text() + ") allows";
@@ -302,7 +302,7 @@ std::string Peers::explain(const core::Error& error, int64_t step) {
     }
     known = told.error();
   }
-  tell_failure({known.code, me + ": " + known.message});  // where another rank told first, that stays
+  tell_failure({known.code, me + ": " + known.message});  // an alarm that another rank raised first stays
   if (known.code == Code::peer) failed_process_ = roll_call_.failed_process();
   return "gradtune: " + me + ": " + known.message;
 }

@@ -14,13 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the links in /proc/PID/fd say of the sockets that listen at the port.
+// The names, as links in /proc/PID/fd give them, of the sockets that listen at the port.
 std::set<std::string> sockets_at(uint16_t port) {
   std::set<std::string> sockets;
   for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
     std::ifstream lines(table);
     std::string line;
-    std::getline(lines, line);  // the names of columns
+    std::getline(lines, line);  // skips the header line
     while (std::getline(lines, line)) {
       std::istringstream columns(line);
       std::string number, local, remote, state, queues, timer, retransmits, user, timeout, inode;

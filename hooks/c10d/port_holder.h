@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who has a TCP port of this machine, for errors about one that is taken. Read from /proc: what this process may not
-// see, such as processes of other users, stays unknown.
+// Finds the process that holds a TCP port of this machine, for errors about a port that is taken. It reads /proc, so
+// processes that this one may not see, such as those of other users, stay unknown.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct PortHolder {
   std::string name;  // of its program
 };
 
-// None where nobody is seen to have it.
+// None if no visible process has it.
 std::optional<PortHolder> port_holder(uint16_t port);
 
 }  // namespace gradtune

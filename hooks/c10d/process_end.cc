@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Where process numbers mean the same: a boot of a machine, and a namespace of processes in it.
+// Identifies the space in which process numbers are unique: a boot of a machine, and a process namespace in it.
 std::string numbers_space() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
@@ -28,12 +28,12 @@ std::string numbers_space() {
   return boot + "/" + std::string(space.data(), static_cast<size_t>(length)) + "/";
 }
 
-// Whether it has ended, but its parent has not asked how.
+// True if the process has ended and its parent has not yet waited for it.
 bool is_zombie(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string line;
   std::getline(file, line);
-  const size_t name_end = line.rfind(')');  // a name may hold anything
+  const size_t name_end = line.rfind(')');  // a name may contain any character
   return name_end != std::string::npos && line.compare(name_end, 3, ") Z") == 0;
 }
 

@@ -43,7 +43,7 @@ core::Result<milliseconds> time_limit(double timeout_s) {
   return Error{Error::Code::invalid, text.str()};
 }
 
-// Ends in an error of this rank, at once, before others wait for it.
+// Throws this rank's own error at once, before other ranks wait for it.
 LaunchInfo usable_launch() {
   auto info = launch_info(environment_variable);
   if (!info) throw core::Exception({info.error().code, "gradtune: " + info.error().message});
@@ -54,7 +54,7 @@ LaunchInfo usable_launch() {
 
 bool is_server(const LaunchInfo& info) { return info.rank == 0 && !info.agent_store; }
 
-// Who has the port that rank 0 could not have; empty where that is not what went wrong.
+// Names the process that holds the port that rank 0 could not get; empty if the failure has another cause.
 std::string why_taken(const LaunchInfo& info, const std::string& message) {
   const bool is_taken = message.find("EADDRINUSE") != std::string::npos || message.find("in use") != std::string::npos;
   if (!is_server(info) || !is_taken) return "";
@@ -72,7 +72,7 @@ std::string why_taken(const LaunchInfo& info, const std::string& message) {
   return why.str();
 }
 
-// There are no options here; the variable is that of the option.
+// There are no options here, so the option's variable is read.
 WaitingLine::Say say_to_people() {
   if (environment_variable("GRADTUNE_QUIET") == "true") return {};
   return [](const std::string& line) { std::fputs(line.c_str(), stderr); };
@@ -84,9 +84,9 @@ Store make_store(const LaunchInfo& info, milliseconds timeout, WaitingLine& line
   options.port = static_cast<uint16_t>(info.master_port);
   options.isServer = is_server(info);
   options.multiTenant = true;   // groups of one process that live at the same time share its server
-  options.waitWorkers = false;  // who is missing is found out, and named, by the roll call
+  options.waitWorkers = false;  // the roll call finds and names missing ranks
   options.timeout = timeout;
-  // Rank 0, which makes it, waits for nobody here.
+  // Rank 0 makes the store and waits for no rank here.
   const std::string waits = "rank " + std::to_string(info.rank) + " waits for the store of " +
                             (info.agent_store ? "torchrun's agent" : "rank 0") + " at " + info.master_address + ":" +
                             std::to_string(info.master_port);
@@ -98,7 +98,7 @@ Store make_store(const LaunchInfo& info, milliseconds timeout, WaitingLine& line
         return core::Status();
       });
   if (store) {
-    // Restarts under one agent's store must not read what the attempt before left there.
+    // Restarts under one agent's store must not read the keys of the attempt before.
     const std::string attempt = environment_variable("TORCHELASTIC_RESTART_COUNT").value_or("0");
     return c10::make_intrusive<c10d::PrefixStore>("gradtune/" + attempt, store.value());
   }
@@ -114,9 +114,9 @@ Store make_store(const LaunchInfo& info, milliseconds timeout, WaitingLine& line
                                                                   : error.message)});
 }
 
-// A store may outlive a group (torchrun's agent's does), and the next one must not read its keys: groups are numbered.
-// Each rank counts those for which it saw all ranks come, so that all count alike, and one that tries again, after not
-// all came, has the same number.
+// A store may outlive a group (torchrun's agent's store does), and the next group must not read its keys, so groups
+// are numbered. Each rank counts only the groups that all ranks joined. So all ranks count alike, and a rank that
+// tries again after a failed attempt has the same number.
 class GroupNumber {
  public:
   GroupNumber(Store store, const LaunchInfo& info, milliseconds timeout)
@@ -141,8 +141,8 @@ class GroupNumber {
   const int64_t number_;
 };
 
-// Every rank was told how many there are, by itself: where one was told otherwise the others would wait for ranks that
-// nobody starts.
+// Each rank gets the world size from its own environment. A rank with another value would make the others wait for
+// ranks that nobody starts.
 void check_sizes(const LaunchInfo& info, const std::vector<std::string>& sizes, RollCall& roll_call) {
   for (size_t rank = 0; rank < sizes.size(); ++rank) {
     if (sizes[rank] == std::to_string(info.world_size)) continue;
@@ -171,8 +171,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> connect_group(const LaunchInfo& info, con
 c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   const auto left = [&] { return std::chrono::duration_cast<milliseconds>(deadline - Clock::now()); };
-  // A client comes again where its connection to the store is served by nobody or got lost, or was to another store,
-  // one that just ended at that port. Only rank 0 can be the server, and it would not get its own port twice.
+  // A client tries again if nobody serves its connection to the store, if it lost that connection, or if it reached
+  // another store that just ended at that port. Only rank 0 can be the server, and it would not get its own port
+  // twice.
   const milliseconds part = std::max(timeout / 5, std::min(milliseconds(1000), timeout));
   WaitingLine line(say_to_people());
   for (;;) {
@@ -184,10 +185,10 @@ c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, millis
       roll_call.emplace(store, info.rank, info.world_size, left().count(), say_to_people());
       check_sizes(info, roll_call->await_all("join", std::to_string(info.world_size)).value(), *roll_call);
       number.all_came();
-      // Whoever came last leaves the others little time, who then are all there.
+      // A rank that came last leaves the others little time, but then all ranks are there.
       return connect_group(info, store, timeout, std::max(left(), part));
     } catch (const core::Exception& error) {
-      // Ranks that were told different things, which trying again does not change. The store stays until they know.
+      // Retrying does not help ranks that have different settings. The store stays until all ranks know the error.
       if (error.code() == Error::Code::mismatch || error.code() == Error::Code::peer) {
         roll_call->sign_off("failed");
         if (is_server(info)) roll_call->await_ends(/*most_ms=*/2000);
@@ -203,12 +204,12 @@ c10::intrusive_ptr<c10d::ProcessGroup> join_group(const LaunchInfo& info, millis
 c10::intrusive_ptr<c10d::ProcessGroup> init_process_group(double timeout_s) {
   try {
     if (environment_variable("TORCH_CPP_LOG_LEVEL"))
-      c10::initLogging();  // as Python's torch does; nobody else reads it
+      c10::initLogging();  // as Python's torch does; nothing else initializes it
     const milliseconds timeout = time_limit(timeout_s).value();
     return join_group(usable_launch(), timeout);
   } catch (const core::Exception&) {
     throw;
-  } catch (...) {  // what c10d and Gloo throw is no std::runtime_error, and holds stacks
+  } catch (...) {  // c10d and Gloo throw exceptions that are not std::runtime_error and that contain stack traces
     const Error error = c10d_error(std::current_exception());
     throw core::Exception({error.code, "gradtune: init_process_group: " + error.message});
   }

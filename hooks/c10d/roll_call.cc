@@ -44,11 +44,11 @@ std::vector<std::string> keys_of(const std::string& name, const std::vector<int>
   return keys;
 }
 
-// Waits until all of these keys are there or the time is up; returns the ranks whose key is not.
+// Waits until all keys exist or the time is up. Returns the ranks whose key is missing.
 std::vector<int> missing(const Store& store, const std::string& name, std::vector<int> ranks, int64_t limit_ms) {
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
   const std::vector<std::string> keys = keys_of(name, ranks);
-  while (!store->check(keys)) {  // one question for all of them: every rank asks
+  while (!store->check(keys)) {  // one request for all keys, because every rank asks
     if (Clock::now() >= deadline) {
       std::erase_if(ranks, [&](int r) { return store->check({key(name, r)}); });
       return ranks;
@@ -68,14 +68,14 @@ std::string first_of(const Store& store) {
   return store->check({kAlarm}) ? ", the first one " + text_of(store, kAlarm).substr(1) : std::string();
 }
 
-// The texts of all ranks at a point that all come to, an alarm, or the ranks that did not come.
+// The result of a point that all ranks must reach: the texts of all ranks, an alarm, or the missing ranks.
 struct Arrivals {
   std::vector<std::string> texts;
   core::Status alarm;
   std::vector<int> absent;
 };
 
-// The ones whom this rank is to name: rank 0 does, or rank 1 where rank 0 is not there.
+// The ranks that this rank has to name. Rank 0 names them, or rank 1 if rank 0 is missing.
 std::string who_waits(const Store& store, const std::string& name, int rank, int size) {
   const std::vector<int> absent = missing(store, name, all_ranks(size), 0);
   if (absent.empty() || (rank == 1 && absent.front() != 0)) return "";
@@ -111,7 +111,7 @@ Arrivals await_arrivals(const Store& store, const std::string& name, int rank, i
 std::string find_suspects(const Store& store, int rank, int size, int64_t grace_ms) {
   const std::vector<int> silent = missing(store, "end", all_ranks(size), grace_ms);
   std::string left;
-  std::vector<int> asking;  // the others that fail too, and ask the same question
+  std::vector<int> asking;  // the other ranks that failed too and ask the same question
   for (int r = 0; r < size; ++r) {
     if (r == rank || std::find(silent.begin(), silent.end(), r) != silent.end()) continue;
     const std::string why = text_of(store, key("end", r));
@@ -122,7 +122,7 @@ std::string find_suspects(const Store& store, int rank, int size, int64_t grace_
     }
   }
   store->set(key("answered", rank), bytes("yes"));
-  // Rank 0 may hold the store: it stays until the others have their answer.
+  // Rank 0 may serve the store, so it stays until the other ranks have their answer.
   if (rank == 0) missing(store, "answered", asking, grace_ms);
   if (!left.empty()) return "suspected: " + left;
   if (!silent.empty()) return "suspected: " + list(silent) + ", silent";
@@ -183,10 +183,10 @@ bool RollCall::is_known(const std::string& name) noexcept {
   return known && known.value();
 }
 
-// Where the store is gone the others will suspect its host, rightly.
+// If the store is gone, the other ranks suspect the rank that serves it, and they are right.
 void RollCall::tell(const std::string& key, const std::string& text) noexcept {
   static_cast<void>(ask(0, [store = store_, key, text] {
-    if (!store->check({key})) store->set(key, bytes(text));  // of two at once either is right
+    if (!store->check({key})) store->set(key, bytes(text));  // if two ranks write at once, either value is right
     return true;
   }));
 }
@@ -208,7 +208,7 @@ void RollCall::raise_alarm(const core::Error& error) noexcept {
 }
 
 core::Status RollCall::alarm() noexcept {
-  constexpr int64_t kMostMs = 1000;  // of a store that answered while all was well
+  constexpr int64_t kMostMs = 1000;  // a store that answered so far is fast
   auto told = ask(std::min<int64_t>(0, kMostMs - timeout_ms_), [store = store_] { return alarm_of(*store); });
   return told ? std::move(told).value() : core::Status();
 }
@@ -221,7 +221,8 @@ std::string RollCall::failed_process() noexcept {
 
 void raise_alarm(c10d::Store& store, const core::Error& error) {
   const bool lost = error.code == core::Error::Code::lost || error.code == core::Error::Code::timeout;
-  // Of two at once either is right; what a rank knows goes before that it lost somebody.
+  // If two ranks write at once, either value is right. A failure that a rank knows has precedence over a report that
+  // it lost a peer.
   const core::Status told = alarm_of(store);
   if (told || (told.error().code == core::Error::Code::lost && !lost)) {
     store.set(kFailedProcess, bytes(process_name()));

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who is there, asked through the group's store rather than through collectives, so that it works when a rank is
-// missing or dead and communication has failed. Every call ends by its deadline, also when the store's host is frozen
-// or gone; what did not answer once is not asked again. A store whose host is gone is not asked at all.
+// Finds out which ranks are present through the group's store, without collectives, so that it works when a rank is
+// missing or dead and communication has failed. Every call ends by its deadline, even if the store's host is frozen
+// or gone. After the store failed to answer once, it is not asked again. A store whose host is known to be gone is
+// not asked at all.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -19,51 +20,53 @@
 
 namespace gradtune {
 
-// What a rank told all others when it failed: an error (peer) that says what went wrong there, or one (lost) when that
-// rank only lost somebody. Throws what the store does.
+// The failure that a rank reported to all others: an error (peer) that says what went wrong there, or an error
+// (lost) if that rank only lost a peer. Throws the store's exceptions.
 core::Status alarm_of(c10d::Store& store);
-// Tells all others, unless a rank did before.
+// Reports this failure to all ranks, unless a rank reported one before.
 void raise_alarm(c10d::Store& store, const core::Error& error);
 
 class RollCall {
  public:
-  // `timeout_ms` is the time that an answer of the store may take, besides what a call waits for others. `say` gets
-  // lines about whom this rank waits for; empty: nobody is told.
+  // `timeout_ms` is the time that an answer of the store may take, in addition to the time for which a call waits
+  // for other ranks. `say` gets lines about the ranks that this one waits for; empty: no output.
   RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int size, int64_t timeout_ms, WaitingLine::Say say = {});
 
-  // Tells that this rank has come to the point `name`, with a text for the others, and waits for all others, for the
-  // time limit: their texts, by rank. The error names the ranks that did not come, or says what a rank told that failed
-  // before it came, or is that of `alarm`, which is asked meanwhile.
+  // Announces that this rank has reached the point `name`, with a text for the others, and waits up to the timeout
+  // for all others. Returns their texts, by rank. The error names the ranks that did not come, or is the failure
+  // that a rank reported, or the error of `alarm`, which is polled meanwhile.
   core::Result<std::vector<std::string>> await_all(const std::string& name, const std::string& text,
                                                    const std::function<core::Status()>& alarm = {});
 
-  // Whether the store answers, and knows that this rank has come to that point.
+  // True if the store answers and knows that this rank has reached that point.
   bool is_known(const std::string& name) noexcept;
 
-  // Tells why this rank ends ("failed at step 12", "left after step 468").
+  // Publishes why this rank ends ("failed at step 12", "left after step 468").
   void sign_off(const std::string& why) noexcept;
-  // Waits until all others have told so, for that time at most. For the rank that holds the store, so that what it told
-  // can be read.
+  // Waits until all other ranks have signed off, for at most `most_ms`. The rank that serves the store calls it, so
+  // that the others can read its own text.
   void await_ends(int64_t most_ms) noexcept;
 
-  // Tells all ranks that this one failed, unless one did before.
+  // Tells all ranks that this one failed, unless a rank did before.
   void raise_alarm(const core::Error& error) noexcept;
-  // What a rank told that did; nothing where the store does not answer.
+  // The failure that a rank reported; ok if there is none or the store does not answer.
   core::Status alarm() noexcept;
 
-  // The process of the rank that told so first (process_end.h); empty where none did or the store does not answer.
+  // The process of the rank that reported a failure first (process_end.h); empty if there is none or the store does
+  // not answer.
   std::string failed_process() noexcept;
 
-  // After a failure: which ranks are to blame. Those that signed off with the word "left" come first; otherwise, after
-  // a short grace time, those that have not told a failure of their own (a killed process tells nothing). Text for
-  // people, such as "suspected: rank 1, silent". When the store does not answer, the rank that holds it is suspected.
+  // After a failure: the ranks that probably caused it. Ranks that signed off with the word "left" come first.
+  // Otherwise, after a short grace time, it is the ranks that have not reported a failure of their own (a killed
+  // process reports nothing). Returns text for people, such as "suspected: rank 1, silent". If the store does not
+  // answer, the rank that serves it is suspected.
   std::string suspects(int64_t grace_ms) noexcept;
 
  private:
-  // What was told first stays.
+  // Writes the text unless the key already has one.
   void tell(const std::string& key, const std::string& text) noexcept;
 
-  // What `call` returns, or an error when the store does not answer, and at once from then on.
+  // Returns the result of `call`, or an error if the store does not answer. After that it returns the error at once.
   template <typename Call>
   auto ask(int64_t waits_ms, Call call, const std::function<core::Status()>& alarm = {})
       -> core::Result<decltype(call())>;

@@ -18,7 +18,7 @@ namespace {
 
 bool accepts(const addrinfo& address, std::chrono::milliseconds limit) {
   const int fd = socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return errno != EAFNOSUPPORT;  // not known
+  if (fd < 0) return errno != EAFNOSUPPORT;  // unknown
   bool connected = connect(fd, address.ai_addr, address.ai_addrlen) == 0;
   if (!connected && errno == EINPROGRESS) {
     pollfd done{.fd = fd, .events = POLLOUT, .revents = 0};
@@ -31,7 +31,7 @@ bool accepts(const addrinfo& address, std::chrono::milliseconds limit) {
   return connected;
 }
 
-// Null where there is none.
+// Null if there is none.
 c10::intrusive_ptr<c10d::TCPStore> beneath(const c10::intrusive_ptr<c10d::Store>& store) {
   auto plain = store;
   if (const auto prefixed = c10::dynamic_intrusive_pointer_cast<c10d::PrefixStore>(plain)) {

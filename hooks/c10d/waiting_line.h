@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank says while it waits for others: whom it waits for and where, after some seconds and then now and then, so
-// that nobody has to guess why nothing happens. Leaves open who waits.
+// The lines that a rank prints while it waits for others: which ranks it waits for, and at which point. They appear
+// after some seconds and then now and then, so that a user can see why nothing happens. The caller finds out which
+// ranks are missing.
 #pragma once
 
 #include <chrono>
@@ -14,12 +15,12 @@ namespace gradtune {
 
 class WaitingLine {
  public:
-  using Say = std::function<void(const std::string& line)>;  // a line with its end
+  using Say = std::function<void(const std::string& line)>;  // gets a line with its line end
 
-  // `say` may be empty: then nothing is said.
+  // `say` may be empty; then nothing is printed.
   explicit WaitingLine(Say say) : say_(std::move(say)) {}
 
-  // Called again and again on the thread that waits: says `who_waits`, unless it is empty or it is too early.
+  // Called repeatedly on the waiting thread. Prints `who_waits` unless it is empty or the next line is not due yet.
   void tick(const std::string& who_waits) {
     const auto now = std::chrono::steady_clock::now();
     if (!say_ || who_waits.empty() || now - began_ < next_) return;

@@ -27,8 +27,8 @@ struct Watch::Shared {
   CallLog log;
   core::Status found;
 
-  // Of the thread alone.
-  std::string told;  // the calls that others were told of
+  // Used by the watch's thread only.
+  std::string told;  // the calls already published to other ranks
 };
 
 Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
@@ -75,11 +75,12 @@ void Watch::run(Shared& shared) {
     try {
       found = look(shared, calls);
     } catch (const std::exception&) {
-      answers = false;  // its host may have ended well, with its last bytes still on the way to us
+      answers = false;  // its host may have ended well, with its last bytes still in flight to this rank
     }
     lock.lock();
     shared.found = std::move(found);
-    if (shared.state == State::asking) shared.state = answers ? State::idle : State::silent;  // and is not asked again
+    if (shared.state == State::asking)
+      shared.state = answers ? State::idle : State::silent;  // and the store is not asked again
   }
   shared.state = State::ended;
   shared.has_ended.notify_one();
@@ -93,7 +94,7 @@ core::Status Watch::look(Shared& shared, const std::string& own_calls) {
     shared.store->set(key(shared.rank), std::vector<uint8_t>(own_calls.begin(), own_calls.end()));
     shared.told = own_calls;
   }
-  // Each rank compares with the next one: where not all are alike, two neighbours differ.
+  // Each rank compares with the next one. If not all are alike, two neighbours differ.
   const int next = (shared.rank + 1) % shared.size;
   if (!shared.store->check({key(next)})) return {};
   const std::vector<uint8_t> others = shared.store->get(key(next));
@@ -101,7 +102,8 @@ core::Status Watch::look(Shared& shared, const std::string& own_calls) {
       first_difference_of_calls(own_calls, shared.rank, std::string(others.begin(), others.end()), next);
   if (difference.empty()) return {};
   const core::Error error{core::Error::Code::peer, difference};
-  raise_alarm(*shared.store, error);  // before this rank closes its connections, which others would see first
+  raise_alarm(*shared.store,
+              error);  // must precede the end of this rank's connections, which other ranks would notice first
   return error;
 }
 

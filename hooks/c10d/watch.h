@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asks the store, while this rank waits for others, whether one of them has failed or makes another call than this one.
-// It asks on a thread of its own and only when told to, so that whoever waits goes on with what comes in meanwhile: an
-// answer takes as long as what is queued on the link.
+// Asks the store, while this rank waits for others, whether one of them has failed or makes another call than this
+// one. It asks on its own thread, and only on request, so that the waiting thread can go on with incoming data: an
+// answer waits behind the data that is queued on the link.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>
@@ -25,11 +25,12 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  // This rank makes that call now. Allocates nothing.
+  // Records that this rank makes that call now. Allocates nothing.
   void enter(Call call, int64_t step);
 
-  // What is known so far: an error (peer) when another rank told that it failed or makes another call than this one,
-  // one (lost) when it told that it lost somebody. Has the store asked again, unless that is under way. Never blocks.
+  // The last known state: an error (peer) if another rank reported a failure or makes another call than this one, or
+  // an error (lost) if a rank reported that it lost a peer. Starts another request to the store unless one is in
+  // flight. Never blocks.
   core::Status ask();
 
  private:
@@ -37,7 +38,7 @@ class Watch {
   static void run(Shared& shared);
   static core::Status look(Shared& shared, const std::string& own_calls);
 
-  const std::shared_ptr<Shared> shared_;  // the thread's too, which may outlive this
+  const std::shared_ptr<Shared> shared_;  // shared with the thread, which may outlive this object
   std::thread thread_;
 };
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A deadline for calls of a library that has none. c10d's TCPStore waits for its server's answers as long as the
-// connection lives, also when the server's process is frozen, its host is gone without a word, or a connection was made
-// that nobody serves (seen where clients came in the moment in which the server began to listen).
+// connection lives. That may be forever if the server's process is frozen, if its host vanished, or if nobody serves
+// the connection. The last case was seen when clients connected at the moment at which the server began to listen.
 #pragma once
 
 #include <algorithm>
@@ -21,10 +21,10 @@ namespace gradtune {
 
 constexpr std::chrono::milliseconds kAskEvery{250};
 
-// What `call` returns; an error (lost) where it throws, with the first line of what c10d says, behind which are stacks;
-// or one (timeout) where it does not end within the limit. Its thread is left behind then: so it must own all it uses,
-// and whoever made it asks no more of the one that does not answer. Where there is an alarm it is asked now and then
-// meanwhile, and an error of it ends the wait.
+// Returns the result of `call`. If `call` throws, returns an error (lost) with the first line of the message; stack
+// traces follow it. If `call` does not end within the limit, returns an error (timeout) and leaves its thread
+// behind. So `call` must own all that it uses, and the caller must not ask the silent library again. If there is an
+// `alarm`, it is polled meanwhile, and an error of it ends the wait.
 template <typename Call>
 auto with_deadline(std::chrono::milliseconds limit, Call call, const std::function<core::Status()>& alarm = {})
     -> core::Result<decltype(call())> {
