@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Where a rank is in its step: which gradients of the pass under way are ready, and whether those of the pass before
-// were averaged. Plain data of the thread that trains. It allocates when the tensors are set, and never in a step.
+// The state of a rank within its step: which gradients of the current backward pass are ready, and whether those of
+// the previous pass were averaged. Plain data, used by the training thread. It allocates when the tensors are set,
+// and never in a step.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +17,11 @@ class BackwardPass {
  public:
   enum class State : uint8_t {
     none,      // nothing was averaged since the last step()
-    running,   // some gradient is ready, and the end of the pass did not come yet
+    running,   // some gradient is ready, and the pass has not ended yet
     averaged,  // the gradients are averages, until step() or zero_grad()
   };
 
-  // Anew, for so many tensors.
+  // Starts anew with this number of tensors.
   void set_tensors(size_t tensors) {
     ready_.assign(tensors, 0);
     order_.clear();
@@ -36,7 +37,7 @@ class BackwardPass {
     order_.clear();
     state_ = State::running;
   }
-  // Returns whether it is the first time in this pass.
+  // Returns true if it is the first time in this pass.
   bool ready(int32_t tensor) {
     uint8_t& is_ready = ready_[static_cast<size_t>(tensor)];
     if (is_ready != 0) return false;
@@ -54,7 +55,7 @@ class BackwardPass {
  private:
   State state_ = State::none;
   std::vector<uint8_t> ready_;
-  std::vector<int32_t> order_;  // of the ready ones
+  std::vector<int32_t> order_;  // of the gradients that are ready
 };
 
 }  // namespace gradtune

@@ -26,7 +26,7 @@ std::string path_of(const std::string& folder, std::string_view name) { return (
 
 Error in_file(const std::string& path, const Error& error) { return {error.code, path + ": " + error.message}; }
 
-// The next ranks' work is not to fail for a file that can not be removed.
+// A file that cannot be removed must not make the other ranks fail.
 void remove_older_files(const std::string& folder, uint64_t id, int rank, int size) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
@@ -45,7 +45,7 @@ core::Status write_rank_file(const std::string& folder, const std::string& path,
   return tuner::write_file_atomically(path, parts);
 }
 
-// Residuals of all arenas or of none, as many as the model has elements.
+// The residuals of all arenas or of none; their number must be that of the model's elements.
 core::Result<AllResiduals> residuals_of(const tuner::Sections& sections, const core::ArenaLayout& layout,
                                         std::string (*name)(const core::ArenaLayout&, size_t)) {
   AllResiduals all(layout.arenas.size());
@@ -140,7 +140,7 @@ std::string parked_section(const core::ArenaLayout& layout, size_t arena) {
 }
 
 uint64_t checkpoint_fingerprint(const core::GradientTable& table) {
-  std::map<std::string_view, const std::vector<int32_t>*> orders;  // whatever the order of the table
+  std::map<std::string_view, const std::vector<int32_t>*> orders;  // does not depend on the order of the table
   for (const core::TensorInfo& tensor : table.tensors) {
     if (!tensor.is_row_major()) orders[tensor.name] = &tensor.memory_order;
   }
@@ -168,7 +168,7 @@ void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uin
   try {
     peers.must_succeed("write the checkpoint", written);
   } catch (const core::Exception& error) {
-    // All ranks were told, so none names it.
+    // All ranks know that the checkpoint failed, so no rank will name this file.
     const bool is_told = error.code() != Error::Code::lost && error.code() != Error::Code::timeout;
     if (is_new && is_told) fs::remove(path, ignored);
     throw;
@@ -195,7 +195,7 @@ tuner::Manifest find_checkpoint(Peers& peers, const std::string& folder, uint64_
 core::Result<SavedFile> read_rank_file(const std::string& folder, const tuner::Manifest& manifest, int rank,
                                        const core::GradientTable& table) {
   const std::string path = path_of(folder, tuner::rank_file_name(manifest.id, rank));
-  // Residuals, and as much again several times: codecs' state, history, strategies.
+  // Room for the residuals and several times as much for codec state, history and strategies.
   const int64_t most_bytes = (int64_t{1} << 30) + 32 * table.numel();
   const auto text = tuner::read_file(path, most_bytes);
   if (!text) return text.error();
@@ -232,7 +232,7 @@ SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Man
     if (rank == 0) mine.rank = std::move(read.value().rank);
   }
   peers.must_succeed("read the checkpoint", status);
-  // What old rank 0 saved of what all ranks know alike.
+  // The part of the old rank 0's file that is the same on all ranks.
   const std::string text = peers.broadcast_text(peers.rank() == 0 ? tuner::to_json(mine.rank) : "");
   const core::TraitsTable known = compress::known_traits();
   mine.rank = tuner::parse_saved_rank(text, known).value();

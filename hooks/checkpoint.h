@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checkpoints as the ranks of a job write and read them together: every rank its own file
-// (tuner/files/checkpoint_file.h), so that a folder on each machine's own disk does as well as a shared one. What was
-// saved before stays whole until all files of the new checkpoint are on disk; then rank 0 puts `checkpoint.json` in
-// place, and the older files go. Leaves open what becomes of what was read.
+// Checkpoints that the ranks of a job write and read together. Every rank has its own file
+// (tuner/files/checkpoint_file.h), so the folder may be on each machine's own disk or shared. The previous
+// checkpoint stays complete until all files of the new one are on disk. Then rank 0 replaces `checkpoint.json`, and
+// the older files are removed. The caller decides how the contents are used.
 //
-// Where the number of ranks changed, what has to be kept is what is still to be applied to the averaged gradient: the
-// sum of the N old ranks' residuals, parked ones included, divided by N. Every one of the new ranks takes the mean of
-// the old ranks' residuals, so that their mean is the same. (The new ranks read the old ones' files, some each: all
-// have to be in one folder.)
+// After a change of the world size, the sum that is still to be applied to the averaged gradient must be kept. It is
+// the sum of the N old ranks' residuals, parked ones included, divided by N. Every new rank takes the mean of the
+// old ranks' residuals, so their mean is the same. (Each new rank reads some of the old ranks' files, so all files
+// must be in one folder.)
 #pragma once
 
 #include <optional>
@@ -26,10 +26,10 @@
 
 namespace gradtune {
 
-// By arena, in the order of the saved strategies; of an arena empty: none.
+// One entry for each arena, in the order of the saved strategies; an empty entry means no residuals.
 using AllResiduals = std::vector<std::vector<float>>;
 
-// What a rank's file holds, checked against the model: every strategy fits and every length is right.
+// The contents of a rank's file, checked against the model: every strategy fits and every length is right.
 struct SavedFile {
   tuner::SavedRank rank;
   core::GradientTable table;  // in the order of the saved strategies
@@ -39,26 +39,26 @@ struct SavedFile {
   tuner::Told told;
 };
 
-// The names of sections: residuals of that arena, those that are parked, and the others.
+// The names of the sections that hold an arena's residuals and its parked residuals.
 std::string residuals_section(const core::ArenaLayout& layout, size_t arena);
 std::string parked_section(const core::ArenaLayout& layout, size_t arena);
 constexpr std::string_view kRankSection = "rank", kStateSection = "state", kTunerSection = "tuner",
                            kHistorySection = "history";
 
-// Of the model, and of how its gradients lie in memory, which is how residuals lie.
+// A fingerprint of the model and of the memory layout of its gradients, which is also the layout of residuals.
 uint64_t checkpoint_fingerprint(const core::GradientTable& table);
 
-// Collective; throw core::Exception. A failed write leaves what was saved before.
+// Collective; throws core::Exception. If writing fails, the previous checkpoint stays.
 void write_checkpoint(Peers& peers, const std::string& folder, int64_t step, uint64_t model,
                       const tuner::Sections& sections);
 tuner::Manifest find_checkpoint(Peers& peers, const std::string& folder, uint64_t model);
 
-// The file of one rank, for the seat of a job with as many ranks. An error names the file.
+// Reads the file of one rank; the job must have the same world size. An error names the file.
 core::Result<SavedFile> read_rank_file(const std::string& folder, const tuner::Manifest& manifest, int rank,
                                        const core::GradientTable& table);
 
-// Collective: what this rank takes over of a checkpoint of another number of ranks. Without codecs' state, and without
-// the tuner, which starts again.
+// Collective: this rank's part of a checkpoint of another world size. It has no codec state and no tuner, because
+// tuning starts again.
 SavedFile read_resized(Peers& peers, const std::string& folder, const tuner::Manifest& manifest,
                        const core::GradientTable& table);
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What gradtune has that computes on a device. A build has kernels for CUDA devices where it found nvcc.
+// The kernels of gradtune for devices. A build has kernels for CUDA devices if it found nvcc.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -13,7 +13,7 @@
 
 namespace gradtune {
 
-// An error where there are none, which says why.
+// An error that says why, if there are no kernels for the device.
 core::Result<std::unique_ptr<exec::Kernels>> kernels_for(c10::Device device);
 
 }  // namespace gradtune

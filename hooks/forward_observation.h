@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which parameters the forward pass reads, and when, as seen in a few passes. A pass goes from the end of an update to
-// the end of the backward pass before the next one; any backward pass of the thread ends what counts as forward. Plain
-// data; allocates when the tensors are set and when a pass ends.
+// Records, over a few passes, which parameters the forward pass reads and when. A pass goes from the end of an
+// update to the end of the backward pass before the next update. Any backward pass on the thread ends the forward
+// part. Plain data; it allocates when the tensors are set and when a pass ends.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 namespace gradtune {
 
-// Medians over the observed passes, as the gradient table has them (engine/core/gradient_table.h).
+// Medians over the observed passes, in the form of the gradient table (engine/core/gradient_table.h).
 struct ForwardTimes {
-  std::vector<double> read_us;  // by position; -1 where no reader was seen in some pass
+  std::vector<double> read_us;  // by position; -1 if no read was seen in some pass
   double forward_us = 0, update_element_us = 0;
 };
 
@@ -31,14 +31,15 @@ class ForwardObservation {
     read_us_.assign(tensors, -1);
   }
 
-  // An update of so many elements ended, and a pass begins.
+  // Records that an update of this number of elements ended, and that a pass begins.
   void begin(int64_t now_ns, int64_t update_ns, int64_t elements) {
     began_ns_ = now_ns;
     forward_us_ = -1;
     std::ranges::fill(read_us_, -1.0);
     if (elements > 0) updates_us_.push_back(static_cast<double>(update_ns) * 1e-3 / static_cast<double>(elements));
   }
-  // Before the first backward pass since then, and once more when that begins; what comes later is not counted.
+  // Called before the first backward pass since then, and once more when that pass begins; later reads are not
+  // counted.
   void read(int32_t position, int64_t now_ns) {
     double& read_us = read_us_[static_cast<size_t>(position)];
     if (is_in_forward() && read_us < 0) read_us = us_at(now_ns);
@@ -48,9 +49,9 @@ class ForwardObservation {
   }
   bool is_in_forward() const { return began_ns_ >= 0 && forward_us_ < 0; }
 
-  // The backward pass is done, and gradients are averages. Whether enough is known.
+  // The backward pass ended, and gradients are averages. Returns true if enough is known.
   bool end_pass() {
-    if (began_ns_ < 0 || forward_us_ < 0) return false;  // it began before anybody looked
+    if (began_ns_ < 0 || forward_us_ < 0) return false;  // the pass began before observation did
     began_ns_ = -1;
     forwards_us_.push_back(forward_us_);
     for (size_t p = 0; p < reads_us_.size(); ++p) {
@@ -59,7 +60,7 @@ class ForwardObservation {
     return forwards_us_.size() >= kPasses;
   }
 
-  // After end_pass() said so.
+  // Valid after end_pass() returned true.
   ForwardTimes times() const {
     ForwardTimes times{.read_us = std::vector<double>(reads_us_.size(), -1.0),
                        .forward_us = core::median(forwards_us_),
@@ -73,9 +74,9 @@ class ForwardObservation {
  private:
   double us_at(int64_t now_ns) const { return static_cast<double>(now_ns - began_ns_) * 1e-3; }
 
-  int64_t began_ns_ = -1;        // of the pass under way; -1: none
+  int64_t began_ns_ = -1;        // start of the current pass; -1: none
   double forward_us_ = -1;       // of that pass; -1: it is still in forward
-  std::vector<double> read_us_;  // in that pass; -1: not yet
+  std::vector<double> read_us_;  // in that pass; -1: not read yet
   std::vector<std::vector<double>> reads_us_;
   std::vector<double> forwards_us_, updates_us_;
 };

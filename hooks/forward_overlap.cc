@@ -18,14 +18,14 @@
 namespace gradtune {
 namespace {
 
-// Memory is watched under these numbers.
+// The numbers under which memory is watched.
 int32_t number_of_parameter(size_t position) { return 2 * static_cast<int32_t>(position); }
 int32_t number_of_gradient(size_t position) { return 2 * static_cast<int32_t>(position) + 1; }
 
 bool is_in_backward() { return torch::autograd::get_current_graph_task_id() >= 0; }
 
-// What step() would run under. An update may come in the middle of the user's forward pass: under no_grad, inference
-// mode or autocast, or inside of a kernel of autograd.
+// Restores the thread-local state of step() for an update. The update may run in the middle of the user's forward
+// pass: under no_grad, inference mode or autocast, or inside an autograd kernel.
 class AsInStep {
  public:
   AsInStep(const c10::impl::LocalDispatchKeySet& keys, const c10::AutogradState& autograd)
@@ -109,8 +109,8 @@ core::Status ForwardOverlap::on_gradient(int32_t position) {
   return status_;
 }
 
-// Whether what gives the parameter's gradient in the pass that runs was recorded before the last step(): then the
-// forward pass read it in time, and the graph was kept for another pass.
+// True if the node that gives the parameter's gradient in the current pass was recorded before the last step(). Then
+// the forward pass read the parameter in time, and the graph was kept for another pass.
 bool ForwardOverlap::is_of_kept_graph(size_t position) const {
   const auto accumulator =
       torch::autograd::impl::try_get_grad_accumulator(gradients_.parameter(static_cast<int32_t>(position)));
@@ -140,7 +140,8 @@ core::Status ForwardOverlap::end_backward(bool may_stay) {
   }
   if (has_late_buckets()) {
     stays_.assign(executor_.strategy().buckets.size(), 0);
-    // From now on gradients are watched, which has to be so since before the backward pass (operator_watch.h).
+    // From here on gradients are watched, so the watch must have been armed before the backward pass
+    // (operator_watch.h).
     if (mode_ == Mode::overlap && may_stay && watch_.is_armed_here()) find_late();
     keep(is_under_way() ? await_rest() : executor_.drain());
     if (!status_) return status_;
@@ -159,8 +160,8 @@ bool ForwardOverlap::has_late_buckets() const {
                              [](const core::Bucket& bucket) { return bucket.due == core::Due::forward; });
 }
 
-// A bucket may stay under way when all that it holds a part of may be late. Other ranks may wait for it while this one
-// is in the user's code, and perhaps waits there for them.
+// A bucket may stay in flight if every tensor that it holds a part of may be late. Other ranks may wait for it while
+// this rank runs the user's code, which may in turn wait for those ranks.
 void ForwardOverlap::find_late() {
   const auto may_be_late = [this](const core::Slice& slice) {
     const auto p = static_cast<size_t>(slice.tensor);
@@ -206,7 +207,7 @@ void ForwardOverlap::settle(size_t position) {
 // --- updates ---------------------------------------------------------------------------------------------------------
 
 core::Status ForwardOverlap::update() {
-  // That of the step before, where no backward pass came after it.
+  // The status of the step before, if no backward pass followed it.
   if (core::Status finished = is_between_ ? status_ : finish(); !finished) return finished;
   is_between_ = false;
   if (is_under_way()) {
@@ -226,7 +227,7 @@ void ForwardOverlap::update_early() {
   early_.clear();
   for (size_t i = 0; i < stepped_.size(); ++i) {
     const int32_t position = stepped_positions_[i];
-    // What a user has put in its place, or taken away, is there.
+    // The user may have replaced or removed the gradient.
     const bool is_late = position >= 0 && states_[static_cast<size_t>(position)] == State::averaging;
     if (is_late && !gradients_.has_slot(position)) {
       keep(await_buckets(static_cast<size_t>(position)));
@@ -248,7 +249,7 @@ void ForwardOverlap::update_early() {
   }
 }
 
-// Gradients may have been dropped by zero_grad(), or be another tensor by now; the average is still in its place.
+// Gradients may have been dropped by zero_grad() or replaced by another tensor; the average is still in its slot.
 core::Status ForwardOverlap::update_late(size_t position, bool is_read) {
   const auto p = static_cast<int32_t>(position);
   if (core::Status there = await_buckets(position); !there) return there;

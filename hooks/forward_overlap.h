@@ -1,20 +1,25 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lets buckets that are due at the next forward pass travel until it needs them. Their parameters are *late*: step()
-// fixes the options of their updates (learning rate, weight decay), and each update is done by the user's own optimizer
-// just before an operator uses the parameter or its gradient. The bits are those of an update in step().
+// Lets buckets that are due at the next forward pass stay in flight until the pass needs them. Their parameters are
+// *late*: step() fixes the options of their updates (learning rate, weight decay), and the user's own optimizer does
+// each update just before an operator uses the parameter or its gradient. The result is bit-identical to an update
+// in step().
 //
-// What one rank decides here the others need not know: the collectives are the same either way.
+// Other ranks need not know about this rank's decisions, because the collectives do not depend on them.
 //
-// The watch is armed from one step() to the next while late buckets are in force or passes are observed. It would be
-// enough until the last late parameter is updated, and again when backward has ended; but there it can not be armed.
+// The watch is armed from one step() to the next while late buckets are in force or passes are observed. Two shorter
+// periods would be enough: until the last late parameter is updated, and after the end of backward. But the watch
+// cannot be armed at the end of backward.
 //
-// Never late is a parameter that forward was not seen to read, by an operator on this thread, in every observed pass;
-// one whose gradient was sparse, or is the user's own; one that got other memory since the wrap, as may its gradient;
-// and any in a step that is not finite or in which strategies change. A gradient that arrives while its parameter's
-// update is still to come is an error: forward has read a stale weight where no operator shows it. A hidden read before
-// one that an operator shows is not noticed.
+// A parameter is never late if
+// - some observed pass did not show an operator on this thread that reads it in forward;
+// - its gradient was sparse, or is the user's own tensor;
+// - its memory, or that of its gradient, has changed since the wrap;
+// - the step is not finite, or strategies change in it.
+//
+// A gradient that arrives before its parameter's late update is an error: forward has read a stale weight by a way
+// that no operator shows. A hidden read that precedes a visible one is not detected.
 #pragma once
 
 #include <c10/core/AutogradState.h>
@@ -40,39 +45,40 @@ namespace gradtune {
 
 class ForwardOverlap final : private OperatorWatch::Listener {
  public:
-  // All must outlive it.
+  // All references must outlive this object.
   ForwardOverlap(bool is_wanted, Gradients& gradients, Stepper& stepper, exec::Executor& executor,
                  const core::Clock& clock, Warnings& warnings);
 
-  // (Again) after the gradients were laid, while nothing is under way. Observes anew.
+  // Called after the gradients were laid out, also again, while nothing is in flight. Starts observation anew.
   void set_tensors();
 
-  // All of the following on the thread that trains; errors are final.
+  // All of the following are called on the training thread. Errors are final.
 
-  // A gradient was accumulated; before anything else is done with it.
+  // A gradient was accumulated. Called before any other use of it.
   core::Status on_gradient(int32_t position);
-  // The step is concluded. Waits for the late buckets that may not stay under way: for all of them unless `may_stay`.
+  // The step's result is settled. Waits for the late buckets that may not stay in flight: for all of them unless
+  // `may_stay`.
   core::Status end_backward(bool may_stay);
-  // Instead of the stepper's step(): late parameters are left for later. Throws what the stepper throws.
+  // Replaces the stepper's step(): late parameters are updated later. Throws the stepper's exceptions.
   core::Status update();
-  // Does what is still to be done, now.
+  // Does all pending updates now.
   core::Status finish();
-  // For the rest of the job every late bucket is waited for at the end of backward. One line tells why, once.
+  // From now on waits for every late bucket at the end of backward. Prints one line with the reason, once.
   void turn_off(const std::string& why);
 
   bool is_under_way() const { return under_way_ > 0; }
-  int64_t late_updates() const { return late_updates_; }  // so far, of parameters
-  // A thread other than the caller's would have to notice what the forward pass reads.
+  int64_t late_updates() const { return late_updates_; }  // late updates of parameters so far
+  // True if the watch is armed on another thread, so that this thread's reads would not be seen.
   bool is_elsewhere() const { return watch_.is_armed() && !watch_.is_armed_here(); }
-  // When all passes were observed, and when it was turned off after that: what is true then. Once each.
+  // The times, once each: when all passes were observed, and when the overlap was turned off after that.
   std::optional<ForwardTimes> take_times() { return std::exchange(times_, std::nullopt); }
 
  private:
   enum class Mode : uint8_t { off, observe, overlap };
   enum class State : uint8_t {
     settled,
-    averaging,  // between the end of backward and the update: its average may not be there yet
-    pending,    // its update is still to come
+    averaging,  // between the end of backward and the update: its average may not have arrived
+    pending,    // its update is pending
   };
 
   struct Memory {
@@ -93,7 +99,7 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   core::Status update_late(size_t position, bool is_read);
   void settle(size_t position);
   void update_early();
-  void keep(core::Status status);  // the first error
+  void keep(core::Status status);  // keeps the first error
 
   Gradients& gradients_;
   Stepper& stepper_;
@@ -102,25 +108,25 @@ class ForwardOverlap final : private OperatorWatch::Listener {
   Warnings& warnings_;
   OperatorWatch watch_;
   Mode mode_ = Mode::off;
-  core::Status status_;  // of what was done before an operator, where nothing can be thrown
+  core::Status status_;  // of work done before an operator, where nothing can be thrown
 
-  // By position.
+  // These are indexed by position.
   std::vector<State> states_;
   std::vector<uint8_t> may_be_late_;
   std::vector<Memory> memory_;                 // as watched
-  std::vector<std::vector<int32_t>> buckets_;  // late ones that hold a part of it
-  std::vector<int64_t> updated_in_;            // the pass of autograd within which it was updated too late; -1: none
-  std::vector<uint8_t> stays_;                 // by bucket, in the step under way: it may stay under way
-  int32_t under_way_ = 0;                      // not settled
+  std::vector<std::vector<int32_t>> buckets_;  // the late buckets that hold a part of it
+  std::vector<int64_t> updated_in_;            // the autograd pass in which it was updated too late; -1: none
+  std::vector<uint8_t> stays_;                 // by bucket, in the current step: it may stay in flight
+  int32_t under_way_ = 0;                      // number of late parameters that are not settled
   int64_t late_updates_ = 0;
-  bool is_between_ = false;  // the end of backward and the update
+  bool is_between_ = false;  // true between the end of backward and the update
 
-  // What the optimizer steps; positions of -1 have no gradient that travels.
+  // The parameters that the optimizer steps; a position of -1 means that the gradient is not communicated.
   std::vector<torch::Tensor> stepped_, early_;
   std::vector<int32_t> stepped_positions_;
 
-  // Of step().
-  uint64_t graphs_before_ = 0, stepped_by_ = 0;  // nodes that were recorded before have lower numbers; its thread
+  // State at the last step().
+  uint64_t graphs_before_ = 0, stepped_by_ = 0;  // earlier nodes have lower sequence numbers; the thread of step()
   std::unique_ptr<const Stepper::GroupOptions> options_;
   c10::impl::LocalDispatchKeySet dispatch_keys_;
   c10::AutogradState autograd_;

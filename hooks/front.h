@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program that a session runs in, as far as it is spoken to: lines for people, how errors leave a backward pass,
-// and whether its user wants it to end. A C++ program has standard error (Console); another language implements it with
-// what it has. It is called on the thread that trains, and while a session is made and destroyed.
+// The program around a session, as far as the session talks to it: lines for people, the form in which errors leave
+// a backward pass, and the user's wish to interrupt. A C++ program has standard error (Console); another language
+// has its own implementation. It is called on the training thread, and while a session is made and destroyed.
 #pragma once
 
 #include <string>
@@ -17,18 +17,18 @@ class Front {
  public:
   virtual ~Front() = default;
 
-  // Text for people, whole lines with their ends, or parts of one line where it is a terminal.
+  // Text for people: whole lines with their ends, or parts of one line if it is a terminal.
   virtual void say(std::string_view text) = 0;
-  // Whether a carriage return takes the cursor back.
+  // True if a carriage return moves the cursor back.
   virtual bool is_terminal() const = 0;
-  // What a user should know though training goes on: a sentence.
+  // A warning for the user; training goes on. The text is one sentence.
   virtual void warn(const std::string& sentence) = 0;
 
-  // Out of a hook of autograd, as what the program expects of gradtune.
+  // Throws, out of an autograd hook, the exception that the program expects of gradtune.
   [[noreturn]] virtual void raise(const core::Exception& error) { throw error; }
 
-  // Asked every quarter of a second or so while this rank waits for others: an error (peer), with which training ends
-  // on all ranks, where the user wants it to end.
+  // Polled about every quarter of a second while this rank waits for others. If the user wants to end training it
+  // returns an error (peer), with which training ends on all ranks.
   virtual core::Status interrupted() { return {}; }
 };
 

@@ -31,7 +31,7 @@ core::DType dtype_of(const torch::Tensor& parameter, const std::string& name) {
   }
 }
 
-// The memory that a tensor's elements lie in, from the first byte to behind the last.
+// The memory of a tensor's elements, from the first byte to one past the last.
 struct Extent {
   const std::byte *begin, *end;
   const std::string* name;
@@ -54,7 +54,7 @@ void check_apart(std::vector<Extent> extents) {
   }
 }
 
-// Dimensions of one element, whose strides mean nothing, come last.
+// Dimensions of size one come last, because their strides mean nothing.
 std::vector<int32_t> memory_order(const torch::Tensor& parameter) {
   const std::vector<int64_t> strides = gradient_strides(parameter);
   std::vector<int32_t> order, of_one;
@@ -67,12 +67,13 @@ std::vector<int32_t> memory_order(const torch::Tensor& parameter) {
   return order;
 }
 
-// Whether its numbers are those that its memory holds: LibTorch changes signs and makes zeros when they are read.
+// True if the memory holds the tensor's values: LibTorch applies lazy negation, conjugation and zeros only at a
+// read.
 bool is_in_memory(const torch::Tensor& tensor) {
   return !tensor.is_neg() && !tensor.is_conj() && !tensor._is_zerotensor();
 }
 
-// Whether elements of the same indices have the same places. A dimension of one element has no stride.
+// True if elements of equal indices have equal offsets. A dimension of size one has no stride.
 bool lie_alike(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.sizes() != b.sizes()) return false;
   for (int64_t d = 0; d < a.dim(); ++d) {
@@ -83,7 +84,7 @@ bool lie_alike(const torch::Tensor& a, const torch::Tensor& b) {
 
 }  // namespace
 
-// Also what tells that a parameter belongs to a wrap that lives.
+// The hook also shows that a parameter belongs to a live wrap.
 class Gradients::Hook final : public torch::autograd::FunctionPostHook {
  public:
   Hook(Gradients& gradients, size_t registered) : gradients_(gradients), registered_(registered) {}
@@ -96,7 +97,7 @@ class Gradients::Hook final : public torch::autograd::FunctionPostHook {
     gradients_.calls_.compiled();
   }
 
-  // Of another wrap on that parameter; null where there is none.
+  // The Gradients of another wrap that has a hook on that parameter; null if there is none.
   static Gradients* other_on(const torch::Tensor& parameter) {
     const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
     if (!accumulator) return nullptr;
@@ -122,7 +123,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     : owner_(owner), warnings_(warnings), arrival_(arrival), device_(std::move(device)) {
   std::vector<Extent> extents;
   bool any = false;
-  Gradients* before = nullptr;  // of the same optimizer
+  Gradients* before = nullptr;  // the wrap of the same optimizer
   for (const NamedTensor& parameter : model.parameters()) {
     const auto& [name, tensor] = parameter;
     if (!tensor.requires_grad()) continue;
@@ -130,7 +131,7 @@ Gradients::Gradients(const Model& model, const void* owner, Warnings& warnings, 
     if (!tensor.is_leaf()) {
       refuse("parameter " + name + " is the result of an operation; only leaves have gradients of their own");
     }
-    if (tensor.numel() == 0) continue;  // nothing of it travels, and nobody waits for it
+    if (tensor.numel() == 0) continue;  // it has no elements to communicate
     Gradients* const other = Hook::other_on(tensor);
     if (other != nullptr && other->owner_ == owner_ && other != before) (before = other)->calls_.finish();
     if (other != nullptr && other->owner_ != owner_) {
@@ -183,7 +184,7 @@ void Gradients::allocate() {
 }
 
 void Gradients::touch() {
-  if (device_) return;  // its memory is there
+  if (device_) return;  // a device's memory needs no page faults
   constexpr int64_t kPageBytes = 4096;
   for (size_t p = 0; p < parameters_.size(); ++p) {
     const core::TensorInfo& tensor = table_.tensors[p];
@@ -200,7 +201,7 @@ void Gradients::lay_slot(size_t p) {
   const std::shared_ptr<ArenaMemory>& memory = arenas_[static_cast<size_t>(arena)];
   const torch::Tensor& parameter = parameters_[p].tensor;
   parameters_[p].memory = memory->bytes.data() + begin * bytes_per_element(table_.tensors[p].dtype);
-  // from_blob and not a view of one tensor, so that optimizers may detach_() it.
+  // from_blob, not a view of one tensor, so that optimizers may detach_() it.
   parameters_[p].slot = at::for_blob(parameters_[p].memory, parameter.sizes())
                             .strides(gradient_strides(parameter))
                             .deleter([memory](void*) {})
@@ -209,7 +210,7 @@ void Gradients::lay_slot(size_t p) {
                             .make_tensor();
 }
 
-// A program may give the gradient's tensor other memory, as Python's model.to() does also where nothing has to move.
+// A program may give the gradient's tensor other memory, as Python's model.to() does even if nothing has to move.
 void Gradients::keep_slot(size_t p) {
   if (parameters_[p].slot.const_data_ptr() != parameters_[p].memory) lay_slot(p);
 }
@@ -253,7 +254,7 @@ void Gradients::lay(const std::vector<int32_t>& order) {
       gradient = parameter.slot;
     }
   }
-  if (device_) device_->current().mark().wait(core::kMostWaitMs).value();  // what it reads goes next
+  if (device_) device_->current().mark().wait(core::kMostWaitMs).value();  // the memory that it reads is freed next
 }
 
 const std::function<core::Status()>* Gradients::alarm_before() const {
@@ -263,7 +264,7 @@ const std::function<core::Status()>* Gradients::alarm_before() const {
 
 void Gradients::set_hooks(Calls calls) {
   calls_ = std::move(calls);
-  // In the order of registration, as the arena may have been laid before.
+  // Hooks know a parameter by its order of registration, because the arena may be laid out anew.
   if (arrival_ == Arrival::handed_over) return;
   for (size_t i = 0; i < position_of_.size(); ++i) {
     Parameter& parameter = parameters_[static_cast<size_t>(position_of_[i])];
@@ -287,7 +288,7 @@ core::Status Gradients::check_hooked() const {
   return {};
 }
 
-// Into its slot, from wherever it is.
+// Copies the gradient into its slot, wherever it is.
 void Gradients::adopt(int32_t position) {
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
   torch::Tensor& gradient = gradient_of(parameter);
@@ -303,7 +304,7 @@ Gradients::Use Gradients::use_of(int32_t position) const {
   return gradient.is_sparse() ? Use::rows : Use::dense;
 }
 
-// Rows where the gradient's first dimension alone is sparse, and its slot has rows one behind the other.
+// Brings rows if only the gradient's first dimension is sparse and its slot has contiguous rows.
 bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& gradient, const Parameter& parameter,
                            Brought& brought) {
   const auto& slot = parameter.slot;
@@ -319,7 +320,7 @@ bool Gradients::bring_rows(const core::TensorInfo& tensor, const torch::Tensor& 
                      .values = static_cast<const std::byte*>(values.const_data_ptr()),
                      .rows = {rows.const_data_ptr<int64_t>(), static_cast<size_t>(rows.numel())}};
   if (gradient.is_coalesced() || !compress::has_repeated(brought.arrived.rows, slot.size(0), scratch_)) return true;
-  const torch::Tensor& order = brought.memory[2] = std::get<1>(rows.sort());  // as coalesce() does, which is not stable
+  const torch::Tensor& order = brought.memory[2] = std::get<1>(rows.sort());  // as in coalesce(): not a stable sort
   brought.arrived.order = {order.const_data_ptr<int64_t>(), static_cast<size_t>(order.numel())};
   return true;
 }
@@ -414,7 +415,7 @@ double Gradients::share_of_rows(int32_t position) const {
   return static_cast<double>(rows.size() - repeated.size()) / static_cast<double>(gradient.size(0));
 }
 
-// Rows at equal distances, others in each step: a few microseconds whatever the size.
+// Samples rows at equal distances, different ones in each step. It takes a few microseconds at any size.
 double Gradients::sampled_share(int32_t position, const std::byte* values, int64_t step) const {
   constexpr int64_t kSampled = 256, kLeastRows = 4096, kLeastElements = int64_t{1} << 20;
   const core::TensorInfo& tensor = table_.tensors[static_cast<size_t>(position)];
@@ -428,7 +429,7 @@ double Gradients::sampled_share(int32_t position, const std::byte* values, int64
   int64_t used = 0;
   for (int64_t i = 0; i < kSampled; ++i) {
     const float* const row = all + (first + i * rows / kSampled) % rows * width;
-    used += std::any_of(row, row + width, [](float value) { return value != 0; }) ? 1 : 0;  // NaN is not zero
+    used += std::any_of(row, row + width, [](float value) { return value != 0; }) ? 1 : 0;  // NaN counts as not zero
   }
   return static_cast<double>(used) / kSampled;
 }
@@ -443,9 +444,7 @@ void Gradients::set_rows(int32_t position, double of_one, double of_all) {
       .row = tensor.row_width(), .of_one = of_one, .of_all = of_all, .high_one = of_one, .high_all = of_all};
 }
 
-bool Gradients::was_sparse(int32_t position) const {
-  return at(position).was_sparse || averages_were_sparse(position);
-}
+bool Gradients::was_sparse(int32_t position) const { return at(position).was_sparse || averages_were_sparse(position); }
 
 bool Gradients::averages_were_sparse(int32_t position) const {
   return at(position).gave_rows || table_.tensors[static_cast<size_t>(position)].content != core::Content();
@@ -453,7 +452,7 @@ bool Gradients::averages_were_sparse(int32_t position) const {
 
 void Gradients::forget(int32_t position) {
   Parameter& parameter = parameters_[static_cast<size_t>(position)];
-  if (arrival_ == Arrival::handed_over) parameter.slot.zero_();  // who collected it knows, and expects a tensor
+  if (arrival_ == Arrival::handed_over) parameter.slot.zero_();  // the owner of the gradient expects a tensor
   gradient_of(parameter).reset();
 }
 
@@ -489,12 +488,12 @@ void Gradients::give_back(const torch::Tensor& parameter, torch::Tensor& gradien
   found.given.reset();
 }
 
-// Their versions do not tell: optimizers write by way of data().
+// Version counters do not show the change, because optimizers write through data().
 uint64_t Gradients::sample(int64_t step) const {
   if (device_) return 0;
   constexpr size_t kParameters = 8;
   core::Hasher hasher;
-  const size_t all = position_of_.size();  // by registration, as the arena may be laid anew meanwhile
+  const size_t all = position_of_.size();  // by registration, because the arena may be laid out anew meanwhile
   for (size_t i = 0; i < std::min(kParameters, all); ++i) {
     const size_t registered = (i * all / std::min(kParameters, all) + static_cast<size_t>(step)) % all;
     const torch::Tensor& tensor = parameter(position_of_[registered]);

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gradients of a module in arenas (engine/core/arenas.h), in an order that can be laid anew; and the hooks that
-// tell when backward has finished one. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
-// gradient_as_bucket_view; it is put back whenever user or autograd put another one in its place. A sparse gradient
-// (COO) stays as it is, and its average is one too: a slot that nobody writes takes no memory.
+// The gradients of a module in arenas (engine/core/arenas.h), in an order that can be changed, and the hooks that
+// report finished gradients. A parameter's gradient is a tensor over its slot of the arena, as with DDP's
+// gradient_as_bucket_view. If the user or autograd replaces that tensor, it is put back. A sparse gradient (COO)
+// stays as it is, and its average is sparse too: a slot that is never written uses no memory.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -31,116 +31,117 @@
 
 namespace gradtune {
 
-// The strides that a parameter's gradient has: its own where they are dense (channels_last), else row-major.
+// The strides of a parameter's gradient: those of the parameter if it is dense (channels_last), else row-major.
 std::vector<int64_t> gradient_strides(const torch::Tensor& parameter);
 
-// How a session comes to the gradients of a backward pass.
+// The way in which a session gets the gradients of a backward pass.
 enum class Arrival : uint8_t {
-  hooks,        // its own, of autograd
-  handed_over,  // somebody else collects them, and gives them to Session::hand_over
+  hooks,        // from its own autograd hooks
+  handed_over,  // another component collects them and calls Session::hand_over
 };
 
 class Gradients {
  public:
-  // Collects the model's parameters that require gradients and have elements, in the reverse of their registration
-  // (what backward is likely to do). Throws for what can not be trained with, see wrap(), and for parameters that
-  // another wrap has which still lives, unless it is one with the same `owner`: that one completes its updates now, and
-  // ends when the hooks are set.
-  // `device`: null where the parameters are on the CPU, else the one that they are on.
+  // Collects the model's parameters that require gradients and have elements, in the reverse of their order of
+  // registration, which is the likely order of backward. Throws for parameters that cannot be trained, see wrap(),
+  // and for parameters of another live wrap. A wrap with the same `owner` is no error: it does its pending updates
+  // now, and ends when the hooks are set.
+  // `device`: the device of the parameters; null: the CPU.
   Gradients(const Model& model, const void* owner, Warnings& warnings, Arrival arrival = Arrival::hooks,
             std::shared_ptr<exec::Device> device = nullptr);
   ~Gradients();
   Gradients(const Gradients&) = delete;
   Gradients& operator=(const Gradients&) = delete;
 
-  // `position` is that of the table.
+  // `position` is an index into the table.
   const core::GradientTable& table() const { return table_; }
   exec::Arenas arenas() const;
 
-  // Lays the arenas in another order: new position p holds what was at old position order[p]. Gradients that are
-  // defined keep their values.
+  // Lays out the arenas in another order: new position p holds the tensor of old position order[p]. Gradients that
+  // are defined keep their values.
   void lay(const std::vector<int32_t>& order);
-  // Page faults belong here, and not into a step; but where gradients come as rows there may be none.
+  // Touches the arenas' pages, so that page faults do not happen in a step; but pages of gradients that come as rows
+  // may stay untouched.
   void touch();
 
   struct Calls {
-    // On the thread that runs backward, each time a gradient was accumulated.
+    // Called on the thread that runs backward, each time a gradient was accumulated.
     std::function<void(int32_t position)> ready;
-    // What a newer wrap of the same optimizer asks while it waits for others, which may not have been wrapped again.
+    // Polled by a newer wrap of the same optimizer while it waits for other ranks, which may not have wrapped again.
     std::function<core::Status()> alarm;
-    // A backward pass that autograd is about to compile, in which hooks would not run: throws.
+    // Autograd is about to compile a backward pass, in which hooks would not run. Throws.
     std::function<void()> compiled;
-    // A newer wrap of the same optimizer is about to look at parameters: does the updates that are still to come.
+    // A newer wrap of the same optimizer is about to look at the parameters. Does all pending updates.
     std::function<void()> finish;
   };
   void set_hooks(Calls calls);
 
-  // An error that names a parameter whose hook is gone: it was moved or converted since, which makes autograd forget
-  // it, or has another shape. Other memory of the same kind is no change (`p.data = ...`, model.to(the same device)).
-  // Allocates nothing.
+  // An error that names a parameter whose hook is gone or whose shape changed. Moving or converting a parameter
+  // makes autograd drop its hook. New memory of the same kind is no change (`p.data = ...`, model.to(the same
+  // device)). Allocates nothing.
   core::Status check_hooked() const;
 
-  // Of the wrap with the same owner that these will end; null where there is none.
+  // The alarm of the wrap with the same owner that this one will end; null if there is none.
   const std::function<core::Status()>* alarm_before() const;
 
-  // Whether the same optimizer was wrapped again since: then hooks and gradients are the other wrap's.
+  // True if the same optimizer was wrapped again; then hooks and gradients belong to the newer wrap.
   bool ended() const { return ended_; }
 
-  // -1 where the parameter is none of the table's.
+  // -1 if the parameter is not in the table
   int32_t position_of(const torch::Tensor& parameter) const;
 
-  // Where gradients are handed over: takes one, and returns its position, as position_of().
+  // With Arrival::handed_over: takes a gradient and returns its position, as position_of().
   int32_t hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
-  // Where they are handed over: copies the average to where it came from, or gives another one where it is sparse, and
-  // forgets that tensor.
+  // With Arrival::handed_over: copies the average to the tensor that was handed over, or returns another tensor if
+  // the average is sparse, and releases the tensor.
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient);
 
-  // How a gradient came. Ordered: of several ranks' the largest says what the average is.
+  // The form of a gradient. The values are ordered: the largest one over all ranks is the form of the average.
   enum class Use : uint8_t { none, rows, dense };
 
   Use use_of(int32_t position) const;
 
-  // What there is of a gradient now. A dense one whose values do not lie as those of its slot is brought there. Rows
-  // that repeat are to be added in the order in which torch does, which DDP's sums follow. Throws when its dtype,
-  // device or layout can not be served.
+  // A gradient as it is now. A dense gradient whose values are not laid out like its slot is copied to the slot.
+  // Repeated rows must be added in torch's order, which DDP's sums follow. Throws if the dtype, device or layout is
+  // not supported.
   struct Brought {
     exec::Arrived arrived;
     Use use = Use::dense;
-    std::array<torch::Tensor, 3> memory = {};  // of what arrived elsewhere
+    std::array<torch::Tensor, 3> memory = {};  // memory of gradients outside the arena
   };
   Brought bring(int32_t position);
-  // Until let_go().
+  // Keeps the memory until let_go().
   void keep(Brought brought);
   void let_go() { kept_.clear(); }
 
-  // Makes the gradient what is in its slot; or a coalesced sparse one of the rows listed there, or of those in its slot
-  // that are not zero.
+  // Sets the gradient to its slot, or to a coalesced sparse tensor of the rows that are listed; without a list, of
+  // the rows of the slot that are not zero.
   void give_dense(int32_t position);
   void give_rows(int32_t position, const exec::Workspace::Listed& listed);
 
-  // Of the rows of a tensor, how large a share its gradient has now, which is sparse.
+  // The share of a tensor's rows that its current sparse gradient has.
   double share_of_rows(int32_t position) const;
-  // The share of rows that are not zero, as a sample of the step has it, of a dense gradient at `values` (null: in its
-  // slot); negative where that is of no use: of tensors without rows, that are small, or on a device.
+  // The share of rows that are not zero in a sample for this step, for a dense gradient at `values` (null: in its
+  // slot). Negative if the sample is of no use: the tensor has no rows, is small, or is on a device.
   double sampled_share(int32_t position, const std::byte* values, int64_t step) const;
-  // Marks a tensor whose gradients come as rows: so large a share of them, on one rank and in the average.
+  // Marks a tensor as one whose gradients come as rows, with the shares of rows on one rank and in the average.
   void set_rows(int32_t position, double of_one, double of_all);
   void set_content(int32_t position, const core::Content& content);
 
-  // Takes the gradient of a parameter away that no rank used, so that optimizers skip it.
+  // Removes the gradient of a parameter that no rank used, so that optimizers skip it.
   void forget(int32_t position);
 
   const torch::Tensor& parameter(int32_t position) const { return at(position).tensor; }
   const torch::Tensor& slot(int32_t position) const { return at(position).slot; }
-  // Whether the parameter's gradient is its slot: not taken away, nor the user's own.
+  // True if the parameter's gradient is its slot: neither removed nor a tensor of the user.
   bool has_slot(int32_t position) const { return at(position).tensor.grad().is_same(at(position).slot); }
-  // The gradient came as rows: on this rank in some pass since the wrap, or on any rank in the first one.
+  // True if the gradient came as rows: on this rank in any pass since the wrap, or on any rank in the first pass.
   bool was_sparse(int32_t position) const;
-  // All ranks know alike: some gradient was sparse in the first pass, or some average since the wrap.
+  // The same on all ranks: true if some gradient was sparse in the first pass, or some average since the wrap.
   bool averages_were_sparse(int32_t position) const;
 
-  // A hash of a few of the parameters' values, others in each step, which an optimizer's step changes. Of those on a
-  // device always the same: reading them would wait for it.
+  // A hash of a few of the parameters' values, different ones in each step, which an optimizer's step changes.
+  // Constant for parameters on a device, because a read would wait for the device.
   uint64_t sample(int64_t step) const;
 
  private:
@@ -149,7 +150,7 @@ class Gradients {
     torch::Tensor tensor;
     torch::Tensor slot;                                  // the gradient, over the arena
     std::byte* memory;                                   // of the slot
-    torch::Tensor given;                                 // that was handed over
+    torch::Tensor given;                                 // the tensor that was handed over
     std::shared_ptr<torch::autograd::Node> accumulator;  // keeps the hook alive
     uintptr_t hook = 0;
     bool was_sparse = false;
@@ -173,15 +174,15 @@ class Gradients {
   bool ended_ = false;
   core::GradientTable table_;
   std::vector<Parameter> parameters_;                   // by position
-  std::vector<int32_t> position_of_;                    // by order of registration, which hooks know
-  std::unordered_map<const void*, size_t> registered_;  // where gradients are handed over
+  std::vector<int32_t> position_of_;                    // by order of registration, which hooks use
+  std::unordered_map<const void*, size_t> registered_;  // for Arrival::handed_over
   core::ArenaLayout layout_;
   struct ArenaMemory {
-    std::shared_ptr<exec::Device> device;  // goes after the bytes
+    std::shared_ptr<exec::Device> device;  // must outlive the bytes
     exec::AlignedBytes bytes;
   };
-  std::vector<std::shared_ptr<ArenaMemory>> arenas_;  // also of the tensors over them, which users may keep
-  std::vector<torch::Tensor> kept_;                   // memory of what arrived in the pass under way
+  std::vector<std::shared_ptr<ArenaMemory>> arenas_;  // also owned by the tensors over them, which users may keep
+  std::vector<torch::Tensor> kept_;                   // memory of gradients that arrived in the current pass
   compress::RowScratch scratch_;
   Calls calls_;
 };

@@ -17,7 +17,7 @@ size_t room_of(const torch::Tensor& tensor) {
 
 }  // namespace
 
-// How tensors are sent depends on their shapes and dtypes alone: strides may differ between ranks.
+// The messages depend only on shapes and dtypes, because strides may differ between ranks.
 void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   constexpr size_t kMostBytes = size_t{4} << 20;
   if (peers_.size() == 1) return;
@@ -41,7 +41,7 @@ void ModuleBroadcast::broadcast(const std::vector<NamedTensor>& tensors) {
   if (!together_.empty()) broadcast_staged();
 }
 
-// In the order of rows, whatever the tensors' own strides.
+// Elements are sent in row-major order, whatever the tensors' own strides.
 void ModuleBroadcast::broadcast_staged() {
   size_t bytes = 0;
   for (const torch::Tensor& tensor : together_) bytes += room_of(tensor);

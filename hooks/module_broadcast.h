@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0's module holds, to all ranks.
+// Sends the contents of rank 0's module to all ranks.
 #pragma once
 
 #include <torch/types.h>
@@ -18,16 +18,16 @@ class ModuleBroadcast {
  public:
   explicit ModuleBroadcast(Peers& peers) : peers_(peers) {}
 
-  // Tensors of any dtypes and strides, by all ranks, where all have the same shapes and dtypes. Small ones travel
-  // together: a collective for each would cost a round trip for each. To autograd none of them changes: a graph that
-  // saved one may still run backward. Throws core::Exception.
+  // Tensors of any dtypes and strides; all ranks must call it with the same shapes and dtypes. Small tensors are
+  // sent together, because one collective for each would cost a round trip each. Autograd sees no change: a graph
+  // that saved such a tensor may still run backward. Throws core::Exception.
   void broadcast(const std::vector<NamedTensor>& tensors);
 
  private:
   void broadcast_staged();
 
   Peers& peers_;
-  // Kept from step to step.
+  // Kept from step to step, so that a step does not allocate.
   std::vector<std::byte> staging_;
   std::vector<torch::Tensor> together_;
 };

@@ -14,8 +14,9 @@ using torch::nn::Module;
 using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
 using Children = torch::OrderedDict<std::string, std::shared_ptr<Module>>;
 
-// What a module has registered. Its own accessors copy lists and names, which is too slow for every step, and the
-// members are private; naming them in an explicit instantiation is the one place where the language allows that.
+// The tensors that a module has registered. Its own accessors copy lists and names, which is too slow for every
+// step, and the members are private. An explicit instantiation may name private members, so they are read through
+// one.
 Tensors Module::*parameters_member();
 Tensors Module::*buffers_member();
 Children Module::*children_member();
@@ -74,7 +75,7 @@ core::Status ModuleModel::check_unchanged() {
     return same;
   }
   if (!with_buffers_) return {};
-  return check_same("buffer", buffers_, now(module_.named_buffers()), kAdvice);  // may be the same in another order
+  return check_same("buffer", buffers_, now(module_.named_buffers()), kAdvice);  // in any order
 }
 
 void ModuleModel::drop_gradients() const {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The parameters and buffers of a torch::nn::Module. A look in every step neither makes lists nor allocates.
+// The parameters and buffers of a torch::nn::Module. The check in every step neither makes lists nor allocates.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -16,13 +16,13 @@ namespace gradtune {
 
 class ModuleModel final : public Model {
  public:
-  // The module must outlive it. `with_buffers`: buffers are those of rank 0 in every step; otherwise they are each
-  // rank's own, and none are listed. So it is with what is ignored (without_ignored). Throws, with its name, for a
-  // parameter or buffer that can not be sent to other ranks: one that is not dense, not on the CPU, or whose elements
-  // share memory.
+  // The module must outlive this object. `with_buffers`: buffers are equal to rank 0's in every step; otherwise each
+  // rank has its own, and none are listed. Names in `ignored` are left out too (without_ignored). Throws, with its
+  // name, for a parameter or buffer that cannot be sent to other ranks: one that is not dense, not on the CPU, or
+  // whose elements share memory.
   ModuleModel(torch::nn::Module& module, bool with_buffers, std::vector<std::string> ignored = {});
 
-  // In order of registration. What is registered under several names stands under the first.
+  // In order of registration. A tensor that is registered under several names is listed under the first.
   const std::vector<NamedTensor>& parameters() const override { return parameters_; }
   const std::vector<NamedTensor>& own_parameters() const override { return own_; }
   const std::vector<NamedTensor>& buffers() const override { return buffers_; }
@@ -35,8 +35,8 @@ class ModuleModel final : public Model {
   const bool with_buffers_;
   const std::vector<std::string> ignored_;
   std::vector<NamedTensor> parameters_, own_, buffers_;
-  std::vector<bool> trainable_;  // by parameter, when it was made
-  uint64_t registered_ = 0;      // hash of all tensors that the module and those inside of it hold
+  std::vector<bool> trainable_;  // by parameter, when this object was made
+  uint64_t registered_ = 0;      // hash of all tensors that the module and its submodules hold
   LayoutHash layout_;
 };
 

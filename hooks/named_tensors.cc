@@ -14,7 +14,7 @@
 namespace gradtune {
 namespace {
 
-// The first that only one of the lists has.
+// The first tensor that is in `tensors` only.
 const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const std::vector<NamedTensor>& others) {
   std::unordered_set<const void*> of_others;
   for (const NamedTensor& other : others) of_others.insert(other.tensor.unsafeGetTensorImpl());
@@ -23,7 +23,7 @@ const NamedTensor* first_alone(const std::vector<NamedTensor>& tensors, const st
   return found == tensors.end() ? nullptr : &*found;
 }
 
-// `name` is the tensor's, or that of a module around it.
+// `name` is the tensor's name, or that of a module around it.
 bool is_of(std::string_view tensor, std::string_view name) {
   return tensor.starts_with(name) && (tensor.size() == name.size() || tensor[name.size()] == '.');
 }

@@ -8,9 +8,9 @@
 
 namespace gradtune {
 
-// The thread's own node does not tell: a pass over layers on a device is ended by the device's thread, which is in no
-// node, while the node that called it waits on another one. LibTorch knows the depth of each pass, and gives out one
-// member of what knows it.
+// The thread's current node is not enough: the device's thread ends a pass over layers on a device, and it is in no
+// node, while the node that called the pass waits on another thread. LibTorch stores the depth of each pass in its
+// GraphTask, but exposes only the address of one member of it.
 bool is_nested_pass() {
   using torch::autograd::GraphTask;
   const auto* const nodes = reinterpret_cast<const char*>(torch::autograd::get_current_graph_task_nodes_in_graph());

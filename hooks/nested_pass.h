@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A backward pass that a node of another one calls, as checkpointing does, or a function that computes elsewhere than
-// its inputs are.
+// Detects a nested backward pass, which a node of another pass calls. Checkpointing does this, and so does a
+// function that computes on another device than that of its inputs.
 #pragma once
 
 namespace gradtune {
 
-// Whether the pass that the calling thread works for is such a one. False outside of passes.
+// True if the calling thread works for a nested pass. False outside of passes.
 bool is_nested_pass();
 
 }  // namespace gradtune

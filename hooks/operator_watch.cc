@@ -10,15 +10,15 @@
 
 namespace gradtune {
 
-// LibTorch's callbacks are plain functions, so what they work with belongs to the thread.
+// LibTorch's callbacks are plain functions, so their data belongs to the thread.
 //
-// Autograd swaps a thread's callbacks for those that there were when its pass began, and back when it ends (as all do
-// that carry the state of a thread). What is added meanwhile is lost then, and what was removed is there again: so it
-// is always looked up whether the callback is there.
+// Autograd replaces a thread's callbacks by those that were set when its pass began, and restores them when the pass
+// ends (as all code does that carries the state of a thread). A callback that was added meanwhile is lost, and one
+// that was removed returns. So the code always checks whether the callback is there.
 struct WatchesOfThread {
   std::vector<std::shared_ptr<OperatorWatch::Armed>> armed;
   std::optional<at::CallbackHandle> callback;
-  bool is_inside = false;  // of a callback
+  bool is_inside = false;  // within a callback
 
   static WatchesOfThread& here() {
     thread_local WatchesOfThread watches;
@@ -43,9 +43,9 @@ struct WatchesOfThread {
   }
 
   void show(const at::RecordFunction& function) {
-    // What is armed meanwhile is behind these.
+    // Watches that are armed meanwhile come after these.
     for (size_t i = 0, count = armed.size(); i < count; ++i) {
-      // Disarming it from inside must not end what is being called.
+      // Disarming it from inside must not destroy the object that is being called.
       const std::shared_ptr<OperatorWatch::Armed> each = armed[i];
       const auto visit = [&](const torch::Tensor& tensor) {
         if (const OperatorWatch* watch = each->watch) watch->saw(tensor);
@@ -110,7 +110,7 @@ void OperatorWatch::arm() {
   watches.add();
 }
 
-// Another thread's callback notices at its next operator.
+// Another thread's callback notices this at its next operator.
 void OperatorWatch::disarm() {
   if (!is_armed()) return;
   armed_->watch = nullptr;

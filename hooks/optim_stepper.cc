@@ -21,7 +21,7 @@ namespace {
 
 core::Error not_in_parts(const std::string& why) { return invalid("a step can not be done in parts: " + why); }
 
-// Calls body(parameter) for each, and body(null) behind each group.
+// Calls body(parameter) for each parameter, and body(null) after each group.
 template <typename Body>
 void for_parameters(const std::vector<torch::optim::Optimizer*>& optimizers, Body body) {
   for (const torch::optim::Optimizer* optimizer : optimizers) {
@@ -32,7 +32,7 @@ void for_parameters(const std::vector<torch::optim::Optimizer*>& optimizers, Bod
   }
 }
 
-// What gradtune knows of the optimizers of LibTorch; of others nothing.
+// The properties of LibTorch's own optimizers; other optimizers have none.
 struct Known {
   std::string momentum;
   std::vector<std::pair<std::string, std::string>> options;
@@ -48,7 +48,7 @@ Known known_of(const torch::optim::Optimizer& optimizer, const torch::optim::Opt
   const auto text = [](auto value) { return c10::str(value); };
   if (dynamic_cast<const SGD*>(&optimizer) != nullptr) {
     const auto& of = static_cast<const SGDOptions&>(options);
-    // What is derived from it may do something else to gradients.
+    // A derived class may treat gradients differently.
     const bool is_sgd = typeid(optimizer) == typeid(SGD);
     return {named("momentum", of.momentum()),
             {{"lr", text(of.lr())},
@@ -102,7 +102,7 @@ core::Status can_be_split(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const LBFGS*>(&optimizer) != nullptr) {
     return not_in_parts("LBFGS takes all parameters as one vector, and evaluates its closure several times");
   }
-  // A class derived from one of these may do more.
+  // A class derived from one of these may behave differently.
   for (const std::type_info* known :
        {&typeid(SGD), &typeid(Adam), &typeid(AdamW), &typeid(RMSprop), &typeid(Adagrad)}) {
     if (typeid(optimizer) == *known) return {};
@@ -195,8 +195,9 @@ std::unique_ptr<const Stepper::GroupOptions> OptimStepper::options() const {
   return options;
 }
 
-// The groups of one optimizer with few of their parameters and, where given, other options, for as long as it lives.
-// The user's groups are put aside whole, as schedulers and users may hold references to the options inside of them.
+// While it lives, the groups of one optimizer hold only some of their parameters and, if given, other options. The
+// user's group objects are moved aside whole, because schedulers and users may hold references to the options inside
+// them.
 class OptimStepper::Part {
  public:
   Part(torch::optim::Optimizer& optimizer, std::vector<std::vector<torch::Tensor>> parameters,
@@ -224,7 +225,7 @@ class OptimStepper::Part {
 };
 
 void OptimStepper::step_part(std::span<const torch::Tensor> parameters, const GroupOptions* options) {
-  check_unchanged().value();  // a late part comes when the user's program ran again since the step
+  check_unchanged().value();  // the user's program ran since the step, so a late part must check again
   const auto* const cloned = dynamic_cast<const ClonedOptions*>(options);
   core::check(options == nullptr || (cloned != nullptr && cloned->of.size() == optimizers_.size()),
               "options are those of this stepper");

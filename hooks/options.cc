@@ -28,7 +28,7 @@ using core::Status;
 
 Error wrong_option(std::string message) { return {Error::Code::invalid, std::move(message)}; }
 
-// "0.01", where std::to_string would say "0.010000".
+// Gives "0.01"; std::to_string would give "0.010000".
 template <typename T>
 std::string text_of(T number) {
   std::ostringstream text;
@@ -67,7 +67,7 @@ std::string_view without_blanks(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// Calls take(word) for each word between commas, until an error.
+// Calls take(word) for each word between commas, until it returns an error.
 template <typename Take>
 Status for_each_of_list(std::string_view list, const Take& take) {
   for (bool is_last = false; !is_last;) {
@@ -85,7 +85,7 @@ Status parse_file(std::string_view text, std::string& value) {
   return {};
 }
 
-// Of files, in the place of one.
+// Parses a list of files.
 Status parse_files(std::string_view text, std::string& value) {
   return for_each_of_list(text, [&](std::string_view name) -> Status {
     if (name.empty()) return wrong_option("allowed are names of files, with commas between them");
@@ -110,7 +110,7 @@ std::vector<std::string> split(std::string_view text) {
   return items;
 }
 
-// What is collected before anything that depends on two options can be checked.
+// The values read so far, before the checks that depend on two options.
 struct Draft {
   Settings settings;
   std::optional<std::string> compressors;
@@ -141,7 +141,7 @@ std::optional<std::string> real_text(const std::optional<double>& value) {
   return std::isfinite(*value) ? nlohmann::json(*value).dump() : text_of(*value);  // JSON has no "nan"
 }
 
-// The table of options: name, the argument as text, and how text is parsed. GRADTUNE_<NAME> is its variable.
+// The table of options: name, the argument as text, and the parser. The variable is GRADTUNE_<NAME>.
 struct Row {
   const char* name;
   std::optional<std::string> (*argument)(const Options&);
@@ -231,26 +231,26 @@ std::string known_names() {
   return names;
 }
 
-// For a variable that is none: that of the option, or of something else, that was probably meant.
+// For an unknown variable: the known variable, of an option or of something else, that was probably meant.
 std::string meant_variable(std::string_view variable, std::span<const std::string> others) {
   std::vector<std::string> variables(others.begin(), others.end());
   for (const Row& row : kRows) variables.push_back(variable_of(row.name));
-  // Of the part that differs, so that what all have in common does not make them alike.
+  // Compares only the part after the prefix, because the common prefix would make all names similar.
   constexpr size_t kPrefix = std::string_view("GRADTUNE_").size();
   std::vector<std::string_view> names;
   for (const std::string& each : variables) names.push_back(std::string_view(each).substr(kPrefix));
   return core::did_you_mean(variable.substr(kPrefix), names);
 }
 
-// Values by option name, each with the place that it came from, for errors.
+// Values by option name, each with its origin, for errors.
 struct Found {
   std::string text, origin;
 };
 
 Status read_variables(const std::vector<std::string>& variables, std::map<std::string, Found>& found,
                       std::string& config) {
-  // Not options of wrap: the file of options, what launchers of emulated networks tell (examples/cluster), which node
-  // this is (launcher.h), and where NCCL is (nccl_group.h).
+  // These are not options of wrap: the file of options, the state of an emulated network (examples/cluster), the
+  // name of this node (launcher.h), and the location of NCCL (nccl_group.h).
   const std::string others[] = {"GRADTUNE_CONFIG", "GRADTUNE_NETWORK", "GRADTUNE_NODE", "GRADTUNE_PACING_MBIT",
                                 "GRADTUNE_NCCL_LIBRARY"};
   for (const std::string& variable : variables) {
@@ -292,11 +292,11 @@ Status read_config(const std::string& path, std::map<std::string, Found>& found)
   return {};
 }
 
-// The codecs that the allow-list has, which the fidelity has to admit.
+// The codecs of the allow-list, which the fidelity must admit.
 Status choose_codecs(Draft& draft) {
   const core::TraitsTable known = compress::known_traits();
   Settings& settings = draft.settings;
-  if (!draft.compressors) return {};  // it depends on the optimizer
+  if (!draft.compressors) return {};  // the default depends on the optimizer
   if (without_blanks(*draft.compressors).empty()) {
     return wrong_option("the list is empty; allowed are names of compressors, \"none\" for none of them");
   }
@@ -320,9 +320,9 @@ Status choose_codecs(Draft& draft) {
   });
 }
 
-// The thread that trains keeps a core; the rest of this process's share of the machine may compress.
+// The training thread keeps a core; the other cores of this process's share of the machine may compress.
 int64_t spare_cores() {
-  // What this rank may run on, others of its node may too, unless each is pinned to cores of its own.
+  // Other ranks of the node may run on the same cores, unless each rank is pinned to cores of its own.
   const int64_t even_share = sysconf(_SC_NPROCESSORS_ONLN) / local_world_size(environment_variable).value_or(1);
   return std::max<int64_t>(0, std::min<int64_t>(allowed_cores().count, even_share) - 1);
 }

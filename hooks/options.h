@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Options as a user gives them (argument, variable, file) turned into what the rest works with. One table names them
-// all.
+// Converts the options that a user gives (argument, variable, file) to settings. One table names all options.
 #pragma once
 
 #include <chrono>
@@ -21,11 +20,11 @@ namespace gradtune {
 
 struct Settings {
   core::Fidelity fidelity = core::Fidelity::half;
-  std::vector<core::CompressorSpec> codecs;  // admitted, "none" first; empty: the fidelity's default list
-  std::string codecs_from;                   // why those, for journals
+  std::vector<core::CompressorSpec> codecs;  // admitted codecs, "none" first; empty: the fidelity's default list
+  std::string codecs_from;                   // the reason for these codecs, for journals
   core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
-  std::optional<double> error_budget;  // none: by what is seen
-  std::optional<int64_t> lossy_after;  // none: what the compressors of a strategy need
+  std::optional<double> error_budget;  // none: derived from the errors seen
+  std::optional<int64_t> lossy_after;  // none: the need of the compressors in a strategy
   std::string policy = "auto";
   std::string strategy;  // file; empty: none
   int64_t tuning_budget = 400;
@@ -37,18 +36,18 @@ struct Settings {
   uint64_t seed = 0;
   bool quiet = false;
   bool broadcast_buffers = true;
-  std::vector<std::string> ignored;  // names of what stays each rank's own
+  std::vector<std::string> ignored;  // names of tensors that each rank keeps for itself
   bool forward_overlap = false;
-  bool nccl = false;  // carries gradients on a device
+  bool nccl = false;  // NCCL carries gradients on a device
 };
 
-// Argument, then variable GRADTUNE_<NAME>, then the file that GRADTUNE_CONFIG names, then default. Errors name the
-// option, where it came from, its value and what is allowed; an unknown GRADTUNE_ variable or key is an error too.
-// `variables`: all that start with GRADTUNE_, as name=value. `timeout`: where nobody gives that option.
+// The order is argument, variable GRADTUNE_<NAME>, the file that GRADTUNE_CONFIG names, default. Errors name the
+// option, its origin, its value and the values that are allowed. An unknown GRADTUNE_ variable or key is an error
+// too. `variables`: all that start with GRADTUNE_, as name=value. `timeout`: the default for that option.
 core::Result<Settings> resolve(const Options& options, const std::vector<std::string>& variables,
                                std::chrono::milliseconds timeout = std::chrono::seconds(300));
 
-// The part of them that the tuner takes.
+// The settings that the tuner uses.
 tuner::TunerOptions tuner_options(const Settings& settings);
 
 // All variables of this process whose names start with GRADTUNE_.

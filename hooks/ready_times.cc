@@ -26,7 +26,7 @@ void ReadyTimes::end() {
   if (device_) end_ = device_->current().mark();
 }
 
-// Returns whether all of them have passed, and the device tells when.
+// Returns true if all marks have passed and the device gives their times.
 bool ReadyTimes::read_marks() {
   for (size_t i = 0; i < seen_.size(); i += gradients_per_mark_) {
     const std::optional<int64_t> passed_ns = seen_[i].mark.time_ns();
@@ -39,7 +39,7 @@ bool ReadyTimes::read_marks() {
     seen_[i].ns = *passed_ns;
   }
   const size_t last = (seen_.size() - 1) / gradients_per_mark_ * gradients_per_mark_;
-  for (size_t j = last + 1; j < seen_.size(); ++j) seen_[j].ns = seen_[last].ns;  // no mark is behind them
+  for (size_t j = last + 1; j < seen_.size(); ++j) seen_[j].ns = seen_[last].ns;  // no mark follows them
   return true;
 }
 
@@ -53,7 +53,7 @@ const std::vector<ReadyTimes::Ready>& ReadyTimes::times() {
 
 std::optional<double> ReadyTimes::waited_ms(int64_t until_ns) const {
   if (end_.empty()) return {};
-  if (!end_.passed()) return 0;  // the last gradient's bucket was there before backward was over
+  if (!end_.passed()) return 0;  // the last gradient's bucket arrived before backward ended
   const std::optional<int64_t> ended_ns = end_.time_ns();
   if (!ended_ns) return {};
   return static_cast<double>(std::max<int64_t>(until_ns - *ended_ns, 0)) * 1e-6;

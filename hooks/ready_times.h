@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// When the gradients of one backward pass were ready. On the host that is when its hooks run. A device is asked ahead,
-// and hooks run long before: there it is when the stream that backward runs on came to a mark behind the gradient. Of
-// many gradients some have a mark, and those between take the time between.
+// The times at which the gradients of one backward pass were ready. On the host that is when their hooks run. On a
+// device, work is queued ahead and hooks run long before. There it is the time at which backward's stream reached a
+// mark after the gradient. If there are many gradients only some have a mark, and the others are interpolated.
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,29 @@ class ReadyTimes {
     double us;  // since the first gradient of the pass
   };
 
-  // `device`: of gradients; null: they are the host's. The clock outlives this object.
+  // `device`: the gradients' device; null: the host. The clock must outlive this object.
   ReadyTimes(const core::Clock& clock, std::shared_ptr<exec::Device> device)
       : clock_(clock), device_(std::move(device)) {}
 
-  void begin(size_t tensors);  // a pass, which so many gradients may come of
-  // In the hook of that gradient. `own_ms`: what gradtune did on this thread in hooks before, which delayed backward
-  // where that runs on the host.
+  void begin(size_t tensors);  // begins a pass with at most this number of gradients
+  // Called in the hook of that gradient. `own_ms`: time that gradtune used on this thread in earlier hooks, which
+  // delayed backward if it runs on the host.
   void saw(int32_t position, double own_ms);
-  void end();  // the pass: backward has asked for all that it computes
+  void end();  // ends the pass: backward has queued all its work
 
-  // Once all that was asked for in the pass has ended. Empty where the device does not tell when marks passed.
+  // Call it after all work queued in the pass has ended. Empty if the device does not give the times of marks.
   const std::vector<Ready>& times();
-  // How long this thread waited after backward had ended on the device: from then until that time of the clock.
-  // Nothing for gradients of the host, or where the device does not tell.
+  // The time for which this thread waited after backward had ended on the device, up to `until_ns` of the clock.
+  // None for gradients on the host, or if the device does not give times.
   std::optional<double> waited_ms(int64_t until_ns) const;
 
  private:
-  // A device knows the times of its last marks alone, some thousands, and each mark costs the host a microsecond.
+  // A device keeps the times of only its last few thousand marks, and each mark costs the host a microsecond.
   static constexpr size_t kMostMarks = 1024;
 
   struct Seen {
     int32_t position;
-    int64_t ns;  // less what gradtune took; on a device not known before the mark has passed
+    int64_t ns;  // without gradtune's own time; on a device unknown until the mark has passed
     core::Fence mark;
   };
   bool read_marks();

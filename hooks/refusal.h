@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a program is told that what it gave cannot be served: an error that begins with the library's name.
+// Refuses input that cannot be used: throws an error that begins with the library's name.
 #pragma once
 
 #include <string>

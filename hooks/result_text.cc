@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// Calls use(name, member) for each: the writer and the reader know the same ones.
+// Calls use(name, member) for each member, so that the writer and the reader use the same list.
 template <typename Result, typename Use>
 void for_each_member(Result& result, const Use& use) {
   use("decided", result.decided);
@@ -65,7 +65,7 @@ Optimizer::Result result_of(const tuner::Standing& standing, core::Fidelity fide
   return result;
 }
 
-// Names may hold bytes that are not UTF-8, which JSON does not have.
+// Names may hold bytes that are not UTF-8, which JSON cannot contain.
 std::string to_text(const Optimizer::Result& result) {
   json text = json::object();
   for_each_member(result, [&](const char* name, const auto& member) {

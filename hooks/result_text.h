@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a program is told of tuning, and as a text that rank 0 sends to the other ranks, which so tell the same.
+// The result of tuning for the program, and its text form, which rank 0 sends to the other ranks so that all report
+// the same.
 #pragma once
 
 #include <string>
@@ -13,7 +14,7 @@
 
 namespace gradtune {
 
-// All of it but the prediction, and the buckets of the strategy.
+// All members except the prediction and the buckets of the strategy.
 Optimizer::Result result_of(const tuner::Standing& standing, core::Fidelity fidelity);
 
 std::string to_text(const Optimizer::Result& result);

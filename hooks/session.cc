@@ -33,7 +33,7 @@ exec::ExecutorOptions executor_options(const Settings& settings, exec::Device* d
           .alarm = [&peers] { return peers.alarm(); }};
 }
 
-// By number: bit i of optimizer i.
+// The numbers of the optimizers; bit i stands for optimizer i.
 std::string names_of(uint64_t optimizers) {
   std::string names;
   for (int i = 0; i < 64; ++i) {
@@ -42,7 +42,7 @@ std::string names_of(uint64_t optimizers) {
   return names.empty() ? "none" : names;
 }
 
-// The first rank where other ones stepped than on rank 0, which there is.
+// The first rank on which other optimizers stepped than on rank 0; there must be one.
 std::string who_stepped(const std::vector<uint64_t>& optimizers) {
   const auto other = std::ranges::find_if(optimizers, [&](uint64_t each) { return each != optimizers[0]; });
   return "of the optimizers, rank " + std::to_string(other - optimizers.begin()) + " stepped " + names_of(*other) +
@@ -62,7 +62,7 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
       warnings_(*front_, group->getRank()),
       job_(make, group, options, *clock_, warnings_),
       settings_(job_.settings),
-      // Throws where something of the job is missing.
+      // Throws if `job_` is not usable.
       peers_(
           group, options, settings_.timeout_ms, *clock_, job_.status,
           job_.gradients ? job_.gradients->alarm_before() : nullptr, [this] { return front_->interrupted(); },
@@ -98,7 +98,8 @@ Session::Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::Process
 
 Session::~Session() {
   handle_->session = nullptr;
-  // The user's training ends with an exception, or within a pass: others would wait for what does not come.
+  // If the user's training ends with an exception, or within a pass, other ranks would wait for messages that never
+  // come.
   if (!failure_ && pass_.is_running()) pass_was_left();
   if (!failure_) {
     try {
@@ -143,11 +144,11 @@ void Session::set_up() {
   start_tuning();
 }
 
-// A strategy file is read by rank 0 alone. Its order of tensors is the order of the arena from the first step on.
+// Only rank 0 reads a strategy file. Its order of tensors is the order of the arena from the first step on.
 void Session::take_imported() {
   if (settings_.strategy.empty()) return;
   const core::TraitsTable known = compress::known_traits();
-  // A process with several models has one variable for all: the file is taken that is for this one.
+  // A process with several models has one variable for all of them, so the file for this model is chosen.
   std::optional<core::Error> why_not;
   for (std::string_view rest = settings_.strategy; !rest.empty();) {
     const std::string path(rest.substr(0, rest.find(',')));
@@ -212,7 +213,7 @@ void Session::hand_over(const torch::Tensor& parameter, torch::Tensor gradient) 
   if (position >= 0) on_ready(position);
 }
 
-// The spans that profilers see are those in which gradtune works or waits on the thread that trains.
+// Profilers see spans in which gradtune works or waits on the training thread.
 void Session::take_ready(int32_t position) {
   RECORD_USER_SCOPE("gradtune::gradient_ready");
   check_usable();
@@ -227,15 +228,17 @@ void Session::take_ready(int32_t position) {
               " was accumulated twice in one backward pass (checkpointing that runs backward inside backward?), or the "
               "pass before ended with an exception; each parameter may be reached once"});
   }
-  if (known_ == Known::nothing) return;  // what is sent, and how, depends on what gradients are like
-  // Without gradtune's own work in the hooks before: backward itself is what policies plan with.
+  if (known_ == Known::nothing) return;  // the first pass must end before it is known what is sent
+  // The time of gradtune's own work in earlier hooks is left out, because policies plan with the times of backward
+  // itself.
   if (driver_ && driver_->learns_ready()) {
     ready_.saw(position, executor_.times().encode_ms + executor_.times().decode_ms);
   }
   send(position);
 }
 
-// The control word tells what is not dense: it can not leave before, as the tensor's bucket waits.
+// The control word says whether a gradient is not dense. It cannot leave before this call, because the tensor's
+// bucket waits.
 void Session::send(int32_t position) {
   const int64_t began_ns = clock_->now_ns();
   Gradients::Brought brought = gradients_.bring(position);
@@ -243,7 +246,8 @@ void Session::send(int32_t position) {
   if (brought.use != Gradients::Use::dense) protocol_.tell_not_dense();
   if (driver_) own_shares_[static_cast<size_t>(position)] = own_share(position, brought);
   own_ns_ += clock_->now_ns() - began_ns;
-  // Memory goes at once where it may: backward then allocates its next gradients in pages that are there.
+  // Memory is released at once if possible, so that backward allocates its next gradients in pages that are mapped
+  // already.
   if (!executor_.tensor_ready(position, brought.arrived)) gradients_.keep(std::move(brought));
 }
 
@@ -265,7 +269,7 @@ void Session::begin_step() {
   if (core::Status begun = executor_.begin_step(); !begun) fail(begun.error());
 }
 
-// Autograd calls it at the end of the backward pass that runs the hook, and destroys it in any case.
+// Autograd calls this at the end of the backward pass that runs the hook, and destroys it in any case.
 class Session::PassEnd {
  public:
   explicit PassEnd(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
@@ -273,7 +277,7 @@ class Session::PassEnd {
   PassEnd& operator=(const PassEnd&) = delete;
   ~PassEnd() {
     if (state_ == State::ended) return;
-    const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;  // the pass around is in force again
+    const bool is_inside = torch::autograd::get_current_graph_task_id() >= 0;  // the outer pass is current again
     if (state_ == State::postponed && is_inside) {
       if (handle_->session != nullptr) handle_->session->queue_end_of_pass();
     } else if (std::this_thread::get_id() != handle_->training_thread) {
@@ -299,8 +303,9 @@ void Session::queue_end_of_pass() {
       [end = std::make_shared<PassEnd>(handle_)] { end->call(); });
 }
 
-// A backward pass may run inside the node of another one, as checkpointing does, and what it did not reach the other
-// one may. So the exchange ends when all gradients are there, or with the outermost pass.
+// A backward pass may run inside a node of another pass, as with checkpointing. The outer pass may give the
+// gradients that the inner one did not reach. So the exchange ends when all gradients are ready, or with the
+// outermost pass.
 void Session::end_of_pass(PassEnd& end) {
   if (!pass_.is_running()) return;
   if (is_nested_pass() && !pass_.is_whole()) return end.postpone();
@@ -312,14 +317,15 @@ void Session::end_of_pass(PassEnd& end) {
   });
 }
 
-// A pass that does not come to its end has sent some of its gradients, and other ranks wait for the rest.
+// A pass that was aborted has sent some of its gradients, and other ranks wait for the rest.
 void Session::pass_was_left() {
   if (failure_) return;
   note_failure({core::Error::Code::invalid,
                 "a backward pass ended with an exception; averages of its gradients can not be completed any more"});
 }
 
-// The last thing of a backward pass, on the thread that ends it: where gradients are on a device, that of the device.
+// The last action of a backward pass, on the thread that ends it; for gradients on a device that is the device's
+// thread.
 void Session::finish_backward() {
   RECORD_USER_SCOPE("gradtune::finish_backward");
   if (known_ == Known::nothing) begin_first_step();
@@ -330,7 +336,7 @@ void Session::finish_backward() {
   int64_t finished_ns = clock_->now_ns();
   if (driver_) driver_->saw_ready(ready_.times());
   waited_ms_ = ready_.waited_ms(finished_ns);
-  if (waited_ms_) own_ns_ = 0;  // what was done while the device computed took nothing of the step
+  if (waited_ms_) own_ns_ = 0;  // work done while the device computed added no time to the step
   ran_ = {protocol_.step(), protocol_.slot()};
   const auto received = protocol_.receive();
   if (!received && received.error().code == core::Error::Code::mismatch) tell_difference(received.error());
@@ -364,15 +370,16 @@ void Session::finish_backward() {
   own_ns_ += clock_->now_ns() - finished_ns;
 }
 
-// What this rank did not use takes part all the same, with what was accumulated before or with zeros.
+// A parameter that this rank did not use takes part too, with the gradient that was accumulated before, or with
+// zeros.
 void Session::bring_missing() {
   for (size_t p = 0; p < used_.size(); ++p) {
     if (!pass_.is_ready(p)) send(static_cast<int32_t>(p));
   }
 }
 
-// All ranks see that they differ in the same step, and then tell each other in what. A rank that knows ends, and may so
-// end the comparison for others; that they differ is known all the same.
+// All ranks detect the difference in the same step, and then exchange details. A rank that knows the cause ends,
+// which may stop the comparison on others; the mismatch is reported in any case.
 void Session::tell_difference(const core::Error& error) {
   std::string who;
   try {
@@ -401,7 +408,7 @@ void Session::tell_difference(const core::Error& error) {
   fail({error.code, error.message + " (" + who + ")"});
 }
 
-// In the next control word. What is decided goes with it to all ranks, which so tell the same of it.
+// Sends the action in the next control word. A decision goes with it to all ranks, so that all report the same.
 void Session::announce(const tuner::Action& action) {
   if (driver_->take_news()) news_ = to_text(driver_->result());
   const bool prepares = action.command.kind == tuner::Command::Kind::prepare;
@@ -486,7 +493,7 @@ Optimizer::Progress Session::progress() const {
   return progress;
 }
 
-// Texts keep their memory from call to call.
+// The strings in `progress` keep their memory from call to call.
 void Session::tell(Optimizer::Progress& progress) const {
   progress.step = protocol_.step();
   progress.epoch = protocol_.epoch();
@@ -502,7 +509,7 @@ void Session::tell(Optimizer::Progress& progress) const {
 
 Optimizer::Result Session::result() const {
   if (result_) return *result_;
-  // Nothing is decided yet: what the job began with.
+  // Before any decision, this is the initial strategy.
   const bool is_pinned = settings_.tuning_budget == 0;
   const tuner::Standing standing{
       .state = is_pinned ? tuner::Standing::State::pinned : tuner::Standing::State::undecided,

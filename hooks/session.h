@@ -1,17 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One wrap on one rank: brings together a model and who steps it, gradients, executor, agreement and (on rank 0) the
-// tuner. The order of things in a step:
-//   backward        each gradient is brought into the arena when it is ready, and its bucket starts; in the first pass
-//                   that waits for the end of it, when it is known what gradients are like
-//   end of backward waits for the last bucket and the control word; carries out the command that the word brought;
-//                   buffers from rank 0
-//   begin_update    what is trained is still what the ranks compared
-//   the update      by the stepper in step(), or by the user's program
-//   end_update      the clock of the step
-// With forward_overlap, buckets that are due at the next forward pass may be under way, and updates by step() may be to
-// come, until forward needs them (forward_overlap.h). What looks at all of them, or changes something, waits first.
+// One wrap on one rank. It connects a model and its stepper, the gradients, the executor, the agreement between
+// ranks and (on rank 0) the tuner. A step goes in this order:
+// - backward: Each gradient is copied to the arena when it is ready, and its bucket starts. In the first pass the
+//   buckets wait for the end of the pass, when the kinds of all gradients are known.
+// - end of backward: Waits for the last bucket and the control word, carries out the command in that word, and
+//   receives rank 0's buffers.
+// - begin_update: Checks that the model is still the one that the ranks compared.
+// - the update: The stepper does it in step(), or the user's program does it.
+// - end_update: Records the step time.
+//
+// With forward_overlap, buckets that are due at the next forward pass may stay in flight, and updates of step() may
+// be pending, until forward needs them (forward_overlap.h). A call that reads or changes all of them waits first.
 #pragma once
 
 #include <atomic>
@@ -43,18 +44,19 @@
 
 namespace gradtune {
 
-// What is trained, and who steps it.
+// The model and its stepper.
 struct Trained {
   std::unique_ptr<Model> model;
   std::unique_ptr<Stepper> stepper;
   Arrival arrival = Arrival::hooks;
-  // What computes on a device; null: what gradtune has for it.
+  // Makes the kernels for a device; null: gradtune's own.
   std::function<std::unique_ptr<exec::Kernels>(c10::Device device)> make_kernels = {};
 };
 
 class Session {
  public:
-  // `make` is called once, here. What it throws is told to all ranks, as all that keeps this one from being wrapped.
+  // `make` is called once, in the constructor. Its exception is sent to all ranks, like every error that keeps this
+  // rank from being wrapped.
   using MakeTrained = std::function<Trained(const Settings& settings)>;
   Session(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
           std::unique_ptr<const core::Clock> clock = std::make_unique<const core::SteadyClock>(),
@@ -62,23 +64,24 @@ class Session {
   ~Session();
 
   void zero_grad();
-  // The closure, evaluated once, and an update by the stepper.
+  // Evaluates the closure once; then the stepper updates.
   torch::Tensor step(const std::function<torch::Tensor()>& closure);
-  // Around an update that the user's program runs, both by all ranks: before it, and after it if it did not throw. Of
-  // several optimizers each one's is told, by number: the first after a backward pass ends the step, and returns true;
-  // others need not step as often.
+  // Around an update that the user's program runs: begin_update() before it, and end_update() after it if it did not
+  // throw; all ranks call both. With several optimizers, call them for each optimizer, with its number. The first
+  // update after a backward pass ends the step and returns true; the other optimizers need not step as often.
   void begin_update();
   bool end_update(size_t optimizer = 0);
-  // Where gradients are handed over, on the thread that runs backward: one of the pass under way, laid out as
-  // gradient_strides() says; a parameter that the session does not know is left alone. At the end of the pass
-  // `averaged` is called, in which give_back() copies each average, or gives another tensor where it is sparse.
+  // With Arrival::handed_over, on the thread that runs backward: takes a gradient of the current pass, laid out as
+  // gradient_strides() says. A parameter that the session does not know is ignored. At the end of the pass
+  // `averaged` is called. In it, give_back() copies each average, or returns another tensor if it is sparse.
   void hand_over(const torch::Tensor& parameter, torch::Tensor gradient);
   void give_back(const torch::Tensor& parameter, torch::Tensor& gradient) { gradients_.give_back(parameter, gradient); }
   void on_averaged(std::function<void()> averaged) { averaged_ = std::move(averaged); }
-  std::shared_ptr<int> no_sync() const { return no_sync_; }  // backward passes only accumulate while it is above 0
-  // Waits for averages and does updates that are still to come.
+  std::shared_ptr<int> no_sync() const { return no_sync_; }  // while it is above 0, backward passes only accumulate
+  // Waits for averages and does pending updates.
   void synchronize();
-  // Those of rank 0 to all ranks, by all ranks. They come with each backward pass: for what changed since.
+  // Sends rank 0's buffers to all ranks; all ranks call it. Each backward pass does so too; this is for later
+  // changes.
   void broadcast_buffers();
   void exclude_step() { protocol_.exclude(); }
   void save(torch::serialize::OutputArchive& archive);
@@ -90,15 +93,15 @@ class Session {
   void tell(Optimizer::Progress& progress) const;
   int64_t epoch() const { return protocol_.epoch(); }
   Optimizer::Result result() const;                         // the same on all ranks
-  int64_t results_taken() const { return results_taken_; }  // grows by one when another one came
+  int64_t results_taken() const { return results_taken_; }  // grows by one with each new result
   std::string describe_in_force() const;                    // the strategy of the next step, also while it is on trial
-  // Training on this rank ends for that reason: told to the other ranks at once, as what they end with.
+  // Ends training on this rank for that reason. Other ranks are told at once and end with it.
   void give_up(const std::string& why);
-  // A process that was forked has this memory, but none of its threads and connections.
+  // A forked process has this memory, but none of its threads and connections.
   bool is_of_this_process() const;
 
  private:
-  // What was wrapped; where it can not be, `status` says why, and the rest is not all there.
+  // The wrapped objects. If wrapping failed, `status` says why, and other members may be missing.
   struct Job {
     Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const Options& options,
         const core::Clock& clock, Warnings& warnings);
@@ -107,8 +110,8 @@ class Session {
     tuner::ErrorBudget::Limits limits;
     std::unique_ptr<Model> model;
     std::unique_ptr<Stepper> stepper;
-    std::shared_ptr<exec::Device> device;      // null where gradients are the host's
-    std::unique_ptr<QueueStream> collectives;  // of NCCL; null where it is not used
+    std::shared_ptr<exec::Device> device;      // null if gradients are on the host
+    std::unique_ptr<QueueStream> collectives;  // the stream for NCCL; null if it is not used
     std::unique_ptr<Gradients> gradients;
     core::Status status;
   };
@@ -157,11 +160,11 @@ class Session {
   void forget_result();
   void take_result(const std::string& text);
 
-  // What fails on this rank ends the wrap, and is told to all: with `between_ranks`, only what fails between them, as
-  // other errors were told to all ranks already.
+  // An error on this rank ends the wrap and is sent to all ranks. With `between_ranks`, that holds only for errors
+  // of communication, because all ranks already know the other errors.
   enum class Final : uint8_t { every_error, between_ranks };
   void explained(Final final, const std::function<void()>& body);
-  // The same where autograd calls: what is thrown is what the program expects.
+  // The same in autograd's callbacks: it throws the exception type that the program expects.
   void raised(const std::function<void()>& body);
   [[noreturn]] void fail(const core::Error& error);
   void note_failure(const core::Error& error);
@@ -191,29 +194,30 @@ class Session {
   exec::Executor executor_;
   ForwardOverlap overlap_;
   std::optional<tuner::StrategyFile> imported_;
-  tuner::StepProtocol protocol_;         // its control word is the executor's until backward is done
+  tuner::StepProtocol protocol_;         // its control word belongs to the executor until backward has ended
   std::unique_ptr<TunerDriver> driver_;  // rank 0
 
-  // The step under way.
+  // The current step.
   BackwardPass pass_;
   const std::shared_ptr<int> no_sync_ = std::make_shared<int>(0);
   bool accumulated_ = false;             // by a pass under no_sync, since the last step()
   uint64_t begun_at_ = 0;                // the parameters' sample when the pass began
-  std::optional<uint64_t> averaged_at_;  // the same, where no step() followed yet
-  uint64_t updated_ = 0;                 // by which optimizers (a bit each) since the last pass that averages
-  int untold_ = 0;                       // updates in a row that nobody told of
-  // Of the gradients: nothing before the first backward pass; then which of them come as rows; then their order, too.
+  std::optional<uint64_t> averaged_at_;  // the same sample, until a step() follows
+  uint64_t updated_ = 0;                 // the optimizers that stepped (one bit each) since the last pass that averages
+  int untold_ = 0;                       // consecutive updates that were not reported to the session
+  // Knowledge of the gradients: nothing before the first backward pass; then which of them come as rows; then also
+  // their order.
   enum class Known : uint8_t { nothing, content, all } known_ = Known::nothing;
   ReadyTimes ready_{*clock_, job_.device};
   std::optional<double> waited_ms_;    // for a device, after backward
-  int64_t own_ns_ = 0;                 // what gradtune took on this thread beside the executor
+  int64_t own_ns_ = 0;                 // gradtune's own time on this thread outside the executor
   std::vector<uint8_t> used_;          // by position: Gradients::Use, of this rank, then of all
-  std::vector<Stepper::Takes> takes_;  // by position: of the optimizer
-  std::vector<double> own_shares_;     // by position, on rank 0: of rows that are not zero; negative: not looked at
-  // Of the pass under way: what else ranks must have alike, as the others were told.
+  std::vector<Stepper::Takes> takes_;  // by position: the kinds of gradient that the optimizer accepts
+  std::vector<double> own_shares_;     // by position, on rank 0: share of rows that are not zero; negative: not sampled
+  // Other values of the current pass that must be equal on all ranks, as they were sent.
   struct Alike {
-    uint64_t buffers = 0;  // their layout
-    uint64_t updated = 0;  // by which optimizers, since the pass before
+    uint64_t buffers = 0;  // hash of their layout
+    uint64_t updated = 0;  // the optimizers that stepped since the previous pass
 
     uint64_t hash() const {
       core::Hasher hasher;
@@ -224,33 +228,33 @@ class Session {
   } alike_;
   int64_t step_began_ns_ = 0;
   std::function<void()> averaged_;
-  std::string news_;                         // on rank 0, what is decided and the other ranks are not told yet
-  std::optional<Optimizer::Result> result_;  // as rank 0 told it last; nothing before
+  std::string news_;                         // on rank 0: a result that the other ranks do not have yet
+  std::optional<Optimizer::Result> result_;  // as rank 0 sent it last; none before
   int64_t results_taken_ = 0;
   double last_step_ms_ = 0;
-  exec::StepTimes last_times_;   // of the step, in which late buckets of the one before were waited for
-  exec::StepTimes ended_times_;  // of the executor's step when backward ended
-  exec::StepTimes late_times_;   // of the executor's step before, after backward had ended
+  exec::StepTimes last_times_;   // of the step in which the previous step's late buckets were waited for
+  exec::StepTimes ended_times_;  // of the executor's step at the end of backward
+  exec::StepTimes late_times_;   // of the executor's previous step, after the end of backward
   struct Ran {
     int64_t step;
     int32_t slot;
   };
-  std::optional<Ran> ran_;  // of whose operations it is not told yet when they ran
-  // What the ends of backward passes hold of the session, which they may outlive. Where gradients are on a device,
-  // autograd destroys that of a pass which was left on a thread of its own, while the one that trains goes on.
+  std::optional<Ran> ran_;  // the step whose operation times are not reported yet
+  // The part of the session that the ends of backward passes hold, which they may outlive. If gradients are on a
+  // device, autograd destroys the end of an aborted pass on its own thread while the training thread goes on.
   struct Handle {
     explicit Handle(Session* of) : session(of) {}
 
-    // An end that autograd destroyed on a thread that does not train.
+    // The state of an end that autograd destroyed on a thread that does not train.
     enum class Lost : uint8_t {
       none,
-      postponed,  // to that of the pass around, which runs on another thread
-      left,       // with its pass
+      postponed,  // to the end of the outer pass, which runs on another thread
+      left,       // its pass was aborted
     };
     bool take(Lost what) { return lost.compare_exchange_strong(what, Lost::none); }
 
-    Session* session;                                                    // null once it is gone
-    const std::thread::id training_thread = std::this_thread::get_id();  // that calls wrap
+    Session* session;                                                    // null after the session was destroyed
+    const std::thread::id training_thread = std::this_thread::get_id();  // the thread that calls wrap
     std::atomic<Lost> lost = Lost::none;
   };
   const std::shared_ptr<Handle> handle_ = std::make_shared<Handle>(this);

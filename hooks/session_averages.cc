@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a session gives averages to the user's optimizer, and what it tells of sparse ones.
+// Passes averages to the user's optimizer, and reports sparse averages to the tuner.
 #include "hooks/session.h"
 
 #include <ATen/record_function.h>
@@ -15,12 +15,12 @@ constexpr auto kNone = static_cast<uint8_t>(Gradients::Use::none);
 
 }  // namespace
 
-// What optimizers find: a sparse gradient where all ranks that have one have a sparse one, else a dense one. Gradients
-// that no rank used stay undefined, as with DDP, so that momentum and weight decay leave their parameters alone. Not in
-// buckets that keep residuals, or drained some on any rank: there the average holds what earlier steps still owed, and
-// is dense, or sparse where the optimizer takes nothing else.
+// Gives optimizers a sparse gradient if all ranks that have one have a sparse one, else a dense one. Gradients that
+// no rank used stay undefined, as with DDP, so that momentum and weight decay do not change their parameters.
+// Buckets that keep residuals, or drained some on any rank, differ: their averages contain residuals of earlier
+// steps. Such an average is dense, or sparse if the optimizer accepts nothing else.
 void Session::give_averages(bool not_dense) {
-  const at::DisableRecordFunctionGuard unseen;  // a use of gradients between backward() and step() is the user's
+  const at::DisableRecordFunctionGuard unseen;  // only the user's own uses before step() count
   for (size_t p = 0; p < used_.size() && not_dense; ++p) {
     const auto position = static_cast<int32_t>(p);
     if (executor_.drained(position)) used_[p] = std::max(used_[p], owed(position));
@@ -44,7 +44,7 @@ void Session::give_averages(bool not_dense) {
   gradients_.let_go();
 }
 
-// The Use of an average that holds residuals. All ranks have the same.
+// The Use of an average that holds residuals. It is the same on all ranks.
 uint8_t Session::owed(int32_t position) const {
   const Stepper::Takes takes = takes_[static_cast<size_t>(position)];
   const bool is_sparse = takes == Stepper::Takes::sparse ||
@@ -52,7 +52,7 @@ uint8_t Session::owed(int32_t position) const {
   return static_cast<uint8_t>(is_sparse ? Gradients::Use::rows : Gradients::Use::dense);
 }
 
-// Buckets that work on lists count their rows.
+// Buckets that work on lists count their rows themselves.
 double Session::own_share(int32_t position, const Gradients::Brought& brought) const {
   if (brought.use == Gradients::Use::none) return -1;
   if (brought.use == Gradients::Use::dense) {

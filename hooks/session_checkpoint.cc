@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session saves, and how it goes on from that. Everything that was read is checked before anything is changed.
+// Saves a session and continues from a saved one. All data that was read is checked before anything is changed.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,7 +26,7 @@ bool any(const AllResiduals& residuals) {
 
 }  // namespace
 
-// Where averages are there that no step() used, as of a step that is left out, nothing is under way.
+// Averages that no step() used are allowed, as in a step that is skipped: nothing is in flight then.
 void Session::check_out_of_backward(const char* what) {
   check_usable();
   if (!pass_.is_running()) return;
@@ -66,7 +66,7 @@ tuner::SavedRank Session::saved_rank() const {
 
 void Session::save_checkpoint(const std::string& folder) {
   check_out_of_backward("save_checkpoint");
-  protocol_.exclude();  // the time that this takes is part of the next step
+  protocol_.exclude();  // the next step includes the time of saving
   peers_.enter(Call::save_checkpoint, protocol_.step());
   explained(Final::between_ranks, [&] {
     peers_.must_agree("the steps done at a checkpoint", std::to_string(protocol_.step()));
@@ -106,7 +106,7 @@ void Session::load_checkpoint(const std::string& folder) {
   explained(Final::between_ranks, [&] {
     settle_step();
     const tuner::Manifest manifest = find_checkpoint(peers_, folder, checkpoint_fingerprint(gradients_.table()));
-    std::string why;  // tuning starts again
+    std::string why;  // why tuning starts again; empty: it continues
     if (manifest.world_size == peers_.size()) {
       auto file = read_rank_file(folder, manifest, peers_.rank(), gradients_.table());
       peers_.must_succeed("load the checkpoint", file ? core::Status() : file.error());
@@ -131,7 +131,7 @@ void Session::load_checkpoint(const std::string& folder) {
   updated_ = 0;
 }
 
-// Goes on, or, if rank 0 knows a reason why tuning can not, starts again; returns that reason.
+// Continues tuning, or starts it again if rank 0 knows a reason; returns that reason.
 std::string Session::resume(const SavedFile& file) {
   core::Status can;
   if (file.tuner) can = driver_->can_resume(*file.tuner, file.told);
@@ -149,7 +149,7 @@ std::string Session::resume(const SavedFile& file) {
   return why;
 }
 
-// Whether the codecs' state is as long as that of the strategy that is to be in force.
+// Checks that the saved codec state has the length that the strategy in force needs.
 core::Status Session::fits(const SavedFile& file) const {
   const core::Strategy& strategy = file.rank.in_force().strategy;
   const auto program = exec::compile(strategy, file.table, peers_.groups().seat);
@@ -160,7 +160,7 @@ core::Status Session::fits(const SavedFile& file) const {
                                                       std::to_string(program.value()->state_bytes)};
 }
 
-// As if the job had never ended.
+// Continues as if the job had never ended.
 void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   const tuner::SavedRank& saved = file.rank;
   lay(file.table);
@@ -173,7 +173,7 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   try {
     peers_.must_succeed("prepare the strategies of the checkpoint", prepared);
   } catch (const core::Exception& error) {
-    failure_ = core::Error{error.code(), error.what()};  // what was before is gone
+    failure_ = core::Error{error.code(), error.what()};  // the previous state is lost
     throw;
   }
   protocol_.restore({.step = saved.step,
@@ -192,8 +192,9 @@ void Session::go_on(const SavedFile& file, const tuner::Action& announced) {
   if (driver_) announce(announced);
 }
 
-// With a new tuner, in the order and with the residuals of the checkpoint, which are parked: what they were left by may
-// never run again. It starts from the strategy that the user gave, else from what had been committed, as imported.
+// Starts with a new tuner, in the order of the checkpoint. The residuals of the checkpoint are parked, because the
+// strategy that left them may never run again. Tuning starts from the strategy file that the user gave, else from
+// the committed strategy, as imported.
 void Session::start_again(const SavedFile& file, const std::string& committed) {
   if (file.rank.order_learned) known_ = Known::all;
   if (!settings_.strategy.empty()) {
@@ -216,7 +217,7 @@ void Session::start_again(const SavedFile& file, const std::string& committed) {
   protocol_.go_on_from(file.rank.step, file.rank.nonfinite_steps);
 }
 
-// What random compressors draw from; residuals are none yet.
+// Restores the state of random compressors, and clears residuals.
 void Session::take_over(const SavedFile& file) {
   const exec::Carried carried = executor_.carried();
   *carried.step = file.rank.random_step;
@@ -225,7 +226,7 @@ void Session::take_over(const SavedFile& file) {
   }
 }
 
-// By the names of tensors, as the arena may be laid in another order. Adds to what is there.
+// Matches tensors by name, because the arena may have another order. Adds to the values that are there.
 void Session::copy(const core::GradientTable& table, const AllResiduals& from,
                    const std::vector<std::span<float>>& to) const {
   if (!any(from)) return;

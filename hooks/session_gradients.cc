@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session learns of its gradients in the first step, where they lie from then on, and how tuning begins.
+// Learns the kinds and order of gradients in the first step, lays out the arena, and starts tuning.
 #include <algorithm>
 #include <span>
 #include <string_view>
@@ -14,7 +14,7 @@
 
 namespace gradtune {
 
-// From a table that has the same tensors. Returns their positions in this one.
+// Copies the content of a table with the same tensors. Returns their positions in this table.
 std::vector<int32_t> Session::take_content(const core::GradientTable& from) {
   std::unordered_map<std::string_view, int32_t> positions;
   for (const core::TensorInfo& tensor : gradients_.table().tensors) {
@@ -30,7 +30,7 @@ std::vector<int32_t> Session::take_content(const core::GradientTable& from) {
   return order;
 }
 
-// The arena in the order of that table, with its content.
+// Lays out the arena in the order of that table, with its content.
 void Session::lay(const core::GradientTable& ordered) { gradients_.lay(take_content(ordered)); }
 
 void Session::set_gradients() {
@@ -48,8 +48,8 @@ void Session::set_gradients() {
   }
 }
 
-// (Again) when more is known of the gradients: baselines prepared, agreement from epoch 1, and on rank 0 a tuner for
-// this table once all is known.
+// Called whenever more is known of the gradients. It prepares the baselines, starts the agreement at epoch 1, and on
+// rank 0 starts a tuner for this table once everything is known.
 void Session::start_tuning() {
   const core::GradientTable& table = gradients_.table();
   if (known_ == Known::all) gradients_.touch();
@@ -61,16 +61,16 @@ void Session::start_tuning() {
   for (size_t b = 0; b < baselines.size(); ++b) ready[static_cast<int32_t>(b)] = std::move(baselines[b]);
   if (imported) ready[tuner::kImportedSlot] = *imported;
   const int32_t first = tuner::first_slot(tuner_options(settings_), compress::known_traits(), imported);
-  protocol_.start(ready, first, /*is_committed=*/settings_.tuning_budget == 0);  // then there are no trials
+  protocol_.start(ready, first, /*is_committed=*/settings_.tuning_budget == 0);  // a committed strategy has no trials
   if (driver_ && known_ == Known::all) driver_->start(table, std::move(imported));
   forget_result();
 }
 
-// At the end of the first pass: the arena is laid in the order in which rank 0's gradients were ready.
+// Called at the end of the first pass: lays out the arena in the order in which rank 0's gradients were ready.
 void Session::learn_order() {
   std::vector<int32_t> order(pass_.order().begin(), pass_.order().end());
   for (size_t p = 0; p < used_.size(); ++p) {
-    if (!pass_.is_ready(p)) order.push_back(static_cast<int32_t>(p));  // not used in the first step: last
+    if (!pass_.is_ready(p)) order.push_back(static_cast<int32_t>(p));  // not used in the first step, so it goes last
   }
   order = core::small_last(gradients_.table(), order);
   peers_.broadcast(reinterpret_cast<std::byte*>(order.data()), static_cast<int64_t>(order.size() * sizeof order[0]));
@@ -80,7 +80,8 @@ void Session::learn_order() {
   start_tuning();
 }
 
-// At the end of the first pass, which held its gradients: so no table is ever laid out whose gradient has few rows.
+// Called at the end of the first pass, which held back its gradients. So a table whose gradient has few rows is
+// never laid out densely.
 void Session::begin_first_step() {
   learn_content();
   known_ = imported_ ? Known::all : Known::content;
@@ -89,8 +90,8 @@ void Session::begin_first_step() {
   for (const int32_t position : pass_.order()) send(position);
 }
 
-// In the first pass: all ranks know alike which averages will be sparse. How dense these are is a guess until averages
-// are there: that of the rank that has most, and as if ranks drew their rows apart.
+// Called in the first pass: all ranks learn which averages will be sparse. Their density is a guess until averages
+// exist: it takes the rank with the most rows, and assumes that ranks draw their rows independently.
 void Session::learn_content() {
   std::vector<float> shares(used_.size() * static_cast<size_t>(peers_.size()));
   for (size_t p = 0; p < used_.size(); ++p) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session is made of on this rank, and the device that it is on.
+// Builds the parts of a session on this rank, and finds the device that it is on.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -17,7 +17,7 @@
 namespace gradtune {
 namespace {
 
-// Null where there are none: then gradients are compressed on the host.
+// Null if there are no kernels; then the host compresses gradients.
 std::unique_ptr<exec::Kernels> make_kernels(const Trained& trained, c10::Device where, Warnings& warnings) {
   if (trained.make_kernels) return trained.make_kernels(where);
   auto kernels = kernels_for(where);
@@ -27,8 +27,8 @@ std::unique_ptr<exec::Kernels> make_kernels(const Trained& trained, c10::Device 
   return nullptr;
 }
 
-// What the group's own collectives may take, the longest of its backends; where none says it, what gradtune's groups
-// have.
+// The timeout of the group's own collectives, the longest of its backends. If none gives one, it is the timeout of
+// gradtune's groups.
 std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
   using std::chrono::milliseconds;
   constexpr milliseconds kUnknown = std::chrono::seconds(300), kLeast{10}, kMost = std::chrono::seconds(1'000'000);
@@ -39,7 +39,7 @@ std::chrono::milliseconds timeout_of(c10d::ProcessGroup& group) {
         longest = std::max(longest, options->timeout);
       }
     } catch (const std::exception&) {
-      continue;  // c10d's answer of a backend that has none
+      continue;  // c10d throws for a backend that has no timeout
     }
   }
   return longest.count() > 0 ? std::clamp(longest, kLeast, kMost) : kUnknown;
@@ -58,9 +58,8 @@ Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::Proces
     check_parameters(*stepper, *model);
     settings.codecs_from = "named";
     settings.optimizers = family_of(*stepper);
-    limits = {.budget = settings.error_budget,
-              .names_none = settings.codecs.empty(),
-              .optimizers = settings.optimizers};
+    limits = {
+        .budget = settings.error_budget, .names_none = settings.codecs.empty(), .optimizers = settings.optimizers};
     if (limits.names_none) {
       settings.codecs = core::default_list(settings.fidelity, settings.optimizers, compress::known_traits());
       settings.codecs_from = "default list of " + std::string(core::to_string(settings.fidelity)) + " for " +
@@ -69,7 +68,7 @@ Session::Job::Job(const MakeTrained& make, const c10::intrusive_ptr<c10d::Proces
     check_momentum(*stepper, settings.codecs);
     const auto no_overlap = [&](const std::string& why) {
       warnings.once(Warnings::Kind::no_overlap, "forward_overlap is off for this job: " + why);
-      settings.forward_overlap = false;  // so that nothing is planned for it
+      settings.forward_overlap = false;  // so that no strategy plans with it
     };
     if (settings.forward_overlap) {
       if (core::Status can = stepper->can_be_split(/*has_closure=*/false); !can)

@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session does about averages and updates that are still under way when a step is over.
+// Finishes averages and updates that are still in flight when a step is over.
 #include <optional>
 
 #include "hooks/session.h"
 
 namespace gradtune {
 
-// Of the last step, when all that belongs to it is done.
+// Reports the times of the last step, once all its work has ended.
 void Session::tell_times() {
   if (!ran_) return;
   if (driver_ && known_ == Known::all) driver_->ran(ran_->step, ran_->slot, executor_.program(), executor_.op_times());
@@ -20,7 +20,7 @@ void Session::learn_forward() {
   if (times && driver_) driver_->learn_forward(*times);
 }
 
-// What is left of the step before, as a new one begins or strategies and gradients are touched.
+// Finishes all work of the previous step before a new one begins, or before strategies or gradients change.
 void Session::settle_step() {
   finish_late();
   if (core::Status settled = executor_.drain(); !settled) fail(settled.error());
@@ -34,7 +34,7 @@ void Session::finish_late() {
 
 void Session::synchronize() {
   check_usable();
-  // In a backward pass nothing of the step before is left.
+  // During a backward pass no work of the previous step is left.
   if (!pass_.is_running()) explained(Final::every_error, [this] { finish_late(); });
 }
 

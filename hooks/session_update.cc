@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session does about updates, and what must hold of the model around them.
+// Handles updates, and checks the model around them.
 #include <ATen/record_function.h>
 #include <torch/types.h>
 
@@ -16,9 +16,9 @@ namespace gradtune {
 
 void Session::zero_grad() {
   check_between_passes();
-  // Averages that no step() used: what they took belongs to no step.
+  // Averages that no step() used: their time belongs to no step.
   if (pass_.state() == BackwardPass::State::averaged) protocol_.exclude();
-  // What this thread does to parameters is not seen.
+  // Another thread's watch cannot see this thread's use of parameters.
   if (overlap_.is_elsewhere()) explained(Final::every_error, [this] { finish_late(); });
   pass_.forget();
   accumulated_ = false;
@@ -65,13 +65,14 @@ bool Session::end_update(size_t optimizer) {
                    "step() was called after backward passes that were all under no_sync(): their gradients are this "
                    "rank's own, and ranks drift apart");
   }
-  averaged ? peers_.enter(Call::step, protocol_.step()) : protocol_.exclude();  // without a pass that communicated
+  averaged ? peers_.enter(Call::step, protocol_.step()) : protocol_.exclude();  // no pass communicated
   end_step();
   return true;
 }
 
-// An update of the program's own, or by an optimizer that is not wrapped. One alone is part of a step that is told, as
-// of a second pass at other weights. From the second one in a row on each ends a step, when the next pass begins.
+// Handles an update that the program, or an optimizer that is not wrapped, did on its own. A single one is part of a
+// step that ends with step(), such as a second pass at other weights. From the second consecutive one on, each ends
+// a step when the next pass begins.
 void Session::see_untold_update() {
   if (!averaged_at_ || *averaged_at_ == gradients_.sample(protocol_.step())) return;
   if (++untold_ >= 2) end_step();
@@ -90,14 +91,14 @@ void Session::end_step() {
   averaged_at_.reset();
 }
 
-// What is trained is still what the ranks compared.
+// Checks that the model is still the one that the ranks compared.
 void Session::check_unchanged() {
   gradients_.check_hooked().value();
   job_.model->check_unchanged().value();
   job_.stepper->check_unchanged().value();
 }
 
-// What steps inside of backward has no averages yet, and ranks would drift apart.
+// An optimizer that steps inside backward has no averages yet, so ranks would drift apart.
 void Session::check_only_read() {
   if (gradients_.sample(protocol_.step()) == begun_at_) return;
   refuse(
@@ -105,8 +106,8 @@ void Session::check_only_read() {
       "rank's own; they are averages when backward() returns, and may be used from then on");
 }
 
-// Rank 0's hold everywhere at the end of each pass, as DDP has them before the next forward pass: whoever makes the
-// update, an evaluation after it finds them alike.
+// Sends rank 0's buffers to all ranks at the end of each pass; DDP does so before the next forward pass. So an
+// evaluation after the update finds equal buffers.
 void Session::send_buffers() {
   if (job_.model->buffer_layout() != alike_.buffers) {
     refuse(
@@ -121,7 +122,7 @@ void Session::broadcast_buffers() {
   protocol_.exclude();
   peers_.enter(Call::broadcast_buffers, protocol_.step());
   explained(Final::every_error, [this] {
-    job_.model->buffer_layout();  // looks which ones there are
+    job_.model->buffer_layout();  // finds the current buffers
     peers_.must_agree("buffers", to_text(describe_buffers(*job_.model)));
     module_broadcast_.broadcast(job_.model->buffers());
   });

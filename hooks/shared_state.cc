@@ -40,8 +40,8 @@ std::vector<SharedThing> describe(const Settings& settings) {
     return SharedThing{std::string("option ") + name, {{"it", value}}};
   };
   return {option("fidelity", std::string(core::to_string(settings.fidelity))), option("compressors", codecs),
-          option("seed", std::to_string(settings.seed)),  // of random numbers that ranks share
-          // What is in force at first.
+          option("seed", std::to_string(settings.seed)),  // for random numbers that ranks share
+          // These decide the initial strategy.
           option("strategy", settings.strategy.empty() ? "not set" : "a file"),
           option("tuning_budget", settings.tuning_budget == 0 ? "0" : "above 0"),
           option("lossy_after", settings.lossy_after ? std::to_string(*settings.lossy_after) : "not set"),

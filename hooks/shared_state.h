@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks must have alike, as things with properties that can be compared (c10d/comparison.h).
+// The state that must be equal on all ranks, as things with properties that can be compared (c10d/comparison.h).
 #pragma once
 
 #include <vector>
@@ -14,9 +14,9 @@
 namespace gradtune {
 
 std::vector<SharedThing> describe(const Settings& settings);
-// Strides are those of the memory that gradients lie in. A dimension of one element has none. The kind of device that
-// gradients are on decides how a program lays out what ranks exchange. Parameters that are a rank's own are left out,
-// and so are groups of nothing else.
+// Strides are those of the gradients' memory; a dimension of size one has none. The kind of device is included,
+// because it decides the layout of the data that ranks exchange. Parameters that belong to one rank are left out,
+// and so are groups that hold only such parameters.
 std::vector<SharedThing> describe(const Model& model, const Stepper& stepper);
 std::vector<SharedThing> describe_buffers(const Model& model);
 

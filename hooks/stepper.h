@@ -1,14 +1,14 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who updates what is trained, as a session sees it: which parameters, in which groups; a step of all, or of a part of
-// them. Whoever knows the user's optimizers implements it: optim_stepper.h for torch::optim::Optimizer, trained_lists.h
-// for those of another language.
+// The update of the trained parameters, as a session sees it: the parameters and their groups; a step of all of
+// them, or of a part. The owner of the user's optimizers implements it: optim_stepper.h for torch::optim::Optimizer,
+// trained_lists.h for those of another language.
 //
-// The session that owns it calls it, on the thread that trains: at set-up what it is, before every update
-// check_unchanged(), and step() where the session runs the update. It need not own the update: where the user's program
-// calls its own optimizer, it tells the session before and after (Session::begin_update, end_update), and step() is
-// never called. What it throws goes to the user; check_unchanged()'s error ends training on all ranks.
+// The session that owns it calls it on the training thread: the properties at set-up, check_unchanged() before every
+// update, and step() if the session runs the update. If the user's program calls its own optimizer, it tells the
+// session before and after (Session::begin_update, end_update), and step() is never called. Exceptions go to the
+// user; an error of check_unchanged() ends training on all ranks.
 #pragma once
 
 #include <torch/serialize/input-archive.h>
@@ -29,23 +29,23 @@ namespace gradtune {
 
 class Stepper {
  public:
-  // Which gradients a step takes without throwing. `sparse`: sparse ones alone, as SparseAdam. `as_before`: sparse ones
-  // alone for a parameter that had a sparse one, as SGD with momentum, whose buffer is then sparse, too.
+  // The gradients that a step takes without throwing. `sparse`: sparse ones only, as SparseAdam. `as_before`: sparse
+  // ones only, for a parameter that had a sparse one before, as SGD with momentum, whose buffer is then sparse too.
   enum class Takes : uint8_t { any, as_before, sparse };
 
   // Parameters that are stepped with the same options.
   struct Group {
     std::string name;  // for people, the same on all ranks: "0, group 1" is the second group of the first optimizer
     std::vector<torch::Tensor> parameters;
-    std::string momentum;  // for people, such as "momentum 0.9", "beta1 0.9"; empty: none, or none is known
+    std::string momentum;  // for people, such as "momentum 0.9", "beta1 0.9"; empty: none, or unknown
     core::OptimizerFamily family = core::OptimizerFamily::adaptive;
-    // What must be alike on all ranks besides, by name: {"lr", "0.1"}. Of optimizers that are not known: none.
+    // Other options that must be equal on all ranks, by name: {"lr", "0.1"}. Empty for unknown optimizers.
     std::vector<std::pair<std::string, std::string>> options = {};
     Takes takes = Takes::any;
   };
 
-  // The options of all groups (learning rate, weight decay, ...) at one moment, as a value: schedulers that change them
-  // later do not change it. What is inside only the stepper that made it knows.
+  // The options of all groups (learning rate, weight decay, ...) at one moment, as a value: later changes by
+  // schedulers do not affect it. Only the stepper that made it can read it.
   class GroupOptions {
    public:
     virtual ~GroupOptions() = default;
@@ -53,44 +53,43 @@ class Stepper {
 
   virtual ~Stepper() = default;
 
-  // The same pointer: the same optimizer was wrapped again, which ends the wrap before.
+  // Identifies the optimizer: if the same pointer is wrapped again, the earlier wrap ends.
   virtual const void* identity() const = 0;
 
   virtual std::vector<Group> groups() const = 0;
 
-  // An error when groups or parameters were added or removed since it was made: what is not the model's is not
-  // averaged. Where nothing changed it allocates nothing.
+  // An error if groups or parameters were added or removed since this object was made, because parameters outside
+  // the model are not averaged. It allocates nothing if nothing changed.
   virtual core::Status check_unchanged() = 0;
 
-  // An update of all parameters that have a gradient.
+  // Updates all parameters that have a gradient.
   virtual void step() = 0;
 
-  // Whether an update in parts, each parameter in one of them, comes to the same bits as step(); if not, an error that
-  // says why. `has_closure`: of an update that is given a closure. Where it is not ok, neither of the two below is
-  // called.
+  // Ok if updates in parts, with each parameter in one of them, give the same bits as step(); the error says why
+  // not. `has_closure`: the update gets a closure. If it is not ok, the two functions below are never called.
   virtual core::Status can_be_split(bool has_closure) const = 0;
-  // The options as they are now.
+  // The current options.
   virtual std::unique_ptr<const GroupOptions> options() const = 0;
-  // An update of these alone, none of which is there twice; those in no group are left out. With the options given,
-  // which options() of this stepper made before; null: as they are now. Options, groups and gradients are afterwards
-  // what they were, also when it throws. Called where a part is due: for what step() leaves out, between it and the
-  // next one.
+  // Updates only these parameters, none of which is listed twice; parameters in no group are ignored. `options`:
+  // made by options() of this stepper before; null: the current options. Afterwards options, groups and gradients
+  // are as before, even if it throws. It is called for the parameters that step() left out, between that step and
+  // the next one.
   virtual void step_part(std::span<const torch::Tensor> parameters, const GroupOptions* options) = 0;
 
-  // State of the optimizers, between updates; only when the user asks the session for it.
+  // State of the optimizers, between updates; called only when the user asks the session for it.
   virtual void save(torch::serialize::OutputArchive& archive) const = 0;
   virtual void load(torch::serialize::InputArchive& archive) = 0;
 };
 
-// Throws for a parameter that is stepped twice, or that requires a gradient and is not the model's (it would differ
-// between ranks).
+// Throws for a parameter that is stepped twice. Throws also for one that requires a gradient and is not in the
+// model, because it would differ between ranks.
 void check_parameters(const Stepper& stepper, const Model& model);
 
-// That of all groups; adaptive where they differ, as that bears less.
+// The common family of all groups; `adaptive` if they differ, because it tolerates less.
 core::OptimizerFamily family_of(const Stepper& stepper);
 
-// A compressor that has the optimizer's momentum inside (DGC) is refused where a group has momentum as well: it would
-// count twice. Throws.
+// Throws for a compressor that contains the optimizer's momentum (DGC) if a group has momentum too: it would count
+// twice.
 void check_momentum(const Stepper& stepper, std::span<const core::CompressorSpec> codecs);
 
 }  // namespace gradtune

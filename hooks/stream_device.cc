@@ -23,7 +23,7 @@
 
 namespace gradtune {
 
-// Tensors of bytes, which hold memory of LibTorch's allocators, by where they begin.
+// Byte tensors that hold memory of LibTorch's allocators, by address.
 class TensorBlocks {
  public:
   std::byte* add(at::Tensor block) {
@@ -72,7 +72,7 @@ at::Tensor allocated(const Make& make) {
   }
 }
 
-// What is not there at once waits for its stream: the memory is used on others.
+// A new block waits for its stream, because the memory is used on other streams.
 class DeviceMemory final : public exec::Allocator {
  public:
   explicit DeviceMemory(c10::Device device) : device_(device) {}
@@ -128,7 +128,7 @@ void EventClock::set() {
   known_ns_ = clock_.now_ns();
 }
 
-// Devices give times between events as a float: of too long a time little would be known.
+// Devices give the time between events as a float, which is not precise for a long time.
 std::optional<int64_t> EventClock::time_ns(const c10::Event& event) {
   constexpr int64_t kLongest_ns = 10'000'000'000;
   const std::lock_guard lock(mutex_);
@@ -201,7 +201,7 @@ StreamQueue::End StreamQueue::end_of(uint64_t point) const {
   }
 }
 
-// Work that failed has ended.
+// Work that failed counts as ended.
 bool StreamQueue::passed(uint64_t point) const {
   const End end = end_of(point);
   const std::lock_guard lock(mutex_);
@@ -210,7 +210,7 @@ bool StreamQueue::passed(uint64_t point) const {
 }
 
 core::Status StreamQueue::wait(uint64_t point, int64_t timeout_ms) const {
-  constexpr int kEager = 200;  // what is nearly there is not slept over
+  constexpr int kEager = 200;  // short waits poll without sleeping
   const auto deadline = steady_clock::now() + std::chrono::milliseconds(timeout_ms);
   for (int asked = 0; !passed(point); ++asked) {
     if (steady_clock::now() >= deadline) {
@@ -238,7 +238,7 @@ namespace {
 
 // --- who is told -----------------------------------------------------------------------------------------------------
 
-// LibTorch has no call of the host in a stream's order, so a thread looks which fences have passed.
+// LibTorch cannot call the host in a stream's order, so a thread polls which fences have passed.
 class EndWatch {
  public:
   explicit EndWatch(exec::Device& device)
@@ -271,7 +271,7 @@ class EndWatch {
     uint64_t token;
   };
 
-  // Listeners are told outside of the lock, in order. Behind work that failed nobody is.
+  // Listeners are called outside of the lock, in order. No listener is called after work that failed.
   void watch() {
     std::vector<std::pair<Waiting, bool>> ended;
     std::unique_lock lock(mutex_);
@@ -314,7 +314,7 @@ class StreamDevice final : public exec::Device {
         clock_(clock, stream(0)),
         watch_(*this) {
     constexpr size_t kStreams = 4;  // exec::Device::Stream
-    constexpr int kUrgent = -1;     // what others wait for, before what the model computes
+    constexpr int kUrgent = -1;     // for work that others wait for, ahead of the model's own computation
     while (queues_.size() < kStreams) {
       queues_.push_back(std::make_unique<StreamQueue>(stream(kUrgent), clock_, pinned_));
     }
@@ -353,8 +353,8 @@ class StreamDevice final : public exec::Device {
   EventClock clock_;
   std::vector<std::unique_ptr<StreamQueue>> queues_;
   std::mutex mutex_;
-  std::map<c10::StreamId, std::unique_ptr<StreamQueue>> current_;  // of the user's threads
-  EndWatch watch_;                                                 // the last: it asks the others
+  std::map<c10::StreamId, std::unique_ptr<StreamQueue>> current_;  // for the user's threads
+  EndWatch watch_;                                                 // destroyed first, because it uses the others
 };
 
 }  // namespace

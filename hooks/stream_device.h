@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device of any type that LibTorch has streams, events and pinned memory for (CUDA, XPU, ...), by LibTorch's
-// device-generic interface alone: nothing of CUDA is known here. Its streams are LibTorch's, so that what goes on there
-// is ordered with what the user's model does: gradients are ready behind the stream that backward runs on.
+// A device of any type for which LibTorch has streams, events and pinned memory (CUDA, XPU, ...), through LibTorch's
+// device-generic interface only; it contains no CUDA code. Its streams are LibTorch's, so that its work is ordered
+// with the user's model: gradients are ready after the work on the stream that backward runs on.
 //
-// Fences are events of a ring, recorded again and again. A point whose event was recorded anew counts as passed once
-// the newer one has; that is later, and never too early.
+// Fences are events of a ring that are recorded again and again. A point whose event was recorded anew counts as
+// passed when the newer one has passed, which is later and never too early.
 #pragma once
 
 #include <c10/core/Event.h>
@@ -24,16 +24,16 @@
 
 namespace gradtune {
 
-// When events passed, by a clock of the host: by how long they are behind one whose time is known.
+// Converts the times of events to a clock of the host, relative to an event whose time is known.
 class EventClock {
  public:
   EventClock(const core::Clock& clock, c10::Stream stream);
 
-  // Of an event that has passed. Nothing where the device does not time events.
+  // The time of an event that has passed. None if the device does not time events.
   std::optional<int64_t> time_ns(const c10::Event& event);
 
  private:
-  void set();  // waits for an event on a stream where nothing else is
+  void set();  // waits for an event on a stream that has no other work
 
   const core::Clock& clock_;
   const c10::Stream stream_;
@@ -45,7 +45,7 @@ class EventClock {
 
 class PinnedMemory;
 
-// A public source of fences, so that queues find each other behind them.
+// A public source of fences, so that queues can recognize each other's fences.
 class StreamQueue final : public compress::DeviceQueue, public core::Fence::Source {
  public:
   StreamQueue(c10::Stream stream, EventClock& clock, const PinnedMemory& pinned);
@@ -57,11 +57,11 @@ class StreamQueue final : public compress::DeviceQueue, public core::Fence::Sour
   void copy(void* to, const void* from, int64_t bytes) override;
   void fill(void* to, std::byte value, int64_t bytes) override;
 
-  // A mark that somebody is told of: neither it nor later ones count as passed before told() was called.
+  // A mark that a listener is told of: neither it nor later marks count as passed before told() was called.
   uint64_t mark_told();
   void told(uint64_t point);
   enum class End : uint8_t { ahead, passed, failed };
-  End end_of(uint64_t point) const;  // whoever was told
+  End end_of(uint64_t point) const;  // does not depend on told()
 
  private:
   bool passed(uint64_t point) const override;
@@ -69,18 +69,18 @@ class StreamQueue final : public compress::DeviceQueue, public core::Fence::Sour
   std::optional<int64_t> time_ns(uint64_t point) const override;
   c10::Event& event_of(uint64_t point) const { return events_[point % kEvents]; }
 
-  static constexpr uint64_t kEvents = 4096;  // more than a step asks for on one stream
+  static constexpr uint64_t kEvents = 4096;  // more than a step uses on one stream
 
   const c10::Stream stream_;
   EventClock& clock_;
   const PinnedMemory& pinned_;
-  mutable std::mutex mutex_;  // of events, which are no objects for several threads
+  mutable std::mutex mutex_;  // guards the events, which are not thread-safe
   mutable std::vector<c10::Event> events_;
   uint64_t last_ = 0;
   std::vector<uint64_t> untold_;
 };
 
-// `clock` outlives it. Throws core::Exception for a device that lacks streams or events.
+// `clock` must outlive it. Throws core::Exception for a device that lacks streams or events.
 std::shared_ptr<exec::Device> make_stream_device(c10::Device device, std::unique_ptr<exec::Kernels> kernels,
                                                  const core::Clock& clock);
 

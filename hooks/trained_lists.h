@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A model and who updates it, of which another language gives lists: tensors with their names, and the groups of its
-// optimizers. What they are it tells a session by way of ListedModel and ListedStepper. The update is the other
-// program's own (Session::begin_update, end_update).
+// A model and its update, for which another language gives lists: named tensors, and the groups of its optimizers.
+// ListedModel and ListedStepper present them to a session. The other program runs the update itself
+// (Session::begin_update, end_update).
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,27 @@
 
 namespace gradtune {
 
-// Implemented by whoever knows the other language; called on the thread that trains.
+// Implemented by the front end of the other language; called on the training thread.
 class TrainedLists {
  public:
   virtual ~TrainedLists() = default;
 
-  // As they are at this moment; what has several names may be there with each. An order that is the same on all ranks.
+  // The current lists; a tensor with several names may be listed with each. The order is the same on all ranks.
   virtual std::vector<NamedTensor> parameters() = 0;
   virtual std::vector<NamedTensor> buffers() = 0;
   virtual std::vector<Stepper::Group> groups() = 0;
-  // What the optimizer is known by: the same pointer, the same optimizer.
+  // Identifies the optimizer: the same pointer means the same optimizer.
   virtual const void* identity() const = 0;
-  // What to do after parameters or groups have changed, as an order to people: "wrap again".
+  // The action to take after parameters or groups have changed, in the imperative: "wrap again".
   virtual std::string_view advice() const = 0;
 
-  // Grows when something was registered, so that lists may be others. Cheap, in every step. It may miss changes: lists
-  // are made again now and then in any case.
+  // Grows when something was registered, so that lists may have changed. It must be cheap, because it is called in
+  // every step. It may miss changes, so lists are made again now and then in any case.
   virtual uint64_t version() = 0;
 };
 
-// When lists have to be made again: when their version is another one, in the first updates, and in every hundredth.
+// Decides when lists must be made again: when their version changed, in the first updates, and in every hundredth
+// update.
 class ListClock {
  public:
   bool due(uint64_t version) {
@@ -54,13 +55,13 @@ class ListClock {
 
 class ListedModel final : public Model {
  public:
-  // Throws for what can not be sent, see check_sendable. `with_buffers`, `ignored`: as ModuleModel's.
+  // Throws for tensors that cannot be sent, see check_sendable. `with_buffers`, `ignored`: as in ModuleModel.
   ListedModel(std::shared_ptr<TrainedLists> lists, bool with_buffers, std::vector<std::string> ignored = {});
 
   const std::vector<NamedTensor>& parameters() const override { return parameters_; }
   const std::vector<NamedTensor>& own_parameters() const override { return own_; }
   const std::vector<NamedTensor>& buffers() const override { return buffers_; }
-  // Buffers may be others than before: programs assign new ones.
+  // Buffers may have been replaced, because programs assign new ones.
   core::Status check_unchanged() override;
   void drop_gradients() const override;
   uint64_t buffer_layout() override;
@@ -74,7 +75,7 @@ class ListedModel final : public Model {
   std::vector<NamedTensor> parameters_, own_, buffers_;
   std::vector<bool> trainable_;
   ListClock clock_;
-  uint64_t version_ = 0;  // of buffers_
+  uint64_t version_ = 0;  // the version of buffers_
   LayoutHash layout_;
 };
 
@@ -86,7 +87,7 @@ class ListedStepper final : public Stepper {
   std::vector<Group> groups() const override { return lists_->groups(); }
   core::Status check_unchanged() override;
   core::Status can_be_split(bool has_closure) const override;
-  // What a session that does not own the update never calls: they throw.
+  // A session that does not own the update never calls these; they throw.
   void step() override;
   std::unique_ptr<const GroupOptions> options() const override;
   void step_part(std::span<const torch::Tensor> parameters, const GroupOptions* options) override;
@@ -97,7 +98,7 @@ class ListedStepper final : public Stepper {
   std::vector<const void*> stepped() const;
 
   const std::shared_ptr<TrainedLists> lists_;
-  const std::vector<const void*> stepped_;  // parameters of all groups, with null behind each group
+  const std::vector<const void*> stepped_;  // parameters of all groups, with null after each group
   ListClock clock_;
 };
 

@@ -20,20 +20,16 @@ std::string today() {
   return text;
 }
 
-// Stages before candidates are planned.
+// True for stages before candidates are planned.
 bool is_observing(tuner::Stage stage) { return stage == tuner::Stage::observe || stage == tuner::Stage::imported; }
 
-// Of a gradient that came as rows, or of a dense one that was sampled.
+// The content of a gradient that came as rows, or of a dense one that was sampled.
 core::Content content_of(const core::TensorInfo& tensor, const tuner::RowShares& shares, bool came_as_rows) {
-  constexpr double kLeast = 1e-6;       // a sample may have met none
-  constexpr double kSparseBelow = 0.5;  // of dense gradients: with more there is little to gain
+  constexpr double kLeast = 1e-6;       // a sample may have found no row
+  constexpr double kSparseBelow = 0.5;  // for dense gradients: above this share there is little to gain
   if (came_as_rows ? shares.of_one >= 1 : shares.of_all >= kSparseBelow) return {};
   const double of_one = std::max(shares.of_one, kLeast), of_all = std::max(shares.of_all, of_one);
-  return {.row = tensor.row_width(),
-          .of_one = of_one,
-          .of_all = of_all,
-          .high_one = of_one,
-          .high_all = of_all};
+  return {.row = tensor.row_width(), .of_one = of_one, .of_all = of_all, .high_one = of_one, .high_all = of_all};
 }
 
 }  // namespace
@@ -129,7 +125,7 @@ core::Result<tuner::Action> TunerDriver::resume(const tuner::SavedTuner& saved, 
         return answer;
       },
       [&](const tuner::Timing& timing) {
-        const int64_t step = told.reports[timing.report].step + 1;  // reports are of the step before
+        const int64_t step = told.reports[timing.report].step + 1;  // reports describe the step before
         if (journal_) write(tuner::journal_timing_line(step, timing.slot, timing.ops));
         learn_timing(timing.slot, timing.ops);
       });
@@ -180,7 +176,7 @@ void TunerDriver::saw_sample(int32_t position, const tuner::RowShares& shares) {
   tensor.content = content_of(tensor, mean, /*came_as_rows=*/false);
 }
 
-// What was decided rests on the content that was known then.
+// The decision relied on the content that was known then, so a large change is reported to the tuner.
 void TunerDriver::watch_content(int32_t position, const tuner::RowShares& shares, bool came_as_rows) {
   if (tuner_->stage() != tuner::Stage::watch) return;
   const auto moved = content_watches_[position].record(shares);
@@ -214,7 +210,7 @@ tuner::Action TunerDriver::on_step(const core::StepReport& report) {
   if (journal_) write(tuner::journal_line(report, stage));
   const std::vector<tuner::Decision> decisions = tuner_->take_decisions();
   note(decisions);
-  const bool is_pinned = settings_.tuning_budget == 0;  // there is no progress, but an error budget
+  const bool is_pinned = settings_.tuning_budget == 0;  // no progress lines, but an error budget
   if (progress_ && !resuming_) progress_->decided(decisions, story_.standing());
   if (progress_ && !resuming_ && !is_pinned) {
     progress_->step(tuner_->stage(), tuner_->progress(), std::max<int64_t>(report.step, 0), report.step_ms,
@@ -225,11 +221,11 @@ tuner::Action TunerDriver::on_step(const core::StepReport& report) {
 
 void TunerDriver::ran(int64_t step, int32_t slot, const exec::Program& program,
                       const std::vector<exec::OpTime>& times) {
-  constexpr int kSteps = 4;  // of which the first may hold what a switch costs
+  constexpr int kSteps = 4;  // the first may include the cost of a switch
   if (!tuner_ || times.empty()) return;
   const bool are_known = std::ranges::all_of(times, [](const exec::OpTime& time) { return time.begin_ns != 0; });
-  if (!are_known) return;  // as of a device whose events have none
-  // After an alarm the baselines are observed anew.
+  if (!are_known) return;  // a device without event times
+  // After an alarm the baselines are observed again.
   if (is_observing(tuner_->stage()) && !timed_in_observation_) timed_.clear();
   timed_in_observation_ = is_observing(tuner_->stage());
   int& steps = timed_[slot];
@@ -248,7 +244,7 @@ void TunerDriver::learn_timing(int32_t slot, const std::vector<policies::TimedOp
 }
 
 void TunerDriver::lost(int64_t step, int32_t slot, const tuner::ErrorBudget::State& errors) {
-  constexpr int64_t kEvery = 32;  // as many steps as medians are of
+  constexpr int64_t kEvery = 32;  // the window of the medians, in steps
   const bool is_lossy = std::ranges::any_of(errors.buckets, [](const auto& bucket) { return bucket.errors.count > 0; });
   if (journal_ && is_lossy && step % kEvery == 0) write(tuner::journal_line(step, slot, errors));
 }
@@ -258,7 +254,7 @@ void TunerDriver::planned(int64_t step, int32_t slot, const policies::Candidate&
 }
 
 void TunerDriver::could_not_prepare(int64_t step, const std::string& why) {
-  constexpr size_t kMostBytes = 500;  // it goes into lines for people, and into labels of decisions
+  constexpr size_t kMostBytes = 500;  // it goes into lines for people and into labels of decisions
   const std::string shown = tuner::printable(why).substr(0, kMostBytes);
   if (journal_) write(tuner::journal_failure_line(step, shown));
   tuner_->learn_failure(shown);
@@ -273,11 +269,11 @@ void TunerDriver::note(const std::vector<tuner::Decision>& decisions) {
   }
   if (story_.standing() == before) return;
   has_news_ = true;
-  // A job that is killed leaves what was decided.
+  // A job that is killed later leaves its decisions.
   if (journal_) flush_journal();
 }
 
-// A full disk must not end a training job: the journal ends, and says so once.
+// A full disk must not end a training job: the journal ends, with one warning.
 void TunerDriver::write(const std::string& journal_line) {
   if (const core::Status status = journal_->write(journal_line); !status) end_journal(status.error());
 }

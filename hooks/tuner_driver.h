@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 does beyond the other ranks: feeds the tuner, and tells people what it does (journal, progress lines).
+// The work that only rank 0 does: it feeds the tuner, and reports to people (journal, progress lines).
 #pragma once
 
 #include <map>
@@ -31,61 +31,62 @@ namespace gradtune {
 
 class TunerDriver {
  public:
-  // The front must outlive it.
+  // The front must outlive this object.
   TunerDriver(const Settings& settings, const core::Seat& seat, const std::string& network,
               const policies::Machine& machine, const core::Clock& clock, Front& front);
 
-  // Where one was asked for: its file, or why there can be none.
+  // Claims the journal's file if a journal was requested; the error says why that failed.
   core::Status claim_journal();
 
-  // A tuner for gradients in this order.
+  // Makes a tuner for gradients in this order.
   void start(const core::GradientTable& table, std::optional<policies::Candidate> imported);
 
-  // Between two steps, for a checkpoint: what another driver needs to go on from here.
+  // For a checkpoint, between two steps: the state that another driver needs to continue from here.
   tuner::SavedTuner saved() const;
   std::string history() const { return history_.bytes(); }
 
-  // Whether a tuner of this job may decide as that one did; the error says why not.
+  // Ok if a tuner of this job may continue the saved one's decisions; the error says why not.
   core::Status can_resume(const tuner::SavedTuner& saved, const tuner::Told& told) const;
-  // Goes on from there: tells a new tuner all that the other one was told, and returns what it announced last. After an
-  // error, which says that it decided otherwise, start() it anew.
+  // Continues from there: gives a new tuner all inputs of the saved one, and returns its last action. An error says
+  // that it decided differently; call start() then.
   core::Result<tuner::Action> resume(const tuner::SavedTuner& saved, const tuner::Told& told);
 
-  // Whether it wants to be told when the gradients of a backward pass were ready, and that.
+  // True if it wants the times at which the gradients of a backward pass were ready; saw_ready() takes them.
   bool learns_ready() const;
   void saw_ready(const std::vector<ReadyTimes::Ready>& times);
-  // How large a share of its rows a sparse gradient had: on this rank, and in the average.
+  // Takes the share of rows that a sparse gradient had: on this rank, and in the average.
   void saw_content(int32_t position, const tuner::RowShares& shares);
-  // The same of a dense gradient, of a sample of its rows. It counts as sparse where less than half of them are used.
+  // The same for a dense gradient, from a sample of its rows. It counts as sparse if less than half of them are
+  // used.
   void saw_sample(int32_t position, const tuner::RowShares& shares);
-  // What was seen of the forward pass; a parameter with no first read is never read late.
+  // Takes the observations of the forward pass; a parameter without a first read is never read late.
   void learn_forward(const ForwardTimes& times);
-  // Whether it does not know yet how much of their payloads compressors use for this job's gradients.
+  // True while it does not know how much of their payloads compressors use for this job's gradients.
   bool lacks_uses() const;
   void learn_uses(std::vector<core::CodecUse> uses);
-  // A step reduced over ranks; what to announce next.
+  // Takes the report of a step, reduced over ranks; returns the action to announce next.
   tuner::Action on_step(const core::StepReport& report);
-  // When the operations of a step ran that is over. Of the first steps of each strategy the tuner is told.
+  // Takes the operation times of a step that is over. The tuner gets those of the first steps of each strategy.
   void ran(int64_t step, int32_t slot, const exec::Program& program, const std::vector<exec::OpTime>& times);
-  // Why what was sent last can not be prepared; before the report that says so.
+  // Takes the reason why the strategy that was sent last cannot be prepared; called before the report that says so.
   void could_not_prepare(int64_t step, const std::string& why);
-  // What compression lost up to that step, for the journal: one line now and then.
+  // Writes the compression errors up to that step to the journal: one line now and then.
   void lost(int64_t step, int32_t slot, const tuner::ErrorBudget::State& errors);
-  // What a prepare command sends, for the journal.
+  // Writes the strategy of a prepare command to the journal.
   void planned(int64_t step, int32_t slot, const policies::Candidate& candidate);
 
-  // The last line for people: how the job stands; and the rest of the journal.
+  // Prints the last line for people, with the state of the job, and writes the rest of the journal.
   void finish();
 
   std::string_view stage() const;
   const policies::Candidate& chosen() const { return tuner_->chosen(); }
   std::optional<tuner::Evidence> evidence() const;
-  // What is decided, and what it rests on, for all ranks; and whether that changed since it was taken last.
+  // The decision and its evidence, for all ranks; and true if it changed since it was taken last.
   Optimizer::Result result() const;
   bool take_news() { return std::exchange(has_news_, false); }
 
  private:
-  // `machine`: this run's, or what a saved tuner decided with.
+  // `machine`: this run's machine, or the one with which a saved tuner decided.
   tuner::Job job_of(const core::GradientTable& table, std::optional<policies::Candidate> imported,
                     const policies::Machine& machine) const;
   void begin(tuner::Job job);
@@ -102,23 +103,23 @@ class TunerDriver {
   const policies::Machine machine_;
   Front& front_;
   tuner::Job job_;
-  std::vector<int64_t> ready_count_;  // backward passes that the table's ready times are the means of
+  std::vector<int64_t> ready_count_;  // the number of backward passes that the table's ready times are means of
   struct Sampled {
     tuner::RowShares mean = {};
     int64_t steps = 0;
   };
   std::map<int32_t, Sampled> sampled_;                      // by position, while observing
-  std::map<int32_t, tuner::ContentWatch> content_watches_;  // by position, once it was decided
-  std::map<int32_t, int> timed_;                            // steps of each slot of whose operations the tuner was told
+  std::map<int32_t, tuner::ContentWatch> content_watches_;  // by position, after the decision
+  std::map<int32_t, int> timed_;                            // for each slot, steps whose operation times the tuner got
   bool timed_in_observation_ = true;                        // the last of them
   std::unique_ptr<tuner::Tuner> tuner_;
   std::optional<tuner::JournalPlace> journal_place_;
-  std::unique_ptr<tuner::Journal> journal_;  // null: not asked for, or it could not be written any more
+  std::unique_ptr<tuner::Journal> journal_;  // null: not requested, or it could not be written any more
   std::optional<tuner::Progress> progress_;  // none when quiet
   tuner::Story story_;
-  bool has_news_ = false;  // the result is another one than when it was asked for last
-  bool decided_ = false;   // for the first time
-  bool resuming_ = false;  // what happens is told to people already
+  bool has_news_ = false;  // the result changed since it was taken last
+  bool decided_ = false;   // there was a first decision
+  bool resuming_ = false;  // people know these events already
   tuner::ReplayLog history_;
 };
 

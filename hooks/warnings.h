@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a user should know though training goes on: each kind once.
+// Warnings for the user while training goes on; each kind is given once.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class Warnings {
  public:
   enum class Kind : uint8_t { step_without_average, no_overlap, no_kernels, not_prepared, count };
 
-  // The front must outlive it.
+  // The front must outlive this object.
   Warnings(Front& front, int rank) : front_(front), rank_(rank) {}
 
   void once(Kind kind, const std::string& sentence) {

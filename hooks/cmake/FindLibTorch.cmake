@@ -3,13 +3,15 @@
 #
 # Finds the CPU side of LibTorch, in a wheel or in the C++ archive, and defines LibTorch::LibTorch.
 #
-# find_package(Torch) is not used: for a LibTorch built with CUDA it fails on a machine without the CUDA toolkit, though
-# nothing here needs one. So libtorch_cpu and libc10 are imported directly. They export their own copy of Gloo, whose headers no
-# wheel ships: any system's Gloo headers (Debian: libgloo-dev) serve, but its library must never be linked beside them.
+# find_package(Torch) is not used: for a LibTorch built with CUDA it fails on a machine without the CUDA toolkit,
+# although nothing here needs the toolkit. So libtorch_cpu and libc10 are imported directly. They export their own
+# copy of Gloo, whose headers no wheel ships. The Gloo headers of any system (Debian: libgloo-dev) serve, but the
+# system's library must never be linked as well.
 #
-# Looked for in this order: GRADTUNE_LIBTORCH, Torch_DIR, CMAKE_PREFIX_PATH (each as a variable, the last two also from the
-# environment), then `.venv` of the source tree, then LibTorch_LAST_RESORT (an installed package's: where it was when that was
-# built). The folder is the one with include/ and lib/; share/cmake/Torch in it will do too.
+# The search order is GRADTUNE_LIBTORCH, Torch_DIR, CMAKE_PREFIX_PATH (each as a variable, the last two also from the
+# environment), then `.venv` of the source tree, then LibTorch_LAST_RESORT. An installed package sets the last one to
+# the folder that its build used. The folder is the one with include/ and lib/; share/cmake/Torch in it is accepted
+# too.
 #
 # Sets LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT.
 
@@ -27,7 +29,7 @@ function(_libtorch_root_of folder result)
 endfunction()
 
 function(_libtorch_search result)
-  # These two name a LibTorch and nothing else: when there is none, going on to another would hide the mistake.
+  # These two name exactly one LibTorch. If it is missing, another one would hide the mistake.
   set(named "${GRADTUNE_LIBTORCH}" "${Torch_DIR}" "$ENV{Torch_DIR}")
   foreach(folder IN LISTS named)
     if(folder AND NOT folder MATCHES "-NOTFOUND$")
@@ -81,7 +83,7 @@ find_package_handle_standard_args(LibTorch
   REASON_FAILURE_MESSAGE "${_libtorch_missing}")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
-  # NDEBUG is part of LibTorch's ABI: at::RecordFunction has one more member without it.
+  # NDEBUG is part of LibTorch's ABI: without it at::RecordFunction has one more member.
   set(_definitions NDEBUG USE_DISTRIBUTED USE_C10D_GLOO)
   file(STRINGS "${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake" _abi REGEX "_GLIBCXX_USE_CXX11_ABI=[01]")
   if(_abi MATCHES "(_GLIBCXX_USE_CXX11_ABI=[01])")
@@ -96,7 +98,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     INTERFACE_INCLUDE_DIRECTORIES "${LibTorch_ROOT}/include;${LibTorch_ROOT}/include/torch/csrc/api/include;${LibTorch_GLOO_INCLUDE_DIR}"
     INTERFACE_COMPILE_DEFINITIONS "${_definitions}"
     INTERFACE_LINK_LIBRARIES LibTorch::c10)
-  # The wheel's libtorch_cpu needs libraries of CUDA that lie beside it and that it finds itself at run time; the linker must be told.
+  # The wheel's libtorch_cpu needs CUDA libraries beside it. It finds them itself at run time, but the linker needs
+  # their paths.
   file(GLOB _nvidia LIST_DIRECTORIES true "${LibTorch_ROOT}/../nvidia/*/lib")
   foreach(_folder IN LISTS _nvidia)
     target_link_options(LibTorch::LibTorch INTERFACE "LINKER:-rpath-link,${_folder}")

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Finds nvcc as GRADTUNE_WITH_CUDA says, and makes CUDA a language then. Kernels are the only CUDA there is: they are in
-# libraries of their own, with the CUDA runtime linked statically, so that what links them runs where there is no GPU and
-# no CUDA as well. Without nvcc nothing is missing but these.
+# Finds nvcc as GRADTUNE_WITH_CUDA says, and enables CUDA as a language if it is found. Only the kernels are CUDA
+# code. They are in separate libraries with the CUDA runtime linked statically, so that programs that link them also
+# run without a GPU and without CUDA. Without nvcc only these libraries are missing.
 #
-# nvcc is looked for as CMAKE_CUDA_COMPILER, CUDACXX, in PATH, in /usr/local/cuda and as a wheel in .venv, which
-# `./run build --cuda` installs. (The wheel nvidia-cuda-nvcc alone does not do: its parts are of other versions then.)
+# The search order for nvcc is CMAKE_CUDA_COMPILER, CUDACXX, PATH, /usr/local/cuda, and a wheel in .venv that `./run
+# build --cuda` installs. (The wheel nvidia-cuda-nvcc alone is not enough, because its dependencies then have other
+# versions.)
 
 set(GRADTUNE_WITH_CUDA AUTO CACHE STRING "Build the kernels for CUDA devices: AUTO (when nvcc is found), ON, OFF")
 set(GRADTUNE_CUDA FALSE)
@@ -36,8 +37,8 @@ if(NOT GRADTUNE_WITH_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# gradtune_cuda(TARGET): the language of kernels. Products and sums are rounded apart, as on the host. (The standard as an option:
-# CMake 3.25 does not know what nvcc 13 has.)
+# gradtune_cuda(TARGET): the language options of kernels. Products and sums are rounded separately, as on the host.
+# (The standard is passed as an option, because CMake 3.25 does not know the standards of nvcc 13.)
 function(gradtune_cuda target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON CUDA_RUNTIME_LIBRARY None)

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# Installs what a user needs: the public headers, the libraries and a package, so that find_package(gradtune) gives
+# Installs the public headers, the libraries and a CMake package, so that find_package(gradtune) gives
 # gradtune::gradtune. The build tree is a package too: gradtune_DIR may name it.
 
 include(CMakePackageConfigHelpers)

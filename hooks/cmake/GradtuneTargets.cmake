@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
 #
-# How this project declares a target: gradtune_library for the folders' libraries, gradtune_executable for programs.
+# Functions that declare this project's targets: gradtune_library for the folders' libraries, gradtune_executable for
+# programs.
 
-# gradtune_common(TARGET): the language and the warnings of everything here.
+# gradtune_common(TARGET): the language standard and the warnings of all targets.
 function(gradtune_common target)
   target_compile_features(${target} PUBLIC cxx_std_20)
   set_target_properties(${target} PROPERTIES CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON)
@@ -11,7 +12,7 @@ function(gradtune_common target)
     $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)  # false alarms, GCC bug 105651
 endfunction()
 
-# _gradtune_links_libtorch(RESULT target...): whether one of them brings LibTorch along.
+# _gradtune_links_libtorch(RESULT target...): true if one of the targets links LibTorch.
 function(_gradtune_links_libtorch result)
   set(${result} FALSE PARENT_SCOPE)
   foreach(library IN LISTS ARGN)
@@ -31,11 +32,12 @@ function(_gradtune_links_libtorch result)
   endforeach()
 endfunction()
 
-# gradtune_precompile(TARGET library...): LibTorch's headers take 15 s to read, so targets that link it read them precompiled. GCC
-# takes such a file only where the code is to be just as position-independent and optimized, so programs are compiled with -fPIC
-# as well, and all of them with -O1, which is half of the time again: they call what is fast, and have no loops of their own.
-# GCC instantiates the templates that these headers use once more for every object, in 11 s, so several sources make one object:
-# names in anonymous namespaces differ within a library.
+# gradtune_precompile(TARGET library...): precompiles LibTorch's headers, which take 15 s to read, for targets that
+# link it. GCC accepts a precompiled header only for code with the same position independence and optimization. So
+# programs are compiled with -fPIC as well, and all of them with -O1, which halves the time again: they call fast
+# code and have no hot loops of their own. GCC instantiates these headers' templates again for every object, which
+# takes 11 s. So several sources are compiled to one object, and names in anonymous namespaces must differ within a
+# library.
 function(gradtune_precompile target)
   _gradtune_links_libtorch(links ${ARGN})
   if(NOT links)
@@ -57,8 +59,9 @@ function(gradtune_precompile target)
 endfunction()
 
 # gradtune_library(NAME [NOT_INSTALLED] SOURCES file... [PUBLIC target...] [PRIVATE target...] [DEFINES name=value...])
-# One static library of one folder. PUBLIC are targets whose headers its own headers include; PRIVATE are used by its .cc files
-# alone. Every gradtune target named must exist already: folders are added from the bottom up, so a dependency that points up fails here.
+# One static library for one folder. PUBLIC lists targets whose headers its own headers include; PRIVATE lists
+# targets that only its .cc files use. Every gradtune target named must exist already: folders are added from the
+# bottom up, so a dependency that points up fails here.
 function(gradtune_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "NOT_INSTALLED" "" "SOURCES;PUBLIC;PRIVATE;DEFINES")
   foreach(dependency IN LISTS arg_PUBLIC arg_PRIVATE)
