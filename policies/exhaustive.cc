@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `exhaustive`: every admitted option on every partition, all measured, for small spaces and as a check of the
-// other policies. Partitions are all groupings of neighbouring tensors when these are few, and equal slices otherwise.
-// Of more than kMostCandidates it measures an evenly spaced choice, and their labels say so.
+// Policy `exhaustive`: measures every admitted option on every partition, for small spaces and as a check of the
+// other policies. Partitions are all groupings of neighbouring tensors if these are few, and equal slices otherwise.
+// If there are more than kMostCandidates it measures an evenly spaced selection, and the labels say so.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ constexpr size_t kMostCandidates = 64;
 constexpr size_t kFewTensors = 6;  // 2^5 groupings
 constexpr int kMostSlices = 8;
 
-// Cuts the table after every tensor whose bit is set; a group of several dtypes gives a bucket for each.
+// Cuts the table after every tensor whose bit is set; a group with several dtypes gives one bucket for each.
 Partition grouped(const core::GradientTable& table, const std::vector<int32_t>& tensors, unsigned cuts) {
   Partition partition;
   std::map<core::DType, std::vector<core::Slice>> open;
@@ -118,7 +118,7 @@ class Exhaustive final : public Policy {
   const size_t most_finalists_;
   bool asked_ = false;
   std::vector<Candidate> candidates_;
-  std::vector<double> step_ms_;  // of the candidates; infinity where one could not run
+  std::vector<double> step_ms_;  // of the candidates; infinity if one could not run
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `fixed`: the strategies that it was given go to the race at once. Those that do not fit the table, or use what
-// the job does not admit, are left out; with none left the baseline stays.
+// Policy `fixed`: sends the given strategies to the race at once. It leaves out strategies that do not fit the table
+// or use something that the job does not admit; if none are left, the baseline stays.
 #include "policies/policy.h"
 #include "policies/space/schemes.h"
 

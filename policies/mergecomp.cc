@@ -1,22 +1,20 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `mergecomp` (after MergeComp, arXiv 2103.15195): how many buckets, and with which option, from measured step
-// times alone, in four phases:
+// Policy `mergecomp` (after MergeComp, arXiv 2103.15195): chooses the number of buckets and their option from
+// measured step times alone, in four phases:
+// - screen: One program of each compressor on a standard partition, fewest bytes first. Then the other programs of
+//   those compressors that came near the best.
+// - place: The best of them on the host, if the job has threads for it.
+// - walk: y = 1, 2, 3, 4, 6, ... buckets (nested partitions, partition.h) for the best one or two. It goes upwards
+//   from the screened y and, if that does not pay, downwards, until the gain stays under a threshold twice in a row,
+//   because step time is not unimodal in y.
+// - done: The best different points go to the race.
 //
-//   screen  one program of each compressor on a standard partition, fewest bytes first, then the other programs of
-//           those compressors that came near the best
-//   place   the best of them on the host, where the job has threads for it
-//   walk    y = 1, 2, 3, 4, 6, ... buckets (nested partitions, partition.h) for the best one or two, from the screened
-//           y upwards and, when that does not pay, downwards, until the gain stays under a threshold twice in a row:
-//           step time is not unimodal in y
-//   done    the best different points go to the race
-//
-// The measured step times are all the state there is: a phase is a function of them that names the next point, or
-// nothing when it is over. Points that come next whatever those before them turn out to be are asked for together,
-// since several take fewer steps than one after the other. MergeComp's search of split positions by bisection is left
-// out: it compares neighbours that differ by less than the noise, which costs up to 10 % (MergeComp's traces,
-// replayed).
+// The measured step times are the only state. A phase is a function of them that gives the next point, or nothing
+// when it is over. Points that follow whatever the results of those before them are requested together, because
+// several at once take fewer steps than one after another. MergeComp's bisection of split positions is left out: it
+// compares neighbours that differ by less than the noise, which costs up to 10 % (replay of MergeComp's traces).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -36,20 +34,21 @@ constexpr size_t kMostProbes = 16;
 constexpr size_t kMostAtOnce = 3;
 constexpr std::array kBuckets = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32};
 
-// Where screening starts: payloads near the gradient's size in pieces of about 4 MiB, so that encoding, transfer and
-// decoding overlap; small payloads in two buckets, what is ready early and the rest.
+// The start of screening: payloads near the gradient's size are cut into pieces of about 4 MiB, so that encoding,
+// transfer and decoding overlap. Small payloads go into two buckets: the gradients that are ready early, and the
+// rest.
 constexpr int64_t kScreenedBytes = 4 << 20;
 constexpr int kMostScreenedBuckets = 16;
 constexpr int kFewBuckets = 2;
 
-constexpr double kHopeless = 1.3;       // of the best: no other program of this compressor makes up for it
-constexpr double kWorthWalking = 1.15;  // of the best screened; the number of buckets is worth about as much
+constexpr double kHopeless = 1.3;       // times the best: no other program of this compressor can make up for it
+constexpr double kWorthWalking = 1.15;  // times the best screened one; the number of buckets can change about as much
 constexpr size_t kMostWalks = 2;
-constexpr double kWorthMore = 0.985;  // a step in y has to gain 1.5 %, beyond the noise of a measurement
+constexpr double kWorthMore = 0.985;  // a step in y must gain 1.5 %, more than the noise of a measurement
 constexpr int kMostMisses = 2;
-constexpr double kWorthRacing = 1.10;  // of the best
+constexpr double kWorthRacing = 1.10;  // times the best
 constexpr size_t kMostPerForm = 2;
-constexpr double kNotSlower = 1.03;  // than the baseline, or it is not worth a race
+constexpr double kNotSlower = 1.03;  // times the baseline; slower ones are not worth a race
 
 struct Point {
   size_t form, rung;
@@ -75,11 +74,11 @@ core::Option on_host(core::Option option) {
   return option;
 }
 
-// Whether `form` cannot win against `other`, a program of the same compressor, by arithmetic:
-//   - the other sends no more, in no more rounds, with less work, and does not sum in 16 bits: all_reduce against
-//     two_step of "none"; on two ranks gather against any two_step, since (N - 1) = 2 (N - 1) / N there;
-//   - a payload that is not small is sent more than twice as often: gather beyond four ranks, N / 2 times the ring's
-//     bytes.
+// True if `form` cannot win against `other`, a program of the same compressor, for one of these reasons:
+// - The other sends no more, in no more rounds, with less work, and does not sum in 16 bits. Examples are all_reduce
+//   against two_step of "none" and, on two ranks, gather against any two_step, since (N - 1) = 2 (N - 1) / N there.
+// - A payload that is not small is sent more than twice as often: gather beyond four ranks sends N / 2 times the
+//   ring's bytes.
 bool outclassed(const Scheme& form, const Scheme& other) {
   if (form.codec != other.codec || form.place != other.place) return false;
   if (form.summable && form.sent > 2 * other.sent) return true;
@@ -96,7 +95,7 @@ class MergeComp final : public Policy {
   Proposal propose(const Knowledge& knowledge) override {
     if (!planned_) plan(knowledge);
     planned_ = true;
-    // What could not run is not told.
+    // Candidates that could not run have no measurement.
     for (const auto& [hash, point] : asked_) step_ms_.try_emplace(point, std::numeric_limits<double>::infinity());
     asked_.clear();
     const std::vector<Point> points = next_points();
@@ -119,7 +118,7 @@ class MergeComp final : public Policy {
   void plan(const Knowledge& knowledge) {
     if (knowledge.ranks.size < 2) return;  // nothing to communicate
     const std::vector<Scheme> all = admitted_schemes(knowledge);
-    std::set<uint64_t> different;  // for gradients of 16 bits some forms are the plain all_reduce by another name
+    std::set<uint64_t> different;  // for 16-bit gradients some forms equal the plain all_reduce
     for (const Scheme& form : all) {
       const auto beats = [&](const Scheme& other) { return outclassed(form, other); };
       if (std::any_of(all.begin(), all.end(), beats)) continue;
@@ -148,8 +147,8 @@ class MergeComp final : public Policy {
     return rungs;
   }
 
-  // A compressor is of no use beside an earlier one that sends no more and, being summable, is as cheap as any: fp16
-  // beside bf16, 16 bits for gradients that have 16 already, top-k of half the elements.
+  // A compressor is useless beside an earlier one that sends no more and is summable, hence as cheap as any.
+  // Examples are fp16 beside bf16, 16 bits for gradients that have 16 bits already, and top-k of half the elements.
   void drop_useless_codecs() {
     std::map<size_t, double> least_sent;
     for (const Scheme& form : forms_) {
@@ -190,14 +189,14 @@ class MergeComp final : public Policy {
     return points;
   }
 
-  // The point that follows if each of these turns out far slower or far faster than all others, in every combination;
-  // nothing where it depends on that.
+  // The point that follows in every case if each of these turns out far slower or far faster than all others; none
+  // if the next point depends on the results.
   std::optional<Point> next_point_whatever(const std::vector<Point>& unknown) {
     const std::map<Point, double> known = step_ms_;
     constexpr double kSlow = 1e12, kFast = 1e-12;
     std::optional<Point> next;
     for (unsigned slow = 0; slow < 1U << unknown.size(); ++slow) {
-      double scale = 1;  // no two are the same
+      double scale = 1;  // so that no two are equal
       for (size_t i = 0; i < unknown.size(); ++i, scale /= 2) {
         step_ms_[unknown[i]] = scale * ((slow >> i & 1) == 1 ? kSlow : kFast);
       }
@@ -223,8 +222,8 @@ class MergeComp final : public Policy {
     for (size_t f = 0; f < forms_.size(); ++f) {
       const Scheme& form = forms_[f];
       if (form.place == core::Place::host || first_ms.contains(form.codec)) continue;
-      // Summable payloads cost least to make. When one is far behind something that sends less, bytes decide, and what
-      // sends still more is farther behind.
+      // Summable payloads are the cheapest to make. If one is far behind a form that sends less, bytes decide, and
+      // forms that send still more are even slower.
       if (form.summable && dense_is_hopeless) continue;
       const Point point = screened(f);
       if (!is_known(point)) return point;
@@ -242,7 +241,7 @@ class MergeComp final : public Policy {
     return {};
   }
 
-  // The forms that were screened, best first.
+  // The screened forms, best first.
   std::vector<size_t> screened_forms() const {
     std::vector<size_t> forms;
     for (size_t f = 0; f < forms_.size(); ++f) {
@@ -253,7 +252,7 @@ class MergeComp final : public Policy {
     return forms;
   }
 
-  // The best of those on the device, on the host.
+  // The best device forms, placed on the host.
   std::optional<Point> next_placed() const {
     const std::vector<size_t> forms = screened_forms();
     const auto best = std::find_if(forms.begin(), forms.end(),
@@ -309,8 +308,8 @@ class MergeComp final : public Policy {
     return apply(forms_[point.form], rungs(point.form)[point.rung], knowledge);
   }
 
-  // The best, the best of each other fidelity, so that the tuner may prefer the less lossy of two that tie, and then
-  // the best of the rest; all within reach of the best and not slower than the baseline.
+  // The best one, the best of each other fidelity, so that the tuner may prefer the less lossy one of a tie, and
+  // then the best of the rest. All are within reach of the best and not slower than the baseline.
   std::vector<Candidate> finalists(const Knowledge& knowledge) const {
     using Ranked = std::pair<double, Point>;
     std::vector<Ranked> ranked;
@@ -344,7 +343,7 @@ class MergeComp final : public Policy {
   int screened_buckets_ = kFewBuckets;
 
   std::map<uint64_t, Point> asked_;  // by hash of the strategy
-  std::map<Point, double> step_ms_;  // of all that was asked; infinity where it could not run
+  std::map<Point, double> step_ms_;  // of all requested points; infinity if one could not run
 };
 
 }  // namespace

@@ -1,21 +1,20 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policies `auto`, `espresso` and `usbyte`: the planners of those names (planner.h) under a model of the running job
-// (forecast.h), in rounds. A round fits the model to what was timed and measured so far, plans, and asks for those
-// plans to be measured that may be faster than all that was; what is not known yet looks cheap to the model, so
-// compressors that never ran are tried in the first round, and what they really cost is known in the second. When a
-// round has nothing more to ask for, or kMostRounds are over, the fastest of those measured go to the race.
+// Policies `auto`, `espresso` and `usbyte`: the planners of those names (planner.h) with a model of the running job
+// (step_time_predictor.h), in rounds. A round fits the model to the times measured so far, plans, and requests
+// measurements of those plans that may be faster than all measured ones. Unknown costs look cheap to the model, so
+// compressors that never ran are tried in the first round, and their real cost is known in the second. When a round
+// has no more requests, or after kMostRounds, the fastest measured plans go to the race.
+// - auto: Plans with all options, with those that stay on the device, and with one compressor each, so that a
+//   round's candidates differ where the model may be wrong. Sparse tensors are planned under each scheme too. If
+//   buckets may be due at the next forward pass, it also plans steps that go on into it, with all options.
+// - espresso: One plan with an option for each tensor.
+// - usbyte: One plan with blocks and their order, under the faster of the baseline's options.
 //
-//   auto      plans with all options, with those that stay on the device, and with one compressor each, so that a
-//             round's candidates differ in what the model may be wrong about; sparse tensors also under each scheme
-//             where buckets may be due at the next forward pass, also with all options for steps that go on into it
-//   espresso  one plan: an option for each tensor
-//   usbyte    one plan: blocks and their order, under the faster one of a baseline's options
+// If the sum of a sparse tensor is nearly dense, they plan once more with all tensors as dense ones.
 //
-// Where the sum of a sparse tensor is nearly dense, they plan once more with all tensors as dense ones.
-//
-// Where nothing was timed `auto` is `mergecomp`, which needs no model, and the others have nothing to propose.
+// Without operation times `auto` is `mergecomp`, which needs no model, and the others propose nothing.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,26 +42,26 @@ namespace {
 
 constexpr int kMostRounds = 5;
 constexpr size_t kMostAtOnce = 4;
-constexpr int kPieces = 32;             // that buckets are made of
-constexpr int64_t kMostReplays = 5000;  // a few milliseconds
-constexpr double kWorthTrying = 1.05;   // of the baseline, in the first round: models are a few percent off
-constexpr double kWorthAgain = 1.02;    // of the baseline, later, while nothing faster was found
-constexpr double kWorthMore = 0.99;     // of the best measured
-constexpr double kWorthRacing = 1.05;   // of the best
+constexpr int kPieces = 32;             // the number of pieces from which buckets are made
+constexpr int64_t kMostReplays = 5000;  // takes a few milliseconds
+constexpr double kWorthTrying = 1.05;   // times the baseline, in the first round: models are a few percent off
+constexpr double kWorthAgain = 1.02;    // times the baseline, later, while nothing faster was found
+constexpr double kWorthMore = 0.99;     // times the best measured
+constexpr double kWorthRacing = 1.05;   // times the best
 constexpr size_t kMostRacing = 4;       // plans of one search are much alike, and each costs a block in every round
-constexpr double kNotSlower = 1.03;     // than the baseline, or it is not worth a race
+constexpr double kNotSlower = 1.03;     // times the baseline; slower ones are not worth a race
 constexpr double kNearlyDense = 0.5;    // share of rows
 
 using Options = std::vector<core::Option>;
 
-// Plans of which each uses a part of what there is.
+// Plans, each of which uses a part of the options.
 struct PlannedPart {
   core::Strategy strategy;
-  Options options;  // that it was made of
+  Options options;  // the options of the plan
 };
 using Plans = std::vector<PlannedPart>;
 
-// That strategy, or what small changes make of the best fusion, if it is expected to take less.
+// That strategy, or the best fusion after small changes if it is expected to take less time.
 core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& refining, const Knowledge& knowledge,
                                  const StepTimePredictor& forecast) {
   const auto fusion = best_uniform(knowledge, refining.cost, refining.options);
@@ -72,7 +71,7 @@ core::Strategy or_refined_fusion(core::Strategy strategy, const HillClimbJob& re
   return other_step && (!step || other_step->ms < step->ms) ? other : strategy;
 }
 
-// What `planner` makes of those options; nothing where they are none.
+// Adds the planner's plan with those options; nothing if there are no options.
 void add_plan(std::string_view planner, const Options& options, const Knowledge& knowledge, const CostTable& cost,
               int pieces, Plans& plans) {
   if (knowledge.table.numel() == 0) {
@@ -129,8 +128,8 @@ Plans plan_usbyte(const Knowledge& knowledge, const CostTable& cost) {
   return plans;
 }
 
-// Each under the schemes that seem best; and the first one under each scheme alone, since these take much the same, and
-// which is faster a model does not know.
+// Each plan with the sparse schemes that seem best, and the first plan with each scheme alone: the schemes take
+// about the same time, and the model cannot tell which is faster.
 Plans with_sparse_tensors(const Plans& plans, const Knowledge& knowledge, const CostTable& cost) {
   Plans all;
   const auto add = [&](PlannedPart part, std::span<const SparseScheme> schemes) {
@@ -144,7 +143,8 @@ Plans with_sparse_tensors(const Plans& plans, const Knowledge& knowledge, const 
   return all;
 }
 
-// Whether it is sparse, and its sum over all ranks has so many rows that it may as well be cut and merged like others.
+// True if the tensor is sparse, and its sum over all ranks has so many rows that it may be cut and merged like
+// others.
 bool is_nearly_dense(const core::TensorInfo& tensor) {
   return is_sparse(tensor) && tensor.content.of_all > kNearlyDense;
 }
@@ -174,7 +174,7 @@ class ModelPolicy final : public Policy {
 
   Proposal propose(const Knowledge& knowledge) override {
     if (knowledge.ranks.size < 2 || knowledge.table.numel() == 0) return {.candidates = {}, .final = true};
-    for (Tried& tried : tried_) tried.is_asked = false;  // what could not run is not told
+    for (Tried& tried : tried_) tried.is_asked = false;  // candidates that could not run have no measurement
     if (!is_planned_) is_planned_ = can_plan(knowledge);
     if (!*is_planned_ && unplanned_) return unplanned_->propose(knowledge);
     std::vector<Candidate> next;
@@ -247,10 +247,10 @@ class ModelPolicy final : public Policy {
                                     .traits = knowledge.traits,
                                     .options = part.options,
                                     .most_in_flight = knowledge.machine.collectives_at_once};
-        // The climb would put the order of a plan with late buckets back to that of readiness.
+        // The climb would restore the order of readiness in a plan with late buckets.
         strategy =
             has_late(strategy) ? reorder(std::move(strategy), refining) : hill_climb(std::move(strategy), refining);
-        // Not in the first round: what is not known looks cheap in any fusion, and its candidates would be alike.
+        // This skips the first round: unknown options look cheap in any fusion, so the candidates would be alike.
         if (rounds_ > 0 && !has_late(strategy) && !is_sparse) {
           strategy = or_refined_fusion(std::move(strategy), refining, bare, forecast.value());
         }
@@ -269,7 +269,7 @@ class ModelPolicy final : public Policy {
     return candidates;
   }
 
-  // "auto 3: bf16 + topk:0.01 host, 6 buckets".
+  // Example: "auto 3: bf16 + topk:0.01 host, 6 buckets".
   std::string label_of(const core::Strategy& strategy, size_t number) const {
     std::set<std::string> parts;
     for (const core::Bucket& bucket : strategy.buckets) {
@@ -284,7 +284,7 @@ class ModelPolicy final : public Policy {
                        buckets == 1 ? "" : "s", late > 0 ? fmt::format(", {} late", late) : "");
   }
 
-  // The best ones measured, within reach of the best and not slower than the baseline.
+  // The best measured plans, within reach of the best and not slower than the baseline.
   std::vector<Candidate> finalists(const Knowledge& knowledge) const {
     std::vector<const Tried*> ranked;
     for (const Tried& tried : tried_) {
@@ -302,10 +302,10 @@ class ModelPolicy final : public Policy {
 
   const std::string_view name_;
   const MakePlans make_plans_;
-  const bool refines_;                       // plans by the timeline
-  const std::unique_ptr<Policy> unplanned_;  // where there is no model
+  const bool refines_;                       // improves plans with the timeline
+  const std::unique_ptr<Policy> unplanned_;  // used if there is no model
   const size_t most_finalists_;
-  std::optional<bool> is_planned_;  // not known before it is asked
+  std::optional<bool> is_planned_;  // unknown before the first proposal
   int rounds_ = 0;
   std::vector<Tried> tried_;
 };

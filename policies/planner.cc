@@ -20,8 +20,8 @@
 namespace gradtune::policies {
 namespace {
 
-// What buckets are made of, in the order of readiness: tensors, or pieces of them. Where neighbours are merged, those
-// of one dtype are, over what lies between them.
+// The units of buckets, in the order of readiness: tensors, or pieces of them. Neighbours of one dtype may be
+// merged, across atoms of other dtypes between them.
 struct Atoms {
   explicit Atoms(const core::GradientTable& table, int pieces = 0) {
     const std::vector<double> ready_us = ready_times_us(table);
@@ -59,7 +59,7 @@ struct Atoms {
     sort();
   }
 
-  // `whole` in so many parts of about one size.
+  // Cuts `whole` into parts of about equal size.
   void cut(const Atom& whole, int32_t tensor, int64_t parts) {
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t begin = whole.numel * part / parts, end = whole.numel * (part + 1) / parts;
@@ -68,7 +68,7 @@ struct Atoms {
     }
   }
 
-  // By their last tensors: one that was merged over others is ready after them.
+  // By their last tensors, because an atom that was merged across others is ready after them.
   void sort() {
     std::vector<size_t> order(atoms.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -106,18 +106,18 @@ core::Strategy strategy_of(const Plan& plan, const Atoms& atoms, const CostModel
   return strategy;
 }
 
-constexpr int kOverlapPieces = 64;             // of the joint search, where its answer is only a beginning
-constexpr int64_t kOverlapWork = 250'000;      // messages that are replayed, a few milliseconds
-constexpr int64_t kQuickOverlapWork = 60'000;  // ... about a millisecond
-constexpr int64_t kQuickWork = 10'000;         // labels of a search from pieces, about a millisecond
+constexpr int kOverlapPieces = 64;             // pieces of the joint search when its answer is only a start
+constexpr int64_t kOverlapWork = 250'000;      // replayed messages; takes a few milliseconds
+constexpr int64_t kQuickOverlapWork = 60'000;  // takes about a millisecond
+constexpr int64_t kQuickWork = 10'000;         // labels of a search from pieces; takes about a millisecond
 
 bool has_all(const CostModel& model, const core::Strategy& strategy) {
   return std::all_of(strategy.buckets.begin(), strategy.buckets.end(),
                      [&](const core::Bucket& bucket) { return number_of(bucket.option, model).has_value(); });
 }
 
-// The option and due time of one bucket, where that option is meant for all of them. Gradients of 16 bits are summed as
-// they are. Where the job has no forward pass to overlap with, all is due when backward returns.
+// The option and due time of one bucket when that option is meant for all buckets. Gradients of 16 bits are summed
+// without it. In a job without a forward pass to overlap with, every bucket is due when backward returns.
 struct Terms {
   const core::Option& option;
   core::Due due;
@@ -153,8 +153,8 @@ void improve(Planned& best, core::Strategy strategy, const PlannedJob& job) {
   if (end_us < best.end_us) best = {std::move(strategy), end_us, {}};
 }
 
-// The best of what `make` gives for each of the options that a user has without gradtune: of one in 16 bits for fp32
-// gradients, buckets in the order in which they leave.
+// The best plan of `make` over the options that a user has without gradtune. For a 16-bit option and fp32 gradients,
+// buckets are in the order in which they leave.
 template <class Make>
 Planned plan_plainly(const PlannedJob& job, const Make& make) {
   Planned best{.strategy = {}, .end_us = std::numeric_limits<double>::infinity()};
@@ -166,7 +166,7 @@ Planned plan_plainly(const PlannedJob& job, const Make& make) {
   return best;
 }
 
-// What a user has without gradtune: DDP's buckets, under the faster one of the options that such a user has.
+// The plan that a user has without gradtune: DDP's buckets, under the faster of the options that such a user has.
 Planned plan_baseline(const PlannedJob& job) {
   Planned best{.strategy = {}, .end_us = std::numeric_limits<double>::infinity()};
   core::Strategy strategy = baselines(job.knowledge.table, core::Fidelity::exact)[0].strategy;
@@ -180,8 +180,8 @@ Planned plan_baseline(const PlannedJob& job) {
   return best;
 }
 
-// One channel that the option's messages take, as published schedulers see it: a line through the least and the largest
-// message.
+// The channel for the option's messages, as published schedulers model it: a line through the smallest and the
+// largest message.
 ScheduledJob scheduled(const PlannedJob& job, size_t option) {
   const auto& tensors = job.knowledge.table.tensors;
   const core::DType dtype = tensors.empty() ? core::DType::f32 : tensors[0].dtype;
@@ -223,12 +223,12 @@ Planned plan_gap_blocks(const PlannedJob& job) {
       return replay.end_us();
     };
     ScheduledJob without_option = scheduled(job, o);
-    without_option.option = {};  // copied with every block; plan_plainly() sets it
+    without_option.option = {};  // it is copied with every block, and plan_plainly() sets it
     return std::vector<Sent>{search_gap_blocks(without_option, end_us)};
   });
 }
 
-// The policy of that name, told what the model says instead of what was measured.
+// Runs the policy of that name with the model's predictions instead of measurements.
 Planned plan_mergecomp(const PlannedJob& job) {
   Planned best = plan_baseline(job);
   Knowledge knowledge = job.knowledge;
@@ -256,7 +256,7 @@ Planned plan_espresso(const PlannedJob& job) {
   return {std::move(strategy), end_us, {}};
 }
 
-// The better one of the joint search's answer and of what is known already.
+// The better one of the joint search's answer and the best plan so far.
 Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
   const bool is_large = job.knowledge.table.tensors.size() > kMostTensors;
   const Atoms atoms(job.knowledge.table, job.pieces == 0 && is_large ? static_cast<int>(kMostTensors / 2) : job.pieces);
@@ -267,14 +267,15 @@ Planned plan_joint(const PlannedJob& job, Planned best, SearchOptions options) {
   return best;
 }
 
-// Of those that say something for steps that end with backward: where all is due then, blocks only cost latency.
+// The best plan of the other planners for steps that end with backward: if all buckets are due then, blocks only
+// cost latency.
 Planned best_of_others(const PlannedJob& job) {
   Planned best = plan_mergecomp(job);
   for (Planned (*other)(const PlannedJob&) : {plan_espresso, plan_merged}) improve(best, other(job).strategy, job);
   return best;
 }
 
-// Whole tensors, and the joint search's answer for steps that end with backward, are where the search begins.
+// The search begins with whole tensors and with the joint search's answer for steps that end with backward.
 Planned plan_overlap(const PlannedJob& job) {
   Planned best = plan_mergecomp(job);
   std::vector<core::Strategy> starts = {best.strategy};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole strategies for a recorded job under a cost model, by the name of the planner. Where a policy proposes and is
-// told what was measured, a planner has only the model.
+// Whole strategies for a recorded job under a cost model, by the name of the planner. A policy proposes strategies
+// and gets measurements; a planner has only the model.
 #pragma once
 
 #include <optional>
@@ -17,30 +17,30 @@ namespace gradtune::policies {
 
 struct Planned {
   core::Strategy strategy;
-  // From the first ready gradient to the end of communication and backward; where the job's buckets may be due at the
-  // next forward pass, to the end of that.
+  // From the first ready gradient to the end of communication and backward or, if the job's buckets may be due at
+  // the next forward pass, to the end of that pass.
   double end_us = 0;
-  // No strategy that is searched, of whole atoms in the order of readiness (label_search.h), ends before
-  // end_us / (1 + error_bound); nothing where the planner does not know.
+  // No strategy in the search space, of whole atoms in the order of readiness (label_search.h), ends before end_us /
+  // (1 + error_bound). None if the planner has no bound.
   std::optional<double> error_bound = {};
 };
 
-// The joint search holds what every message of neighbouring tensors costs, in memory that grows with the square of
-// their number. Of more tensors `auto` searches about half as many pieces, and `exhaustive` is not to be had.
+// The joint search stores the cost of every message of neighbouring tensors, in memory that grows with the square of
+// their number. With more tensors `auto` searches about half as many pieces, and `exhaustive` is not available.
 constexpr size_t kMostTensors = 500;
 
-// What a planner works on: a model that was made for the dtypes of the table.
+// The input of a planner. The model must have been made for the dtypes of the table.
 struct PlannedJob {
   const CostModel& model;
-  // The table, and for planners that walk programs as a policy does the compressors of the model's options.
+  // The table and, for planners that try programs as a policy does, the compressors of the model's options.
   Knowledge knowledge = {};
-  // Of the joint search: about as many pieces are what buckets are made of, large tensors cut and small neighbours
-  // merged, for a plan in about a millisecond whatever the model. 0: the tensors as they are, as far as kMostTensors.
+  // For the joint search: buckets are made of about this many pieces, with large tensors cut and small neighbours
+  // merged, so that a plan takes about a millisecond with any model. 0: the tensors themselves, up to kMostTensors.
   int pieces = 0;
-  int64_t most_replays = 1'000'000;  // of a step, by Espresso's offload
+  int64_t most_replays = 1'000'000;  // replayed steps of Espresso's offload
 };
 
-// The table of this family (planner.cc).
+// The table of planners (planner.cc).
 struct PlannerRow {
   std::string_view name;
   std::string_view summary;
@@ -48,7 +48,7 @@ struct PlannerRow {
 };
 std::span<const PlannerRow> planner_table();
 
-// An unknown name, or a table of more tensors than the planner can do, is an error that says what is allowed.
+// An unknown name, or a table with more tensors than the planner can handle, is an error that says what is allowed.
 core::Result<Planned> plan(std::string_view planner, const PlannedJob& job);
 
 }  // namespace gradtune::policies

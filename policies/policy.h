@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The contract of a policy: it is asked for candidates and told how fast they ran. It never measures, waits, writes or
-// talks to other ranks, holds no clock and no thread, and draws random numbers only from the seed it was made with:
-// same knowledge and same measurements give the same proposals. It runs on rank 0 only; its strategies are broadcast.
+// The contract of a policy: it proposes candidates and gets their measured times. It never measures, waits, writes
+// or talks to other ranks, has no clock and no thread, and draws random numbers only from its initial seed. Equal
+// knowledge and equal measurements give equal proposals. It runs on rank 0 only; its strategies are broadcast.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace gradtune::policies {
 
 struct Proposal {
   std::vector<Candidate> candidates;  // best first
-  bool final = false;                 // true: these go to the race; false: measure each, tell, and ask again
+  bool final = false;                 // true: these go to the race; false: measure each, call learn(), and ask again
 };
 
 class Policy {
@@ -32,21 +32,22 @@ class Policy {
 
   virtual std::string_view name() const = 0;
 
-  // Never empty unless final; a final proposal may be empty: nothing seems worth a race, and the baseline stays.
+  // Never empty unless final. An empty final proposal means that nothing seems worth a race, and the baseline stays.
   // All strategies pass core::validate for the table.
   virtual Proposal propose(const Knowledge& knowledge) = 0;
 
-  // How fast a candidate of the last proposal ran (smaller is better). Candidates that could not run are not told.
+  // Takes the measured time of a candidate of the last proposal (smaller is better). Candidates that could not run
+  // are skipped.
   virtual void learn(const core::Measurement& measurement) = 0;
 };
 
 struct PolicyOptions {
   uint64_t seed = 0;
-  std::vector<Candidate> fixed = {};  // what policy `fixed` proposes
-  int most_finalists = 7;             // candidates of a final proposal, the baseline not counted
+  std::vector<Candidate> fixed = {};  // the candidates of policy `fixed`
+  int most_finalists = 7;             // candidates of a final proposal, without the baseline
 };
 
-// The table of this family (table.cc).
+// The table of policies (table.cc).
 struct PolicyRow {
   std::string_view name;
   std::string_view summary;

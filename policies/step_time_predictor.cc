@@ -49,8 +49,8 @@ core::Result<StepTimePredictor> StepTimePredictor::make(const Knowledge& knowled
   return forecast;
 }
 
-// Backward was observed while the baseline's collectives needed cores too. By how much they slowed it down, the
-// timeline says.
+// Backward was observed while the baseline's collectives needed cores too. The timeline gives the slowdown, which is
+// removed here.
 core::GradientTable StepTimePredictor::undisturbed(const Knowledge& knowledge) const {
   core::GradientTable table = knowledge.table;
   const std::vector<double> ready_us = ready_times_us(table);
@@ -67,9 +67,9 @@ core::GradientTable StepTimePredictor::undisturbed(const Knowledge& knowledge) c
   return table;
 }
 
-// Two estimates, weighted by how sure they are: what the ranks compute beyond the timeline (backward and, where they
-// were measured, forward and updates), and what the baseline takes beyond its own, which is the difference of two large
-// numbers where the link is slow.
+// Combines two estimates, weighted by their certainty. The first is the computation of the ranks beyond the
+// timeline: backward and, if they were measured, forward and updates. The second is the baseline's time beyond its
+// own timeline, which is the difference of two large numbers if the link is slow.
 double StepTimePredictor::find_rest_ms(const Knowledge& knowledge) const {
   constexpr double kComputeError = 0.05, kStepError = 0.02;
   double weights = 0, sum = 0;
@@ -101,7 +101,7 @@ std::optional<StepTimePredictor::Step> StepTimePredictor::step(const core::Strat
   return Step{*ms * factor, std::abs(*high_ms - *low_ms) / 2 * factor};
 }
 
-// Of late buckets none of which were measured: as if they were not late.
+// If no late buckets were measured, they get the bias of buckets that are not late.
 double StepTimePredictor::bias_of(const core::Strategy& strategy) const {
   auto bias = biases_.find(kind_of(strategy));
   if (bias == biases_.end()) bias = biases_.find(kind_of(strategy, /*tells_late=*/false));

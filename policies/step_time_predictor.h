@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a live policy expects of strategies: the step time of each, from rates that were fitted to the job's own steps
-// (cost_fit.h), the timeline (timeline.h) and what was measured so far. Measurements correct it twice: timed operations
-// refine the rates, and a strategy's step time says by how much its kind is mispredicted, for whatever reason.
+// Predicts the step times of strategies for a live policy, from rates that were fitted to the job's own steps
+// (cost_fit.h), the timeline (timeline.h) and the measurements so far. Measurements correct it twice. Timed
+// operations refine the rates, and a strategy's step time gives the prediction error of its kind, whatever the
+// reason.
 #pragma once
 
 #include <map>
@@ -17,7 +18,7 @@
 
 namespace gradtune::policies {
 
-// A strategy that ran, and its step time as policies are told.
+// A strategy that ran, and its step time as policies get it.
 struct MeasuredStrategy {
   core::Strategy strategy;
   double step_ms = 0;
@@ -25,21 +26,21 @@ struct MeasuredStrategy {
 
 class StepTimePredictor {
  public:
-  // An error where no collective over all ranks was timed yet.
+  // An error if no collective over all ranks was timed yet.
   static core::Result<StepTimePredictor> make(const Knowledge& knowledge, std::span<const MeasuredStrategy> measured);
 
   struct Step {
     double ms = 0;
-    double error_ms = 0;  // half of what lies between rates a standard error above and below
+    double error_ms = 0;  // half the difference between rates one standard error above and below
   };
-  // Nothing where a rate is missing.
+  // None if a rate is missing.
   std::optional<Step> step(const core::Strategy& strategy) const;
 
   const FittedCost& cost() const { return cost_; }
 
  private:
-  // What the strategy is made of: the compressors, with their places, of buckets that are not negligible, and whether
-  // these go by levels, and are due at the next forward pass.
+  // The components of the strategy: the compressors, with their places, of buckets that are not negligible, and
+  // whether these use levels and are due at the next forward pass.
   using Kind = std::set<std::string>;
 
   StepTimePredictor() = default;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy `zen`: the choice of Zen (Wang et al., OSDI 2025, section 2.3), to compare with. A sparse tensor gets balanced
-// parallelism where that sends fewer bytes than what is hierarchical and central, else the latter: recursive doubling,
-// which on a prime number of ranks is the all-gather. What is not sparse stays in the baseline's buckets. Latency,
-// codecs and overlap do not count, and nothing is chosen again.
+// Policy `zen`: the choice of Zen (Wang et al., OSDI 2025, section 2.3), for comparison. A sparse tensor gets
+// balanced parallelism if that sends fewer bytes than the hierarchical, centralized scheme. Otherwise it gets the
+// latter: recursive doubling, which is the all-gather on a prime number of ranks. Other tensors stay in the
+// baseline's buckets. Latency, codecs and overlap do not count, and the choice is never repeated.
 #include <memory>
 
 #include "policies/policy.h"

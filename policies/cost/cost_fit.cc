@@ -16,13 +16,14 @@ namespace {
 using core::Step;
 using Kind = Step::Kind;
 
-// What every kind of rate was seen to take.
+// Observed durations and sizes for every kind of rate.
 struct Samples {
   struct Codec {
     std::vector<Point> encode, decode;
   };
-  std::vector<std::pair<core::CompressorSpec, std::vector<double>>> uses = {};  // of payloads that need not be full
-  std::vector<std::vector<TimedMessage>> messages = {};                         // of each step
+  // The used shares of payloads that may be shorter than their buffers.
+  std::vector<std::pair<core::CompressorSpec, std::vector<double>>> uses = {};
+  std::vector<std::vector<TimedMessage>> messages = {};  // of each step
   std::vector<std::pair<std::pair<core::CompressorSpec, core::Place>, Codec>> codecs = {};
   std::vector<Point> scale = {}, to_host = {}, to_device = {};
 
@@ -49,8 +50,8 @@ Worker worker_of(const Step& step) {
   return step.place == core::Place::device ? Worker::device : Worker::host;
 }
 
-// Of a step that ran; backward is over when the first operation begins of those that waited for its last gradient, and
-// what the device does before that interrupts it.
+// The work clock of a step that ran. Backward ends when the first operation begins that waited for its last
+// gradient. The device's other work before that interrupts backward.
 WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
   std::vector<AtWork> all;
   int32_t last_tensor = -1;
@@ -83,14 +84,14 @@ WorkClock clock_of(const TimedRun& timed, const Cores& cores) {
   return {cores, all};
 }
 
-// What the busiest link carried: what was sent, where that is known, and not what is usual.
+// The bytes that the busiest link carried: the bytes that were sent if they are known, otherwise the usual number.
 double carried_bytes(const TimedOp& op, const OpSize& size) {
   return op.bytes < 0 ? static_cast<double>(size.link_bytes) : size.sharing * static_cast<double>(op.bytes);
 }
 
 void take(const TimedRun& timed, const core::GradientTable& table, const core::Ranks& ranks, core::TraitsTable known,
           const Cores& cores, Samples& samples) {
-  const bool on_device = !(cores.computing > 0);  // that computes: what it does needs no core
+  const bool on_device = !(cores.computing > 0);  // a device computes, so its work needs no core
   std::vector<std::vector<OpSize>> sizes;
   for (const core::Bucket& bucket : timed.strategy.buckets) {
     const std::vector<core::Matrix> matrices = core::matrices_of(bucket, table);
@@ -122,7 +123,7 @@ void take(const TimedRun& timed, const core::GradientTable& table, const core::R
       const core::CompressorSpec& spec = bucket.option.codecs[static_cast<size_t>(size.codec)];
       const int64_t most_bytes = core::link_bytes(step.kind, size.bytes, ranks.of(step.level));
       const core::CompressorTraits& traits = *core::traits_of(spec, known);
-      // Of what leaves out zeros the share is the tensor's, not the codec's.
+      // If the codec leaves out zeros, the share depends on the tensor, not on the codec.
       if (traits.used_bytes != nullptr && !traits.takes_rows && each.bytes > 0 && most_bytes > 0) {
         samples.add_use(spec, static_cast<double>(each.bytes) / static_cast<double>(most_bytes));
       }
@@ -193,7 +194,7 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
   constexpr double kInsideByteUs = 2.5e-4;  // 4 GB/s
   constexpr CopyRate kCopy = {10, 4e-5};    // 25 GB/s
   const CollectiveRate* told = find_rate(seen, Kind::all_reduce, core::Level::flat);
-  if (told == nullptr) {  // where all gradients are sparse, nothing was summed
+  if (told == nullptr) {  // if all gradients are sparse, nothing was summed
     const auto other = std::ranges::find(seen.collectives, core::Level::flat, &CollectiveRate::level);
     if (other == seen.collectives.end()) return {};
     told = &*other;
@@ -213,13 +214,14 @@ std::optional<CostTable> prior_cost(const CostTable& seen, const std::vector<cor
     }
     prior.collectives.push_back(rate);
   };
-  // Between nodes one rank's link would carry what all others have, so what has a root is for the inside of nodes; and
-  // payloads do not pass those (admission.h, rule "inside").
+  // Between nodes, one rank's link would carry the data of all other ranks, so programs with a root are only for the
+  // inside of nodes. Payloads do not pass through those programs (admission.h, rule "inside").
   for (const core::Level level : {core::Level::flat, core::Level::inter, core::Level::intra}) {
     if (level != core::Level::flat && !seen.ranks.has_levels()) continue;
     const bool is_inside = level == core::Level::intra;
     const double idle_us = idle_links.of(level).byte_us, told_us = told->byte_us;
-    // The bytes of a sum wait for each other on a long link; what was probed, an idle one, may since be shared.
+    // A sum's bytes wait for each other on a slow link, and a link that was idle when it was probed may be shared
+    // since.
     const double outside_us = idle_us > 0 ? std::min(idle_us, told_us) : told_us;
     const double inside_us = idle_us > 0 ? idle_us : std::min(told_us, kInsideByteUs);
     for (const core::StepTraits& kind : core::step_table()) {

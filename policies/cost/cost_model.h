@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What planners know of time: how long each lane of a step is busy with one message (a bucket) under each option, and
-// how lanes fill when messages follow one another. Leaves open where the figures come from: a model has them published,
-// measured or made up.
+// The planners' view of time: the time for which one message (a bucket) keeps each lane of a step busy under each
+// option, and the way in which consecutive messages fill the lanes. The implementations provide the figures:
+// published, measured or synthetic ones.
 #pragma once
 
 #include <algorithm>
@@ -19,25 +19,25 @@
 
 namespace gradtune::policies {
 
-// What one message goes through, in this order. Each lane serves messages first in, first out.
+// The stages of one message, in this order. Each lane serves messages first in, first out.
 enum Lane : uint8_t {
-  kBackward,  // work on the thread or stream of backward: delays this message and all gradients after it
+  kBackward,  // work on the thread or stream of backward: delays this message and all later gradients
   kHost,      // workers on the host, before the link
   kLink,      // collectives
-  kUnpack,    // what follows the last collective
+  kUnpack,    // work after the last collective
 };
 constexpr size_t kLanes = 4;
 
-// Microseconds that a message keeps each lane busy; 0 where it does not use the lane.
+// Microseconds for which a message keeps each lane busy; 0 if it does not use the lane.
 using Work = std::array<double, kLanes>;
 
-// The state of a step: for kBackward the delay so far, for the others when they are free, in us since the first
-// gradient was ready. Less is never worse, in any lane, for anything that follows; and a state that is later by at most
-// x in every lane ends at most x later: planners that drop states rely on both.
+// The state of a step. kBackward holds the delay so far; the other lanes hold the time at which they are free, in us
+// since the first gradient was ready. Planners that drop states rely on two properties. A smaller value, in any
+// lane, is never worse for later messages. A state that is later by at most x in every lane ends at most x later.
 struct Lanes {
   std::array<double, kLanes> us{};
 
-  // One more message, whose last gradient would be ready at `ready_us` without delays.
+  // Adds one message, whose last gradient would be ready at `ready_us` without delays.
   void send(const Work& work, double ready_us) {
     us[kBackward] += work[kBackward];
     double now = ready_us + us[kBackward];
@@ -46,7 +46,7 @@ struct Lanes {
     }
   }
 
-  // When all is done, backward included.
+  // The time at which all work is done, backward included.
   double end_us(double last_ready_us) const {
     return std::max({last_ready_us + us[kBackward], us[kHost], us[kLink], us[kUnpack]});
   }
@@ -59,29 +59,29 @@ class CostModel {
   // Option 0 sends the gradient as it is.
   virtual std::span<const core::Option> options() const = 0;
 
-  // Of a message of so many elements of one dtype. Never less, in any lane, for more elements: the lower bounds of
-  // planners rely on it.
+  // The work for a message of `numel` elements of one dtype. It never decreases, in any lane, with more elements:
+  // the lower bounds of planners rely on that.
   virtual Work work(size_t option, int64_t numel, core::DType dtype = core::DType::f32) const = 0;
 
-  // The option with its encodes and decodes on the host, where it has one.
+  // The same option with its encodes and decodes on the host, if there is one.
   virtual std::optional<size_t> on_host(size_t option) const = 0;
 
-  // Whether the option changes gradients beyond rounding them, so that small tensors are not for it.
+  // True if the option changes gradients beyond rounding, so that small tensors must not use it.
   virtual bool loses(size_t option) const = 0;
 };
 
-// The number of an option of the model, if it has that one.
+// The number of an option in the model, if it has that option.
 std::optional<size_t> number_of(const core::Option& option, const CostModel& model);
 
-// Whether a user may have that option without gradtune: the sum itself, or with a codec that does not lose, as DDP's
-// communication hooks have it. `loses`: beyond rounding.
+// True if a user can have that option without gradtune: a plain sum, or a sum with a codec that only rounds, as in
+// DDP's communication hooks. `loses`: the option changes gradients beyond rounding.
 bool is_baseline(const core::Option& option, bool loses);
 
-// Ready times as a step has them: medians over steps need not be monotone, though the events were.
+// Ready times made monotone, as in any single step: their medians over steps need not be monotone.
 std::vector<double> ready_times_us(const core::GradientTable& table);
 
-// From the first ready gradient to the end of the step's communication. The options are the model's, each bucket one
-// message, sent in the order of the buckets.
+// Time from the first ready gradient to the end of the step's communication. The options must be the model's. Each
+// bucket is one message, sent in the order of the buckets.
 double replay_us(const CostModel& model, const core::GradientTable& table, const core::Strategy& strategy);
 
 }  // namespace gradtune::policies

@@ -15,7 +15,7 @@ ForwardPass forward_pass(const core::GradientTable& table) {
   std::ranges::stable_sort(by_read, {}, [&](size_t t) { return table.tensors[t].read_us; });
   ForwardPass forward{.whole_us = 0, .after_us = std::vector<double>(size)};
   double updates_us = 0;
-  for (size_t i = size; i-- > 0;) {  // the last read first; those without a reader come to the end
+  for (size_t i = size; i-- > 0;) {  // the last read first; tensors without a reader come to the end
     const core::TensorInfo& tensor = table.tensors[by_read[i]];
     updates_us += static_cast<double>(tensor.numel) * table.update_element_us;
     forward.after_us[by_read[i]] = updates_us + std::max(table.forward_us - std::max(tensor.read_us, 0.0), 0.0);

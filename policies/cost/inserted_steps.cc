@@ -10,12 +10,12 @@ std::vector<Copy> copies(const core::Option& option, int64_t numel, core::DType 
                          const OnDevice& on_device) {
   std::vector<Copy> all;
   if (!on_device.gradients) return all;
-  bool is_at_host = false;  // the gradient, or while there are payloads these
+  bool is_at_host = false;  // the gradient or, while there are payloads, the payloads
   const auto bring = [&](size_t before, bool to_host, int64_t bytes) {
     if (is_at_host != to_host) all.push_back({before, to_host, bytes});
     is_at_host = to_host;
   };
-  const auto is_by_host = [&](const Step& step) {  // or what compiling inserts beside a collective
+  const auto is_by_host = [&](const Step& step) {  // also for the step that compiling inserts beside a collective
     return on_device.is_by_host(core::is_collective(step.kind) ? core::Place::device : step.place);
   };
   const std::vector<Step>& steps = option.steps;

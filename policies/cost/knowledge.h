@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is known of a running job: its gradients, ranks and limits, and what operations took so far. Plain data that the
-// tuner fills in and that policies plan from.
+// Knowledge of a running job: its gradients, ranks and limits, and the measured times of operations. Plain data that
+// the tuner fills in and that policies plan with.
 #pragma once
 
 #include <cstdint>
@@ -17,39 +17,39 @@
 
 namespace gradtune::policies {
 
-// One operation that ran: step `step` of a bucket's program, or one that compiling inserted (inserted_steps.h), in us
-// since any moment.
+// One operation that ran: step `step` of a bucket's program, or one that compiling inserted (inserted_steps.h), in
+// us from a common start.
 struct TimedOp {
   int32_t bucket = 0;
   int32_t step = 0;
   double begin_us = 0, end_us = 0;
-  // Of a collective: what this rank's link carried of it in one direction, as core::link_bytes; -1: not known, and what
-  // is usual counts. Of a copy: its bytes.
+  // For a collective: the bytes that this rank's link carried in one direction, as core::link_bytes; -1: unknown,
+  // and the usual number is used. For a copy: its bytes.
   int64_t bytes = -1;
 };
 
-// What one training step took under a strategy.
+// The operation times of one training step under a strategy.
 struct TimedRun {
   core::Strategy strategy = {};
   std::vector<TimedOp> steps = {};
 };
 
-// What a policy may know of the job. Times are medians over steps of the maximum over ranks.
+// The knowledge of a job that a policy may use. Times are medians over steps of the maximum over ranks.
 struct Knowledge {
   core::GradientTable table = {};  // backward order, with ready times
   core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
-  // That fidelity and allow-list admit and that may run soon, "none" first.
+  // Compressors that fidelity and allow-list admit and that may run soon, "none" first.
   std::vector<core::CompressorSpec> codecs = {};
   core::TraitsTable traits = {};     // of all known compressors
-  int host_threads = 0;              // workers for placement `host`; 0: only `device` is to be proposed
-  int64_t memory_bytes = INT64_MAX;  // that a strategy may have for residuals and payloads
+  int host_threads = 0;              // workers for placement `host`; 0: only `device` may be proposed
+  int64_t memory_bytes = INT64_MAX;  // limit of a strategy's residuals and payloads
   Machine machine = {};
-  // Whether buckets may be due at the next forward pass: the user allows it and the job can be deferred.
+  // True if buckets may be due at the next forward pass: the user allows it and the job supports it.
   bool forward_overlap = false;
   double baseline_ms = 0;  // step time of the baseline
   double compute_ms = 0;   // forward and backward of the slowest rank
-  // What operations took on rank 0 in steps so far, of the baselines and of what was proposed. Policies that have a
+  // Times of operations on rank 0 in earlier steps, of the baselines and of proposed strategies. Policies with a
   // cost model fit it to them.
   std::vector<TimedRun> timed = {};
 };

@@ -13,8 +13,8 @@
 namespace gradtune::policies {
 namespace {
 
-// Samples of one x count as their quantile, as often as there are some; but those of sizes within a factor of two
-// together no more often than kMostAlike times: a plan of many small buckets must not outvote a few large ones.
+// Samples of equal x count as their quantile, weighted by their number. Samples whose sizes are within a factor of
+// two together weigh at most kMostAlike, because a plan with many small buckets must not outvote a few large ones.
 struct Heap {
   double x = 0, y = 0, weight = 0;
 };
@@ -35,8 +35,8 @@ std::vector<Heap> heaps_of(std::vector<Point> points, double quantile) {
   return heaps;
 }
 
-// Lines are drawn through pairs of heaps, and each is held against all of them: of many only some that stand for their
-// neighbours, or the work would grow with the cube of their number.
+// Lines are drawn through pairs of heaps, and each line is compared with all heaps. If there are many heaps, some of
+// them represent their neighbours, because the work would grow with the cube of their number.
 std::vector<Heap> typical(const std::vector<Heap>& heaps) {
   constexpr size_t kMost = 32;
   if (heaps.size() <= kMost) return heaps;
@@ -112,7 +112,7 @@ RateQuality quality_of(const Line& line, const std::vector<Point>& points) {
 }
 
 double RateQuality::standard_error() const {
-  // Of a median: 1.25 sigma / sqrt(n); sigma is 1.48 times the median deviation.
+  // The standard error of a median is 1.25 sigma / sqrt(n); sigma is 1.48 times the median deviation.
   return samples > 0 ? 1.85 * error / std::sqrt(samples) : 0;
 }
 

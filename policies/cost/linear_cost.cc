@@ -26,7 +26,8 @@ class Linear final : public CostModel {
 std::unique_ptr<CostModel> make_linear_cost(const LinearCost& cost) { return std::make_unique<Linear>(cost); }
 
 CostTable linear_table(const LinearCost& cost) {
-  // Between two ranks an all_reduce is two messages, and each sends all 4 bytes of an element once in each direction.
+  // Between two ranks an all_reduce is two messages, and each sends all 4 bytes of an element once in each
+  // direction.
   CostTable table{.ranks = {.size = 2}};
   table.collectives.push_back(
       {core::Step::Kind::all_reduce, core::Level::flat, cost.message_us / 2, cost.element_us / 4});

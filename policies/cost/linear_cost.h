@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost model that published schedulers are compared under: one channel on which a message of x elements takes A + B
-// x, whatever its dtype, and nothing is compressed.
+// The cost model under which published schedulers are compared: one channel on which a message of x elements takes A
+// + B x, whatever its dtype, and without compression.
 #pragma once
 
 #include <memory>
@@ -19,7 +19,7 @@ struct LinearCost {
 
 std::unique_ptr<CostModel> make_linear_cost(const LinearCost& cost);
 
-// The same for the timeline, which takes as long for fp32 gradients: an all_reduce between two ranks.
+// The same model as a cost table for the timeline: an all_reduce between two ranks takes as long for fp32 gradients.
 CostTable linear_table(const LinearCost& cost);
 
 }  // namespace gradtune::policies

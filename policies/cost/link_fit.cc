@@ -20,8 +20,8 @@ namespace {
 
 using Collective = std::pair<core::Step::Kind, core::Level>;
 
-// A collective that waits for a peer takes longer, and none takes less than it needs: what is usual is less than the
-// median.
+// A collective that waits for a peer takes longer, and none takes less than it needs, so the usual value is below
+// the median.
 constexpr double kUsual = 0.35;
 double usual(std::vector<double> values) {
   const auto place = values.begin() + static_cast<std::ptrdiff_t>(kUsual * static_cast<double>(values.size()));
@@ -29,23 +29,23 @@ double usual(std::vector<double> values) {
   return *place;
 }
 
-// The network, and that inside a node.
+// 0 for the network, 1 for the link inside a node.
 size_t link_of(core::Level level) { return uses_network(level) ? 0 : 1; }
 
-// Collectives that are under way together delay each other, in whatever way the link divides itself among them; what
-// all of them take is the same in any way. So a link is looked at in periods, in each of which something was under way
-// all the time, and a period is divided among its messages in proportion to what these take alone.
+// Collectives in flight together delay each other, depending on how the link divides itself among them; their total
+// time does not depend on that. So a link is observed in periods in which something was in flight all the time. A
+// period is divided among its messages in proportion to their times alone.
 struct Message {
   Collective collective;
   double bytes = 0, us = 0;
   size_t step = 0;
   double share_us = 0;
-  bool tells = true;  // of its own cost
+  bool tells = true;  // false if it says nothing about its own cost
 };
 struct Period {
   double us = 0;
-  double under_way_us = 0;            // of all its messages
-  std::vector<size_t> messages = {};  // as they began
+  double under_way_us = 0;            // sum over all its messages
+  std::vector<size_t> messages = {};  // in the order in which they began
 
   double at_once() const { return std::max(under_way_us / std::max(us, 1e-3), 1.0); }
 };
@@ -54,7 +54,7 @@ struct Traffic {
   std::vector<Period> periods = {};
 };
 
-// The messages of a step, and the periods of both links.
+// Adds the messages of a step, and the periods of both links.
 void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
   std::ranges::stable_sort(timed, {}, &TimedMessage::begin_us);
   std::array<double, 2> until_us{};
@@ -76,25 +76,26 @@ void take(std::vector<TimedMessage> timed, size_t step, Traffic& traffic) {
   }
 }
 
-// Of its messages, those that travel one after the other: so often it takes what a message does, if the link is not
-// busy with the others. In a group of one there are none.
+// The number of messages that travel one after another: the collective takes this many message times if the link is
+// not busy with others. A group of one has none.
 int travels_of(const Collective& collective, const core::Ranks& ranks) {
   return std::max(core::travels(collective.first, ranks.of(collective.second)), 1);
 }
 
-// As far as they are known.
+// The links, as far as they are known.
 struct Links {
   core::Ranks ranks = {};
   std::map<Collective, Line> lines = {};  // us of a collective that has the link for itself
-  std::array<double, 2> travel_us = {};   // of each link: of one message, while others may use it
+  std::array<double, 2> travel_us = {};   // for each link: the part of one message in which others may use the link
 
   double wait_us(const Collective& collective) const {
     return std::min(travels_of(collective, ranks) * travel_us[link_of(collective.second)], lines.at(collective).fixed);
   }
 };
 
-// What a period would take: messages are handled one after the other, and so are their bytes by the link, and the last
-// ones have to arrive; and where all of them only wait, as many do so at a time as were under way (Little's law).
+// The expected length of a period. Messages are handled one after another, the link carries their bytes one after
+// another, and the last ones have to arrive. If all messages only wait, as many wait at a time as were in flight
+// (Little's law).
 double expected_us(const Links& links, const Traffic& traffic, const Period& period) {
   double handled_us = 0, carried_us = 0, end_us = 0, all_us = 0;
   for (const size_t m : period.messages) {
@@ -110,7 +111,7 @@ double expected_us(const Links& links, const Traffic& traffic, const Period& per
   return std::max({end_us, all_us / period.at_once(), 1e-3});
 }
 
-// Messages in a period most of which is for much larger ones do not tell of their own cost.
+// A message says nothing about its own cost if most of its period belongs to much larger messages.
 void divide(const Links& links, Traffic& traffic) {
   constexpr double kMuchLarger = 2;
   const auto share_us = [&](size_t m) -> double& { return traffic.messages[m].share_us; };
@@ -133,7 +134,7 @@ void divide(const Links& links, Traffic& traffic) {
   }
 }
 
-// Of one kind, those that tell.
+// The messages of one kind that say something about its cost.
 std::vector<Message> telling(const Collective& collective, const Traffic& traffic) {
   std::vector<Message> all;
   std::ranges::copy_if(traffic.messages, std::back_inserter(all),
@@ -147,19 +148,19 @@ std::vector<Point> points_of(const std::vector<Message>& messages) {
   return points;
 }
 
-// Whether a line tells there of what is fixed.
+// True if a line says something about the fixed part at this length.
 bool is_short(double fixed_us, double all_us) {
   constexpr double kShare = 0.2;
   return fixed_us >= kShare * all_us;
 }
 bool is_short(const Line& line, const Message& message) { return is_short(line.fixed, line.at(message.bytes)); }
 
-// By how much a message takes longer than its line on average. A line goes through what is usual, but of many messages
-// in a row some stall (a thread that is not woken at once), and all of them together take the mean of each. Told by
-// periods of short messages: in those of long ones it is lost in their noise. What all periods of a step have in common
-// does not count: then a peer was late, and the whole step waits for that once.
+// The mean time by which a message takes longer than its line. A line follows the usual value, but some of many
+// consecutive messages stall (for example because a thread is woken late), and their total time follows the mean.
+// Only periods of short messages show this; in long ones the noise hides it. Delays that all periods of a step have
+// in common do not count: then a peer was late, and the whole step waits for it once.
 double mean_stall_us(const Links& links, const Traffic& traffic) {
-  constexpr size_t kEnough = 3;  // periods of a step, to tell what they have in common
+  constexpr size_t kEnough = 3;  // periods of a step that show their common delay
   constexpr double kLongestUs = 5000;
   std::map<size_t, std::vector<double>> late_us;  // of each step
   size_t messages = 0;
@@ -183,8 +184,8 @@ double mean_stall_us(const Links& links, const Traffic& traffic) {
   return messages > 0 ? std::max(sum_us / static_cast<double>(messages), 0.0) : 0;
 }
 
-// A byte is expected to cost what it does in the largest message of any kind: where those of one kind are much smaller,
-// they do not tell what large ones would take.
+// The expected cost of a byte is that in the largest message of any kind: a kind with much smaller messages does not
+// show the cost of large ones.
 Line line_of(const std::vector<Point>& points, const std::optional<Line>& expected, double most_bytes,
              double least_byte_us) {
   if (!expected) return fit_line(points, {.least_unit = least_byte_us, .quantile = kUsual});
@@ -197,8 +198,9 @@ Line line_of(const std::vector<Point>& points, const std::optional<Line>& expect
                            .quantile = kUsual});
 }
 
-// The least that one message takes to arrive on the network and inside a node, of the collectives of which enough short
-// ones were seen; 0 where there is none. It holds for the others too: a link is as far for all of them.
+// The least time for one message to arrive, on the network and inside a node, over collectives of which enough short
+// ones were observed; 0 if there are none. It holds for all collectives, because a link has the same latency for
+// each of them.
 std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   constexpr std::ptrdiff_t kEnough = 6;
   std::array<double, 2> least_us{};
@@ -212,8 +214,8 @@ std::array<double, 2> latencies_us(const Links& links, const Traffic& traffic) {
   return least_us;
 }
 
-// Of each link the least that a message took, or a part of it where `times` says of how many it is made: longer none
-// travels.
+// For each link the shortest message. `times` gives the number of consecutive messages in a collective, by which its
+// time is divided. No message travels longer.
 std::array<double, 2> shortest_messages_us(const Traffic& traffic, const std::function<int(const Collective&)>& times) {
   std::array<double, 2> shortest_us;
   shortest_us.fill(std::numeric_limits<double>::infinity());
@@ -224,12 +226,12 @@ std::array<double, 2> shortest_messages_us(const Traffic& traffic, const std::fu
   return shortest_us;
 }
 
-// Of each link nearly what a byte takes where it is fastest: over long periods, in which it had much to do, beyond what
-// their messages took if each of them was as long as the shortest one. No kind of message is faster than that, however
-// little short ones tell.
+// For each link nearly the least cost of a byte. It uses long periods with much traffic, less the time of their
+// messages if each took as long as the shortest one. No kind of message is faster than that, even if its short
+// messages say little.
 std::array<double, 2> least_bytes_us(const Traffic& traffic) {
-  constexpr double kLong = 0.25;    // of the most that a period had
-  constexpr double kNearly = 0.97;  // kinds have different fixed parts
+  constexpr double kLong = 0.25;    // share of the longest period
+  constexpr double kNearly = 0.97;  // below 1, because kinds have different fixed parts
   struct Seen {
     double bytes = 0, us = 0;
   };
@@ -260,7 +262,7 @@ Line line_of(const CollectiveRate& rate, int group) {
   return {rate.messages_us(group) + rate.travel_us(group), rate.byte_us};
 }
 
-// What is expected: of the prior's kinds what it says, of others that a message costs its bytes.
+// The expected lines: the prior's for its kinds; for other kinds a message costs only its bytes.
 Links expected_links(const CostTable& prior, const core::Ranks& ranks, const Traffic& traffic) {
   Links links{.ranks = ranks};
   for (const CollectiveRate& rate : prior.collectives) {
@@ -277,11 +279,11 @@ Links expected_links(const CostTable& prior, const core::Ranks& ranks, const Tra
   return links;
 }
 
-// What each kind takes alone follows from how periods are divided, and that from what it takes: from what is known on,
-// a few times.
+// The lines of the kinds depend on the division of periods, which in turn depends on the lines. So both are computed
+// alternately, a few times.
 void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& links) {
   std::array<double, 2> least_us = least_bytes_us(traffic);
-  for (const CollectiveRate& rate : prior.collectives) {  // what was seen may be slow for its kind
+  for (const CollectiveRate& rate : prior.collectives) {  // observed bytes may have been slow for their kind
     double& least = least_us[link_of(rate.level)];
     least = std::min(least, rate.byte_us);
   }
@@ -305,7 +307,7 @@ void fit_lines(const CostTable& prior, int passes, Traffic& traffic, Links& link
   }
 }
 
-// By how much periods of one message, and those of several, are usually off.
+// The usual error of periods with one message plus that of periods with several.
 double error_of(const Links& links, const Traffic& traffic, size_t link) {
   std::array<std::vector<double>, 2> errors;  // of one message, of several
   for (const Period& period : traffic.periods) {
@@ -313,14 +315,14 @@ double error_of(const Links& links, const Traffic& traffic, size_t link) {
     const double ratio = std::max(period.us, 1e-3) / expected_us(links, traffic, period);
     errors[period.messages.size() > 1 ? 1 : 0].push_back(std::abs(std::log(ratio)));
   }
-  if (errors[1].empty()) return 0;  // nobody can tell
+  if (errors[1].empty()) return 0;  // no period of several messages was observed
   double sum = 0;
   for (std::vector<double>& each : errors) sum += each.empty() ? 0 : usual(std::move(each));
   return sum;
 }
 
-// A link is free while messages travel as long as the prior says, or, of one that says nothing, never; otherwise only
-// where that explains clearly more.
+// Decides for how long a link is free while messages travel: the prior's value or, without one, never. Another value
+// is used only if it explains the periods clearly better.
 Links fit(const CostTable& prior, const core::Ranks& ranks, Traffic& traffic) {
   constexpr int kPasses = 6, kMorePasses = 3;
   constexpr double kClearly = 0.9, kWell = 0.02;

@@ -14,7 +14,7 @@ using core::Level;
 using core::Step;
 using Kind = Step::Kind;
 
-// What the steps so far left on a rank that has something.
+// Tracks the data that the steps so far leave on a rank that holds data.
 class Walk {
  public:
   Walk(const core::Option& option, const core::Extent& bucket, const core::Ranks& ranks, core::TraitsTable known,
@@ -75,7 +75,7 @@ class Walk {
     return {.elements = is_last ? there(held(), step) : 0, .payloads = added_, .bytes = bytes};
   }
 
-  // The share of a payload of so many elements that is used.
+  // The share of a payload for `part` elements that is usually used.
   double usual_use(const core::CompressorTraits& traits, const core::CompressorSpec& codec, int64_t part) const {
     if (traits.sparse_bytes == nullptr) return traits.usual_use;
     const double share = bucket_.content.at(summed_, ranks_.size);
@@ -83,7 +83,7 @@ class Walk {
            static_cast<double>(std::max<int64_t>(part_bytes_, 1));
   }
 
-  // Of so many elements, those that a compressor touches.
+  // The number of these elements that a compressor touches.
   int64_t there(int64_t elements, const Step& step) const {
     if (!traits_of(step).takes_rows) return elements;
     return static_cast<int64_t>(bucket_.content.at(summed_, ranks_.size) * static_cast<double>(elements));
@@ -98,7 +98,7 @@ class Walk {
   OpSize collective(const Step& step) {
     const core::StepTraits& kind = core::traits_of(step.kind);
     const int group = ranks_.of(step.level);
-    const bool is_cut = is_split(Level::intra);  // otherwise a node's root has all of it
+    const bool is_cut = is_split(Level::intra);  // otherwise a node's root has everything
     OpSize size{.bytes = encoded_ ? exchange(kind, step.level) : move_gradients(kind, step.level)};
     const int64_t of_one = core::link_bytes(step.kind, size.bytes, group);
     size.link_bytes = of_one;
@@ -117,7 +117,8 @@ class Walk {
     return size;
   }
 
-  // Along a dimension, between the first node's ranks and those of other nodes. Ranks are numbered node by node.
+  // Along a dimension: messages between the first node's ranks and those of other nodes. Ranks are numbered node by
+  // node.
   int messages_of_node(Level level) const {
     const core::Subgroup ranks = core::along(level, ranks_.size);
     int messages = 0;
@@ -131,11 +132,12 @@ class Walk {
 
   bool& is_split(Level level) { return split_[static_cast<size_t>(level)]; }
 
-  // Of payloads: `parts_` of them, of which `added_` belong to the same elements. Returns what one rank gives.
+  // Payloads: there are `parts_` of them, of which `added_` belong to the same elements. Returns the bytes that one
+  // rank gives.
   int64_t exchange(const core::StepTraits& kind, Level level) {
     const int64_t bytes = parts_ * part_bytes_;
     const int group = ranks_.of(level);
-    if (kind.has_input_parts) {  // each keeps its own part, of all ranks' payloads
+    if (kind.has_input_parts) {  // each rank keeps its own part of all ranks' payloads
       held_ /= group;
       is_split(level) = true;
       added_ *= group;
@@ -143,7 +145,7 @@ class Walk {
     }
     if (kind.has_output_parts) {
       parts_ *= group;
-      if (is_split(level)) {  // shards, to be put side by side
+      if (is_split(level)) {  // shards that are concatenated
         is_split(level) = false;
         held_ *= group;
       } else {
@@ -166,16 +168,16 @@ class Walk {
   const core::Option& option_;
   const core::Extent& bucket_;
   const int64_t numel_;
-  const int64_t element_bytes_;  // of what is summed
+  const int64_t element_bytes_;  // of the summed data
   const core::Ranks& ranks_;
   const core::TraitsTable known_;
   int64_t padded_ = 0;
-  int64_t held_ = 0;                         // elements, with those that pad shards
+  int64_t held_ = 0;                         // elements, including the padding of shards
   std::array<bool, core::kLevels> split_{};  // per level
   bool encoded_ = false;
   int64_t parts_ = 1, part_bytes_ = 0, added_ = 1;
-  int summed_ = 1;  // ranks, in what is held
-  int codec_ = -1;  // of payloads
+  int summed_ = 1;  // number of ranks whose data is summed in the held elements
+  int codec_ = -1;  // of the payloads
   double use_ = 1;
 };
 

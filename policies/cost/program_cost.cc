@@ -41,8 +41,8 @@ bool is_never_more(const std::vector<Work>& a, const std::vector<Work>& b) {
   return true;
 }
 
-// Whether the device has something to do after the first collective. Backward waits for that in a later hook, however
-// short it is; lanes do not say so.
+// True if the device has work after the first collective. Backward waits for that work in a later hook, however
+// short it is, which lanes do not model.
 bool works_late_on_device(const Option& option) {
   const auto first =
       std::ranges::find_if(option.steps, [](const Step& step) { return core::is_collective(step.kind); });
@@ -50,7 +50,7 @@ bool works_late_on_device(const Option& option) {
                      [](const Step& step) { return !core::is_collective(step.kind) && step.place == Place::device; });
 }
 
-// Work at 1, 2, 4, ... elements, of each dtype.
+// Work at 1, 2, 4, ... elements, for each dtype.
 class TabulatedCost final : public CostModel {
  public:
   using Works = std::array<std::vector<Work>, core::kDTypes.size()>;
@@ -61,8 +61,8 @@ class TabulatedCost final : public CostModel {
     works_.push_back(std::move(works));
   }
 
-  // Leaves out what another option is as good as, but not the baseline for what is none, and not what is on the device
-  // for what is not: some planners begin with that.
+  // Drops options that are no better than another one. A baseline option is never dropped for an option that is not
+  // a baseline, nor an option on the device for one that is not, because some planners begin with these.
   void drop_dominated() {
     std::vector<bool> dropped(options_.size()), late;
     for (const Option& option : options_) late.push_back(works_late_on_device(option));
@@ -201,7 +201,7 @@ core::Result<std::unique_ptr<CostModel>> make_program_cost(const CostTable& tabl
   const Option plain = core::plain_all_reduce();
   const auto tabulate = [&](const Option& option, core::DType dtype, std::vector<Work>& works) {
     for (size_t k = 0; k < sizes; ++k) {
-      // Nearly all gradients are weights of layers: one matrix, a square as far as that goes.
+      // Nearly all gradients are the weights of layers: one matrix, about square.
       const core::Matrix square{0, int64_t{1} << k / 2, int64_t{1} << (k - k / 2)};
       const Option& own = core::takes(option, dtype) ? option : plain;
       const auto work = program_work(table, own, {int64_t{1} << k, {&square, 1}}, known, dtype);

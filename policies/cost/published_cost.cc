@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kLatencyUs = 150, kInterUsPerKb = 0.8;
 
-// Microseconds for messages of up to 8 Mi elements; proportional beyond. `both` is encode and decode together.
+// Microseconds for messages of up to 8 Mi elements, and proportional beyond. `both` is encode plus decode.
 struct Codec {
   std::string_view name;
   double ratio;  // bytes of the payload over bytes of the gradient
@@ -65,7 +65,7 @@ class Published final : public CostModel {
     const double both = codec_.both[option] * scale, decode = codec_.decode[option] * scale;
     const double inside = option == 0 ? bytes : option == 3 ? bytes * codec_.ratio : bytes / 2;
     const double between = option == 0 ? bytes : option == 1 ? bytes / 2 : bytes * codec_.ratio;
-    // The released code rounds bytes of 16-bit payloads down before all else, and every number of KB.
+    // The released code first rounds the bytes of 16-bit payloads down, and then every number of KB.
     const double link = (option == 3 ? 4 : 2) * kLatencyUs + intra_us_per_kb_ * kilobytes(intra_factor_, inside) +
                         kInterUsPerKb * kilobytes(inter_factor_, between);
     return {both - decode, 0, link + (option >= 2 ? both : 0), 0};
@@ -86,7 +86,7 @@ core::TraitsTable published_traits() {
   using core::CompressorSpec;
   constexpr auto full = [](const CompressorSpec&, const core::Extent& of, int) { return 4 * of.numel; };
   constexpr auto half = [](const CompressorSpec&, const core::Extent& of, int) { return 2 * of.numel; };
-  // 1 % of the elements in 8 bytes each, and a bit for each element.
+  // 1 % of the elements at 8 bytes each, and one bit for each element.
   constexpr auto sparse = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 100 * 8; };
   constexpr auto signs = [](const CompressorSpec&, const core::Extent& of, int) { return of.numel / 8; };
   static const auto known = [=] {

@@ -20,7 +20,7 @@ Server server_of(const Step& step, const OnDevice& on_device) {
   return uses_network(step.level) ? Server::link : Server::link_intra;
 }
 
-// Whether the step is a collective that brings payloads, and they are decoded next.
+// True if the step is a collective that delivers payloads and the next step decodes them.
 bool brings_payloads(const std::vector<Step>& steps, size_t s) {
   return core::traits_of(steps[s].kind).has_output_parts && s + 1 < steps.size() &&
          steps[s + 1].kind == Step::Kind::decode;
@@ -91,7 +91,7 @@ core::Result<Timeline> Timeline::make(const core::GradientTable& table, const co
         bucket.due == core::Due::forward && std::ranges::all_of(bucket.slices, [&](const core::Slice& slice) {
           return table.tensors[static_cast<size_t>(slice.tensor)].read_us >= 0;
         });
-    // Of a late one, the first scale or encode: then it is known whether its numbers are finite.
+    // For a late bucket: up to the first scale or encode, after which it is known whether its values are finite.
     timed.due_op = timed.is_late ? timed.first_op + (is_cast ? 2 : 1) : timed.end_op;
     timeline.buckets_.push_back(timed);
   }
@@ -220,7 +220,7 @@ double Timeline::simulate(std::vector<Span>* spans) {
   double now_us = work_us_ = 0;
   next_on_device(now_us);
   for (;;) {
-    // Who is done first: a server, or what waits.
+    // The next event: the end of a server's operation, or the arrival of a waiting collective.
     size_t done = kServers, arrived = waiting_.size();
     double least_us = std::numeric_limits<double>::infinity();
     for (size_t w = 0; w < waiting_.size(); ++w) {
@@ -292,7 +292,7 @@ Span Timeline::span_of_thread(double begin_us, double end_us) const {
   return span;
 }
 
-// What a server did of an operation.
+// Records the part of an operation that a server did.
 void Timeline::note(Server server, const Lane& lane, double now_us) {
   const Op& op = ops_[static_cast<size_t>(lane.op)];
   Span& span = spans_[static_cast<size_t>(lane.op)];
@@ -311,7 +311,7 @@ void Timeline::finish(int32_t op, double now_us) {
   const auto b = static_cast<size_t>(number);
   ++next_op_[b];
   if (is_collective) --in_flight_;
-  // The leading operations of a bucket follow one another on the device, and only then is it anybody else's.
+  // The device runs the leading operations of a bucket without a break; other work follows.
   const Bucket& bucket = buckets_[b];
   if (next_op_[b] == bucket.due_op) --due_;
   has_progressed_ = has_progressed_ || bucket.is_late || next_op_[b] == bucket.end_op;
@@ -365,7 +365,7 @@ void Timeline::enqueue(int32_t op, double now_us) {
 
 void Timeline::enqueue(Server server, int32_t op, double now_us) {
   Lane& lane = lanes_[static_cast<size_t>(server)];
-  // The device takes up what waits when it comes to it; idle it is only after backward.
+  // The device takes up waiting work at its next free moment; it is idle only after backward.
   const bool idle = !lane.is_busy && lane.first == lane.last &&
                     (server != Server::device || (next_tensor_ == gaps_us_.size() && !in_hook_));
   if (idle) {
@@ -375,7 +375,7 @@ void Timeline::enqueue(Server server, int32_t op, double now_us) {
   }
 }
 
-// The bucket's next operation, if it has one.
+// Starts the bucket's next operation, if it has one.
 void Timeline::go_on(int32_t bucket, double now_us) {
   const auto b = static_cast<size_t>(bucket);
   if (next_op_[b] == buckets_[b].end_op) return;
@@ -404,7 +404,8 @@ void Timeline::issue(double now_us) {
   }
 }
 
-// What the thread that runs backward does next: buckets that are ready, then what waits for it, then backward.
+// The next work of the thread that runs backward: buckets that are ready, then work that waits for it, then
+// backward.
 void Timeline::next_on_device(double now_us) {
   Lane& device = lanes_[static_cast<size_t>(Server::device)];
   if (device.is_busy) return;
@@ -424,15 +425,15 @@ void Timeline::next_on_device(double now_us) {
   in_hook_ = false;
   if (device.is_busy) return;
   const bool is_waiting = stage_ == Stage::backward || stage_ == Stage::returning || stage_ == Stage::at_gate;
-  if (is_waiting && device.first < device.last) {  // what has begun with that does all of it
+  if (is_waiting && device.first < device.last) {  // a round of waiting work, once begun, is finished
     return start(Server::device, device.queue[static_cast<size_t>(device.first++)], now_us);
   }
   if (is_over()) return go_forward(now_us);
   start(device, -1, now_us, gaps_us_[next_tensor_++], needs_cores(Server::device));
 }
 
-// What the user's thread does after backward, if it has nothing else to do: on to the next thing that takes time, or
-// that it has to wait for. While it waits it works on what waits for it.
+// The user's thread after backward, if it has nothing else to do: it goes on to the next work that takes time or
+// that it has to wait for. While it waits, it does the work that waits for it.
 void Timeline::go_forward(double now_us) {
   Lane& device = lanes_[static_cast<size_t>(Server::device)];
   if (device.is_busy || in_hook_ || !is_over() || next_bucket_ < by_tensor_.size()) return;
@@ -465,7 +466,7 @@ void Timeline::go_forward(double now_us) {
   }
 }
 
-// Whether a bucket of the gate's tensor is still under way.
+// True if a bucket of the gate's tensor is still in flight.
 bool Timeline::is_open(const Gate& gate) const {
   return std::any_of(gate_buckets_.begin() + gate.first, gate_buckets_.begin() + gate.end, [&](int32_t bucket) {
     return next_op_[static_cast<size_t>(bucket)] < buckets_[static_cast<size_t>(bucket)].end_op;

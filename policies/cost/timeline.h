@@ -1,24 +1,25 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One training step of one rank, predicted: when every operation of every bucket begins and ends, by the executor's own
-// rules (engine/exec/scheduler.h):
-//   - The thread that runs backward works on a bucket as soon as its last gradient is ready, and in its next hook on
-//     what else waits for it.
-//   - The host does one operation after the other.
-//   - Where gradients are on a device, copies of each direction between it and the host are done one after the other,
-//     beside all else. Kernels of compressors and of backward share the device, so that encoding there delays backward
-//     as it does on the host.
-//   - Collectives are issued in the strategy's order, at most `in_flight` at once. Their messages are handled one after
-//     the other, then a link carries their bytes, one collective after the other, and then they only wait for the last
-//     ones to arrive.
-//   - Backward returns when all buckets are there that are due then, and it is known of the others whether they are
-//     finite. The optimizer updates the parameters that are there, and forward begins. It stops at the first read of
-//     each tensor with a part in a bucket that is due then, works on what waits for its thread until all of these
-//     buckets are there, and updates the tensor. A tensor without a reader that is known makes its bucket due when
-//     backward returns.
-// What needs cores is slow while others need them too (core_sharing.h). Where a rate comes from is the cost table's
-// business; ranks are alike.
+// Predicts one training step of one rank: the begin and end of every operation of every bucket, by the executor's
+// own rules (engine/exec/scheduler.h):
+// - The thread that runs backward works on a bucket as soon as its last gradient is ready, and does other waiting
+//   work in its next hook.
+// - The host does one operation at a time.
+// - If gradients are on a device, the copies of each direction between it and the host are done one after another,
+//   in parallel with all else. Kernels of compressors and of backward share the device, so encoding on the device
+//   delays backward as it does on the host.
+// - Collectives are issued in the strategy's order, at most `in_flight` at once. Their messages are handled one
+//   after another, then a link carries their bytes, one collective after another, and then they only wait for the
+//   last ones to arrive.
+// - Backward returns when all buckets that are due then have arrived, and when it is known whether the others are
+//   finite. The optimizer updates the parameters whose averages have arrived, and forward begins. Forward stops at
+//   the first read of each tensor with a part in a bucket that is due then. It does the work that waits for its
+//   thread until all of these buckets have arrived, and updates the tensor. A tensor without a known reader makes
+//   its bucket due when backward returns.
+//
+// Work that needs cores is slow while other work needs them too (core_sharing.h). Rates come from the cost table,
+// and all ranks behave alike.
 #pragma once
 
 #include <array>
@@ -34,28 +35,28 @@
 
 namespace gradtune::policies {
 
-// Who does an operation: one after the other, in the order in which they come. `messages` are the threads that handle
-// those of collectives, `link` is the network, `link_intra` what ranks of a node have between them.
+// The servers of operations; each does one at a time, in the order of arrival. `messages` are the threads that
+// handle the messages of collectives, `link` is the network, and `link_intra` is the link between ranks of a node.
 enum class Server : uint8_t { device, host, messages, link, link_intra, to_host, to_device };
 constexpr size_t kServers = 7;
 const char* to_string(Server server);
 
-// What the user's thread does beside the operations of buckets.
+// The phases of the user's thread apart from the operations of buckets.
 enum class Phase : uint8_t { backward, update, forward };
 const char* to_string(Phase phase);
 
-// Something that took time. `step` is that of the bucket's program, or what compiling inserted (inserted_steps.h). What
-// the user's thread does has the bucket -1, and as its step the position of the tensor that it ends with (backward: its
+// A period of work. `step` is a step of the bucket's program, or one that compiling inserted (inserted_steps.h). The
+// user's thread has bucket -1. Its `step` is then the position of the tensor at the end of the period (backward: its
 // gradient is ready; update, forward: it is late), or -1.
 struct Span {
   Server server = Server::device;
   int32_t bucket = -1;
   int32_t step = -1;
   double begin_us = 0, end_us = 0;
-  double wait_us = 0;  // at the end of it, while its server was free for others
-  // Of a collective that has messages to handle: until when that took, and when its link began with it.
+  double wait_us = 0;  // at the end, while the server is free for others
+  // For a collective with messages: the end of their handling, and the time at which its link began.
   double handled_us = 0, carried_us = 0;
-  Phase phase = Phase::backward;  // of the bucket -1
+  Phase phase = Phase::backward;  // for bucket -1
 
   bool operator==(const Span&) const = default;
 };
@@ -66,14 +67,15 @@ class Timeline {
   static core::Result<Timeline> make(const core::GradientTable& table, const core::Strategy& strategy,
                                      const CostTable& cost, core::TraitsTable known);
 
-  // Another order of the same collectives, each after those before it in its program; its size does not change.
+  // Sets another order of the same collectives, each after those before it in its program; the number of collectives
+  // does not change.
   void set_order(std::span<const core::Issue> order);
 
-  // From the first ready gradient to the end of the next forward pass, us; its length, and that of updates, is the
-  // gradient table's. Where these are not measured: to the end of the last operation and of backward. Allocates
-  // nothing.
+  // Time in us from the first ready gradient to the end of the next forward pass; the gradient table gives the
+  // length of forward and of updates. If these are not measured, to the end of the last operation and of backward.
+  // Allocates nothing.
   double run();
-  // The same, with what happened, in the order of ends.
+  // The same, and records the periods in the order of their ends.
   double run(std::vector<Span>& spans);
 
   size_t operations() const { return ops_.size(); }
@@ -84,35 +86,36 @@ class Timeline {
     bool is_collective;
     int32_t bucket, step;
     double messages_us;  // of a collective, before its server is busy with it
-    double us;           // that its server is busy
-    double wait_us;      // that it takes longer
-    int32_t held = 0;    // of a collective: so many operations after it need what it brought, which has to be decoded
-    bool frees = false;  // the last of these
+    double us;           // time for which its server is busy
+    double wait_us;      // additional waiting time
+    // For a collective: the number of later operations that need its payloads, which have to be decoded.
+    int32_t held = 0;
+    bool frees = false;  // the last of these operations
   };
   struct Bucket {
     int32_t first_op, end_op;
-    int32_t leading;      // operations from the first that the thread of backward does at once
-    int32_t last_tensor;  // that it waits for
+    int32_t leading;      // number of leading operations that the thread of backward does without a break
+    int32_t last_tensor;  // the last tensor that it waits for
     bool is_late;         // due at the next forward pass
-    int32_t due_op;       // backward returns when operations before it are done
+    int32_t due_op;       // backward returns when the operations before it are done
   };
 
-  // Where forward stops: at the first read of a tensor.
+  // A stop of forward: the first read of a tensor.
   struct Gate {
     int32_t tensor;
-    double gap_us;       // of forward, before it
+    double gap_us;       // forward time before it
     double update_us;    // of the tensor
-    int32_t first, end;  // the late buckets that it is in, of gate_buckets_
+    int32_t first, end;  // the late buckets that contain it, as a range of gate_buckets_
   };
 
-  // What a server does and what waits for it. Places in the queue are used once in a step.
+  // The current work of a server and its queue. Entries of the queue are used once in a step.
   struct Lane {
     double begin_us = 0;
-    double end_us = 0;  // by the clock of work where it needs cores
-    int32_t op = -1;    // of ops_; -1: nothing, or what the user's thread does
+    double end_us = 0;  // by the work clock if it needs cores
+    int32_t op = -1;    // index into ops_; -1: none, or work of the user's thread
     bool is_busy = false;
     bool needs_cores = false;
-    int32_t first = 0, last = 0;  // of `queue`
+    int32_t first = 0, last = 0;  // range in `queue`
     std::vector<int32_t> queue;
   };
 
@@ -148,32 +151,32 @@ class Timeline {
   std::vector<Bucket> buckets_;
   std::vector<int32_t> by_tensor_;  // buckets in the order of their last tensors
   std::vector<double> gaps_us_;     // of backward, before each tensor
-  std::vector<Gate> gates_;         // in the order in which forward comes to them
+  std::vector<Gate> gates_;         // in the order in which forward reaches them
   std::vector<int32_t> gate_buckets_;
   double updates_us_ = 0;       // of all tensors that are not late
-  double rest_us_ = 0;          // of forward, after the last gate
-  std::vector<int32_t> order_;  // collectives
+  double rest_us_ = 0;          // forward time after the last gate
+  std::vector<int32_t> order_;  // of collectives
   int in_flight_limit_ = 1;
   size_t most_held_ = 1;
   Cores cores_;
 
-  // Of a step.
+  // The state of one step.
   std::array<Lane, kServers> lanes_;
-  double work_us_ = 0;              // what somebody who needed cores all the time would have done by now
-  std::vector<Span> spans_;         // of each operation, as far as it got
-  std::vector<Waiting> waiting_;    // no more than are in flight
+  double work_us_ = 0;              // work done so far by a kind that needs cores all the time
+  std::vector<Span> spans_;         // of each operation, as far as it has come
+  std::vector<Waiting> waiting_;    // at most as many as are in flight
   std::vector<int32_t> next_op_;    // of each bucket
-  std::vector<uint8_t> may_issue_;  // of each bucket, 1: its next operation is a collective that waits for its turn
+  std::vector<uint8_t> may_issue_;  // for each bucket, 1: its next operation is a collective that waits for its turn
   size_t first_held_ = 0, next_issue_ = 0, next_tensor_ = 0, next_bucket_ = 0;
   int in_flight_ = 0;
   bool in_hook_ = false;  // a bucket's leading operations are not done
-  // What the user's thread does, or did last.
+  // The current stage of the user's thread, or the last one.
   enum class Stage : uint8_t { backward, returning, updating, forward, at_gate, late_update, over };
   Stage stage_ = Stage::backward;
-  // Buckets that are waited for before backward returns: to be done or, those that are late, to have been judged.
+  // Buckets to wait for before backward returns: they must be done or, if they are late, be known to be finite.
   size_t due_ = 0;
   size_t next_gate_ = 0;
-  bool has_progressed_ = false;  // a bucket that somebody may wait for, in this event
+  bool has_progressed_ = false;  // in this event a bucket made progress that other work may wait for
 };
 
 }  // namespace gradtune::policies

@@ -10,8 +10,8 @@
 namespace gradtune::policies {
 namespace {
 
-// A plan with a message for each tensor, and the lanes before each message, so that a change costs a replay of what
-// follows only.
+// A plan with one message for each tensor, and the lanes before each message, so that a change requires a replay of
+// only the later messages.
 class Replay {
  public:
   Replay(const CostModel& model, std::span<const Atom> tensors)
@@ -34,7 +34,7 @@ class Replay {
     resume(tensor);
   }
 
-  // The first tensor after the last gap of the link; 0 where it never waits.
+  // The first tensor after the last gap of the link; 0 if the link never waits.
   size_t behind_last_gap() const {
     for (size_t t = tensors_.size(); t-- > 1;) {
       const Work used = work(t, options_[t]);
@@ -73,13 +73,13 @@ Plan as_plan(const std::vector<int32_t>& options, double end_us) {
   return plan;
 }
 
-// Tensors that are alike, in the order of backward, and the option that they have on the host.
+// Equal tensors, in the order of backward, and their option on the host.
 struct Group {
   std::vector<size_t> members = {};
   int32_t host = 0;
 };
 
-// Of each group how many members are on the host, which are the first ones; and what is the best of those tried.
+// For each group, the number of members on the host, which are the first ones; and the best combination tried.
 class Offload {
  public:
   Offload(const CostModel& model, std::span<const Atom> tensors, const Plan& plan, std::vector<Group> groups)
@@ -90,7 +90,7 @@ class Offload {
         groups_(std::move(groups)),
         moved_(groups_.size()) {}
 
-  // Combinations.
+  // True if there are more combinations than `most`.
   bool has_more_than(int64_t most) const {
     for (const Group& group : groups_) most /= static_cast<int64_t>(group.members.size()) + 1;
     return most < 1;
@@ -103,7 +103,7 @@ class Offload {
     }
   }
 
-  // All counts of a group, those of the others being as they are, until nothing helps.
+  // Tries all counts of one group while the others stay, group by group, until nothing helps.
   void try_group_by_group(int64_t most_replays) {
     for (bool helped = true; helped;) {
       helped = false;
@@ -141,7 +141,7 @@ class Offload {
   const Plan& start_;
   Plan best_;
   const std::vector<Group> groups_;
-  std::vector<size_t> moved_;  // of each group
+  std::vector<size_t> moved_;  // for each group
   int64_t replays_ = 0;
 };
 

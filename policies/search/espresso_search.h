@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The two algorithms of Espresso (EuroSys 2023, sections 4.2 and 4.3) under a cost model: an option for each tensor by
-// its own, largest first, on the device; then the best tensors to move to the host. Tensors are not merged. Faithful to
-// the paper, whose released code differs from it in both.
+// The two algorithms of Espresso (EuroSys 2023, sections 4.2 and 4.3) under a cost model. The first chooses an
+// option on the device for each tensor separately, largest first. The second moves the best tensors to the host.
+// Tensors are not merged. The code follows the paper; the released code differs from it in both algorithms.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace gradtune::policies {
 
-// Algorithm 1: for each tensor, the largest first, the option on the device with which the whole step ends first. A
-// tensor that is sent as it is, before the last gap in which the link waits for backward, is not looked at again: to
-// send less before a gap only widens it.
+// Algorithm 1: for each tensor, the largest first, chooses the device option with which the whole step ends first. A
+// tensor that is sent without compression, before the last gap in which the link waits for backward, is not
+// considered again: sending less before a gap only widens the gap.
 Plan choose_options(const CostModel& model, std::span<const Atom> tensors);
 
-// Algorithm 2: of the tensors of a plan that are alike in size and option and have a twin on the host, the first ones
-// of each group go there, as many as let the step end first; all combinations of counts are tried. The paper proves
-// that no other choice is better (Lemma 1, Theorem 1), under assumptions that lanes which serve messages in order do
-// not always meet: of random jobs 1 in 100 has a better choice, where what is sent early keeps a saturated link from
-// waiting. Where there are more combinations than `most_replays`, one group is moved after the other, all its counts
-// being tried while the others stay, until nothing helps or that many were tried.
+// Algorithm 2: groups the tensors of a plan that are equal in size and option and have a counterpart on the host.
+// The first tensors of each group go to the host, as many as let the step end first; all combinations of counts are
+// tried. The paper proves that no other choice is better (Lemma 1, Theorem 1), under assumptions that lanes with
+// in-order service do not always meet. In 1 of 100 random jobs another choice is better, because an early message
+// keeps a saturated link from waiting. If there are more combinations than `most_replays`, one group is changed
+// after another: all its counts are tried while the others stay, until nothing helps or that many were tried.
 Plan offload(const CostModel& model, std::span<const Atom> tensors, const Plan& plan, int64_t most_replays = 1'000'000);
 
 }  // namespace gradtune::policies

@@ -9,8 +9,8 @@ namespace {
 
 class Filling {
  public:
-  // Messages of `option` take a + b x; those with less than `least_us` of b x wait for more, where they can; behind
-  // backward they are at most `most_us` of it long.
+  // Messages of `option` take a + b x. Messages with b x below `least_us` wait for more elements if they can. After
+  // backward they have at most `most_us` of b x.
   Filling(const Job& job, int32_t option, double least_us, double most_us)
       : job_(job), option_(option), least_us_(least_us), most_us_(most_us) {
     const core::DType dtype = job.lines()[0].dtype;
@@ -89,7 +89,7 @@ class Filling {
     return chosen;
   }
 
-  // When there will be enough for another message.
+  // The time at which there is enough for another message.
   double next_us(size_t next) const {
     int64_t numel = 0;
     for (; next + 1 < job_.ready_us().size(); ++next) {
@@ -99,7 +99,7 @@ class Filling {
     return job_.ready_us()[next];
   }
 
-  // The end of it, which forward reads first. Returns its length.
+  // Sends the end of the open line that forward reads first. Returns its length.
   double send(size_t chosen, double block_us) {
     Open& open = open_[chosen];
     const auto wanted = static_cast<int64_t>(std::min(block_us / element_us_, 1e18));

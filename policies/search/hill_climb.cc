@@ -11,8 +11,8 @@
 namespace gradtune::policies {
 namespace {
 
-constexpr double kWorthIt = 0.999;  // of the end so far: less is not worth a change
-constexpr size_t kFarthest = 4;     // places that a collective moves at once
+constexpr double kWorthIt = 0.999;  // times the end so far: a smaller gain is not worth a change
+constexpr size_t kFarthest = 4;     // places by which a collective moves at once
 
 class Climb {
  public:
@@ -28,7 +28,7 @@ class Climb {
 
   core::Strategy run() {
     if (best_us_ == kNever) return best_;
-    // One round over all buckets after the other, until nothing helps.
+    // Rounds over all buckets, until nothing helps.
     for (bool helped = true; helped && runs_ < job_.most_runs;) {
       helped = false;
       for (size_t b = 0; b < best_.buckets.size(); ++b) {
@@ -77,7 +77,7 @@ class Climb {
     return helped;
   }
 
-  // With the next one of its dtype, which is ready later, under the option of either.
+  // Merges the bucket with the next one of its dtype, which is ready later, under the option of either.
   bool merge(size_t b) {
     const core::DType dtype = core::dtype_of(best_.buckets[b], job_.table);
     size_t n = b + 1;
@@ -102,7 +102,7 @@ class Climb {
     return try_it(std::move(strategy));
   }
 
-  // In the middle: between tensors, or of the only one.
+  // Splits in the middle: between tensors, or within a single one.
   bool split(size_t b) {
     core::Strategy strategy = best_;
     core::Bucket& first = strategy.buckets[b];
@@ -142,7 +142,8 @@ core::Strategy hill_climb(core::Strategy strategy, const HillClimbJob& job) {
   if (job.most_in_flight <= 1 || std::ranges::none_of(job.cost.collectives, waits)) {
     return reorder(Climb(std::move(strategy), 1, job).run(), job);
   }
-  // While messages travel the link serves others, if these may be in flight: many small buckets then cost little.
+  // While messages travel, the link serves other collectives if these may be in flight. Then many small buckets cost
+  // little.
   Climb usual(strategy, 1, job), deep(std::move(strategy), job.most_in_flight, job);
   core::Strategy first = usual.run(), second = deep.run();
   return reorder(deep.best_us() < kWorthIt * usual.best_us() ? std::move(second) : std::move(first), job);
@@ -154,7 +155,7 @@ core::Strategy reorder(core::Strategy strategy, const HillClimbJob& job) {
   std::vector<core::Issue>& order = strategy.order;
   double best_us = timeline.value().run();
   int runs = 1;
-  // A collective that is followed by long work should not be the last to get the link.
+  // A collective that is followed by long work should not get the link last.
   const auto moves_earlier = [&](size_t at) {
     for (size_t by = 1; by <= std::min(at, kFarthest) && runs < job.most_runs; ++by) {
       if (order[at - by].bucket == order[at].bucket) return false;

@@ -30,7 +30,7 @@ bool no_worse(const Work& a, const Work& b) {
   return all;
 }
 
-// Labels of one prefix of which none is better than another in every lane, the most promising first, at most so many.
+// Labels of one prefix, none of which dominates another in every lane, the most promising first, up to `width_`.
 class Front {
  public:
   explicit Front(size_t width) : width_(width) {}
@@ -38,11 +38,11 @@ class Front {
   const std::vector<Label>& labels() const { return labels_; }
   double least_dropped_us() const { return least_dropped_us_; }
 
-  // Whether labels that promise no more than that end would change nothing here.
+  // True if labels with at least that lower bound would change nothing here.
   bool is_past(double least_end_us) const {
     return labels_.size() == width_ && least_end_us > labels_.back().least_end_us && least_end_us >= least_dropped_us_;
   }
-  // In each lane the least of all labels.
+  // The minimum over all labels, in each lane.
   Lanes least() const {
     Lanes least;
     least.us.fill(kInfinity);
@@ -58,7 +58,7 @@ class Front {
     const auto place =
         std::find_if(labels_.begin(), labels_.end(), [&](const Label& other) { return promises_more(label, other); });
     const auto dominates = [&](const Label& other) { return no_worse(other.lanes, label.lanes); };
-    // What another one dominates can promise no more than that.
+    // A dominated label has no better lower bound.
     if (std::any_of(labels_.begin(), place, dominates)) return;
     const auto at = labels_.insert(place, label);
     labels_.erase(
@@ -84,7 +84,7 @@ class Front {
   double least_dropped_us_ = kInfinity;
 };
 
-// The work of every message that may be sent, without options that another one beats in every lane.
+// The work of every message that may be sent, without options that another one dominates in every lane.
 class Messages {
  public:
   struct Choice {
@@ -113,7 +113,7 @@ class Messages {
         for (size_t o = 0; o < options; ++o) work[o] = model.work(o, numel, atoms[first].dtype);
         const auto is_admitted = [&](size_t o) { return !(has_small && model.loses(o)); };
         for (size_t o = 0; o < options; ++o) {
-          // Of two that are alike the first one stays.
+          // If two options are equal, the first one stays.
           bool beaten = !is_admitted(o);
           for (size_t p = 0; p < options && !beaten; ++p) {
             beaten = p != o && is_admitted(p) && no_worse(work[p], work[o]) && (p < o || !no_worse(work[o], work[p]));
@@ -127,7 +127,7 @@ class Messages {
 
   size_t least_first(size_t end) const { return merges_ ? 0 : end - 1; }
 
-  // Of the message of atoms [first, end).
+  // The choices for the message of atoms [first, end).
   std::span<const Choice> choices(size_t first, size_t end) const {
     const size_t row = merges_ ? end * (end - 1) / 2 : end - 1;
     const size_t at = row + (end - 1 - first);
@@ -183,11 +183,11 @@ class Search {
  private:
   double last_ready_us() const { return atoms_.back().ready_us; }
 
-  // What atoms after a prefix cost at least, whatever their partition.
+  // Lower bounds for the atoms after a prefix, over all their partitions.
   struct Least {
     Work work{};                // of each lane
     double to_last_us = 0;      // delays of backward, and all other work of the last message
-    double after_ready_us = 0;  // when the link is done if backward is not delayed any more
+    double after_ready_us = 0;  // the time at which the link is done if backward has no further delay
   };
 
   double least_end_us(const Lanes& lanes, size_t prefix) const {
@@ -211,8 +211,8 @@ class Search {
     return messages_.choices(static_cast<size_t>(message.first), static_cast<size_t>(message.last) + 1);
   }
 
-  // Moves ends of messages, with other options where these are better, as long as the plan ends earlier: what the
-  // labels that were kept stand for is often close to something better, and what is better bounds the next round.
+  // Moves the ends of messages, and changes their options if that is better, as long as the plan ends earlier. The
+  // plans of the labels that were kept are often close to a better one, and a better plan bounds the next round.
   void improve(Plan& plan) const {
     constexpr int32_t kSteps[] = {-4, -1, 1, 4};
     for (bool helped = true; helped;) {
@@ -223,7 +223,7 @@ class Search {
     }
   }
 
-  // Of message `m`, by so many atoms.
+  // Moves the end of message `m` by `by` atoms.
   bool move_end(Plan& plan, size_t m, int32_t by) const {
     const Message mine = plan.messages[m], next = plan.messages[m + 1];
     if (mine.last + by < mine.first || mine.last + by >= next.last) return false;
@@ -244,8 +244,8 @@ class Search {
     return helped;
   }
 
-  // Labels of all prefixes, at most `width` each. A plan that ends at `known_us` is known already. Returns the least
-  // end that a plan can have which begins like one that did not fit.
+  // Computes the labels of all prefixes, at most `width` each. A plan that ends at `known_us` is known already.
+  // Returns the least end of plans that begin like a label that was dropped for lack of room.
   double fill(size_t width, double known_us) {
     labels_.resize(atoms_.size() + 1, Front(0));
     labels_[0] = Front(1);
@@ -266,7 +266,7 @@ class Search {
     for (const Messages::Choice& choice : messages_.choices(first, end)) {
       const std::vector<Label>& from = labels_[first].labels();
       made_ += static_cast<int64_t>(from.size());
-      // Lanes that are earlier never end later: what the least of all can not reach none can.
+      // Earlier lanes never end later, so a bound that the minimum of all lanes does not reach, no label reaches.
       Lanes least = least_lanes_[first];
       least.send(choice.work, ready_us);
       const double least_of_all_us = least_end_us(least, end);
@@ -281,7 +281,7 @@ class Search {
     }
   }
 
-  // Those that the last prefix's labels stand for, best first.
+  // The plans of the last prefix's labels, best first.
   std::vector<Plan> plans() const {
     std::vector<Plan> plans;
     for (const Label& end : labels_.back().labels()) {
@@ -304,7 +304,7 @@ class Search {
   const Messages messages_;
   std::vector<Least> least_;
   std::vector<Front> labels_;       // of each prefix
-  std::vector<Lanes> least_lanes_;  // of these
+  std::vector<Lanes> least_lanes_;  // of these labels
   int64_t made_ = 0;
 };
 

@@ -1,16 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The joint search over partitions and options under a cost model: dynamic programming over prefixes of the gradient,
-// where a label is a state of the lanes that some partition of the prefix, with some options, ends in. A label that is
-// no better than another in any lane is dropped, so is one whose lower bound is no better than a plan that is known;
-// beyond that only the most promising labels of a prefix are kept, and the least lower bound of those that were not
-// bounds the error of the answer. The number kept doubles until the bound is small enough or the limit of work is
-// reached.
+// The joint search over partitions and options under a cost model: dynamic programming over prefixes of the
+// gradient. A label is the state of the lanes after some partition of the prefix with some options. A label that is
+// no better than another in any lane is dropped, and so is one whose lower bound is no better than a known plan.
+// Only the most promising of the other labels of a prefix are kept. The least lower bound of the rest bounds the
+// error of the answer. The number kept doubles until the bound is small enough or the limit of work is reached.
 //
-// Messages are of whole atoms of one dtype, neighbours of each other, and leave in the order of readiness; so what is
-// called the best, and bounded, is the best of these. Another order may end earlier: of two messages that are ready at
-// once, the one that takes longer to unpack should leave first.
+// Messages consist of whole, neighbouring atoms of one dtype, and leave in the order of readiness; the optimum and
+// the bound hold for such plans. Another order may end earlier: if two messages are ready at once, the one that
+// takes longer to unpack should leave first.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +21,11 @@
 
 namespace gradtune::policies {
 
-// A piece of gradient that is not cut any further.
+// A piece of the gradient that is not cut any further.
 struct Atom {
   int64_t numel = 0;
-  double ready_us = 0;    // not before the atom in front of it
-  bool is_small = false;  // not for options that lose
+  double ready_us = 0;    // at least that of the previous atom
+  bool is_small = false;  // must not get an option that loses
   core::DType dtype = core::DType::f32;
 };
 
@@ -45,16 +44,16 @@ struct Plan {
 };
 
 struct SearchOptions {
-  bool merges = true;           // false: every atom is a message of its own
+  bool merges = true;           // false: every atom is a separate message
   double tolerance = 0.01;      // of the answer: a smaller error bound ends the search; 0: exact
-  int64_t most_work = 250'000;  // labels that are made, about; the last round may end beyond it
-  int most_plans = 1;           // different ones, of which the first is the best
-  double known_us = std::numeric_limits<double>::infinity();  // a plan is known that ends then: only better ones count
+  int64_t most_work = 250'000;  // approximate number of labels made; the last round may exceed it
+  int most_plans = 1;           // different ones; the first is the best
+  double known_us = std::numeric_limits<double>::infinity();  // the end of a known plan: only better plans count
 };
 
 struct SearchResult {
-  std::vector<Plan> plans;  // best first; empty where none is better than what is known
-  double least_us = 0;      // no plan of this order ends earlier
+  std::vector<Plan> plans;  // best first; empty if none is better than the known plan
+  double least_us = 0;      // no plan in the order of readiness ends earlier
 };
 
 SearchResult search_labels(const CostModel& model, std::span<const Atom> atoms, const SearchOptions& options = {});

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plans of the joint search for steps that go on into the next forward pass (overlap_search.h): what they are made of,
-// and when a step ends under one.
+// Plans of the joint search for steps that go on into the next forward pass (overlap_search.h): their parts, and the
+// end of a step under a plan.
 #pragma once
 
 #include <algorithm>
@@ -17,16 +17,16 @@
 namespace gradtune::policies::overlap {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kFixedWork = 10;  // of a replay, in messages
+constexpr int64_t kFixedWork = 10;  // fixed work of a replay, in messages
 
-// The gradients of one dtype, one behind the other.
+// The gradients of one dtype, one after another.
 struct Line {
   core::DType dtype;
   std::vector<int32_t> tensors;
   std::vector<int64_t> begins;  // of each tensor, and the end of the last one
 
   int64_t numel() const { return begins.back(); }
-  // Of the tensor that holds that element.
+  // The tensor that holds that element.
   size_t at(int64_t element) const {
     return static_cast<size_t>(std::upper_bound(begins.begin(), begins.end(), element) - begins.begin()) - 1;
   }
@@ -38,12 +38,12 @@ struct Message {
   int64_t begin = 0, end = 0;
   int32_t option = 0;
   double not_before_us = 0;
-  // What follows from that.
+  // Derived values.
   Work work{};
   size_t last_tensor = 0;
-  double after_us = 0;  // of forward and updates, once it is there
+  double after_us = 0;  // forward and updates after its arrival
 };
-using Messages = std::vector<Message>;  // by their last tensors, those of a line one behind the other
+using Messages = std::vector<Message>;  // by their last tensors; those of a line are consecutive
 
 class Job {
  public:
@@ -79,7 +79,7 @@ class Job {
     return last < first_small_ || !model_.loses(option);
   }
 
-  // The option that takes such a message least, all lanes together.
+  // The option with the least work for such a message, summed over lanes.
   int32_t fastest(const Message& message) const {
     int32_t fastest = 0;
     double least_us = std::numeric_limits<double>::infinity();
@@ -103,7 +103,8 @@ class Job {
   }
 
  private:
-  // Of runs of 1, 2, 4, ... tensors from each on: the most that forward takes after one of them is there.
+  // For ranges of 1, 2, 4, ... tensors from each tensor on: the longest forward time after the arrival of one of
+  // them.
   std::vector<std::vector<double>> make_most_after(const Line& line) const {
     std::vector<std::vector<double>> most(1);
     for (const int32_t tensor : line.tensors) most[0].push_back(forward_.after_us[static_cast<size_t>(tensor)]);
@@ -133,7 +134,7 @@ class Job {
   std::vector<std::vector<std::vector<double>>> most_after_;  // of each line
 };
 
-// When a plan ends, and the order in which its messages leave.
+// Computes the end of a plan, and the order in which its messages leave.
 class Replay {
  public:
   explicit Replay(const Job& job) : job_(job) {}
@@ -152,7 +153,7 @@ class Replay {
       if (message.work[kHost] > 0) now_us = host_us = std::max(host_us, now_us) + message.work[kHost];
       arrivals_.push_back({std::max(now_us, message.not_before_us), m});
     }
-    // Nearly in order already.
+    // They are nearly in order already.
     for (size_t i = 1; i < arrivals_.size(); ++i) {
       for (size_t j = i; j > 0 && arrivals_[j].us < arrivals_[j - 1].us; --j) std::swap(arrivals_[j], arrivals_[j - 1]);
     }
@@ -192,7 +193,7 @@ class Replay {
   std::vector<size_t> pending_;
 };
 
-// As Messages are.
+// Restores the order of Messages.
 inline void sort(Messages& messages) {
   std::ranges::sort(messages, [](const Message& a, const Message& b) {
     if (a.last_tensor != b.last_tensor) return a.last_tensor < b.last_tensor;

@@ -21,9 +21,9 @@ namespace {
 
 using namespace overlap;
 
-constexpr double kEnough = 1.001;  // of the least end that there can be
+constexpr double kEnough = 1.001;  // times the least possible end
 constexpr uint64_t kSeed = 35;
-constexpr double kHelps = 1 - 1e-9;  // of the end so far
+constexpr double kHelps = 1 - 1e-9;  // times the end so far
 
 // Small changes, as long as a step ends earlier.
 class Climb {
@@ -60,7 +60,7 @@ class Climb {
     return true;
   }
 
-  // The message behind it in its line.
+  // The next message in its line.
   std::optional<size_t> next_of(size_t m) const {
     for (size_t n = m + 1; n < best_.size(); ++n) {
       if (best_[n].line == best_[m].line && best_[n].begin == best_[m].end) return n;
@@ -98,7 +98,7 @@ class Climb {
     return try_it();
   }
 
-  // By tensors, and by shares of both.
+  // Moves the end by tensors, and by shares of both messages.
   bool move_end(size_t m) {
     if (!next_of(m)) return false;
     bool helped = false;
@@ -137,7 +137,7 @@ class Climb {
     return helped;
   }
 
-  // Two messages, of which either may get the option that takes it least, and the first may wait for backward.
+  // Splits into two messages. Either may get its fastest option, and the first may wait for backward.
   bool split_at(size_t m, int64_t at) {
     const Message whole = best_[m];
     if (at <= whole.begin || at >= whole.end) return false;
@@ -208,8 +208,8 @@ class Climb {
   double best_us_ = kInfinity;
 };
 
-// No plan ends earlier, if larger messages never take longer than their parts: what is ready from some moment on passes
-// the channel in one message, and forward goes on after that.
+// No plan ends earlier, if larger messages never take longer than their parts: the gradients that are ready after
+// some moment pass the channel in one message, and the rest of forward follows.
 double least_end_us(const Job& job) {
   const auto& tensors = job.table().tensors;
   double least_us = job.whole_us() + job.ready_us().back();
@@ -250,7 +250,7 @@ std::optional<Messages> messages_of(const core::Strategy& strategy, const Job& j
   return messages;
 }
 
-// A few random changes: merged, cut, under another option, to leave before others or behind backward.
+// Makes a few random changes: merges, cuts, other options, and messages that leave before others or after backward.
 Messages changed(Messages messages, const Job& job, core::Rng& rng) {
   const size_t options = job.model().options().size();
   for (uint64_t changes = 1 + rng.below(5); changes > 0; --changes) {
@@ -295,7 +295,7 @@ Messages changed(Messages messages, const Job& job, core::Rng& rng) {
   return messages;
 }
 
-// Each tensor under the option that takes its message least.
+// Each tensor under the fastest option for its message.
 Messages apart(const Job& job) {
   Messages messages;
   for (size_t l = 0; l < job.lines().size(); ++l) {
@@ -311,7 +311,7 @@ Messages apart(const Job& job) {
   return messages;
 }
 
-// The options that plans are made of to begin with: those that take an eighth of the gradient least.
+// The options of the first plans: those that take the least time for an eighth of the gradient.
 std::vector<size_t> promising(const CostModel& model, int64_t numel, core::DType dtype) {
   constexpr size_t kMost = 4;
   std::vector<std::pair<double, size_t>> ranked;
@@ -364,8 +364,8 @@ Sent search_overlap(const CostModel& model, const core::GradientTable& table, st
       }
     }
   }
-  // The most promising ones share half of the work, others have what these leave of it, and the rest goes to the best
-  // one, changed at random.
+  // The most promising ones share half of the work, others get the rest of that half, and the remaining work goes to
+  // random changes of the best one.
   constexpr size_t kMostPromising = 3;
   std::ranges::stable_sort(plans, {}, [](const auto& plan) { return plan.first; });
   Messages best = plans.front().second;

@@ -14,21 +14,21 @@
 namespace gradtune::policies {
 namespace {
 
-// US-Byte's unit of blocks, elements.
+// US-Byte's unit of block sizes, in elements.
 constexpr int64_t kUnit = 100'000;
 
 double transfer_us(const LinearCost& cost, int64_t elements) {
   return cost.message_us + cost.element_us * static_cast<double>(elements);
 }
 
-// Blocks of tensors in the order in which they leave, each tensor's from its beginning.
+// Blocks of tensors in the order in which they leave; each tensor's blocks start at its beginning.
 class Blocks {
  public:
   explicit Blocks(const ScheduledJob& job) : job_(job), begun_(job.table.tensors.size()) {}
 
   int64_t rest(size_t tensor) const { return job_.table.tensors[tensor].numel - begun_[tensor]; }
 
-  // `joins`: it is one message with the block before it, if that is of the same tensor.
+  // `joins`: it forms one message with the previous block, if both are of the same tensor.
   void send(size_t tensor, int64_t elements, bool joins) {
     if (joins && !sent_.empty() && sent_.back().slices[0].tensor == static_cast<int32_t>(tensor)) {
       sent_.back().slices[0].length += elements;
@@ -169,12 +169,12 @@ Sent search_gap_blocks(const ScheduledJob& job, const std::function<double(const
   Sent best = fill_gaps(job, ranks, reads, ready_us);
   double best_us = end_us(best);
   for (size_t t = 0; t + 1 < ranks.size();) {
-    // The last gradient that comes while the tensor would be on its way, if nothing interrupted it.
+    // The last gradient that becomes ready while the tensor would be in flight without interruption.
     const double until_us = ready_us[t] + transfer_us(job.cost, job.table.tensors[t].numel);
     size_t last = t;
     while (last + 1 < ranks.size() && ready_us[last + 1] < until_us) ++last;
     std::vector<int> moved = ranks;
-    // Ahead of all of those: it takes the most urgent of their ranks, and the others move back by one.
+    // Move it ahead of all of those: it takes the most urgent of their ranks, and the others move back by one.
     for (size_t other = t + 1; other <= last; ++other) moved[t] = std::min(moved[t], ranks[other]);
     for (size_t other = 0; other < ranks.size(); ++other) {
       if (other != t && ranks[other] >= moved[t] && ranks[other] < ranks[t]) ++moved[other];

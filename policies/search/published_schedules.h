@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Published schedules of one channel on which a message of x elements takes A + B x. Each gives buckets in the order in
-// which they leave.
-//
-//   wait_free      Poseidon's wait-free back-propagation (ATC 2017): each tensor when it is ready
-//   merged         MG-WFBP (INFOCOM 2019, algorithm 1): a tensor is merged into the next one where that saves latency
-//   partitioned    ByteScheduler (SOSP 2019): blocks of at most so many elements, first what forward reads first
-//   gap_blocks     US-Byte (TPDS 2024, algorithms 1 and 2): while backward runs, blocks that are just long enough to
-//                  fill the time until the next gradient, by priority; then what is left of each tensor, in the order
-//                  in which forward reads it
+// Published schedules for one channel on which a message of x elements takes A + B x. Each gives buckets in the
+// order in which they leave:
+// - wait_free: Poseidon's wait-free back-propagation (ATC 2017). Each tensor leaves when it is ready.
+// - merged: MG-WFBP (INFOCOM 2019, algorithm 1). A tensor is merged into the next one if that saves latency.
+// - partitioned: ByteScheduler (SOSP 2019). Blocks have a maximum number of elements; the first to leave is the one
+//   that forward reads first.
+// - gap_blocks: US-Byte (TPDS 2024, algorithms 1 and 2). While backward runs, blocks leave by priority that are just
+//   long enough to fill the time until the next gradient. Then the rest of each tensor leaves, in the order in which
+//   forward reads it.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +35,13 @@ Sent merged(const ScheduledJob& job);                                  // due wh
 Sent partitioned(const ScheduledJob& job, int64_t most_elements);      // due when forward reads them
 Sent gap_blocks(const ScheduledJob& job, std::span<const int> ranks);  // due when forward reads them; see by_read()
 
-// The rank of each tensor of the table among all: 0 for the one that forward reads first. Of tensors that are read at
-// once, the one that is ready last. Less is more urgent.
+// The rank of each tensor of the table among all: 0 for the one that forward reads first. Among tensors that are
+// read at the same time, the one that is ready last comes first. A smaller rank is more urgent.
 std::vector<int> by_read(const core::GradientTable& table);
 
-// US-Byte's search (algorithm 3) from the order of reads: one tensor after the other moves ahead of those that would
-// interrupt its transfer. Its objective is the caller's, where the published one is an estimate that replay does not
-// confirm. Returns the best found.
+// US-Byte's search (algorithm 3), starting from the order of reads: one tensor after another moves ahead of those
+// that would interrupt its transfer. The caller gives the objective; the published one is an estimate that replay
+// does not confirm. Returns the best schedule found.
 Sent search_gap_blocks(const ScheduledJob& job, const std::function<double(const Sent&)>& end_us);
 
 // The strategy whose buckets leave in that order. Buckets must tile the table.

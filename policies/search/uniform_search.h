@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The best single option for the whole model, by the timeline. A second start for the hill climb: the joint search has
-// a simpler model of lanes, and small changes to its answer may not lead to the best one.
+// Finds the best single option for the whole model, by the timeline. It is a second start for the hill climb: the
+// joint search has a simpler model of lanes, and small changes to its answer may not lead to the best strategy.
 #pragma once
 
 #include <optional>
@@ -14,8 +14,8 @@
 
 namespace gradtune::policies {
 
-// Every option on a few buckets, and the most promising ones on nested partitions of up to 16. Small tensors are left
-// alone by options that lose (schemes.h). Nothing where the table of costs lacks a rate of every option.
+// Tries every option on a few buckets, and the most promising ones on nested partitions of up to 16. Options that
+// lose skip small tensors (schemes.h). None if the cost table lacks a rate for every option.
 std::optional<core::Strategy> best_uniform(const Knowledge& knowledge, const CostTable& cost,
                                            std::span<const core::Option> options);
 

@@ -27,8 +27,8 @@ bool fits_topology(const Option& option, const TreeJob& job) { return core::fits
 
 bool fits_places(const Option& option, const TreeJob& job) { return job.host_threads > 0 || !core::uses_host(option); }
 
-// A collective adds up summable payloads only, of no more ranks than they allow, and compressors of several rounds have
-// programs of their own.
+// A collective adds up only summable payloads, and of no more ranks than they allow. Compressors of several rounds
+// have programs of their own.
 bool fits_compressor(const Option& option, const TreeJob& job) {
   const int last_round = option.steps.back().round;
   if (!every_codec(option, job,
@@ -56,11 +56,11 @@ bool fits_allow_list(const Option& option, const TreeJob& job) {
   });
 }
 
-// Residuals are kept for all elements as soon as one bucket has some: those of this step and of the one before. What is
-// not summed in its own 16 bits is copied to fp32 first.
+// As soon as one bucket has residuals, they are kept for all elements: those of this step and of the previous one. A
+// 16-bit gradient that is not summed in its own dtype is copied to fp32 first.
 bool fits_memory(const Option& option, const TreeJob& job) {
   constexpr int64_t kResidualBytes = 8, kStagedBytes = 4;
-  if (!fits_topology(option, job)) return true;  // a group that there is not has no size
+  if (!fits_topology(option, job)) return true;  // a group that does not exist has no size
   const std::vector<OpSize> sizes = op_sizes(option, job.numel, job.ranks, job.traits);
   const bool feeds_back =
       !every_codec(option, job, [](const core::CompressorTraits& traits) { return !traits.error_feedback; });
@@ -69,7 +69,8 @@ bool fits_memory(const Option& option, const TreeJob& job) {
   return residual_bytes + staged_bytes + payload_bytes(option.steps, sizes, job.ranks) <= job.memory_bytes;
 }
 
-// Between an encode and its decode nothing goes round in a node, and all of them are at one place.
+// Payloads stay in one form inside a node: there is no collective there between an encode and its decode, and all of
+// them run at one place.
 bool fits_inside(const Option& option, const TreeJob& job) {
   if (!job.plain_inside || !core::uses_levels(option)) return true;
   const Step* first = nullptr;
@@ -110,7 +111,7 @@ bool admits(const Option& option, const TreeJob& job, const std::set<std::string
 
 std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_view>& off) {
   constexpr Place kPlaces[] = {Place::device, Place::host};
-  // What a rule would leave out as a whole is not made in the first place.
+  // Programs that a rule would leave out as a whole are not generated.
   const bool on_host = job.host_threads > 0 || off.contains("places");
   const bool levels = job.ranks.has_levels() || off.contains("topology");
   const std::span<const Place> places(kPlaces, on_host ? 2 : 1);
@@ -119,7 +120,7 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
     families.push_back(hierarchical_programs(places));
     families.push_back(hierarchical_summing_programs(places));
     if (job.plain_inside && !off.contains("inside")) {
-      // Before thousands of programs meet every pair of compressors.
+      // This must precede the combination of thousands of programs with every pair of compressors.
       for (std::vector<Steps>& programs : std::span(families).subspan(2)) {
         std::erase_if(programs, [&](const Steps& steps) { return !fits_inside({.codecs = {}, .steps = steps}, job); });
       }
@@ -129,7 +130,7 @@ std::vector<Option> tree_options(const TreeJob& job, const std::set<std::string_
   const auto add = [&](Option option) {
     if (admits(option, job, off)) options.push_back(std::move(option));
   };
-  // What takes rows is for tensors that are sparse (sparse_tensors.h).
+  // Compressors that take rows are for sparse tensors (sparse_tensors.h).
   std::vector<core::CompressorSpec> codecs;
   std::ranges::copy_if(job.codecs, std::back_inserter(codecs), [&](const core::CompressorSpec& codec) {
     const core::CompressorTraits* traits = core::traits_of(codec, job.traits);

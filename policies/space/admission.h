@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which programs of the decision tree a job may run: the tree narrowed by named rules, each of which can be switched
+// The programs of the decision tree that a job may run: named rules restrict the tree, and each rule can be switched
 // off.
 #pragma once
 
@@ -22,12 +22,12 @@ struct TreeJob {
   std::vector<core::CompressorSpec> codecs = {};  // the allow-list
   core::TraitsTable traits = {};                  // of all known compressors
   int64_t numel = 0;                              // of the gradient
-  int64_t numel_16bit = 0;                        // of them, those in 16 bits
+  int64_t numel_16bit = 0;                        // of these, elements in 16 bits
   int64_t memory_bytes = INT64_MAX;               // for residuals and payloads
   bool plain_inside = false;                      // for plans in milliseconds: see rule "inside"
 };
 
-// The table of this family (admission.cc).
+// The table of rules (admission.cc).
 struct AdmissionRule {
   std::string_view name;
   std::string_view summary;
@@ -35,15 +35,16 @@ struct AdmissionRule {
 };
 std::span<const AdmissionRule> admission_rules();
 
-// Whether all rules but those switched off admit the option. What could not even be compiled (levels where there are
-// none, payloads added up that cannot be) is only admitted with its rule off.
+// True if all rules except those in `off` admit the option. An option that could not even be compiled (it uses
+// levels that do not exist, or adds up payloads that are not summable) is admitted only if its rule is off.
 bool admits(const core::Option& option, const TreeJob& job, const std::set<std::string_view>& off = {});
 
-// The decision tree and its extension, each program with each of the codecs and, where payloads stay in a node and
-// payloads leave it, with each pair of codecs; plain programs once. What is not admitted is left out.
+// The decision tree and its extension. Each program is combined with each codec or, if it has payloads that stay in
+// a node and payloads that leave it, with each pair of codecs; plain programs occur once. Options that are not
+// admitted are left out.
 std::vector<core::Option> tree_options(const TreeJob& job, const std::set<std::string_view>& off = {});
 
-// Those that a running job plans with, which takes milliseconds: of what it knows of itself, with rule "inside".
+// The options for plans of a running job, which must take milliseconds: from its knowledge, with rule "inside".
 std::vector<core::Option> admitted_options(const Knowledge& knowledge);
 
 }  // namespace gradtune::policies

@@ -10,7 +10,7 @@
 namespace gradtune::policies {
 namespace {
 
-// PyTorch DDP's defaults, and the two collectives that its Gloo backend works on at once.
+// PyTorch DDP's defaults, and the two collectives that its Gloo backend runs at once.
 constexpr int64_t kFirstBucketBytes = 1 << 20;
 constexpr int64_t kBucketBytes = 25 << 20;
 constexpr int kInFlight = 2;
@@ -20,7 +20,7 @@ constexpr int kInFlight = 2;
 std::vector<Candidate> baselines(const core::GradientTable& table, core::Fidelity fidelity) {
   const auto buckets = core::cut(table, kFirstBucketBytes, kBucketBytes, /*split=*/false);
   std::vector<Candidate> candidates;
-  // Sparse gradients are gathered, as DDP's Gloo backend does it.
+  // Sparse gradients are gathered, as in DDP's Gloo backend.
   const std::vector<core::Option> gathered(table.tensors.size(), core::gather_payloads({"rows"}, core::Place::device));
   const auto candidate = [&](core::Strategy strategy, const char* label) {
     const int in_flight = strategy.in_flight;

@@ -14,7 +14,7 @@ namespace gradtune::policies {
 struct Candidate {
   core::Strategy strategy;
   std::string label;  // for people and journals: "topk:0.01 gather, 3 buckets"
-  // Its step time as the policy expected it before it ran, where the policy has a model.
+  // The step time that the policy predicted before it ran, if the policy has a model.
   std::optional<double> predicted_ms = {};
 };
 

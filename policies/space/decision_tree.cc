@@ -82,7 +82,7 @@ class Grammar {
   }
 
  private:
-  // Comm1, Comm1_c, and Comm2 and Comm2_c, which are the same collectives.
+  // Comm1 and Comm1_c, and Comm2 and Comm2_c: each pair uses the same collectives.
   static Programs first_plain(Level level, Pair pair) {
     return one(pair == Pair::divisible ? Kind::reduce_scatter : Kind::reduce, level);
   }
@@ -101,7 +101,7 @@ class Grammar {
     return second(level, pair) * decode_ | decode_ * second_plain(level, pair);
   }
 
-  // T3, T4 and T5; what is inside of a node has been paired already.
+  // T3, T4 and T5; the choice inside the node is made already.
   Programs inter_plain(Pair intra) const {
     Programs all = one(Kind::all_reduce, Level::inter) * second_plain(Level::intra, intra);
     for (const Pair inter : kPairs) all = all | first_plain(Level::inter, inter) * second_inter(inter, intra);

@@ -10,15 +10,16 @@
 namespace gradtune::policies {
 namespace {
 
-// c of the header: what a byte of gradient costs to encode or copy, 4 GB/s. It only ranks cuts: a factor of two either
-// way moves the best nested partition of those five jobs by less than 1 %.
+// The constant c of the header: the cost of encoding or copying one byte of gradient, at 4 GB/s. It only ranks cuts:
+// a factor of two either way changes the best nested partition of those five jobs by less than 1 %.
 constexpr double kHandlingUsPerByte = 0.25e-3;
 
-// Inside a tensor no piece gets smaller than this, and cuts stay aligned for vector code.
+// Pieces of a tensor are never smaller than this, and cuts stay aligned for vector code.
 constexpr int64_t kSmallestPieceBytes = 64 << 10;
 constexpr int64_t kAlignmentElements = 1024;
 
-// A cut at a tensor's end keeps whole tensors together, so it is taken unless one inside is better by this much.
+// A cut at a tensor's end keeps whole tensors together, so it is chosen unless an inner cut is better by this
+// factor.
 constexpr double kInsideMustBeat = 1.1;
 
 struct Group {
@@ -88,7 +89,7 @@ class Cutter {
       if (end < total) offer(score(end), slice.length);
       const int64_t low = begin + kSmallestPieceBytes, high = end - kSmallestPieceBytes;
       if (low < high) {
-        // The score is a parabola in x; this is where it is largest between low and high.
+        // The score is a parabola in x; this is its maximum between low and high.
         const double top = (static_cast<double>(total) + wait_us / kHandlingUsPerByte) / 2;
         const auto x = static_cast<int64_t>(std::clamp(top, static_cast<double>(low), static_cast<double>(high)));
         const int64_t length = (x - begin) / width / kAlignmentElements * kAlignmentElements;
@@ -119,7 +120,7 @@ std::vector<Partition> nested_partitions(const core::GradientTable& table, int m
   if (groups.empty()) return partitions;
   partitions.push_back(in_order_of_readiness(groups));
   while (static_cast<int>(groups.size()) < most_buckets) {
-    // Of equal ones the last: a small last bucket leaves little to wait for when backward ends.
+    // Among equal ones it takes the last: a small last bucket leaves little to wait for when backward ends.
     size_t best = 0;
     for (size_t g = 1; g < groups.size(); ++g) {
       if (groups[g].score >= groups[best].score) best = g;

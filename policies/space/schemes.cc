@@ -21,7 +21,7 @@ const core::CompressorTraits& traits_of(const core::CompressorSpec& codec, const
   return *traits;
 }
 
-// Of all rounds of the first codec, as far as it is usually used.
+// The bytes of all rounds of the first codec, at its usual use.
 int64_t sent_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
   const core::CompressorSpec& codec = bucket.option.codecs[0];
   const std::vector<core::Matrix> matrices = core::matrices_of(bucket, knowledge.table);
@@ -29,11 +29,12 @@ int64_t sent_bytes(const core::Bucket& bucket, const Knowledge& knowledge) {
                            {core::numel(bucket), matrices, core::content_of(bucket, knowledge.table)});
 }
 
-// Bytes that a rank sends, over the payload's: a ring for all_reduce, and every payload to every peer for gather.
+// Bytes that a rank sends, over the payload's bytes: a ring for all_reduce, and every payload to every peer for
+// gather.
 double ring_factor(int world_size) { return 2.0 * (world_size - 1) / world_size; }
 double gather_factor(int world_size) { return world_size - 1.0; }
 
-// The partition without tensors from position `end` on.
+// The partition without the tensors from position `end` on.
 Partition up_to(size_t end, const Partition& partition) {
   Partition kept;
   for (std::vector<core::Slice> bucket : partition) {
@@ -43,7 +44,7 @@ Partition up_to(size_t end, const Partition& partition) {
   return kept;
 }
 
-// Tensors from position `begin` on, a bucket for each dtype.
+// The tensors from position `begin` on, in one bucket for each dtype.
 Partition from(size_t begin, const core::GradientTable& table) {
   core::GradientTable rest = table;
   for (size_t t = 0; t < begin; ++t) rest.tensors[t].numel = 0;
@@ -51,7 +52,7 @@ Partition from(size_t begin, const core::GradientTable& table) {
   return core::cut(rest, kAll, kAll, /*split=*/false);
 }
 
-// For tensors that are not worth a loss.
+// The option for tensors that must not lose.
 core::Option lossless(core::DType dtype, const Knowledge& knowledge) {
   for (const core::CompressorSpec& codec : knowledge.codecs) {
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
@@ -75,7 +76,7 @@ std::vector<Scheme> admitted_schemes(const Knowledge& knowledge) {
   for (size_t c = 0; c < knowledge.codecs.size(); ++c) {
     const core::CompressorSpec& codec = knowledge.codecs[c];
     const core::CompressorTraits& traits = traits_of(codec, knowledge);
-    if (traits.takes_rows) continue;  // for tensors that are sparse (sparse_tensors.h)
+    if (traits.takes_rows) continue;  // for sparse tensors (sparse_tensors.h)
     const bool is_lossy = traits.fidelity == core::Fidelity::lossy;
     const size_t end = is_lossy ? knowledge.table.first_small() : knowledge.table.tensors.size();
     const bool is_none = traits.fidelity == core::Fidelity::exact && traits.summable;

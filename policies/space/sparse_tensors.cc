@@ -62,7 +62,7 @@ core::Strategy with_sparse_tensors(core::Strategy strategy, const core::Gradient
   if (!has_sparse(table)) return strategy;
   std::vector<core::Bucket> buckets;
   std::vector<bool> is_there(table.tensors.size());
-  // Those of that dtype that stand before a tensor.
+  // Adds the tensors of that dtype before position `end`.
   const auto add_before = [&](size_t end, core::DType dtype) {
     for (size_t t = 0; t < end; ++t) {
       const core::TensorInfo& tensor = table.tensors[t];
