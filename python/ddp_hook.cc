@@ -29,20 +29,20 @@ c10::intrusive_ptr<c10::ivalue::Future> DdpBridge::run(c10d::GradBucket& bucket)
     buffer.front() /= group_->getSize();
     return group_->allreduce(buffer)->getFuture();
   }
-  const bool is_sparse = bucket.getBuffer().is_sparse();  // of one parameter
+  const bool is_sparse = bucket.getBuffer().is_sparse();  // the bucket holds one parameter
   Waiting waiting{.buffer = bucket.getBuffer(),
                   .parameters = bucket.getParameters(),
                   .gradients = is_sparse ? std::vector{bucket.getBuffer()} : bucket.getGradients(),
                   .done = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get())};
   for (size_t i = 0; i < waiting.parameters.size() && !is_sparse; ++i) {
-    // DDP lays them as their parameters lie, but shows them row by row.
+    // DDP lays them out like their parameters, but shows them in row-major order.
     torch::Tensor& gradient = waiting.gradients[i];
     gradient =
         waiting.buffer.as_strided(gradient.sizes(), gradient_strides(waiting.parameters[i]), gradient.storage_offset());
   }
   const auto done = waiting.done;
   waiting_.push_back(std::move(waiting));
-  // By number: what is handed over may end the pass in an error.
+  // An index is used because hand_over() may end the pass with an error.
   const size_t at = waiting_.size() - 1;
   for (size_t i = 0; i < waiting_[at].parameters.size(); ++i) {
     session_->hand_over(waiting_[at].parameters[i], waiting_[at].gradients[i]);

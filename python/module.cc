@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The module gradtune._gradtune: what the package's Python calls. Its types are in _gradtune.pyi.
+// The module gradtune._gradtune, the extension that the Python package calls. Its types are in _gradtune.pyi.
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
@@ -38,7 +38,7 @@ PYBIND11_MODULE(_gradtune, module) {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const core::Exception& error) {
       set_python_error(error);
-    } catch (python_error& error) {  // out of a hook that FSDP called
+    } catch (python_error& error) {  // thrown by a hook that FSDP called
       error.restore();
     }
   });

@@ -19,7 +19,7 @@ PythonFront::~PythonFront() {
   interrupt_.reset();
 }
 
-// What can not be told must not end training.
+// A failure to print must not end training.
 void PythonFront::say(std::string_view text) {
   const py::gil_scoped_acquire gil;
   try {
@@ -36,7 +36,7 @@ void PythonFront::warn(const std::string& sentence) {
   const py::gil_scoped_acquire gil;
   try {
     py::module_::import("gradtune._errors").attr("warn")(sentence);
-  } catch (const py::error_already_set& raised) {  // the user made an error of it
+  } catch (const py::error_already_set& raised) {  // the user turned the warning into an error
     throw core::Exception(error_of_python(raised));
   }
 }
@@ -57,7 +57,7 @@ void PythonFront::set_error(const core::Exception& error) {
 void PythonFront::raise(const core::Exception& error) {
   const py::gil_scoped_acquire gil;
   set_error(error);
-  python_error thrown;  // what torch hands on to the program that called backward()
+  python_error thrown;  // torch passes it on to the program that called backward()
   thrown.persist();
   throw thrown;
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Parameters, buffers and groups of a Python model and its optimizers, asked of gradtune/_trained.py. It keeps nothing
-// of the user's alive but tensors: a cycle through C++ is one that Python's collector can not see.
+// Parameters, buffers and groups of a Python model and its optimizers, as gradtune/_trained.py gives them. It keeps
+// no user objects alive except tensors, because Python's collector cannot see a cycle through C++.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -17,22 +17,22 @@
 
 namespace gradtune {
 
-// Counts what was registered in the model. From any thread.
+// Counts registrations in the model. May be used from any thread.
 struct RegistrationCount {
   std::atomic<uint64_t> value{0};
 };
 
 class PythonLists final : public TrainedLists {
  public:
-  // `source` is a gradtune._trained.Trained, `count` the one that it counts with. Both with the GIL held.
+  // `source` is a gradtune._trained.Trained, and `count` is its counter. Both must be called with the GIL held.
   PythonLists(py::object source, std::shared_ptr<RegistrationCount> count);
   ~PythonLists() override;
 
-  // These take the GIL. What Python raises is thrown as core::Exception.
+  // These take the GIL. A Python exception is thrown as core::Exception.
   std::vector<NamedTensor> parameters() override { return named("parameters"); }
   std::vector<NamedTensor> buffers() override { return named("buffers"); }
   std::vector<Stepper::Group> groups() override;
-  void check();  // raises for what only Python can tell that it can not be wrapped
+  void check();  // throws if a check that only Python can make fails
 
   const void* identity() const override { return identity_; }
   std::string_view advice() const override { return "call refresh() of the wrapped optimizer"; }

@@ -136,7 +136,7 @@ void PythonSession::load_checkpoint(const std::string& folder) {
   run([&](Session& session) { session.load_checkpoint(folder); });
 }
 
-// After every update. A result, which describes a whole strategy, is made where it is another one.
+// Called after every update. A result describes a whole strategy, so it is copied only when it changed.
 void PythonSession::take_snapshot() {
   const bool is_same = progress_.epoch == session_->epoch() && results_taken_ == session_->results_taken();
   std::optional<Optimizer::Result> result;

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A session as Python holds it. Every call that may wait for other ranks is made without the GIL, and so is the end:
-// the session's threads may hold the last reference to a tensor that Python knows. progress() and result() may be
-// called by any thread; the others are the training thread's.
+// A session that Python owns. Every call that may wait for other ranks releases the GIL. So does the destructor,
+// because the session's threads may hold the last reference to a tensor that Python knows. Any thread may call
+// progress() and result(); only the training thread may call the others.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -27,35 +27,36 @@ namespace gradtune {
 
 class PythonSession {
  public:
-  // With the GIL held, which it releases while it waits. `options` are those of gradtune.h by name, none of them None.
+  // Called with the GIL held, which it releases while it waits. `options` are those of gradtune.h by name, none of
+  // them None.
   PythonSession(py::object source, std::shared_ptr<RegistrationCount> count,
                 const c10::intrusive_ptr<c10d::ProcessGroup>& group, const py::dict& options, Arrival arrival);
   ~PythonSession();
   PythonSession(const PythonSession&) = delete;
   PythonSession& operator=(const PythonSession&) = delete;
 
-  // Where gradients are handed over: by DistributedDataParallel, whose reducer and group these are.
+  // With Arrival::handed_over by DistributedDataParallel: attaches to its reducer and group.
   void attach(c10d::Reducer& reducer, const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 
-  // Where gradients are handed over: by FSDP2, to reduce over replicas; see ReplicaHook.
+  // With Arrival::handed_over by FSDP2: takes a tensor to reduce over replicas; see ReplicaHook.
   void hand_over(const torch::Tensor& unit, const torch::Tensor& reduced, double times, double divisor);
 
   void begin_update();
-  bool end_update(size_t optimizer);  // whether the step ended with it
+  bool end_update(size_t optimizer);  // returns true if this ended the step
   void enter_no_sync() { ++*open().no_sync(); }
-  void leave_no_sync();  // also of a session that was closed meanwhile
+  void leave_no_sync();  // also works after the session was closed
   void broadcast_buffers();
   void exclude_step();
   void export_strategy(const std::string& path);
   void save_checkpoint(const std::string& folder);
   void load_checkpoint(const std::string& folder);
 
-  // On the thread that trains, of this moment; on others, of the last update that ended.
+  // On the training thread these are current; on other threads they date from the end of the last update.
   Optimizer::Progress progress();
   Optimizer::Result result();
 
-  // Ends it. `failure` is why training ended, where it did not end well: the other ranks are told. Twice does nothing.
-  // In a forked child, which has none of its threads, its memory is left alone.
+  // Ends the session. `failure` is the reason if training failed; the other ranks are told. A second call does
+  // nothing. In a forked child, which has none of the session's threads, the session's memory is left alone.
   void close(const std::optional<std::string>& failure);
 
  private:
@@ -64,17 +65,17 @@ class PythonSession {
   bool is_trainer() const { return std::this_thread::get_id() == trainer_; }
   void take_snapshot();
 
-  std::unique_ptr<Session> session_;  // null once it is closed
+  std::unique_ptr<Session> session_;  // null after close()
   const std::shared_ptr<PythonFront> front_ =
-      std::make_shared<PythonFront>();     // the session's too: it keeps an interrupt
-  std::shared_ptr<DdpBridge> bridge_;      // null where there is no DDP
-  std::unique_ptr<ReplicaHook> replicas_;  // null where there is no FSDP
+      std::make_shared<PythonFront>();     // shared with the session, because it keeps an interrupt
+  std::shared_ptr<DdpBridge> bridge_;      // null without DDP
+  std::unique_ptr<ReplicaHook> replicas_;  // null without FSDP
   std::thread::id trainer_ = std::this_thread::get_id();
 
-  std::mutex mutex_;  // of the two; only the thread that trains changes them
+  std::mutex mutex_;  // guards the next two; only the training thread changes them
   Optimizer::Progress progress_;
   Optimizer::Result result_;
-  int64_t results_taken_ = -1;  // by the session when `result_` was made
+  int64_t results_taken_ = -1;  // the session's count when `result_` was made
 };
 
 }  // namespace gradtune

@@ -12,7 +12,7 @@ ReplicaHook::ReplicaHook(Session& session) : session_(session) {
   session_.on_averaged([this] { finish(); });
 }
 
-// A session may take a gradient only when the pass ends, and FSDP has divided it by then.
+// A session may copy a gradient only at the end of the pass, and FSDP has divided it by then.
 void ReplicaHook::run(const torch::Tensor& unit, const torch::Tensor& reduced, const Factors& factors) {
   const auto version = static_cast<int64_t>(reduced._version());
   waiting_.push_back({unit, reduced, factors, factors.divisor == 1 ? version : version + 1});

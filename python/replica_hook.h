@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The all-reduce hook of FSDP2: what FSDP reduced over shards is handed over when it is ready, and holds the result
-// over replicas when the backward pass ends. FSDP meanwhile may divide it in place, and makes gradients of it, which
-// have to be views.
+// The all-reduce hook of FSDP2: a tensor that FSDP reduced over shards is handed over when it is ready, and holds
+// the result over replicas at the end of the backward pass. Meanwhile FSDP may divide it in place, and makes
+// gradients from it, which must be views.
 #pragma once
 
 #include <torch/types.h>
@@ -22,12 +22,12 @@ class ReplicaHook {
   ReplicaHook(const ReplicaHook&) = delete;
   ReplicaHook& operator=(const ReplicaHook&) = delete;
 
-  // The gradient becomes the average over replicas, times `times`, divided by `divisor`: FSDP does that division, when
-  // this returns, to what it reduced over shards, and does none where it is 1.
+  // The gradient becomes the average over replicas, times `times`, divided by `divisor`. FSDP does that division on
+  // its result over shards when this returns; it does none if the divisor is 1.
   struct Factors {
     double times = 1, divisor = 1;
   };
-  // `unit` is what the session knows, of the shape and dtype of `reduced`. During a backward pass.
+  // `unit` is the session's parameter, with the shape and dtype of `reduced`. Called during a backward pass.
   void run(const torch::Tensor& unit, const torch::Tensor& reduced, const Factors& factors);
 
  private:
@@ -36,10 +36,10 @@ class ReplicaHook {
   struct Waiting {
     torch::Tensor unit, reduced;
     Factors factors;
-    int64_t version;  // of `reduced`, which FSDP's division raises by one
+    int64_t version;  // of `reduced`; FSDP's division raises it by one
   };
   Session& session_;
-  std::vector<Waiting> waiting_;  // of the pass under way
+  std::vector<Waiting> waiting_;  // of the current pass
 };
 
 }  // namespace gradtune

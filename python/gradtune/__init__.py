@@ -4,11 +4,12 @@
 
 torch.distributed.init_process_group("gloo")
 adamw = torch.optim.AdamW(model.parameters(), 1e-3)
-optimizer = gradtune.wrap(adamw, model)              # in the place of DistributedDataParallel(model)
+optimizer = gradtune.wrap(adamw, model)  # replaces DistributedDataParallel(model)
+
 for batch in loader:
     optimizer.zero_grad()
-    loss(model, batch).backward()                    # gradients travel meanwhile, and are averages when it returns
-    optimizer.step()                                 # tunes while it trains
+    loss(model, batch).backward()  # gradients are communicated meanwhile, and are averages afterwards
+    optimizer.step()  # tunes while it trains
 print(optimizer.result())
 """
 

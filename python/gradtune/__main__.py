@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m gradtune ...`: the program gradtune, which plans for recorded jobs and shows what a journal holds."""
+"""`python -m gradtune ...` runs the program gradtune: it plans for recorded jobs and shows what a journal contains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> int:
-    """Runs the program that was built with the package, else the one of PATH, in the place of this process."""
+    """Replaces this process by the program that was built with the package, or else by the one in PATH."""
     own = Path(__file__).parent / "bin" / "gradtune"
     program = str(own) if own.exists() else shutil.which("gradtune")
     if program is None:

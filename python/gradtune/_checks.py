@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What only Python can tell that it can not be wrapped. Each refusal is by name, and before any collective."""
+"""Checks that only Python can make before a wrap. Each refusal names its cause, and precedes any collective."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ._errors import Error
 
-# Optimizers by the name of their class and what is wrong with them. By name, as some live in packages of their own.
+# Optimizers that are refused, by class name, with the reason. Names are used because some are in other packages.
 _OPTIMIZERS = {
     "LBFGS": "it evaluates its closure several times and decides by the loss of one rank",
     "ZeroRedundancyOptimizer": "it keeps a part of the parameters on each rank, and sends them itself; wrap one of the "
@@ -35,7 +35,7 @@ def refuse(sentence: str) -> NoReturn:
 
 
 def check_group(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
-    """The group, or the default one for None. Raises Error where there is none, or this rank is not in it."""
+    """Returns the group, or the default one for None. Raises Error if there is none, or this rank is not in it."""
     if group is None:
         if not (dist.is_available() and dist.is_initialized()):
             raise Error(
@@ -56,7 +56,7 @@ def _that_sends(group: dist.ProcessGroup) -> dist.ProcessGroup:
 
 
 def no_join(*_args: Any, **_kwargs: Any) -> NoReturn:
-    """What torch.distributed.algorithms.Join and DistributedDataParallel.join() call first, before any collective."""
+    """torch.distributed.algorithms.Join and DistributedDataParallel.join() call this first, before any collective."""
     raise Error(
         "gradtune: join() is not served: a rank that has no more inputs can not take part in the steps of the others; "
         "allowed are as many steps on every rank, which DistributedSampler sees to"
@@ -64,7 +64,7 @@ def no_join(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raises Error for an optimizer that can not be served."""
+    """Raises Error for an optimizer that cannot be wrapped."""
     for base in type(optimizer).__mro__:
         if base.__name__ in _OPTIMIZERS:
             refuse(
@@ -76,7 +76,7 @@ def check_optimizer(optimizer: torch.optim.Optimizer) -> None:
 
 
 def check_stepped(optimizers: Sequence[torch.optim.Optimizer], of_model: Sequence[torch.Tensor]) -> None:
-    """Raises Error for a parameter that an optimizer has and the model has not."""
+    """Raises Error for a parameter of an optimizer that is not in the model."""
     known = {id(parameter) for parameter in of_model}
     for parameter in (p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]):
         if not parameter.requires_grad or id(parameter) in known:
@@ -95,12 +95,12 @@ def check_stepped(optimizers: Sequence[torch.optim.Optimizer], of_model: Sequenc
         )
 
 
-# What wrappers put into names; without it a strategy or a checkpoint fits the model in any of them.
+# Prefixes that wrappers add to names. Without them a strategy or a checkpoint fits the model in any wrapper.
 _WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")
 
 
 def plain_name(name: str) -> str:
-    """Without the parts that torch.compile and checkpoint wrappers add."""
+    """Returns the name without the parts that torch.compile and checkpoint wrappers add."""
     for part in _WRAPPERS:
         name = name.replace(part, "")
     return name
@@ -112,9 +112,9 @@ def _is_ignored(name: str, ignored: Sequence[str]) -> bool:
 
 
 def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str] = ()) -> None:
-    """Raises Error for a model that something else communicates for, or whose parameters are not there as a whole.
+    """Raises Error for a model whose gradients another component communicates, or whose parameters are not complete.
 
-    `prefix` stands before its names. What is ignored is not looked at.
+    `prefix` is put before its names. Names in `ignored` are not checked.
     """
     for name, module in model.named_modules(prefix=prefix.removesuffix(".")):
         if _is_ignored(name, ignored):
@@ -134,7 +134,7 @@ def check_model(model: torch.nn.Module, prefix: str = "", ignored: Sequence[str]
 
 
 def check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
-    """Raises Error, with its name, for one that is lazy, sharded, or steps itself."""
+    """Raises Error, with its name, for a parameter that is lazy or sharded, or whose hook steps it."""
     if is_lazy(parameter):
         refuse(f"parameter {name} is lazy and has no shape yet; run one forward pass before wrap")
     if is_traceable_wrapper_subclass(parameter) or is_traceable_wrapper_subclass(parameter.data):

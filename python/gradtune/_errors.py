@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""How gradtune tells what went wrong, and what a user should know."""
+"""Errors and warnings of gradtune."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ import warnings
 
 
 class Error(RuntimeError):
-    """What gradtune can not do, or what went wrong between ranks.
+    """An unsupported request, or a failure between ranks. `loss.backward()` raises it too.
 
-    The message says what was wrong and what is allowed; of errors between ranks also which rank reports, which one is
-    suspected, and the step. Also raised by `loss.backward()`. After a code other than "invalid" and "io" training can
-    not go on in this process.
+    The message says what was wrong and what is allowed. For errors between ranks it also names the rank that reports,
+    the suspected rank, and the step. After a code other than "invalid" and "io", training cannot go on in this
+    process.
 
-    code: "invalid" (input that is not allowed), "mismatch" (ranks, a file and a job differ), "timeout", "lost" (a rank
-    is gone), "corrupt" (a file or payload), "io" (the system said no), "peer" (another rank told what failed there).
+    The attribute `code` is one of these:
+    - "invalid": the input is not allowed.
+    - "mismatch": ranks, or a file and a job, differ.
+    - "timeout": a wait took too long.
+    - "lost": a rank is gone.
+    - "corrupt": a file or payload is damaged.
+    - "io": the system reported an error.
+    - "peer": another rank reported its own failure.
     """
 
     code: str
@@ -29,5 +35,5 @@ class Error(RuntimeError):
 
 
 def warn(sentence: str) -> None:
-    """Called by the extension, in the middle of the program's own call."""
+    """Warns the user. The extension calls it, within a call of the program."""
     warnings.warn(f"gradtune: {sentence}", UserWarning, stacklevel=2)

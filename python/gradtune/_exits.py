@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The end of what trains: a program, a child of multiprocessing, or a thread; and the exception that ended it."""
+"""Detects the end of training (a program, a child of multiprocessing, or a thread) and the exception that ended it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class ExitWatch:
-    """Calls `ended` once, on the thread that trains, with why it ended where nobody caught an exception, else None."""
+    """Calls `ended` once, on the training thread, with the text of an uncaught exception that ended it, else None."""
 
     def __init__(self, ended: Callable[[str | None], None]) -> None:
         self._ended: Callable[[str | None], None] | None = ended
@@ -23,14 +23,16 @@ class ExitWatch:
         self._previous: Callable[[threading.ExceptHookArgs], Any] | None = None
         if multiprocessing.parent_process() is None:
             atexit.register(self._program_ends)
-        else:  # one that was forked ends without atexit, and both kinds before their exceptions are told anywhere else
+        # A forked child ends without atexit, and both kinds of children end before their exceptions are reported
+        # elsewhere.
+        else:
             self._finalize = Finalize(None, self._child_ends, exitpriority=0)
         if self._thread is not threading.main_thread():
             self._previous = threading.excepthook
             threading.excepthook = self._thread_ends
 
     def cancel(self) -> None:
-        """It is not called any more."""
+        """Prevents the call of `ended`."""
         self._ended = None
         atexit.unregister(self._program_ends)
         if self._finalize is not None:
@@ -44,13 +46,13 @@ class ExitWatch:
             ended(why)
 
     def _program_ends(self) -> None:
-        # An interactive session keeps an exception that is long over.
+        # An interactive session keeps an old exception.
         error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
         self._call(None if error is None else _sentence("program", error))
 
     def _child_ends(self) -> None:
         error: BaseException | None = sys.exc_info()[1]
-        if isinstance(error, SystemExit):  # torch's children leave by it when they have written what was raised
+        if isinstance(error, SystemExit):  # torch's children exit with it after they wrote their exception
             error = error.__context__ if error.code else None
         self._call(None if error is None else _sentence("process", error))
 

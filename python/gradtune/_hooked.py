@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""How an optimizer is hooked to a session, and let go of.
+"""Hooks an optimizer to a session, and releases it.
 
-Torch's step hooks tell the session before and after each update. They are set before ranks are asked whether they
-agree, so that what can not be hooked on one rank is refused on all.
+Torch's step hooks tell the session before and after each update. They are set before ranks are compared, so that an
+optimizer that cannot be hooked on one rank is refused on all ranks.
 """
 
 from __future__ import annotations
@@ -22,33 +22,34 @@ from ._checks import no_join, refuse
 from ._exits import ExitWatch
 from ._trained import Trained
 
-_AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps, until it is wrapped anew
+_AFTER_CLOSE = ("close", "progress", "result")  # methods that an optimizer keeps until it is wrapped again
 
 
 class ScalarWriter(Protocol):
-    """What log_to() needs of a writer, such as torch.utils.tensorboard.SummaryWriter."""
+    """The interface that log_to() needs of a writer, such as torch.utils.tensorboard.SummaryWriter."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
 
 
 class Wrap:
-    """One wrap: a session and the optimizers that it knows. Keeps none of them alive."""
+    """One wrap: a session and its optimizers. Keeps none of them alive."""
 
-    _trained: Trained  # from attach() on
-    session: _gradtune.Session  # from start() on
-    begin: Callable[[Wrap], None]  # attaches and starts it, also once more; keeps alive no more than it does
+    _trained: Trained  # set by attach()
+    session: _gradtune.Session  # set by start()
+    # Attaches and starts it, also repeatedly; keeps alive no more than the wrap itself does.
+    begin: Callable[[Wrap], None]
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], ddp: DistributedDataParallel | None, names: Sequence[str]
     ) -> None:
-        """`names` are those of the methods that optimizers gain."""
+        """`names` are the names of the methods that optimizers gain."""
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._ddp = None if ddp is None else weakref.ref(ddp)  # whose hook the session is
+        self._ddp = None if ddp is None else weakref.ref(ddp)  # the session is its hook
         self._handles: list[RemovableHandle] = []
         self._finalizers: list[weakref.finalize[..., Any]] = []
         self._exits: ExitWatch | None = None
         self._names = names
-        self._open: int | None = None  # the optimizer whose step is under way
+        self._open: int | None = None  # the optimizer whose step is running
         self.writer: ScalarWriter | None = None
         self.write_every = 1
 
@@ -61,13 +62,13 @@ class Wrap:
         return None if self._ddp is None else self._ddp()
 
     def attach(self, trained: Trained) -> None:
-        """Hooks what is trained. Raises what keeps it from being hooked; detach() then undoes the rest."""
+        """Hooks the optimizers. Raises the error that prevents it; detach() then undoes the rest."""
         ddp: Any = self.ddp
         if ddp is not None and ddp._get_ddp_logging_data().get("comm_hook"):
             refuse("DistributedDataParallel takes one communication hook in its life, and has one")
         self._trained = trained
         self._handles += trained.watch()
-        # Of programs that compile a whole step, gradtune is no part.
+        # In a program that compiles whole steps, gradtune's hooks are not compiled.
         disable: Any = torch.compiler.disable
         before, after, loaded = (disable(hook) for hook in (self._before, self._after, self._loaded))
         for optimizer in self.alive():
@@ -85,19 +86,19 @@ class Wrap:
             self._handles.append(optimizer.register_load_state_dict_post_hook(loaded))
 
     def start(self, session: _gradtune.Session, methods: Mapping[str, Any]) -> None:
-        """The hooks have a session to tell, and the optimizers the methods."""
+        """Connects the hooks with the session, and gives the methods to the optimizers."""
         self.session = session
         if self.ddp is not None:
-            self.ddp.__dict__["join_hook"] = no_join  # before it communicates
+            self.ddp.__dict__["join_hook"] = no_join  # called before it communicates
         for optimizer in self.alive():
             vars(optimizer).update(methods, _gradtune=self)
             finalizer: Any = weakref.finalize(optimizer, self.close)
-            finalizer.atexit = False  # of that the watch tells why
+            finalizer.atexit = False  # at exit, ExitWatch reports the reason
             self._finalizers.append(finalizer)
         self._exits = ExitWatch(self.close)
 
     def detach(self) -> None:
-        """Removes the hooks, and the methods but those that still answer."""
+        """Removes the hooks and the methods, except those that still work after close()."""
         if self._exits is not None:
             self._exits.cancel()
         for finalizer in self._finalizers:
@@ -115,21 +116,21 @@ class Wrap:
                         vars(optimizer).pop(name, None)
 
     def close(self, failure: str | None = None) -> None:
-        """Ends the session. `failure` is why training ended, where it did not end well: other ranks are told."""
+        """Ends the session. `failure` is the reason if training failed; other ranks are told."""
         self.detach()
         self.session.close(failure)
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        """For classes of optimizers whose copies hold all attributes."""
+        """Supports classes of optimizers whose copies hold all attributes."""
         if self.is_hooked:
             refuse(
                 "a copy or a pickle was to hold all attributes of a wrapped optimizer, its hooks among them; allowed is "
                 "its state_dict(), or to close() it first"
             )
-        return Wrap, ([], None, ())  # that of a closed one has nothing to answer
+        return Wrap, ([], None, ())  # a copy of a closed one answers no calls
 
     def refresh(self) -> None:
-        """A new session, of what is trained by now."""
+        """Starts a new session for the parameters that are trained now."""
         if self.ddp is not None:
             refuse(
                 "DistributedDataParallel takes one communication hook in its life, and does not average what was unfrozen "
@@ -139,11 +140,11 @@ class Wrap:
         self.begin(self)
 
     def alive(self) -> list[torch.optim.Optimizer]:
-        """Its optimizers, but those that are gone."""
+        """Returns the optimizers that still exist."""
         return [optimizer for optimizer in (reference() for reference in self._optimizers) if optimizer is not None]
 
     def _before(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        self._open = id(optimizer)  # anew where a step raised before, or calls the step of its base class
+        self._open = id(optimizer)  # set again if an earlier step raised, or if a step calls that of its base class
         self._trained.look(optimizer)
         self.session.begin_update()
 
@@ -168,7 +169,7 @@ class Wrap:
 
 
 def _complete(optimizer: torch.optim.Optimizer) -> None:
-    """Gives it what torch's own constructor makes, which wrappers around another optimizer make in part."""
+    """Adds attributes that torch's own constructor sets; wrappers around another optimizer may set only some."""
     for hooks in ("step_pre", "step_post", "load_state_dict_post"):
         vars(optimizer).setdefault(f"_optimizer_{hooks}_hooks", OrderedDict())
     optimizer._patch_step_function()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the extension module, or says why it can not be loaded."""
+"""Loads the extension module, or says why it cannot be loaded."""
 
 from ._built_with import TORCH, VERSION
 

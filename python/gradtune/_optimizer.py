@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a wrapped optimizer can do.
+"""The methods of a wrapped optimizer.
 
-The user's object stays the one that it is, and of the class that it is: what holds it already (learning-rate
-schedulers, GradScaler, frameworks) goes on working, and so does what its class asks of itself. The methods are
-attributes of that one object, bound to the wrap and not to the optimizer, which so is in no cycle of references.
+The user's object keeps its identity and its class. So learning-rate schedulers, GradScaler and frameworks that hold it
+go on working, and so do checks in its class. The methods are attributes of that one object. They are bound to the wrap,
+not to the optimizer, which so is in no reference cycle.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ._results import Progress, Result
 
 
 class Methods:
-    """What an optimizer gains by wrap()."""
+    """The methods that wrap() adds to an optimizer."""
 
     _gradtune: Wrap
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes inside only accumulate: around all but the last of several passes before a step."""
+        """Backward passes inside only accumulate. Use it around all but the last of several passes before a step."""
         session = self._gradtune.session
         ddp = self._gradtune.ddp
         if ddp is not None:
@@ -44,14 +44,14 @@ class Methods:
             session.leave_no_sync()
 
     def exclude_step(self) -> None:
-        """The time of the step under way is not scored: an evaluation, a checkpoint, ... happened in it."""
+        """Excludes the time of the current step from tuning, for example because it contained an evaluation."""
         self._gradtune.session.exclude_step()
 
     def log_to(self, writer: ScalarWriter | None, every: int = 10) -> None:
-        """Writes where tuning is to TensorBoard, or another writer of scalars, each `every` steps; None: no more.
+        """Writes progress to TensorBoard, or another writer of scalars, every `every` steps; None ends it.
 
-        The scalars are gradtune/step_ms, encode_ms, decode_ms, wait_ms (this rank's), epoch (of the strategy in force)
-        and nonfinite_steps.
+        The scalars are gradtune/step_ms, encode_ms, decode_ms, wait_ms (of this rank), epoch (of the strategy in
+        force) and nonfinite_steps.
         """
         if writer is not None and not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(
@@ -63,42 +63,46 @@ class Methods:
         self._gradtune.writer, self._gradtune.write_every = writer, every
 
     def export_strategy(self, path: PathLike) -> None:
-        """Writes the committed strategy with its evidence (JSON), for wrap(strategy=...). Rank 0 does; others return."""
+        """Writes the committed strategy with its evidence (JSON), for wrap(strategy=...). Only rank 0 writes."""
         self._gradtune.session.export_strategy(os.fspath(path))
 
     def save_checkpoint(self, folder: PathLike) -> None:
-        """What gradtune itself knows: how far tuning is, residuals, random state. By all ranks, outside of backward.
+        """Saves gradtune's own state: the state of tuning, residuals, random state.
 
-        Model and optimizer are saved beside it as ever. Error "io", on all ranks, where it can not be written: the
-        older checkpoint in the folder is there still.
+        All ranks must call it, outside of backward. Save model and optimizer beside it as usual. If it cannot be
+        written, all ranks raise Error "io", and the older checkpoint in the folder stays.
         """
         self._gradtune.session.save_checkpoint(os.fspath(folder))
 
     def load_checkpoint(self, folder: PathLike) -> None:
-        """By all ranks, after wrap(). Files of another model, cut off or changed are refused before anything changes."""
+        """Loads a checkpoint; all ranks must call it, after wrap().
+
+        Files of another model, truncated files and changed files are refused before anything is changed.
+        """
         self._gradtune.session.load_checkpoint(os.fspath(folder))
 
     def progress(self) -> Progress:
-        """Where tuning is. From any thread; from others than the one that trains, as of the last update that ended."""
+        """The current progress, from any thread. On threads that do not train, it is that of the last update."""
         return Progress(**self._gradtune.session.progress())
 
     def result(self) -> Result:
-        """What tuning showed, the same on all ranks. From any thread, as progress()."""
+        """The result of tuning, the same on all ranks; from any thread, as progress()."""
         return Result(**self._gradtune.session.result())
 
     def join(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Raises Error: inputs that are uneven over ranks are not served."""
+        """Raises Error: inputs that are uneven over ranks are not supported."""
         no_join()
 
     def join_hook(self, *_args: Any, **_kwargs: Any) -> NoReturn:
-        """Raises Error, as join(), to torch.distributed.algorithms.Join."""
+        """Raises Error in torch.distributed.algorithms.Join, as join() does."""
         no_join()
 
     def close(self) -> None:
-        """Ends the session: its hooks, threads and connections. The optimizer is plain again.
+        """Ends the session with its hooks, threads and connections. The optimizer is plain again.
 
-        progress() and result() answer as of the end, and close() again does nothing. It may be wrapped anew, for instance
-        after add_param_group() or when parameters were unfrozen. Not needed at the end of a program.
+        progress() and result() keep their last values, and another close() does nothing. The optimizer may be wrapped
+        again, for instance after add_param_group() or after parameters were unfrozen. Not needed at the end of a
+        program.
         """
         self._gradtune.close()
 
@@ -110,17 +114,17 @@ class Methods:
         )
 
     def refresh(self) -> None:
-        """After parameters were unfrozen, added or replaced, as where an adapter is switched: wraps anew, and tunes anew.
+        """Wraps and tunes again after parameters were unfrozen, added or replaced, for example by switching an adapter.
 
-        By all ranks alike, outside of backward passes, before the first backward pass of what is new. Rank 0's values
-        hold everywhere, as after wrap(). It also lets go of what was frozen, which costs time until then.
+        All ranks must call it, outside of backward passes, before the first backward pass of the new parameters. Rank
+        0's values are copied to all ranks, as in wrap(). It also drops frozen parameters, which cost time until then.
         """
         self._gradtune.refresh()
 
     def broadcast_buffers(self) -> None:
-        """Brings rank 0's buffers (running statistics) to all ranks, which call it together.
+        """Sends rank 0's buffers (running statistics) to all ranks; all ranks must call it.
 
-        They come at the end of each backward pass: this is for what changed since, as by forward passes without a
+        Each backward pass does this at its end. Call it for later changes, such as those of forward passes without a
         backward pass, before an evaluation.
         """
         self._gradtune.session.broadcast_buffers()
@@ -136,15 +140,15 @@ class _OfWrapped(type):
 
 
 class Optimizer(Methods, torch.optim.Optimizer, metaclass=_OfWrapped):
-    """An optimizer that wrap() returned, to isinstance() and to type checkers: it keeps its own class.
+    """The type of an optimizer that wrap() returned, for isinstance() and type checkers; it keeps its own class.
 
-    step, zero_grad, state_dict, ... are those of that class. A copy or a pickle of it is a plain optimizer. A gradient
-    is a view of memory that the next backward pass writes again: clone() what is to be kept.
+    step, zero_grad, state_dict, ... are those of that class. A copy or a pickle of it is a plain optimizer. A
+    gradient is a view of memory that the next backward pass overwrites, so clone() it to keep it.
     """
 
 
 def methods_of(wrap: Wrap) -> Mapping[str, Any]:
-    """The methods that its optimizers gain."""
+    """Returns the methods that the wrap's optimizers gain."""
     bound = Methods()
     bound._gradtune = wrap
     return {name: getattr(bound, name) for name in NAMES}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The options of wrap(), from what Python programs give to what the extension takes."""
+"""Converts the options of wrap() from Python values to those that the extension takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Seconds = float | datetime.timedelta
 
 
 class Options(TypedDict, total=False):
-    """By name, what may be given. The docstring of wrap() says what each one does."""
+    """The options by name. The docstring of wrap() describes them."""
 
     fidelity: Fidelity | None
     compressors: Sequence[str] | None
@@ -88,7 +88,7 @@ def _texts(value: Any) -> list[str]:
     return [_text(item) for item in value]
 
 
-# Values are judged by the extension; here only what Python calls their type, and integers that C++ has no type for.
+# The extension checks values. This module checks only Python types, and integers that do not fit a C++ type.
 _MOST = {
     "lossy_after": 2**40,
     "tuning_budget": 2**40,
@@ -111,7 +111,7 @@ _TYPES = get_type_hints(Options)
 
 
 def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None. TypeError names the option and what it may be."""
+    """Returns the options that are not None. TypeError names the option and the types that are allowed."""
     given = {}
     for name, value in options.items():
         if name not in _TYPES:
@@ -131,7 +131,7 @@ def as_given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _remark(name: str) -> str:
-    """Why an option is unknown, or which one was probably meant."""
+    """Returns why an option is unknown, or which one was probably meant."""
     if name == "forward_overlap":
         return " (it is for optimizers of C++ alone)"
     meant = difflib.get_close_matches(name.lower(), _TYPES, n=1, cutoff=0.7)
@@ -142,7 +142,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def with_options(function: _F) -> _F:
-    """Shows the options, each by its name, in help() of a function that takes them as `**options`."""
+    """Shows the options by name in help() of a function that takes them as `**options`."""
     shown = inspect.signature(function)
     options = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The replicas of hybrid sharding (HSDP): FSDP2 shards inside of a group, and gradtune averages between them."""
+"""Hybrid sharding (HSDP): FSDP2 shards inside a group, and gradtune averages between the replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ._trained import Group, Named
 
 
 class _Units:
-    """What a session trains: each of what FSDP reduces at a time is known by a tensor of its size."""
+    """The parameters of a session: a tensor of equal size represents each of FSDP's reductions."""
 
     def __init__(self, units: list[torch.Tensor]) -> None:
         self._units = units
@@ -33,7 +33,7 @@ class _Units:
         return id(self)
 
     def check(self) -> None:
-        """Sizes are compared with every call of the hook."""
+        """Does nothing, because every call of the hook compares sizes."""
 
     def parameters(self) -> Named:
         return [(f"unit {i}", unit) for i, unit in enumerate(self._units)]
@@ -47,16 +47,16 @@ class _Units:
 
 @dataclass(frozen=True)
 class _Reduction:
-    """What FSDP wants of its hook in one call, and what it makes of the result."""
+    """The reduction that FSDP expects of one call of its hook, and the division after it."""
 
     numel: int
     dtype: torch.dtype
-    is_sum: bool  # over replicas, as where a divide factor is set; else their average
-    divisor: float  # FSDP divides by it, in place, when the hook has returned
+    is_sum: bool  # over replicas, if a divide factor is set; else the average
+    divisor: float  # FSDP divides by it, in place, after the hook has returned
 
     @classmethod
     def asked(cls, reduced: torch.Tensor, caller: FrameType) -> _Reduction:
-        """FSDP hands the tensor alone to its hook. The rest is known where it calls, which is foreach_reduce()."""
+        """Reads the rest of the request from FSDP's foreach_reduce(), which passes only the tensor to its hook."""
         known = caller.f_locals
         if "gradient_divide_factor" not in known or "postdivide_factor" not in known:
             refuse(f"the hook was called by {caller.f_code.co_name}(); allowed is FSDP2's reduction of gradients alone")
@@ -70,19 +70,19 @@ class _Reduction:
 
 
 class HsdpHook:
-    """An all-reduce hook of FSDP2 that hsdp_hook() made."""
+    """An all-reduce hook of FSDP2, made by hsdp_hook()."""
 
     def __init__(self, group: dist.ProcessGroup, options: dict[str, Any]) -> None:
         self._group = group
         self._options = options
         self._units: list[tuple[_Reduction, torch.Tensor]] = []  # in the order of calls
-        self._at: int | None = None  # of the next call in the pass under way; None between passes
+        self._at: int | None = None  # index of the next call in the current pass; None between passes
         self._session: _gradtune.Session | None = None  # from the second pass on, until it is closed
         self._closed = False
         self._finalizer: weakref.finalize[..., Any] | None = None
 
     def __call__(self, reduced: torch.Tensor) -> None:
-        """Reduces over the group what FSDP2 reduced over shards; gradients hold the result when backward() returns."""
+        """Reduces over the group the result of FSDP2 over shards; gradients hold the result when backward() returns."""
         asked = _Reduction.asked(reduced, sys._getframe(1))
         if self._at is None:
             self._begin_pass()
@@ -96,7 +96,7 @@ class HsdpHook:
         self._at = 0
         Variable._execution_engine.queue_callback(self._end_pass)
         if self._session is not None:
-            # FSDP tells of no updates: one is what is between two passes.
+            # FSDP does not report updates, so each interval between two passes counts as one.
             self._session.begin_update()
             self._session.end_update(0)
         elif self._units and not self._closed:
@@ -106,7 +106,7 @@ class HsdpHook:
         self._at = None
 
     def _start(self) -> None:
-        """Once a pass has shown what there is to reduce."""
+        """Starts the session after a pass has shown all reductions."""
         count, arrival = _gradtune.RegistrationCount(), _gradtune.Arrival.handed_over
         session = _gradtune.Session(_Units([unit for _, unit in self._units]), count, self._group, self._options, arrival)
         self._session = session
@@ -123,7 +123,7 @@ class HsdpHook:
             reduced /= self._group.size()
 
     def _must_agree(self, asked: _Reduction) -> None:
-        """Replicas that divide by different factors would train apart."""
+        """Raises if replicas divide by different factors, because they would train apart."""
         told: list[str] = [""] * self._group.size()
         dist.all_gather_object(told, str(asked), group=self._group)
         for rank, theirs in enumerate(told):
@@ -154,20 +154,20 @@ class HsdpHook:
         self._session = None
 
     def exclude_step(self) -> None:
-        """The time of the step under way is not scored: an evaluation, a checkpoint, ... happened in it."""
+        """Excludes the time of the current step from tuning, for example because it contained an evaluation."""
         if self._session is not None:
             self._session.exclude_step()
 
     def export_strategy(self, path: PathLike) -> None:
-        """Writes the committed strategy, for hsdp_hook(strategy=...). Rank 0 of the group does; others return."""
+        """Writes the committed strategy, for hsdp_hook(strategy=...). Only rank 0 of the group writes."""
         self._running().export_strategy(os.fspath(path))
 
     def progress(self) -> Progress:
-        """Where tuning is, from the second backward pass on."""
+        """The current progress, from the second backward pass on."""
         return Progress(**self._running().progress())
 
     def result(self) -> Result:
-        """What tuning showed, from the second backward pass on; complete on rank 0 of the group."""
+        """The result of tuning, from the second backward pass on; complete on rank 0 of the group."""
         return Result(**self._running().result())
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class HsdpHook:
 
 @with_options
 def hsdp_hook(group: dist.ProcessGroup, **options: Unpack[Options]) -> HsdpHook:
-    """A hook that reduces gradients over the replicas of a model that FSDP2 shards, and tunes how they travel.
+    """A hook that reduces gradients over the replicas of a model that FSDP2 shards, and tunes the communication.
 
         mesh = init_device_mesh("cpu", (replicas, shards), mesh_dim_names=("replica", "shard"))
         fully_shard(model, mesh=mesh["shard"])
@@ -191,12 +191,14 @@ def hsdp_hook(group: dist.ProcessGroup, **options: Unpack[Options]) -> HsdpHook:
             if isinstance(module, FSDPModule):
                 module.set_all_reduce_hook(hook)
 
-    `group` holds the ranks that have the same shard, and must be of the CPU. In the first backward pass the hook is a
-    plain all-reduce, in which it learns what FSDP reduces; from the second one on a session runs per group. Gradients
-    are what fully_shard(model, mesh=mesh) makes them: averages, or where set_gradient_divide_factor() was called sums
-    divided by it. They are there when backward() returns, not yet in hooks of FSDP's parameters, and have to be views
-    of what FSDP reduced, which they are where reduce_dtype is the parameters' own and no earlier gradient is there.
+    `group` holds the ranks that have the same shard; its tensors must be on the CPU. In the first backward pass the
+    hook is a plain all-reduce, in which it learns FSDP's reductions. From the second pass on, each group has a session.
 
-    The options are those of wrap(). Raises Error for what can not be served, in the first backward pass that shows it.
+    Gradients are equal to those of fully_shard(model, mesh=mesh): averages or, after set_gradient_divide_factor(), sums
+    divided by that factor. They are complete when backward() returns, but not yet in hooks of FSDP's parameters.
+    Gradients must be views of FSDP's reduced tensors. They are if reduce_dtype is the parameters' own dtype and no
+    earlier gradient exists.
+
+    The options are those of wrap(). Unsupported requests raise Error in the first backward pass that shows them.
     """
     return HsdpHook(check_group(group), as_given(options))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a program can ask a wrapped optimizer."""
+"""The values that a wrapped optimizer reports to a program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Progress:
-    """Where tuning is. Times are of the step before, on this rank, in ms."""
+    """The state of tuning. Times are in ms, for the previous step on this rank."""
 
     step: int
     """Steps done."""
@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """What tuning showed, the same on all ranks. Times in ms, the maximum over ranks; gain = 1 - committed / baseline."""
+    """The result of tuning, the same on all ranks. Times in ms, maximum over ranks; gain = 1 - committed / baseline."""
 
     decided: bool
     committed: bool
@@ -60,7 +60,7 @@ class Result:
     fidelity: str
 
     def __str__(self) -> str:
-        """What was chosen and why, in a few lines."""
+        """The decision and its reasons, in a few lines."""
         lines = [f"gradtune: {self.story}"]
         if self.committed and self.predicted_ms is not None:
             lines.append(f"predicted: {self.predicted_ms:.1f} ms a step")

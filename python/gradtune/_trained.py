@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained, as the extension asks for it.
+"""The trained parameters, in the form that the extension needs.
 
-It holds weak references alone: session -> model -> optimizer -> session would be a cycle through C++, which Python's
-collector can not see.
+It holds only weak references: session -> model -> optimizer -> session would be a cycle through C++, which Python's
+collector cannot see.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Group = tuple[str, list[torch.Tensor], str, bool, Options, Takes]
 
 
 def _text(value: Any) -> str | None:
-    """A hyper-parameter as text that ranks can compare; None where it is none (a function, a large tensor)."""
+    """Returns a hyper-parameter as text that ranks can compare; None for other values (a function, a large tensor)."""
     if isinstance(value, torch.Tensor):
         return repr(value.item()) if value.numel() == 1 else None
     if value is None or isinstance(value, (bool, int, float, str)):
@@ -45,14 +45,14 @@ def _momentum(group: dict[str, Any]) -> str:
 
 
 def _takes(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> Takes:
-    """Which gradients a step takes: a momentum buffer that began as a sparse gradient takes no dense one."""
+    """The gradients that a step accepts: a momentum buffer that began as a sparse gradient accepts no dense one."""
     if isinstance(optimizer, torch.optim.SparseAdam):
         return "sparse"
     return "as before" if group.get("momentum") else "any"
 
 
 def _to_be_ignored(model: torch.nn.Module) -> list[str]:
-    """What a model tells DistributedDataParallel to leave alone, as far as it is there."""
+    """The existing names that a model tells DistributedDataParallel to ignore."""
     told = {plain_name(name).removeprefix(".") for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())}
     return sorted(
         told.intersection(plain_name(name) for name, _ in model.named_parameters(remove_duplicate=False))
@@ -61,7 +61,7 @@ def _to_be_ignored(model: torch.nn.Module) -> list[str]:
 
 
 class Trained:
-    """Models and their optimizers. Of several models, names begin with the model's number."""
+    """Models and their optimizers. With several models, names begin with the model's number."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class Trained:
         ignore: Sequence[str],
         attach: Callable[[Trained], None],
     ) -> None:
-        """`ignore`: the user's names. `attach`, a bound method, hooks it once it is known that it can be wrapped."""
+        """`ignore`: the user's names. `attach`, a bound method, hooks this object once the checks have passed."""
         self._optimizers = [weakref.ref(optimizer) for optimizer in optimizers]
         self._models = [weakref.ref(model) for model in models]
         self.ignored = [*ignore, *(prefix + name for prefix, m in self._alive_models() for name in _to_be_ignored(m))]
@@ -83,7 +83,7 @@ class Trained:
         return self._identity
 
     def watch(self) -> list[RemovableHandle]:
-        """Counts what is registered in the model from here on. The hooks are torch's, and of all modules."""
+        """Counts registrations in the models from here on. The hooks are torch's, and apply to all modules."""
         ours, count = self._models, self.count
 
         def registered(module: torch.nn.Module, _name: str, _value: Any) -> None:
@@ -92,7 +92,7 @@ class Trained:
                 if model is not None and any(each is module for each in model.modules()):
                     count.add()
 
-        # Annotated as hooks that return something, though they need not.
+        # Their annotations require a result, which they need not return.
         register: Any = _modules
         disable: Any = torch.compiler.disable
         hook = disable(registered)
@@ -103,15 +103,15 @@ class Trained:
         ]
 
     def look(self, optimizer: torch.optim.Optimizer) -> None:
-        """Counts where an optimizer's parameters are others than before: some are put in past registration."""
-        # Each parameter lives as long as the session knows it, so that no other one gets its id.
+        """Counts changes of an optimizer's parameters, because some are set without registration."""
+        # Each parameter lives as long as the session knows it, so its id is not reused.
         ids = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
         if self._stepped_ids.setdefault(id(optimizer), ids) != ids:
             self._stepped_ids[id(optimizer)] = ids
             self.count.add()
 
     def check(self) -> None:
-        """Raises what keeps it from being wrapped, on this rank, and hooks it."""
+        """Raises the error that prevents a wrap on this rank; otherwise hooks the optimizers."""
         if self._is_gone():
             refuse("the model is gone")
         for optimizer in self._alive():
@@ -147,7 +147,7 @@ class Trained:
         for i, optimizer in enumerate(self._alive()):
             for g, group in enumerate(optimizer.param_groups):
                 options = [("class", type(optimizer).__name__), *self._options(optimizer, group)]
-                # What is derived from SGD may do something else to gradients.
+                # A class derived from SGD may treat gradients differently.
                 name, is_sgd = f"{i}, group {g}", type(optimizer) is torch.optim.SGD
                 groups.append((name, list(group["params"]), _momentum(group), is_sgd, options, _takes(optimizer, group)))
         return groups
@@ -159,7 +159,7 @@ class Trained:
             text = _text(group[key])
             if text is not None:
                 options.append((key, text))
-        # An optimizer whose state was loaded on some ranks alone would train them apart.
+        # If an optimizer's state was loaded on only some ranks, they would train apart.
         state: dict[Any, Any] = next((optimizer.state[p] for p in group["params"] if p in optimizer.state), {})
         step = _text(state["step"]) if "step" in state else None
         options.append(("state", ", ".join(sorted(str(key) for key in state)) + (f" (step {step})" if step else "")))
@@ -181,5 +181,5 @@ class Trained:
                 yield optimizer
 
     def _stepped(self) -> Named:
-        """Of a model that is gone, what is still trained."""
+        """The parameters that are still trained after the model is gone."""
         return [("", p) for o in self._alive() for group in o.param_groups for p in group["params"]]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one call."""
+"""The function wrap()."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _begin(
         if ddp is not None:
             _make_hook_of(ddp, session)
         made.start(session, methods_of(made))
-    except BaseException as error:  # the program may catch it, and train otherwise
+    except BaseException as error:  # the program may catch it and train in another way
         made.detach()
         if session is not None:
             session.close(f"wrap() ended with {type(error).__name__}: {error}")
@@ -102,71 +102,73 @@ def wrap(
     group: dist.ProcessGroup | None = None,
     **options: Unpack[Options],
 ) -> Optimizer | list[Optimizer]:
-    """Averages the model's gradients over the ranks of `group` while backward runs, and tunes how they travel.
+    """Averages the model's gradients over the ranks of `group` while backward runs, and tunes the communication.
 
     Returns the same object, or the same objects of a sequence, of the same class, with the methods of
-    gradtune.Optimizer. What holds it already (learning-rate schedulers, GradScaler) goes on working, state_dict() is
-    that of the plain optimizer, and a copy or a pickle is a plain optimizer. Any torch.optim.Optimizer may be wrapped
-    whose step() uses gradients of one backward pass, also one that holds another one (Lookahead).
+    gradtune.Optimizer. Learning-rate schedulers and GradScaler that hold it go on working. state_dict() is that of
+    the plain optimizer, and a copy or a pickle is a plain optimizer. Any torch.optim.Optimizer may be wrapped if its
+    step() uses the gradients of one backward pass, also one that holds another optimizer (Lookahead).
 
-    Collective: all ranks of `group` (None: the default process group) call it, with the same model and options, in the
-    place of DistributedDataParallel. Call it when the model is where it is trained, with all of its parameters known
-    and those to be frozen frozen, before or after torch.compile(model). What is frozen or unfrozen later is followed by
-    refresh().
+    Collective: all ranks of `group` (None: the default process group) must call it, with the same model and options,
+    instead of DistributedDataParallel. Call it when the model is on its device, all of its parameters exist, and
+    parameters that should be frozen are frozen; before or after torch.compile(model). After freezing or unfreezing
+    parameters later, call refresh().
 
-    Several optimizers of one model are one wrap, and need not step equally often. What has parameters beside the model,
-    such as a loss, is wrapped with it, as a list of modules. The two models of a GAN may be two wraps, or one: in one,
-    each backward pass sends the gradients of both.
+    Several optimizers of one model are wrapped together, and need not step equally often. A loss with parameters of
+    its own is wrapped with the model, in a list of modules. The two models of a GAN may have one wrap or two. With
+    one, each backward pass sends the gradients of both.
 
-    Who must keep DistributedDataParallel gives it as the model: gradtune becomes its communication hook. Gradients then
-    are ready a bucket of DDP's at a time; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one for each tensor.
-    no_sync() is DDP's, and so are buffers. After close() DDP averages as it did before.
+    To keep DistributedDataParallel, pass it as the model: gradtune becomes its communication hook. A gradient is then
+    ready only with its DDP bucket; DistributedDataParallel(..., bucket_cap_mb=1e-6) has one bucket for each tensor.
+    no_sync() and buffers are DDP's. After close() DDP averages as before.
 
-    Parameters and buffers are those of rank 0 afterwards; buffers also after each backward pass. Options, parameters, buffers
-    and hyper-parameters are compared over ranks before. Collectives run on groups of gradtune's own, made by way of the
+    Options, parameters, buffers and hyper-parameters are compared over ranks. Then all ranks get rank 0's parameters
+    and buffers; buffers also after each backward pass. Collectives run on gradtune's own groups, made through the
     store of `group`.
 
     An option that is None is taken from the variable GRADTUNE_<NAME>, then from the JSON file that GRADTUNE_CONFIG
-    names, then it has its default.
+    names, then from its default.
 
     Args:
-        fidelity: what tuning may change. "exact": fp32 sums, nothing lossy. "half" (default): also 16 bits on the wire.
-            "lossy": also compressors that lose, with error feedback.
-        compressors: allow-list, such as ["topk:0.02", "bf16"]; default: what the fidelity admits of the default list.
-        error_budget: largest one-step error of a compressed bucket, relative to its norm; default: 1.2 times what was
-            seen after the commit.
-        lossy_after: steps before any lossy compressor may run. Default: as each one needs, which is 80 for
-            ``int3packed`` and ``powersgd`` where an optimizer is not SGD, else 0.
-        policy: who proposes strategies; default "auto".
-        strategy: file to start from, as export_strategy() wrote it.
-        tuning_budget: steps after which tuning ends and the baseline stays; default 400. 0: nothing is tuned, the
-            strategy of the file (or the baseline) is pinned.
-        tuning_share: the same as a share of time lost against the baseline; default 0.25.
-        memory_budget: bytes of residuals and payloads; default: no limit.
-        host_threads: threads that may compress beside the one that trains; default: cores minus one.
-        timeout: seconds, or a timedelta, that any communication may take; default: the timeout of the process group.
-        collectives: what carries gradients on a CUDA device: "gloo" (default), by way of the host, or "nccl".
-        journal: file (JSON lines) in which rank 0 writes every step, measurement and decision.
-        seed: of the tuner's random choices and of random compressors; default 0.
-        quiet: no progress on sys.stderr; default False.
-        broadcast_buffers: buffers are those of rank 0; False: they are each rank's own. Default True.
-        ignore: names of parameters, buffers or modules that stay each rank's own, such as a rank's experts: they are
-            not sent, compared or averaged. Besides those in the model's _ddp_params_and_buffers_to_ignore.
+        fidelity: Changes to training that tuning may make. "exact": fp32 sums and no lossy compression. "half"
+            (default): also 16 bits on the wire. "lossy": also lossy compressors, with error feedback.
+        compressors: Compressors that are allowed, such as ["topk:0.02", "bf16"]. Default: those of the default list
+            that the fidelity admits.
+        error_budget: Largest one-step error of a compressed bucket, relative to its norm. Default: twice the error seen
+            in trainings, or just before.
+        lossy_after: Steps before any lossy compressor may run. Default: the need of each compressor, which is 80 for
+            ``int3packed`` and ``powersgd`` if an optimizer is not SGD, else 0.
+        policy: Policy that proposes strategies; default "auto".
+        strategy: File to start from, as export_strategy() wrote it.
+        tuning_budget: Steps after which tuning ends and the baseline stays; default 400. With 0, nothing is tuned, and
+            the strategy of the file (or the baseline) is pinned.
+        tuning_share: The same limit, as a share of time lost against the baseline; default 0.25.
+        memory_budget: Bytes of residuals and payloads; default: no limit.
+        host_threads: Threads that may compress beside the training thread; default: cores minus one.
+        timeout: Seconds, or a timedelta, that one communication may take; default: the process group's timeout.
+        collectives: Transport of gradients on a CUDA device: "gloo" (default), through the host, or "nccl".
+        journal: File (JSON lines) to which rank 0 writes every step, measurement and decision.
+        seed: Seed of the tuner's random choices and of random compressors; default 0.
+        quiet: No progress on sys.stderr; default False.
+        broadcast_buffers: True: all ranks get rank 0's buffers. False: each rank keeps its own. Default True.
+        ignore: Names of parameters, buffers or modules that each rank keeps for itself, such as a rank's experts: they
+            are not sent, compared or averaged. The model's _ddp_params_and_buffers_to_ignore are added.
 
     Raises:
-        Error: ranks that differ, and by name what can not be served: parameters that are sharded (DTensor, FSDP), lazy,
-            sparse, complex, on several devices or missing from the model; DistributedDataParallel around
-            a part of the model, or with a communication hook already; optimizers that evaluate their closure several
-            times (LBFGS) or that step inside backward; an optimizer that is wrapped already; torch.distributed that is
-            not initialised; an option's value. What one rank can not do the others are told at once.
-        TypeError: an argument of another type or name.
+        Error: Ranks differ, torch.distributed is not initialised, an option has a value that is not allowed, or an
+            object is not supported. The message names it. If one rank raises, the others are told at once. Parameters
+            are not supported if they are sharded (DTensor, FSDP), lazy, sparse, complex, on several devices or
+            missing from the model. DistributedDataParallel is not supported around a part of the model, or with a
+            communication hook already. Optimizers are not supported if they evaluate their closure several times
+            (LBFGS), step inside backward, or are wrapped already.
+        TypeError: An argument has a wrong type or name.
     """
     given = as_given(options)
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     models = list(model) if isinstance(model, Sequence) else [model]
     _check(optimizers, models)
     ddp = model if isinstance(model, DistributedDataParallel) else None
-    if ddp is not None:  # which broadcasts buffers itself
+    if ddp is not None:  # DDP broadcasts buffers itself
         models, group = [ddp.module], group or ddp.process_group
         given["broadcast_buffers"] = False
     made = Wrap(optimizers, ddp, NAMES)
