@@ -6,5 +6,5 @@ import sys
 
 
 def say(text):
-    """The launcher's own lines: never on stdout, which belongs to rank 0."""
+    """Prints the launcher's own lines: never on stdout, which belongs to rank 0."""
     print(f"cluster: {text}", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""A link that changes while a job runs: the rate is what a file says."""
+"""A link that changes while a job runs: a file gives the rate."""
 
 from cluster_net import say
 from cluster_net.network import Rate
@@ -9,7 +9,7 @@ PERIOD_S = 0.05
 
 
 class RateFile:
-    """Watches a file with one rate in it. What is no rate changes nothing, and is told."""
+    """Watches a file with one rate in it. Text that is not a rate changes nothing, and is reported."""
 
     def __init__(self, path, network):
         self._path, self._network = path, network

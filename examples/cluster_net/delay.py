@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""A fixed delay for every frame between nodes: the switch is then a program, cluster_relay
-(relay.cc).
+"""A fixed delay for every frame between nodes: the program cluster_relay (relay.cc) replaces the switch.
 
-It works in user space because kernels often lack netem, and with packet sockets because they need
-no device that only root may open. Token buckets stay the one place where bandwidth is limited.
+It works in user space because kernels often lack netem. It uses packet sockets because they need no device that only
+root may open. Token buckets remain the only place where bandwidth is limited.
 """
 
 import dataclasses
@@ -19,7 +18,7 @@ from cluster_net.namespaces import Unavailable
 
 SHORTEST_S, LONGEST_S = 100e-6, 0.2
 START_S = 10
-TOLERANCE, LATE_START_S = 0.1, 0.15e-3  # what frames may be late on average, as in the probe
+TOLERANCE, LATE_START_S = 0.1, 0.15e-3  # average lateness of frames that is allowed, as in the probe
 _BUILD = pathlib.Path(__file__).resolve().parents[2] / "build"
 _UNIT_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
@@ -30,7 +29,7 @@ class Lost(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Delay:
-    """One way, of every frame between two nodes."""
+    """The one-way delay of every frame between two nodes."""
 
     text: str
     seconds: float
@@ -48,7 +47,7 @@ class Delay:
 
 
 def find_relay(named):
-    """The program of that path, or the newest one that was built beside the sources."""
+    """Returns the program with that path, or the newest one that was built beside the sources."""
     if named is not None:
         if not os.access(named, os.X_OK) or os.path.isdir(named):
             raise ValueError(f"--relay {named}: no such program")
@@ -74,18 +73,18 @@ class Relay:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                start_new_session=True,  # a terminal's SIGINT is for the ranks, which still need it
+                start_new_session=True,  # a terminal's SIGINT is for the ranks, which still need the relay
             )
         except OSError as error:
             raise Unavailable(f"cannot start {program}: {error.strerror}") from error
         self.latest = {}
         self._delay = delay
-        self.ended = os.pidfd_open(self._process.pid)  # readable when it has
+        self.ended = os.pidfd_open(self._process.pid)  # readable when it has ended
         if self._answer() != "ready":
             raise Unavailable(f"the relay did not start: {self._epitaph()}")
 
     def ask(self):
-        """What it counted since it was asked last (Relay::tell in relay.cc); `latest` keeps it."""
+        """Returns its counts since the last call (Relay::tell in relay.cc); `latest` keeps them."""
         try:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
@@ -95,7 +94,7 @@ class Relay:
         return self.latest
 
     def summary(self, seconds):
-        """How well it kept to the delay during the job of that length, and what it took."""
+        """Describes the accuracy of the delay and the relay's use of CPU during a job of that length."""
         share = self.latest["cpu_s"] / seconds
         late_s = self.latest["mean_late_s"]
         too_late = late_s > TOLERANCE * self._delay.seconds + LATE_START_S
@@ -109,7 +108,7 @@ class Relay:
         return Lost(f"the relay has ended: {self._epitaph()}")
 
     def _epitaph(self):
-        self._process.kill()  # in case that it only does not answer
+        self._process.kill()  # in case it hangs
         said = self._process.communicate()[1].strip()
         return said or f"exit code {self._process.returncode}"
 

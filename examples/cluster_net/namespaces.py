@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linux namespaces by way of libc (Python's os.unshare and os.setns came with 3.12 only).
+"""Linux namespaces through libc (Python has os.unshare and os.setns only since 3.12).
 
-All namespaces are anonymous: nothing is bound under /run/netns, so each lives as long as a process
-or descriptor refers to it. Those all belong to one PID namespace whose first process dies with the
-launcher, so the kernel itself removes every process, link and namespace, however the launcher ends.
+All namespaces are anonymous: nothing is bound under /run/netns, so each lives as long as a process or descriptor refers
+to it. These processes all belong to one PID namespace whose first process dies with the launcher. So the kernel itself
+removes every process, link and namespace, however the launcher ends.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Unavailable(Exception):
-    """This machine cannot give the network asked for; the message says what is missing."""
+    """This machine cannot provide the requested network; the message says what is missing."""
 
 
 def _checked(result):
@@ -69,19 +69,19 @@ def _mount_own_proc():
 
 
 def network_namespace():
-    """Descriptor of the one that the caller is in."""
+    """Returns a descriptor of the caller's namespace."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def enter_new_network_namespace():
-    """Descriptor of a fresh one, in which the caller is left."""
+    """Moves the caller to a new namespace, and returns its descriptor."""
     _unshare(CLONE_NEWNET)
     return network_namespace()
 
 
 @contextlib.contextmanager
 def inside(descriptor, home):
-    """Runs a block, and what it starts or opens, in a network namespace; then returns to `home`."""
+    """Runs a block in a network namespace, with all that it starts or opens; then returns to `home`."""
     _checked(_libc.setns(descriptor, CLONE_NEWNET))
     try:
         yield
@@ -90,11 +90,10 @@ def inside(descriptor, home):
 
 
 def run_isolated(body):
-    """Runs body() as the first process of fresh network, PID and mount namespaces; returns its exit
-    status.
+    """Runs body() as the first process of new network, PID and mount namespaces; returns its exit status.
 
-    SIGINT, SIGTERM and SIGHUP reach the body as SystemExit. When this process dies, by whatever
-    signal, so does the body with everything that it started.
+    SIGINT, SIGTERM and SIGHUP reach the body as SystemExit. When this process dies, from any signal, the body dies with
+    everything that it started.
     """
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     _unshare_all()
@@ -127,9 +126,8 @@ def _first_process(body, signals):
     def stop(number, _frame):
         raise SystemExit(128 + number)
 
-    # A terminal sends SIGINT to the ranks and to us as well as to the launcher, which turns it into
-    # SIGTERM: a handler that does nothing is wanted here, as SIG_IGN would be inherited by the
-    # ranks.
+    # A terminal sends SIGINT to the ranks, to this process and to the launcher, which turns it into SIGTERM. So this
+    # process needs a handler that does nothing; the ranks would inherit SIG_IGN.
     for number in signals:
         signal.signal(number, stop if number == signal.SIGTERM else lambda *_: None)
     status = 1
@@ -139,7 +137,7 @@ def _first_process(body, signals):
         status = body()
     except SystemExit as end:
         status = end.code
-    except BaseException:  # the process ends here, whatever happened
+    except BaseException:  # the process ends here in any case
         traceback.print_exc()
     finally:
         with contextlib.suppress(OSError):

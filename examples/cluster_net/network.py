@@ -1,14 +1,12 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes joined by a switch: one network namespace each, a veth pair from its eth0 to a bridge, and
-token buckets.
+"""Nodes joined by a switch: one network namespace each, a veth pair from its eth0 to a bridge, and token buckets.
 
-Every node's egress is shaped with a burst of 1 ms of the rate: an idle link then gives away at most
-1 ms, and the rate holds while the machine computes. A link that changes has one of 12.5 kB at least,
-which below 100 Mbit/s is more. Where more than two nodes can meet at one
-receiver its ingress is shaped too, on the switch's port, with twice the burst, so that the sender's
-bucket stays the one that is felt. With a delay the switch is a relay in place of the bridge
-(delay.py). Loss is not emulated.
+Every node's egress is shaped with a burst of 1 ms of the rate. So an idle link gives away at most 1 ms, and the rate
+holds while the machine computes. A link that changes has a burst of at least 12.5 kB, which below 100 Mbit/s is more.
+If more than two nodes can send to one receiver, its ingress is shaped too, on the switch's port, with twice the burst.
+So the sender's bucket remains the one that limits. With a delay, a relay replaces the bridge (delay.py). Loss is not
+emulated.
 """
 
 import contextlib
@@ -29,18 +27,18 @@ from cluster_net.namespaces import (
 from cluster_net.tcp import set_up_tcp
 
 MTU_BYTES = 1500
-FRAME_BYTES = MTU_BYTES + 14  # what a bucket counts: Ethernet header included
+FRAME_BYTES = MTU_BYTES + 14  # the size that a bucket counts, with the Ethernet header
 PAYLOAD_BYTES = MTU_BYTES - 52  # IP and TCP headers, with time stamps
-# TCP keeps no more than its window in flight (tcp_rmem: some 6 MB a connection), so a queue of this
-# length never drops on the way out, and on the way in only what a dozen full windows exceed.
+# TCP keeps at most its window in flight (tcp_rmem: some 6 MB per connection). So a queue of this length never drops
+# on the way out. On the way in it drops only the excess over a dozen full windows.
 QUEUE_LIMIT_BYTES = 64 << 20
-# Of a link that changes: 1 ms of 100 Mbit/s. Its pieces are eight frames.
+# For a link that changes: 1 ms of 100 Mbit/s. Its pieces are eight frames.
 CHANGING_BURST_BYTES = 12500
-# The relay works by frames: TCP hands them over as large as fit through a bucket with their
-# headers, and its slots hold one each.
+# The relay works by frames: TCP hands them over as large as fit through a bucket with their headers, and each slot
+# holds one.
 LARGEST_SEGMENT_BYTES = 63 << 10
 SLOT_SLACK_BYTES = 1 << 10
-FRAMES_BESIDE = 256  # small ones that may be under way beside a link full of the usual ones
+FRAMES_BESIDE = 256  # small frames that may be in flight beside a link full of normal ones
 RELAY_LIMIT_BYTES = 1 << 30  # of memory that cannot be swapped
 MAX_NODES = 64
 INTERFACE = "eth0"
@@ -54,7 +52,7 @@ class Rate:
 
     text: str
     bytes_per_s: float
-    changes: bool = False  # while the job runs: of_changing_link
+    changes: bool = False  # while the job runs: see of_changing_link
 
     @staticmethod
     def parse(text):
@@ -71,14 +69,14 @@ class Rate:
     def of_changing_link(self):
         """The same speed, with pieces and buckets that fit every rate of such a link.
 
-        A bucket never lets pass what is larger than itself, and what waits in it waits for ever
-        when it gets smaller than that. How large its pieces are a connection does not learn anew.
+        A bucket never passes a frame that is larger than itself. So data that waits in a bucket waits for ever if the
+        bucket gets smaller than a frame. An existing connection keeps the size of its pieces.
         """
         return dataclasses.replace(self, changes=True)
 
     @property
     def burst_bytes(self):
-        """1 ms of the rate, but at least a frame: a smaller bucket would let none pass."""
+        """1 ms of the rate, but at least a frame: a smaller bucket would pass none."""
         least = CHANGING_BURST_BYTES if self.changes else FRAME_BYTES
         return max(round(self.bytes_per_s / 1000), least)
 
@@ -88,21 +86,21 @@ class Rate:
 
     @property
     def segment_bytes(self):
-        """As much as TCP may hand to the link in one piece without the bucket taking it apart."""
+        """The largest piece that TCP may hand to the link without the bucket splitting it."""
         fitting = CHANGING_BURST_BYTES if self.changes else self.burst_bytes
         return min(max(round(0.9 * fitting), 2 * FRAME_BYTES), LARGEST_SEGMENT_BYTES)
 
     def seconds(self, payload_bytes):
-        """How long one message takes on an idle link."""
+        """The time of one message on an idle link."""
         return (payload_bytes * FRAME_BYTES / PAYLOAD_BYTES - self.burst_bytes) / self.bytes_per_s
 
 
-UNSHAPED = Rate.parse("40gbit")  # far beyond what a veth carries; a bucket that is taken away drops what it holds
+UNSHAPED = Rate.parse("40gbit")  # far more than a veth carries; removing a bucket would drop its contents
 
 
 @dataclasses.dataclass
 class Counters:
-    """What crossed one node's interface."""
+    """The traffic of one node's interface."""
 
     tx_bytes: int = 0
     rx_bytes: int = 0
@@ -117,7 +115,7 @@ class Counters:
 
 
 def require_tools():
-    """Debian keeps ip and tc where only root's PATH looks."""
+    """Debian keeps ip and tc in folders that are only in root's PATH."""
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
@@ -125,10 +123,10 @@ def require_tools():
 
 
 class Network:
-    """Builds the network around the calling process, which must be alone in a fresh network
-    namespace: the switch. `relay` is the program of that name, for a delay.
+    """Builds the network around the calling process, which must be alone in a new network namespace: the switch.
 
-    It is never taken down: the kernel removes it with the last process inside.
+    `relay` is the program of that name, for a delay. The network is never taken down: the kernel removes it with the
+    last process inside.
     """
 
     def __init__(self, nodes, rate, delay=None, relay=None):
@@ -155,11 +153,13 @@ class Network:
                 if rate:
                     self._shape_node(rate)
                 window_bytes = 4 * self._bytes_under_way(2 * delay.seconds) if delay else 0
-                self.tcp = set_up_tcp(window_bytes)  # what a report says of it
+                self.tcp = set_up_tcp(window_bytes)  # the description for reports
 
     def set_rate(self, rate):
-        """From now on; what waits in the buckets stays there. Only where the first rate was one
-        of_changing_link, and without a delay."""
+        """Sets the rate from now on; data that waits in the buckets stays there.
+
+        Allowed only if the first rate was of_changing_link, and without a delay.
+        """
         self.rate = (rate or UNSHAPED).of_changing_link()
         for node in range(len(self._nodes)):
             with self.inside(node):
@@ -170,19 +170,19 @@ class Network:
 
     @contextlib.contextmanager
     def inside(self, node):
-        """What the block starts or opens belongs to the node."""
+        """Runs a block inside the node, with all that it starts or opens."""
         with inside(self._nodes[node], self._switch):
             yield
 
     def counters(self):
-        """Bytes on every node's interface, and what the buckets and the relay dropped."""
+        """Bytes on every node's interface, and the drops of the buckets and the relay."""
         result = []
         relayed = self.relay.ask()["dropped"] if self.relay else [0] * len(self._nodes)
         for node in range(len(self._nodes)):
             with self.inside(node):
                 (link,) = json.loads(_run(f"ip -json -statistics link show {INTERFACE}"))
                 dropped = _drops(INTERFACE)
-            if not self.relay:  # which counts what the bucket behind it refuses
+            if not self.relay:  # the relay counts the frames that the bucket after it refuses
                 dropped += _drops(f"port{node}")
             tx, rx = link["stats64"]["tx"], link["stats64"]["rx"]
             dropped += tx["dropped"] + rx["dropped"] + relayed[node]
@@ -218,8 +218,8 @@ class Network:
 
     def _shape_node(self, rate):
         self._shape(INTERFACE, rate.burst_bytes)
-        # The bucket takes larger pieces apart, and then both ends handle single frames, at 200 Mbit/s
-        # with half of two cores. A real network card does that by itself.
+        # The bucket splits larger pieces, and then both ends handle single frames, which takes half of two cores at
+        # 200 Mbit/s. A real network card does that by itself.
         _run(f"ip link set {INTERFACE} gso_max_size {rate.segment_bytes}")
 
     def _shape(self, interface, burst_bytes):

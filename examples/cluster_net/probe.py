@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks before a run that the network is as slow as it claims, for long transfers and for a
-message after idling, and with a delay for round trips too.
+"""Checks before a run that the network is as slow as it should be.
 
-A shaper that is too generous (a large bucket gives whole messages for nothing) or too slow (a
-machine without time to serve it) would falsify every comparison made on it, and neither shows in a
-job's own figures. Arrival times are the kernel's (SO_TIMESTAMPNS), so a receiver that waits for a
-core on a busy machine is not mistaken for a slow network.
+It tests long transfers, a message after idling and, with a delay, round trips. A shaper can be too generous (a large
+bucket gives whole messages for nothing) or too slow (a machine without time to serve it). Both would falsify every
+comparison, and neither shows in a job's own figures. Arrival times are the kernel's (SO_TIMESTAMPNS), so a receiver
+that waits for a core on a busy machine is not mistaken for a slow network.
 """
 
 import contextlib
@@ -17,23 +16,23 @@ import statistics
 import struct
 import time
 
-SUSTAINED = 0  # in place of a message's size
-ROUND_TRIP = 1  # that size, and back
+SUSTAINED = 0  # used instead of a message's size
+ROUND_TRIP = 1  # a message of that size, and back
 SUSTAINED_S = 0.3
-REPETITIONS = {ROUND_TRIP: 5, SUSTAINED: 1, 256 << 10: 3, 1 << 20: 3, 4 << 20: 1}  # medians count
+REPETITIONS = {ROUND_TRIP: 5, SUSTAINED: 1, 256 << 10: 3, 1 << 20: 3, 4 << 20: 1}  # the median counts
 REPETITIONS_OF_DOUBTFUL = 3
 IDLE_S = 0.3
-LONGEST_MESSAGE_S = 1.0  # larger messages are left out, but not the smallest
+LONGEST_MESSAGE_S = 1.0  # larger messages are left out, except the smallest one
 ATTEMPTS = 3
-START_S = 0.00015  # for TCP to get going; it counts where a whole message takes a millisecond
-ROUND_TRIP_START_S = 0.0003  # what a round trip may take beside the delay
-WARM_UP_ROUND_TRIPS = 20  # in which TCP opens its window
+START_S = 0.00015  # TCP's start-up time, which counts if a whole message takes a millisecond
+ROUND_TRIP_START_S = 0.0003  # allowed for a round trip beside the delay
+WARM_UP_ROUND_TRIPS = 20  # during which TCP opens its window
 STUCK_S = 10
 SO_TIMESTAMPNS = 35
 
 
 class Refused(Exception):
-    """The network is not what was asked for; the message says what was measured and expected."""
+    """The network differs from the request; the message gives the measured and expected values."""
 
 
 @dataclasses.dataclass
@@ -47,7 +46,7 @@ class Link:
     buffer: bytearray = dataclasses.field(default_factory=lambda: bytearray(1 << 20), repr=False)
 
     def send(self, size_bytes):
-        """After idling: seconds until all arrived, and the bytes/s of all but the first tenth."""
+        """Sends after idling. Returns the seconds until all arrived, and the bytes/s of all but the first tenth."""
         message = memoryview(bytes(size_bytes))
         arrivals = []  # seconds, bytes so far
         received = 0
@@ -70,7 +69,7 @@ class Link:
         return end_s - start, (end_bytes - early_bytes) / max(end_s - early_s, 1e-9)
 
     def round_trip(self):
-        """Seconds that a byte takes there and back, without the time until this process noticed."""
+        """Seconds for a byte to go there and back, without the time until this process noticed."""
         total_s = 0.0
         for sender, receiver in ((self.sender, self.receiver), (self.receiver, self.sender)):
             start = time.time()
@@ -82,9 +81,9 @@ class Link:
         return total_s
 
     def _receive(self, receiver):
-        """When the last of the bytes at hand arrived, and their number."""
+        """Returns the arrival time of the last available byte, and the number of bytes."""
         count, ancillary, _, _ = receiver.recvmsg_into([self.buffer], socket.CMSG_SPACE(16))
-        if not ancillary:  # a busy kernel takes a moment to start with its time stamps
+        if not ancillary:  # a busy kernel takes a moment to start its time stamps
             return time.time(), count
         seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
         return seconds + nanoseconds * 1e-9, count
@@ -92,8 +91,10 @@ class Link:
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A measurement of one link and size: a message's seconds, or the sustained bytes/s. `slack_s`
-    is what TCP may add to a message without the network being at fault."""
+    """A measurement of one link and size: a message's seconds, or the sustained bytes/s.
+
+    `slack_s` is the time that TCP may add to a message without a fault of the network.
+    """
 
     link: Link
     size_bytes: int
@@ -103,7 +104,7 @@ class Finding:
 
     @property
     def ratio(self):
-        """Of times: above 1 is too slow."""
+        """A ratio of times: above 1 is too slow."""
         if self.size_bytes == SUSTAINED:
             return self.expected / self.measured
         return self.measured / self.expected
@@ -132,7 +133,7 @@ class Finding:
 def check(network):
     """Returns a finding for every link and size, or none for an unshaped network; raises Refused.
 
-    What is off is measured again, since other work on the machine disturbs single figures.
+    A value outside the tolerance is measured again, because other work on the machine disturbs single figures.
     """
     if network.rate is None:
         return []
@@ -165,7 +166,7 @@ def check(network):
 
 
 def summary(findings):
-    """For each size the ratio of measured to expected time that is furthest from 1."""
+    """For each size, the ratio of measured to expected time that is furthest from 1."""
     worst = {}
     for finding in findings:
         ratios = worst.get(finding.what, 1.0), finding.ratio
@@ -185,7 +186,7 @@ def _sizes(network):
 
 
 def _warm_up_s(delay):
-    """A new connection's window grows by a factor a round trip; this is long enough for any."""
+    """A new connection's window grows by a factor in each round trip; this time is enough for any window."""
     return SUSTAINED_S + WARM_UP_ROUND_TRIPS * 2 * delay.seconds
 
 
@@ -196,8 +197,8 @@ def _expected(network, size_bytes):
         return rate.payload_bytes_per_s, 0.0
     if size_bytes == ROUND_TRIP:
         return 2 * delay_s, ROUND_TRIP_START_S
-    # After idling TCP may hold back what would exceed its window or its own pacing, until the first
-    # acknowledgement or for as long as the burst saves: that is no fault of a network with a delay.
+    # After idling, TCP may hold back data beyond its window or its own pacing, until the first acknowledgement or
+    # for as long as the burst saves. That is no fault of a network with a delay.
     held_back_s = 2 * delay_s + rate.burst_bytes / rate.bytes_per_s if delay_s else 0.0
     return delay_s + rate.seconds(size_bytes), START_S + held_back_s
 

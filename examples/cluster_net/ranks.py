@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of one job: started in their nodes, their output passed on, and ended together."""
+"""The ranks of one job: starts them in their nodes, passes on their output, and ends them together."""
 
 import contextlib
 import dataclasses
@@ -15,13 +15,13 @@ from cluster_net import say
 from cluster_net.changes import PERIOD_S
 from cluster_net.network import INTERFACE, MTU_BYTES
 
-MASTER_PORT = 29500  # free, for the network is new
+MASTER_PORT = 29500  # free, because the network is new
 END_S = 2.0  # between SIGTERM and SIGKILL
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where ranks run: `ranks_per_node` consecutive ones on each of `nodes`, on `cores` in all."""
+    """The places of ranks: `ranks_per_node` consecutive ones on each of `nodes`, on `cores` in total."""
 
     nodes: int
     ranks_per_node: int
@@ -32,12 +32,12 @@ class Layout:
         return self.nodes * self.ranks_per_node
 
     def cores_of(self, rank):
-        """A share of its own for each rank where there are enough, otherwise all of them."""
+        """A separate share of the cores for each rank if there are enough, otherwise all of them."""
         share = len(self.cores) // self.world_size
         return self.cores[rank * share : (rank + 1) * share] if share else self.cores
 
     def describe(self, rate, delay=None):
-        """GRADTUNE_NETWORK: what a report says about the network that it was measured on."""
+        """GRADTUNE_NETWORK: the description of the network in a report."""
         shaping = "rate=none,burst=none"
         if rate:
             shaping = f"rate={rate.text},burst={rate.burst_bytes},gso={rate.segment_bytes}"
@@ -66,7 +66,7 @@ class Layout:
 
 
 class Rank:
-    """One process. Rank 0 writes where we write; lines of the others go to stderr, marked."""
+    """One process. Rank 0 writes to the launcher's own output; lines of other ranks go to stderr, with a mark."""
 
     def __init__(self, number, command, layout, network):
         self.number = number
@@ -83,7 +83,7 @@ class Rank:
                 stderr=subprocess.STDOUT if number else None,
                 preexec_fn=lambda: os.sched_setaffinity(0, layout.cores_of(number)),
             )
-        self.ended = os.pidfd_open(self.process.pid)  # readable when it has
+        self.ended = os.pidfd_open(self.process.pid)  # readable when it has ended
         if pipe:
             os.set_blocking(self.process.stdout.fileno(), False)
 
@@ -92,7 +92,7 @@ class Rank:
         self.exit_code = status if status >= 0 else 128 - status
 
     def pass_output_on(self):
-        """Forwards whole lines; False at the end of the output."""
+        """Forwards whole lines; returns False at the end of the output."""
         while True:
             chunk = self.process.stdout.read(65536)
             if chunk is None:
@@ -116,8 +116,10 @@ class Job:
         self._selector = selectors.DefaultSelector()
 
     def run(self, command, kill=None, changes=None):
-        """The first exit code other than 0, or 0. `kill` injects a fault: (rank, seconds);
-        `changes` is asked now and then to change the network."""
+        """Returns the first exit code other than 0, or 0.
+
+        `kill` injects a fault: (rank, seconds). `changes` is polled to change the network.
+        """
         timers = {}  # by what happens: when
         relay = self._network.relay
         if relay:
@@ -160,7 +162,7 @@ class Job:
         return [rank for rank in self._ranks if rank.exit_code is None]
 
     def _handle_events(self, timeout_s):
-        """Calls back for what happens within the time."""
+        """Calls the handlers of events within that time."""
         wait_s = None if timeout_s == float("inf") else max(0.0, timeout_s)
         for key, _ in self._selector.select(wait_s):
             key.data()
@@ -181,13 +183,13 @@ class Job:
             self._selector.unregister(rank.process.stdout)
 
     def _on_relay_end(self):
-        """Without it the ranks would wait for their timeouts."""
+        """Raises Lost, because the ranks would otherwise wait for their timeouts."""
         relay = self._network.relay
         self._selector.unregister(relay.ended)
         raise relay.lost()
 
     def _end_remaining(self):
-        """SIGTERM, then SIGKILL. What ranks started themselves goes with the PID namespace."""
+        """Sends SIGTERM, then SIGKILL. Processes that ranks started end with the PID namespace."""
         for stop in (signal.SIGTERM, signal.SIGKILL):
             for rank in self._running():
                 with contextlib.suppress(ProcessLookupError):

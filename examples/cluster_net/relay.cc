@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A switch in user space that hands every frame on a fixed time after it arrived: the delay of examples/cluster.
+// A switch in user space that forwards every frame a fixed time after it arrived: the delay of examples/cluster.
 //
 //   cluster_relay DELAY_NS SLOTS SLOT_BYTES INTERFACE...
 //
-// Frames wait where the kernel put them: each interface has a packet socket with a ring of slots in shared memory, one
-// for each frame, so the ring bounds the queue. The kernel's time of arrival counts, not when this process came round
-// to look. All frames wait equally long; so none that arrives during a wait is due before its end, and one wake-up a
-// frame is enough. What TCP hands to its interface in one piece (segmentation offload) stays in one piece: a few
-// thousand frames a second make 1 Gbit/s.
+// Frames wait where the kernel put them. Each interface has a packet socket with a ring of slots in shared memory,
+// one slot for each frame, so the ring bounds the queue. The kernel's time of arrival counts, not the time at which
+// this process sees the frame. All frames wait for the same time, so a frame that arrives during a wait is not due
+// before its end, and one wake-up per frame is enough. A piece that TCP hands to its interface (segmentation
+// offload) stays in one piece: a few thousand frames per second make 1 Gbit/s.
 //
-// Prints "ready" when it works, then a line of JSON (Relay::tell) for each line on standard input, at whose end it
-// ends. It needs CAP_NET_RAW in its network namespace.
+// Prints "ready" when it works, then one line of JSON (Relay::tell) for each line on standard input. It ends at the
+// end of standard input. It needs CAP_NET_RAW in its network namespace.
 
 #include <arpa/inet.h>
 #include <linux/if_packet.h>
@@ -44,8 +44,8 @@
 namespace {
 
 constexpr int64_t kNsPerS = 1'000'000'000;
-constexpr size_t kBacklogBytes = 64 << 20;  // as much as waits in a token bucket (QUEUE_LIMIT_BYTES in network.py)
-constexpr size_t kOffloadBytes = 10;        // struct virtio_net_hdr before each frame: how it is to be segmented
+constexpr size_t kBacklogBytes = 64 << 20;  // the capacity of a token bucket's queue (QUEUE_LIMIT_BYTES in network.py)
+constexpr size_t kOffloadBytes = 10;        // struct virtio_net_hdr before each frame, which describes its segmentation
 
 using Address = std::array<uint8_t, ETH_ALEN>;
 
@@ -60,7 +60,7 @@ int64_t now_ns(clockid_t clock) {
   return time.tv_sec * kNsPerS + time.tv_nsec;
 }
 
-// One interface: what arrived on it, oldest first, and what it does not take yet.
+// One interface: the frames that arrived on it, oldest first, and those that it does not take yet.
 class Port {
  public:
   Port(const std::string& interface, unsigned slots, unsigned slot_bytes)
@@ -94,7 +94,7 @@ class Port {
   [[nodiscard]] int socket() const { return socket_; }
   [[nodiscard]] bool blocked() const { return !backlog_.empty(); }
 
-  // When the oldest frame arrived (CLOCK_REALTIME).
+  // The arrival time of the oldest frame (CLOCK_REALTIME).
   [[nodiscard]] std::optional<int64_t> arrival_ns() const {
     if ((std::atomic_ref(oldest().tp_status).load(std::memory_order_acquire) & TP_STATUS_USER) == 0) {
       return std::nullopt;
@@ -102,7 +102,7 @@ class Port {
     return oldest().tp_sec * kNsPerS + oldest().tp_nsec;
   }
 
-  // The oldest frame, its offload header before it.
+  // The oldest frame, preceded by its offload header.
   [[nodiscard]] std::span<const char> frame() const {
     return {ring_ + position_ + oldest().tp_mac - kOffloadBytes, oldest().tp_snaplen + kOffloadBytes};
   }
@@ -122,7 +122,7 @@ class Port {
     fail(name_);
   }
 
-  // A shaped interface may have enough for now; then frames wait here, so that those to other interfaces need not.
+  // If a shaped interface takes no more for now, frames wait here, so that those to other interfaces need not wait.
   void send(std::span<const char> frame) {
     if (!blocked() && try_send(frame)) {
       return;
@@ -188,7 +188,7 @@ class Relay {
  public:
   Relay(int64_t delay_ns, std::deque<Port>& ports) : delay_ns_(delay_ns), ports_(ports) {}
 
-  // Until the end of standard input.
+  // Runs until the end of standard input.
   void run() {
     std::vector<pollfd> waits;
     char questions[256];
@@ -196,7 +196,7 @@ class Relay {
       const std::optional<int64_t> wait_ns = forward_due();
       waits.assign(1, {STDIN_FILENO, POLLIN, 0});
       for (const Port& port : ports_) {
-        const int arrivals = wait_ns ? 0 : POLLIN;  // while a frame waits, none can be due earlier
+        const int arrivals = wait_ns ? 0 : POLLIN;  // while a frame waits, no other can be due earlier
         waits.push_back({port.socket(), static_cast<int16_t>(arrivals | (port.blocked() ? POLLOUT : 0)), 0});
       }
       const timespec time{wait_ns.value_or(0) / kNsPerS, wait_ns.value_or(0) % kNsPerS};
@@ -222,7 +222,8 @@ class Relay {
   }
 
  private:
-  // Forwards what has waited long enough; nanoseconds until the next frame has, if there is one.
+  // Forwards the frames that have waited long enough. Returns the nanoseconds until the next frame is due, if there
+  // is one.
   std::optional<int64_t> forward_due() {
     while (true) {
       Port* first = nullptr;
@@ -248,7 +249,7 @@ class Relay {
     }
   }
 
-  // To the interface behind which the destination was seen, or to all others.
+  // Forwards to the interface behind which the destination was seen, or to all others.
   void forward_oldest_of(Port& from) {
     const std::span<const char> frame = from.frame();
     Address to{}, source{};
@@ -268,7 +269,7 @@ class Relay {
     from.pop();
   }
 
-  // What happened since this was told last; of drops, what happened since the start.
+  // Reports the counts since the last report; drops are counted from the start.
   void tell() {
     const int64_t cpu_ns = now_ns(CLOCK_PROCESS_CPUTIME_ID);
     const double mean_late_ns = frames_ == 0 ? 0.0 : static_cast<double>(total_late_ns_) / static_cast<double>(frames_);
@@ -294,7 +295,8 @@ class Relay {
   int64_t told_cpu_ns_ = 0;
 };
 
-// Late frames falsify the delay, and ranks keep all cores busy. Without the privilege it works too, with more jitter.
+// Late frames falsify the delay, and ranks keep all cores busy. Without the privilege it still works, with more
+// jitter.
 void ask_for_priority() {
   prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   const sched_param first{.sched_priority = 1};

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""TCP of the nodes, the same on every machine."""
+"""TCP settings of the nodes, the same on every machine."""
 
 import pathlib
 
 
 def set_up_tcp(window_bytes=0):
-    """Lets TCP in the caller's network namespace fill a link soon, and after idling, whatever
-    earlier connections saw; returns what a report says about it. A delay needs a window.
+    """Lets TCP in the caller's network namespace fill a link soon, also after idling, whatever earlier connections saw.
 
-    The queues never drop, so Reno, which every kernel has, opens its window once and for all: times
-    are then the link's. BBR would stop for 200 ms every 10 s to look for a shorter round trip, and
-    lets a link idle now and then when both directions are full; CUBIC ends its start early when round
-    trips grow.
+    Returns the description for a report. A delay needs a window.
+
+    The queues never drop, so Reno, which every kernel has, opens its window once and for all: times are then the
+    link's. BBR would stop for 200 ms every 10 s to look for a shorter round trip. It also lets a link idle now and
+    then if both directions are full. CUBIC ends its start early when round trips grow.
     """
     folder = pathlib.Path("/proc/sys/net/ipv4")
     settings = {

@@ -5,7 +5,7 @@
     torchrun --nproc-per-node 2 examples/python/train.py --epochs 3
     torchrun --nproc-per-node 2 examples/python/train.py --epochs 3 --no-gradtune     # DistributedDataParallel instead
 
-It learns to tell ten noisy patterns apart. With --checkpoint FOLDER it saves after each epoch, and goes on from there.
+It learns to classify ten noisy patterns. With --checkpoint FOLDER it saves after each epoch, and resumes from there.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ def main() -> None:
                 optimizer.zero_grad()
         scheduler.step()
         if isinstance(optimizer, gradtune.Optimizer):
-            optimizer.exclude_step()  # its time is that of the evaluation too
+            optimizer.exclude_step()  # its time includes the evaluation
         right = accuracy(model, unseen)
         if dist.get_rank() == 0:
             print(f"epoch {epoch}: accuracy {100 * right:.1f} %", flush=True)
         if args.checkpoint:
             args.checkpoint.mkdir(parents=True, exist_ok=True)
             if not args.no_gradtune:
-                optimizer.save_checkpoint(args.checkpoint / "gradtune")  # by all ranks
+                optimizer.save_checkpoint(args.checkpoint / "gradtune")  # called by all ranks
             if dist.get_rank() == 0:
                 state = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
                 torch.save({"epoch": epoch} | {name: each.state_dict() for name, each in state.items()}, latest)

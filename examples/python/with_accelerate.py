@@ -17,7 +17,7 @@ loader = DataLoader(TensorDataset(torch.randn(512, 16), torch.randint(4, (512,))
 # --- the recipe: placement and autocast by accelerate, without DistributedDataParallel
 model = accelerator.prepare_model(model, evaluation_mode=True)
 optimizer = gradtune.wrap(optimizer, model)
-model.no_sync = optimizer.no_sync  # what accelerator.accumulate() looks for
+model.no_sync = optimizer.no_sync  # accelerator.accumulate() uses it
 optimizer, loader, scheduler = accelerator.prepare(optimizer, loader, scheduler)
 # ---
 

@@ -16,7 +16,7 @@ class GradtuneStrategy(DDPStrategy):
 
     def setup_optimizers(self, trainer):
         super().setup_optimizers(trainer)
-        self.optimizers = gradtune.wrap(self.optimizers, self.lightning_module)  # one, or those of a GAN
+        self.optimizers = gradtune.wrap(self.optimizers, self.lightning_module)  # one, or the two of a GAN
 
     def block_backward_sync(self):
         return self.optimizers[0].no_sync()

@@ -8,6 +8,6 @@
 
 #include <string>
 
-// "cpu", "cuda" or "cuda:1". LibTorch's CUDA library is loaded for the latter alone, so that a program runs where there
-// is none. Throws std::runtime_error that says what is missing.
+// Accepts "cpu", "cuda" or "cuda:1". LibTorch's CUDA library is loaded only for the latter two, so that a program
+// runs without it. Throws std::runtime_error that says what is missing.
 torch::Device open_device(const std::string& name);

@@ -55,7 +55,7 @@ void finish(const JobFlags& flags, const Record& record, gradtune::Optimizer& op
 
 int run_example(const char* name, const std::function<void()>& train) {
   try {
-    // Whoever reads a pipe or a file wants to see how far the job is.
+    // A reader of a pipe or a file should see the progress of the job.
     std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
     if (const char* threads = std::getenv("OMP_NUM_THREADS")) torch::set_num_threads(std::max(1, std::atoi(threads)));
     train();

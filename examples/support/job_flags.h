@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The flags that all examples have: of a job, and of gradtune in it.
+// The flags that all examples have: for the job, and for gradtune.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -14,7 +14,7 @@
 #include "gradtune/gradtune.h"
 
 struct JobFlags {
-  int64_t batch = 64;  // samples of a rank in a step
+  int64_t batch = 64;  // samples per rank in a step
   int64_t steps = 468;
   int64_t seed = 0;
   std::string device = "cpu";
@@ -24,16 +24,18 @@ struct JobFlags {
   bool no_eval = false;
 };
 
-// Adds them to the command line; what they hold already are the defaults.
+// Adds them to the command line; the current values of `flags` are the defaults.
 void add_job_flags(CLI::App& app, JobFlags& flags);
 
-// Parses, or prints help or what is wrong and ends the process.
+// Parses the command line, or prints help or an error and ends the process.
 void parse_or_exit(CLI::App& app, int argc, char** argv);
 
 gradtune::Options options_of(const JobFlags& flags);
 
-// At the end of rank 0's training: prints where the time went, exports the strategy and writes the report as flags say.
+// Called at the end of rank 0's training: prints the parts of the step time, exports the strategy and writes the
+// report as the flags say.
 void finish(const JobFlags& flags, const Record& record, gradtune::Optimizer& optimizer);
 
-// The threads that OMP_NUM_THREADS asks for, then `train`; 1 where that ends with an error, which is printed.
+// Sets the number of threads from OMP_NUM_THREADS, then calls `train`. Returns 1 if that throws, after printing the
+// error.
 int run_example(const char* name, const std::function<void()>& train);

@@ -44,8 +44,8 @@ std::optional<Record::Parts> Record::imported() const {
   return medians([](const Step& step) { return step.progress.stage == "imported" && step.progress.step > 1; });
 }
 
-// What runs in a step is what was in force at the end of the one before. The first step of a block may hold what a
-// switch costs.
+// A step runs with the strategy in force at the end of the previous step. The first step of a block may include the
+// cost of a switch.
 std::optional<Record::Parts> Record::confirmed(const std::string& committed, bool is_committed) const {
   const auto is_confirming = [](const Step& step) { return step.progress.stage == "confirm"; };
   const auto end = std::find_if(steps_.rbegin(), steps_.rend(), is_confirming).base();

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What one run showed, for people (a table of where a step's time went) and as a JSON file (schema gradtune.report/1).
+// The record of one run, for people (a table of the parts of a step's time) and as a JSON file (schema
+// gradtune.report/1).
 #pragma once
 
 #include <chrono>
@@ -17,19 +18,19 @@ class Record {
  public:
   explicit Record(int world_size) : world_size_(world_size), last_(std::chrono::steady_clock::now()) {}
 
-  // At the end of each step; the optimizer is null when gradtune is not used.
+  // Called at the end of each step; the optimizer is null if gradtune is not used.
   void add_step(double loss, const gradtune::Optimizer* optimizer);
 
   double mean_loss(size_t last_steps) const;
 
-  // Medians of the baseline and of what was committed, in ms: compute, encode, decode, exposed communication. Of the
-  // blocks of the confirmation, which took turns: load that comes and goes hits both alike.
+  // Medians, in ms, for the baseline and the committed strategy: compute, encode, decode, exposed communication.
+  // They are taken from the blocks of the confirmation, which alternate, so that varying load affects both alike.
   std::string where_time_went(const gradtune::Optimizer& optimizer) const;
 
   void write(const std::string& path, const gradtune::Optimizer* optimizer) const;
 
   std::optional<double> accuracy;    // percent
-  std::optional<double> perplexity;  // of a byte
+  std::optional<double> perplexity;  // per byte
 
  private:
   struct Step {
@@ -43,7 +44,7 @@ class Record {
   std::optional<Parts> medians(const std::function<bool(const Step&)>& wanted) const;
   std::optional<Parts> imported() const;
   std::optional<Parts> before() const;
-  // In blocks of the last confirmation: of that strategy, or of the other ones beside it.
+  // Medians over blocks of the last confirmation: for the committed strategy, or for the other one.
   std::optional<Parts> confirmed(const std::string& committed, bool is_committed) const;
 
   const int world_size_;

@@ -9,7 +9,7 @@
 
 namespace fs = std::filesystem;
 
-// "step-N"; empty where there is none yet.
+// "step-N"; empty if there is none yet.
 std::string Checkpoints::latest() const {
   std::string name;
   std::getline(std::ifstream(fs::path(folder_) / "latest") >> std::ws, name);
@@ -39,7 +39,7 @@ void Checkpoints::save(int64_t steps, torch::nn::Sequential& model, torch::optim
   fs::create_directories(to);
   torch::save(model, to / "model.pt");
   torch::save(sgd, to / "optimizer.pt");
-  // Until latest names it, the one before holds.
+  // The previous checkpoint is valid until `latest` names the new one.
   const std::string before = latest();
   const fs::path line = fs::path(folder_) / "latest.new";
   std::ofstream(line) << name << "\n";

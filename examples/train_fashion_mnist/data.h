@@ -17,7 +17,7 @@ struct Dataset {
   torch::Tensor labels;  // int64 [n]
 };
 
-// `part`: "train" (60,000) or "t10k" (10,000). Throws std::runtime_error that names the file and how to get it.
+// `part`: "train" (60,000) or "t10k" (10,000). Throws std::runtime_error that names the file and says how to get it.
 Dataset load_fashion_mnist(const std::string& folder, const std::string& part);
 
 struct Batch {
@@ -25,8 +25,8 @@ struct Batch {
   torch::Tensor labels;  // int64 [batch]
 };
 
-// Endless batches of one rank: each epoch is a new permutation of the whole set, the same on all ranks, of which rank r
-// takes every world_size-th image from the r-th on. What does not fill a batch at the end of an epoch is left out.
+// Endless batches of one rank. Each epoch is a new permutation of the whole set, the same on all ranks; rank r takes
+// every world_size-th image from the r-th on. An incomplete batch at the end of an epoch is left out.
 class Batches {
  public:
   Batches(const Dataset& data, int64_t batch_size, int rank, int world_size, int64_t seed);

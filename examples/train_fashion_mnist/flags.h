@@ -10,12 +10,12 @@
 struct Flags : JobFlags {
   std::string model = "vgg";
   double rate = 0.02, momentum = 0.9;  // of SGD
-  bool decay = false;                  // of the rate, linear, to 0 at the last step
-  std::string checkpoint;              // folder; empty: none
+  bool decay = false;                  // decays the rate linearly to 0 at the last step
+  std::string checkpoint;              // folder; empty: no checkpoints
   int64_t checkpoint_every = 100;
   std::string data = kFashionMnistFolder;
   bool no_gradtune = false;
 };
 
-// Prints help or what is wrong and ends the process when the command line is not to be run.
+// If the command line asks for help or is wrong, prints help or the error and ends the process.
 Flags parse_flags(int argc, char** argv);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains on Fashion-MNIST with gradtune, or without it for comparison. What a user adds to a LibTorch program is in
-// train(): init_process_group, wrap, and the same three calls as ever.
+// Trains on Fashion-MNIST with gradtune, or without it for comparison. train() shows the additions to a LibTorch
+// program: init_process_group and wrap; the three calls of a step stay as usual.
 #include <torch/torch.h>
 
 #include <chrono>
@@ -19,7 +19,7 @@
 
 namespace {
 
-// What one does without gradtune: average all gradients in one message after backward.
+// The usual method without gradtune: average all gradients in one message after backward.
 void merged_all_reduce(const std::vector<torch::Tensor>& parameters, c10d::ProcessGroup& group) {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> gradients;

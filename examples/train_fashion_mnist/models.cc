@@ -34,7 +34,7 @@ torch::nn::Sequential make_model(const std::string& name) {
                           nn::Conv2d(nn::Conv2dOptions(32, 64, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2),
                           nn::Flatten(), nn::Linear(3136, 1024), nn::ReLU(), nn::Linear(1024, 10));
   }
-  if (name == "transformer") {  // each row of an image is a word
+  if (name == "transformer") {  // each row of an image is a token
     const auto layer = nn::TransformerEncoderLayerOptions(256, 4).dim_feedforward(1024).dropout(0);
     return nn::Sequential(nn::Functional([](const torch::Tensor& x) { return x.squeeze(1).transpose(0, 1); }),
                           nn::Linear(28, 256), nn::TransformerEncoderLayer(layer), nn::TransformerEncoderLayer(layer),

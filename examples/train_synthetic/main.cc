@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Trains a model of usual size on random data with gradtune, for how long steps take.
+// Trains a model of common size on random data with gradtune, to measure step times.
 #include <torch/torch.h>
 
 #include <cstdio>

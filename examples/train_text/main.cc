@@ -46,7 +46,7 @@ torch::Tensor loss_of(torch::nn::Sequential& model, const TextBatch& batch) {
   return torch::nn::functional::cross_entropy(scores.view({-1, kSymbols}), batch.targets.view({-1}));
 }
 
-// Over the first 128 Ki bytes that were held out.
+// Computed over the first 128 Ki bytes of the validation text.
 double perplexity_of(torch::nn::Sequential& model, const torch::Tensor& text, torch::Device device) {
   const torch::NoGradGuard no_grad;
   model->eval();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The models of the example, by name. All are plain LibTorch: nothing in them knows of gradtune.
+// The models of the example, by name. All are plain LibTorch and do not depend on gradtune.
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>

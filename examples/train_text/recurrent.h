@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small recurrent network that predicts the next byte (LSTM: Hochreiter and Schmidhuber, 1997). Gradients of its
-// largest matrices are sums over all places of a text.
+// A small recurrent network that predicts the next byte (LSTM: Hochreiter and Schmidhuber, 1997). The gradients of
+// its largest matrices are sums over all positions of a text.
 #pragma once
 
 #include <torch/nn.h>

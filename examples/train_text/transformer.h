@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small transformer that predicts the next byte (Vaswani et al., NeurIPS 2017; norms before, as in GPT-2).
+// A small transformer that predicts the next byte (Vaswani et al., NeurIPS 2017; norms come first, as in GPT-2).
 #pragma once
 
 #include <torch/nn.h>
@@ -29,6 +29,6 @@ class TransformerImpl : public torch::nn::Module {
   std::vector<Layer> layers_;
   torch::nn::LayerNorm norm_{nullptr};
   torch::nn::Linear scores_{nullptr};
-  torch::Tensor hidden_;  // [length, length]: what comes later is not seen
+  torch::Tensor hidden_;  // [length, length]: masks later positions
 };
 TORCH_MODULE(Transformer);
