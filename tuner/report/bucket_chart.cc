@@ -19,7 +19,7 @@ constexpr double kLeft = 58, kRight = 8;
 
 }  // namespace
 
-// Sizes on a logarithmic axis, as those of one strategy differ by factors of thousands.
+// Sizes are on a logarithmic axis, as those of one strategy differ by factors of thousands.
 std::string bucket_chart(const Report& report, double width) {
   constexpr double kTop = 22, kSizes = 150, kLane = 14, kOrder = 90, kAxis = 34;
   const std::vector<BucketRow>& buckets = report.buckets;
@@ -50,7 +50,7 @@ std::string bucket_chart(const Report& report, double width) {
                                                 : fmt::format("{:g} B", bytes);
     svg.text(kLeft - 4, y(power) + 4, Anchor::end, "small", text);
   }
-  // Alike neighbours without a gap between them are one shape, and many buckets stay a small picture.
+  // Equal neighbours without a gap between them form one shape, so that many buckets stay a small picture.
   std::map<int, std::string> shapes;
   for (size_t b = 0; b < buckets.size(); ++b) {
     const BucketRow& bucket = buckets[b];

@@ -16,13 +16,13 @@ struct BucketRow {
   int64_t elements = 0, bytes = 0;  // bytes of its gradients, before compression
   std::string first, last;          // tensors
   size_t slices = 0;
-  double ready_us = 0;     // its last gradient, since the first gradient of all
-  std::string option;      // the program, as strategy files have it
-  int kind = 0;            // number of its option among the different ones of the strategy, in order of appearance
+  double ready_us = 0;     // its last gradient, since the very first gradient
+  std::string option;      // the program, as written in strategy files
+  int kind = 0;            // number of its option among the distinct ones of the strategy, in order of appearance
   bool uses_host = false;  // for any encode or decode
   core::Due due = core::Due::backward;
-  bool is_lossy = false;      // its compressors lose more than 16 bits do
-  std::vector<int> places{};  // of its collectives in the order of all, from 0
+  bool is_lossy = false;      // its compressors lose more than 16-bit rounding does
+  std::vector<int> places{};  // positions of its collectives among all, from 0
 
   bool operator==(const BucketRow&) const = default;
 };

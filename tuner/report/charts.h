@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The pictures of a report, each for a given width in CSS pixels, so that their text is as large on a phone as on a
-// screen. Colours never tell alone: shape, place or a letter says the same.
+// screen. Colours are never the only sign: shape, place or a letter says the same.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@
 
 namespace gradtune::tuner {
 
-// The role of a slot's strategy: a baseline, what is chosen, what was so before, or another candidate. Also the name of
-// its style.
+// The role of a slot's strategy: a baseline, the chosen one, a former choice, or another candidate. It is also the
+// name of its style.
 std::string role_of(const Report& report, int32_t slot);
-std::string role_of_label(const Report& report, const std::string& label);  // of one that is no baseline
+std::string role_of_label(const Report& report, const std::string& label);  // of a strategy that is no baseline
 
-// "A", "B", ..., "Z", "AA", ...: names of a strategy's different options.
+// "A", "B", ..., "Z", "AA", ...: names of a strategy's distinct options.
 std::string letter(int kind);
 
-// What the numbers in the picture of steps stand for, from 1: positions in `report.events`, the last ones if there are
-// many.
+// The events behind the numbers in the picture of steps, from 1: positions in `report.events`, the last ones if
+// there are many.
 std::vector<size_t> marked_events(const Report& report);
 
 // Time of each step, stages above, numbered decisions below.

@@ -19,7 +19,7 @@ double as_percent(double log_ratio) { return 100 * std::expm1(log_ratio); }
 
 std::string signed_percent(double value) { return value == 0 ? "0 %" : fmt::format("{:+.0f} %", value); }
 
-// That have room, also in a wide font.
+// The number of letters that fit, also in a wide font.
 size_t letters(double width, bool is_strong) { return static_cast<size_t>(width / (is_strong ? 8.4 : 7.4)); }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 using What = Decision::What;
 
-// Blocks are asked for in rounds, or pairs, that have each slot once: one begins where a slot comes again.
+// Blocks are asked for in rounds, or pairs, that have each slot once; so a new one begins when a slot repeats.
 std::vector<std::vector<Score>> in_rounds(const std::vector<Score>& blocks) {
   std::vector<std::vector<Score>> rounds;
   std::set<int32_t> seen;
@@ -37,7 +37,7 @@ std::vector<double> log_ratios(const RaceArm& arm, const RaceArm& baseline) {
   return logs;
 }
 
-// All arms have the same noise, as they ran in the same rounds, so it is estimated from all of them.
+// All arms have the same noise, as they ran in the same rounds. So it is estimated from all of them.
 void compare_with_baseline(std::vector<RaceArm>& arms) {
   constexpr double kEachSide = 0.025;
   double squares = 0;
@@ -86,7 +86,7 @@ RaceRecord race_of(const std::vector<Score>& blocks, int32_t baselines) {
   return race;
 }
 
-// The pairs of which all blocks could be scored.
+// Adds the pairs whose blocks could all be scored.
 void add_pairs(PairTest& test, std::span<const EndedBlock> blocks, int32_t baselines) {
   const Stage stage = test.kind == PairTest::Kind::audit ? Stage::audit : Stage::confirm;
   const bool is_open = test.verdict == PairTest::Verdict::open;
@@ -109,7 +109,7 @@ void add_pairs(PairTest& test, std::span<const EndedBlock> blocks, int32_t basel
   }
 }
 
-// Of the audit that was decided in that step, its first one; the step itself where no blocks are known.
+// The first step of the audit that was decided in that step; the step itself if no blocks are known.
 int64_t begin_of_audit(std::span<const EndedBlock> blocks, int64_t decided) {
   const auto last = std::ranges::find_if(
       blocks, [&](const EndedBlock& block) { return block.stage == Stage::audit && block.score.end == decided + 1; });

@@ -45,7 +45,7 @@ std::string section(std::string_view id, std::string_view title, std::string_vie
 
 std::string note(std::string_view text) { return fmt::format("<p class=\"note\">{}</p>\n", text); }
 
-// The last ones of a list, and a note that says how many are left out.
+// The last entries of a list, and a note with the number of entries left out.
 template <typename Value>
 std::vector<Value> last_of(const std::vector<Value>& all, size_t most, std::string_view what, std::string& text) {
   if (all.size() <= most) return all;
@@ -74,7 +74,7 @@ std::string answers_part(const Report& report) {
   return text + "</dl>\n";
 }
 
-// Until a little after the first decision, where that is a small part of the steps that it would hide in.
+// The report until a little after the first decision, if that is a small part of all steps and would be hard to see.
 std::optional<Report> first_tuning(const Report& report) {
   const auto watch = std::ranges::find(report.stages, Stage::watch, &StageRun::stage);
   if (watch == report.stages.end() || report.steps.empty()) return {};
@@ -87,7 +87,7 @@ std::optional<Report> first_tuning(const Report& report) {
   std::erase_if(first.stages, [&](const StageRun& run) { return run.begin >= end; });
   if (first.steps.empty()) return {};
   const auto& since = report.standing.since;
-  if (!since || *since >= end) first.standing.comparison = {};  // its figures are of a later tuning
+  if (!since || *since >= end) first.standing.comparison = {};  // its figures belong to a later tuning
   for (StageRun& run : first.stages) run.end = std::min(run.end, end);
   return first;
 }
@@ -176,7 +176,7 @@ std::string verdict_of(PairTest::Verdict verdict) {
   return "";
 }
 
-// What was wanted, and of a test that is not finished also what is there.
+// The number of planned pairs; for an unfinished test also the number of pairs so far.
 std::string pairs_of(const PairTest& test) {
   const std::string wanted = plural(test.wanted, "pair");
   if (test.verdict != PairTest::Verdict::open) return wanted;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A report as one page that needs nothing else: no network, no other file, no script. It is well-formed XML as well as
-// HTML, smaller than 1 MB however long the job was (what is left out is said), and fits a phone as well as a screen.
+// A report as one self-contained page: no network, no other file, no script. It is well-formed XML as well as HTML.
+// It is smaller than 1 MB however long the job was, says what it leaves out, and fits a phone as well as a screen.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace gradtune::tuner {
 
 constexpr size_t kMostPageBytes = 1'000'000;
 
-// `source`: the journal's name, as the page tells it.
+// `source`: the journal's name, as the page shows it.
 std::string to_html(const Report& report, std::string_view source);
 
 }  // namespace gradtune::tuner

@@ -90,7 +90,7 @@ std::vector<double> ticks(double least, double most, int about) {
   std::vector<double> values;
   constexpr size_t kMost = 100;
   for (double at = std::ceil(least / step - 1e-9); at * step <= most + 1e-9 * step && values.size() < kMost; ++at) {
-    values.push_back(at * step + 0.0);  // -0 would be written so
+    values.push_back(at * step + 0.0);  // otherwise -0 would be printed
   }
   return values;
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Text for pages: HTML that is XML too, so that any parser can check it, and SVG pictures. Names that come from a job
-// are text and never markup: all of them pass escape().
+// Text for pages: HTML that is also XML, so that any parser can check it, and SVG pictures. Names that come from a
+// job are text and never markup: all of them pass escape().
 #pragma once
 
 #include <initializer_list>
@@ -12,14 +12,14 @@
 
 namespace gradtune::tuner {
 
-// For text and for attributes in double quotes. What can not be shown (files/printable.h) becomes U+FFFD.
+// For text and for attributes in double quotes. Characters that cannot be shown (files/printable.h) become U+FFFD.
 std::string escape(std::string_view text);
 
 // A picture of a fixed size in its own units, which the page scales. Coordinates that are not finite count as 0.
 // Classes of elements are named in the page's style (page_style.h).
 class Svg {
  public:
-  // `label`: what it shows, for those who can not see it.
+  // `label` describes it for people who cannot see it.
   Svg(double width, double height, std::string_view label);
 
   void rect(double x, double y, double width, double height, std::string_view style, std::string_view title = "");
@@ -38,11 +38,11 @@ class Svg {
 // A coordinate as short as it can be: "12", "12.5".
 std::string coordinate(double value);
 
-// From data to a picture's units.
+// Maps data to a picture's units.
 class Scale {
  public:
   Scale(double least, double most, double from, double to);
-  double operator()(double value) const;  // outside of the data's range: at its end
+  double operator()(double value) const;  // values outside of the data's range map to its ends
   double least() const { return least_; }
   double most() const { return most_; }
 
@@ -50,7 +50,7 @@ class Scale {
   double least_, most_, from_, to_;
 };
 
-// About so many round values from least to most.
+// About this many round values from least to most.
 std::vector<double> ticks(double least, double most, int about);
 
 // Cells are markup already.

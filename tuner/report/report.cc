@@ -17,7 +17,7 @@ namespace {
 
 using What = Decision::What;
 
-// What a tuner of the same job says that was told the same.
+// The answers of a tuner of the same job that receives the same reports.
 struct Again {
   std::vector<Decision> decisions;
   std::vector<EndedBlock> blocks;
@@ -48,7 +48,7 @@ core::Result<Again> again(const JournalFile& journal) {
   return again;
 }
 
-// As far as people are told: figures may differ in their last digits on another machine.
+// Compares what people see: figures may differ in their last digits on another machine.
 bool are_the_same(const std::vector<Decision>& decisions, const std::vector<Decision>& others) {
   return std::ranges::equal(decisions, others, [](const Decision& a, const Decision& b) {
     constexpr double kDigits = 1e-6;
@@ -91,7 +91,7 @@ std::vector<StageRun> runs_of(const JournalFile& journal) {
   return runs;
 }
 
-// The slot whose strategy that is; the last one, as what is planned again gets a new slot.
+// The slot of that strategy; the last one, as a strategy that is planned again gets a new slot.
 int32_t slot_of(const Strategies& strategies, const core::Strategy& strategy) {
   for (auto each = strategies.rbegin(); each != strategies.rend(); ++each) {
     if (each->second.strategy == strategy) return each->first;
@@ -135,7 +135,7 @@ class Maker {
     std::set<int64_t> seen;
     for (const core::StepReport& step : journal_.reports) {
       if (step.step < 0 || !(step.step_ms > 0)) continue;
-      if (!seen.insert(step.step).second) continue;  // a second backward pass in it, or lines that are there twice
+      if (!seen.insert(step.step).second) continue;  // a second backward pass in the step, or repeated lines
       report_.steps.push_back({step.step, step.slot, step.step_ms, step.finite && !step.excluded});
     }
     std::ranges::stable_sort(report_.steps, {}, &ReportStep::step);
@@ -153,13 +153,13 @@ class Maker {
     report_.standing = story.standing();
     const int32_t slot = std::max(slot_of_label(report_.strategies, report_.standing.label), 0);
     if (report_.strategies.contains(slot)) report_.chosen = report_.strategies.at(slot);
-    // The last report came in that stage, unless it was what was decided upon.
+    // The last report came in that stage, unless a decision was based on it.
     const bool is_after = journal_.decisions.empty() || journal_.reports.empty() ||
                           journal_.reports.back().step > journal_.decisions.back().step;
     if (is_after && !journal_.stages.empty()) report_.stage = journal_.stages.back();
   }
 
-  // A checked precondition that does not hold is a journal that no tuner wrote.
+  // A violated precondition means that no tuner wrote the journal.
   void tell_again() {
     if (journal_.job.table.tensors.empty()) return;
     try {
@@ -188,7 +188,7 @@ class Maker {
     report_.is_tuning = report_.has_begun && !is_over && journal_.job.tuning.budget_steps > 0;
   }
 
-  // Which bans follow, as the tuner has it (tuner_core_repair.cc).
+  // Derives the bans that follow, as the tuner does (tuner_core_repair.cc).
   void read_guard() {
     const core::TraitsTable known = compress::known_traits();
     for (const Decision& decision : journal_.decisions) {
@@ -233,7 +233,7 @@ class Maker {
   }
 
   const JournalFile& journal_;
-  const core::GradientTable table_;  // with ready times where they are known from anywhere
+  const core::GradientTable table_;  // with ready times if any source has them
   std::unique_ptr<Tuner> tuner_;
   std::vector<EndedBlock> blocks_;
   Report report_;

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a journal says of its job, as plain data, for people who ask: is it tuning, is it done, what did it choose, did
-// it help, and why. A pure function of the journal. What journals do not hold (times of single blocks) is found by
-// telling a tuner of the same job the same again; where that one decides otherwise, as another version may, it stays
-// unknown and `lacks` says so. Leaves open how it is shown (summary.h, html.h).
+// The content of a journal as plain data, for people who ask: is it tuning, is it done, what did it choose, did it
+// help, and why. It is a pure function of the journal. Data that journals do not hold (times of single blocks) come
+// from a tuner of the same job that is told the same again. If that tuner decides otherwise, as another version may,
+// the data stay unknown and `lacks` says so. It leaves open how the data are shown (summary.h, html.h).
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ReportStep {
   bool counts = false;  // it is not excluded (evaluation, checkpoint, preparation), and all gradients were finite
 };
 
-// Steps in a row that were told in one stage, `end` exclusive.
+// Consecutive steps that were reported in one stage, `end` exclusive.
 struct StageRun {
   Stage stage = Stage::observe;
   int64_t begin = 0, end = 0;
@@ -38,7 +38,7 @@ struct StageRun {
   bool operator==(const StageRun&) const = default;
 };
 
-// A bucket that was over its error budget, or whose residual ran away, and what was banned therefore.
+// A bucket that exceeded its error budget, or whose residual ran away, and the resulting bans.
 struct GuardCase {
   int64_t step = 0;
   std::string label;  // of the strategy, which does not run again
@@ -52,19 +52,20 @@ struct GuardCase {
 struct Report {
   Job job;
   std::string network;
-  std::vector<std::string> lacks;  // what the journal does not hold, and what is missing here therefore; sentences
+  std::vector<std::string> lacks;  // data that the journal does not hold, and what is missing here as a result;
+                                   // sentences
 
-  // How the job stood when the journal ended, by its decisions alone, whatever a tuner of this program makes of it.
+  // The state of the job when the journal ended, by its decisions alone; a tuner of this program does not affect it.
   Standing standing;
   bool has_begun = false;  // there is a step
   bool is_tuning = false;  // for the first time or again
   Stage stage = Stage::observe;
   std::optional<double> progress = {};  // of the stage, 0 to 1
-  policies::Candidate chosen = {};      // the strategy that is kept; where none is, the one that runs meanwhile
-  std::set<std::string> kept = {};      // labels of all that was committed, now or before
-  bool decides_the_same = false;        // a tuner of this program, told the same
+  policies::Candidate chosen = {};      // the strategy that is kept; if none is, the one that runs meanwhile
+  std::set<std::string> kept = {};      // labels of all strategies committed now or before
+  bool decides_the_same = false;        // a tuner of this program decides the same
 
-  std::vector<ReportStep> steps = {};  // that took time
+  std::vector<ReportStep> steps = {};  // those that have a time
   std::vector<StageRun> stages = {};
   Strategies strategies = {};
   int32_t baselines = 1;  // in slots 0 ... baselines - 1
@@ -75,14 +76,14 @@ struct Report {
   std::vector<Decision> events = {};  // without the figures that the records above hold
   std::vector<GuardCase> guard = {};
 
-  std::vector<BucketRow> buckets = {};  // of what was chosen; none if it does not fit the table
-  StepPicture picture = {};             // of a step under what was chosen
+  std::vector<BucketRow> buckets = {};  // of the chosen strategy; none if it does not fit the table
+  StepPicture picture = {};             // of a step under the chosen strategy
 
   std::string label(int32_t slot) const;
 };
 
-// `trace`: ready times of the job's gradients, for a journal that ended before they were known. An error if it is of
-// another model.
+// `trace`: ready times of the job's gradients, for a journal that ended before they were known. A trace of another
+// model is an error.
 core::Result<Report> make_report(const JournalFile& journal, const std::optional<TraceFile>& trace = {});
 
 }  // namespace gradtune::tuner

@@ -33,7 +33,7 @@ std::string style_of(const Bar& bar) {
   return bar.what == "encode" ? "op-encode" : bar.what == "decode" ? "op-decode" : "op-pass";
 }
 
-// Bars that overlap lie under one another, as far as there are lines; what is beyond shares the last one.
+// Bars that overlap are drawn on different lines, as far as there are lines; further bars share the last one.
 std::vector<std::vector<Bar>> in_lines(std::vector<Bar> bars) {
   constexpr size_t kMost = 6;
   std::ranges::stable_sort(bars, {}, &Bar::begin_us);
@@ -53,7 +53,7 @@ std::vector<std::vector<Bar>> in_lines(std::vector<Bar> bars) {
   return lines;
 }
 
-// Few bars one by one, with their names; many as one shape for each style, neighbours joined where they touch.
+// Draws few bars one by one, with their names, and many as one shape for each style, joining neighbours that touch.
 void draw_line(Svg& svg, const std::vector<Bar>& bars, const Scale& x, double y, bool is_few) {
   struct Run {
     double from, to;

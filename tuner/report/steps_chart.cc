@@ -18,7 +18,7 @@ using Anchor = Svg::Anchor;
 
 constexpr double kLeft = 44, kRight = 8, kStages = 34, kBottom = 62;
 
-// Where all but a few steps are below: rare long steps would press the others flat.
+// A limit that all but a few steps are below: rare long steps would flatten the others.
 double usual_most(const Report& report) {
   std::vector<double> ms;
   for (const ReportStep& step : report.steps) {
@@ -30,7 +30,7 @@ double usual_most(const Report& report) {
   const auto place = static_cast<std::ptrdiff_t>(0.98 * static_cast<double>(ms.size() - 1));
   std::ranges::nth_element(ms, ms.begin() + place);
   const double most = ms[static_cast<size_t>(place)];
-  // A slow spell may be longer than that, and would hide what tells the others apart.
+  // A slow period may be longer than that, and would hide differences between the other steps.
   constexpr double kSpell = 3;
   const double usual = std::max(core::median(ms), report.standing.comparison.baseline_ms);
   return 1.2 * std::max(std::min(most, kSpell * usual), report.standing.comparison.baseline_ms);
@@ -49,7 +49,7 @@ std::string_view stage_name(Stage stage) {
   return "";
 }
 
-// Steps that fall together are drawn once; many in one place as a line from the fastest to the slowest.
+// Steps at the same place are drawn once; many at one place become a line from the fastest to the slowest.
 class Points {
  public:
   Points(const Scale& x, const Scale& y) : x_(x), y_(y) {}
@@ -78,7 +78,7 @@ class Points {
   std::map<std::string, std::map<double, std::pair<double, double>>> columns_;
 };
 
-// Stages that follow one another within a few pixels are one band.
+// Stages within a few pixels of each other form one band.
 void draw_stages(Svg& svg, const Report& report, const Scale& x) {
   constexpr double kTop = 14, kHeight = 14, kLetter = 6.3;
   size_t number = 0;
@@ -102,7 +102,8 @@ void draw_levels(Svg& svg, const Report& report, const Scale& y, double width) {
   if (standing.state == Standing::State::committed) level(standing.comparison.committed_ms, "level chosen-line");
 }
 
-// Numbers that would lie over one another take another row; what has no room in any has its line alone.
+// Numbers that would overlap move to another row; a number that fits nowhere is left out, and only its line is
+// drawn.
 void draw_events(Svg& svg, const Report& report, const Scale& x, double top, double bottom) {
   constexpr int kRows = 3;
   constexpr double kRowHeight = 13, kApart = 15;

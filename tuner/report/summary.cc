@@ -25,7 +25,7 @@ std::string gain_of(const Comparison& claim) {
   return std::isfinite(claim.gain_low) ? text + fmt::format(" (at least {})", percent(claim.gain_low)) : text;
 }
 
-// From which step on lossy strategies may run.
+// The step from which lossy strategies may run.
 std::string lossy_start(const Job& job) {
   const int first = job.tuning.lossy_after.value_or(0);
   std::string words = fmt::format("from step {} on", count(first));
@@ -39,7 +39,7 @@ std::string lossy_start(const Job& job) {
 
 int64_t last_step(const Report& report) { return report.stages.empty() ? 0 : report.stages.back().end - 1; }
 
-// Since the tuning that goes on, or went on last, began.
+// Steps since the present or last tuning began.
 int64_t tuning_steps(const Report& report) {
   int64_t steps = 0;
   for (const StageRun& run : report.stages) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A report in words: the headline, the answers to what people ask first, and a text for a terminal.
+// A report in words: the headline, the answers to the questions that people ask first, and a text for a terminal.
 #pragma once
 
 #include <string>
@@ -15,19 +15,19 @@ struct Answer {
   std::string question, answer;  // a sentence or a few
 };
 
-// One sentence: what became faster, by how much.
+// One sentence: the speed-up, and the strategy behind it.
 std::string headline(const Report& report);
 
-// How the job stands and what led to it, in the words that the job itself printed; nothing before its first step.
+// The state of the job and what led to it, in the words that the job itself printed; nothing before its first step.
 std::string story(const Report& report);
 
-// Is it tuning? Is it done? What did it choose? Did it help?
+// Answers the questions: is it tuning, is it done, what did it choose, did it help.
 std::vector<Answer> answers(const Report& report);
 
 // The job in few words: "2 ranks, 10 tensors, 8,551,818 parameters".
 std::string job_line(const Report& report);
 
-// What the configuration says, as names and values.
+// The configuration as names and values.
 std::vector<std::pair<std::string, std::string>> configuration(const Report& report);
 
 // For a terminal.
