@@ -24,7 +24,7 @@ constexpr size_t kMostSections = 32, kMostNameBytes = 100, kMostHeaderBytes = 1 
 core::Error corrupt(std::string message) { return {core::Error::Code::corrupt, std::move(message)}; }
 core::Error mismatch(std::string message) { return {core::Error::Code::mismatch, std::move(message)}; }
 
-// With the name, so that a section is not taken for another one.
+// It covers the name, so that one section is not taken for another.
 uint64_t checksum(std::string_view name, std::string_view bytes) {
   core::Hasher hasher;
   hasher.add(name);
@@ -32,7 +32,7 @@ uint64_t checksum(std::string_view name, std::string_view bytes) {
   return hasher.value();
 }
 
-// Reads what manifests and headers have in common.
+// Reads the common part of manifests and headers.
 class Parser {
  public:
   core::Result<const JsonObject*> open(std::string_view text, std::initializer_list<std::string_view> members) {
@@ -73,7 +73,7 @@ ordered_json json_of(const Manifest& manifest) {
           {"model", hex(manifest.model)}};
 }
 
-// The first thing in which a rank's file is not of that checkpoint.
+// The first difference between a rank's file and that checkpoint.
 core::Status same_checkpoint(const Manifest& found, int found_rank, const Manifest& manifest, int rank) {
   if (found.id != manifest.id || found.step != manifest.step || found.world_size != manifest.world_size) {
     return mismatch(fmt::format(
@@ -163,7 +163,7 @@ core::Result<Sections> parse_rank_file(std::string_view text, const Manifest& ma
 std::string rank_file_name(uint64_t id, int rank) { return fmt::format("{}.rank-{}", hex(id), rank); }
 
 int rank_of_other_file(std::string_view name, uint64_t id) {
-  constexpr size_t kTemporary = 7;  // what a file has behind its name while it is written
+  constexpr size_t kTemporary = 7;  // characters that follow a file's name while it is written
   const size_t dot = name.find(".rank-");
   if (dot != 16) return -1;
   uint64_t found = 0;

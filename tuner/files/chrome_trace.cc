@@ -12,8 +12,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// A row shows what follows one another, and while messages travel their link does something else already: that part is
-// an "async" event, for which viewers make a row of its own.
+// A row shows events that follow one another. While messages travel their link is already busy with others, so that
+// part is an "async" event, for which viewers make a separate row.
 void add_events(const policies::Span& span, const core::Strategy& strategy, const core::GradientTable& table,
                 ordered_json& events) {
   const double busy_until_us = span.end_us - span.wait_us;

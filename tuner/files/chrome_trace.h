@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step as a picture: spans in the format that Chrome's about:tracing and Perfetto open (JSON, "Trace Event Format",
-// complete events), one row for each of those who do things, and one for each message while it travels.
+// A step as a picture. It has spans in the format of Chrome's about:tracing and Perfetto (JSON, "Trace Event
+// Format", complete events). There is one row for each resource, and one for each message while it travels.
 #pragma once
 
 #include <span>

@@ -24,7 +24,7 @@ constexpr int64_t kMostRanks = 1 << 20;
 constexpr double kMostUs = 1e12;
 constexpr int kMostCores = 1 << 20;
 
-// "all_reduce", "all_gather@inter": as the steps of programs are printed.
+// "all_reduce", "all_gather@inter": the printed form of steps of programs.
 core::Result<Step> parse_collective(const std::string& kind, const std::string& level) {
   const std::string word = level == to_string(core::Level::flat) ? kind : kind + "@" + level;
   const auto option = core::parse_option(word, {});

@@ -25,7 +25,7 @@ class Descriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  // Whether all that was written arrived, as far as the system knows by now.
+  // Tells if all writes arrived, as far as the system knows by now.
   bool close() { return ::close(std::exchange(fd_, -1)) == 0; }
 
  private:
@@ -52,7 +52,7 @@ std::string folder_of(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-// Removes the temporary file when it was not renamed.
+// Removes the temporary file if it was not renamed.
 class Temporary {
  public:
   explicit Temporary(std::string path) : path_(std::move(path)) {}
@@ -76,15 +76,15 @@ core::Status write_through(const std::string& path, const std::vector<std::strin
   return file.close() ? core::Status() : failed("write", path);
 }
 
-// The file that a link names, or that it names in the end; it need not be there. Any other path is itself.
+// The final target of a link, which need not exist. Any other path is returned as it is.
 core::Result<std::string> behind_links(const std::string& path) {
-  constexpr int kMost = 40;  // as Linux follows
+  constexpr int kMost = 40;  // Linux follows as many
   std::filesystem::path at(path);
   for (int links = 0; links < kMost; ++links) {
     std::error_code error;
     const std::filesystem::path next = std::filesystem::read_symlink(at, error);
     if (error) return at.string();
-    at = at.parent_path() / next;  // `next` alone where it begins at the root
+    at = at.parent_path() / next;  // just `next` if it is absolute
   }
   errno = ELOOP;
   return failed("write", path);

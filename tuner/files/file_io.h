@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small files as text, with errors that name the file. Leaves open what stands in them.
+// Reads and writes small files as text, with errors that name the file. It leaves open what they contain.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@
 
 namespace gradtune::tuner {
 
-// The whole file; an error when it has more than `most_bytes`.
+// Returns the whole file; an error if it has more than `most_bytes`.
 core::Result<std::string> read_file(const std::string& path, int64_t most_bytes);
 
-// Writes to a temporary file beside it, fsync, rename, fsync of the folder: old or new, never a third. A link stays
-// one, and what it names is written. What is no regular file (a pipe, a terminal, a device) is written through.
+// Writes a temporary file beside it, then fsync, rename, fsync of the folder: readers see the old or the new file,
+// never a third. A link stays a link, and its target is written. A file that is not regular (a pipe, a terminal, a
+// device) is written directly.
 core::Status write_file_atomically(const std::string& path, std::string_view text);
-// The same of a file that is put together from parts.
+// The same for a file that is joined from parts.
 core::Status write_file_atomically(const std::string& path, const std::vector<std::string_view>& parts);
 
 }  // namespace gradtune::tuner

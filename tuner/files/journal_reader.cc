@@ -27,7 +27,7 @@ class Parser {
  public:
   core::Result<JournalFile> parse(std::string_view text) {
     const size_t end = text.rfind('\n');
-    text = text.substr(0, end == text.npos ? 0 : end);  // the rest is cut off, or nothing
+    text = text.substr(0, end == text.npos ? 0 : end);  // the rest is cut off or empty
     for (size_t line = 1; !text.empty() || line == 1; ++line) {
       const size_t length = std::min(text.find('\n'), text.size());
       where_ = fmt::format("line {}", line);
@@ -236,7 +236,7 @@ class Parser {
             .allowed = number(excess, "allowed")};
   }
 
-  // What was there before the first step is the imported strategy.
+  // A plan before the first step is the imported strategy.
   void read_plan(const JsonValue& value, std::string_view line) {
     const JsonObject& plan = in_.object(value, where_, {"kind", "step", "slot", "hash", "strategy"});
     const auto slot = static_cast<int32_t>(integer(plan, "slot", 0, std::numeric_limits<int32_t>::max()));

@@ -153,8 +153,8 @@ core::Result<JournalPlace> JournalPlace::claim(const std::string& path) {
     if (file < 0) return failed("open", each.string());
     JournalPlace place(each.string(), file);
     struct stat about {};
-    const bool is_file = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);  // others can be written by several
-    // Where the file system knows no locks nobody can be kept away.
+    const bool is_file = ::fstat(file, &about) == 0 && S_ISREG(about.st_mode);  // several writers can share other kinds
+    // If the file system has no locks, nobody can be kept out.
     if (!is_file || ::flock(file, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return place;
   }
   return core::Error{core::Error::Code::io,

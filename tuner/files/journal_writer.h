@@ -1,22 +1,24 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The journal (JSON lines, schema "gradtune.journal/3"): what the tuner was told, saw and decided. From it a run can be
-// explained and replayed, and each strategy that it tried can be run again. Every line but the first has a "kind":
-//   (first)   the header: the job, and which "gradtune" wrote it (older ones do not say); in its "tuning" are
-//             "lossy_after" (steps) if it was given and "adaptive" (true) if an optimizer is; with "memory_budget"
-//             (bytes) if there is one, "forward_overlap" (true) if buckets may be due at the next forward pass,
-//             "idle_links" if links were probed (policies::IdleLink: "flat" over all ranks, "inter" between nodes,
-//             "intra" inside one), "cores" (policies::Cores) if they are known, "collectives_at_once"
-//             (policies::Machine), and "device" (policies::OnDevice) if gradients are on one
-//   table     the gradients (table_json.h); again with ready times once they were observed
-//   step      a report; with "excess" if a bucket was beyond its error budget
-//   decision  a Decision (decision.h)
-//   plan      a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the
-//             imported one
-//   failure   why a strategy could not be prepared, before the report that tells the tuner so
-//   timing    when the operations of a step ran on rank 0, and bytes of collectives and copies (policies::TimedOp):
-//             [bucket, step of its program, begin, end, bytes]
+// The journal (JSON lines, schema "gradtune.journal/3") holds everything that the tuner was told, saw and decided. A
+// run can be explained and replayed from it, and each strategy that it tried can be run again. Every line but the
+// first has a "kind":
+// - (first): the header, with the job and the "gradtune" that wrote it (older ones do not say). The members of its
+//   "tuning" include "lossy_after" (steps) if it was given and "adaptive" (true) if an optimizer is. It also has:
+//   - "memory_budget" (bytes) if there is one, "forward_overlap" (true) if buckets may be due at the next forward pass
+//   - "idle_links" if links were probed (policies::IdleLink: "flat" over all ranks, "inter" between nodes, "intra"
+//     inside one)
+//   - "cores" (policies::Cores) if they are known, "collectives_at_once" (policies::Machine), and "device"
+//     (policies::OnDevice) if gradients are on one
+// - table: the gradients (table_json.h); again with ready times once they were observed
+// - step: a report; with "excess" if a bucket exceeded its error budget
+// - decision: a Decision (decision.h)
+// - plan: a strategy that was put into a slot, as a strategy file in "strategy"; before the first step, the imported
+//   one
+// - failure: the reason why a strategy could not be prepared, before the report that tells the tuner so
+// - timing: the times of a step's operations on rank 0, and bytes of collectives and copies (policies::TimedOp):
+//   [bucket, step of its program, begin, end, bytes]
 #pragma once
 
 #include <cstdint>
@@ -37,26 +39,26 @@
 namespace gradtune::tuner {
 
 constexpr std::string_view kJournalSchema = "gradtune.journal/3";
-constexpr size_t kMostJournalText = 4096;  // bytes of a label or a reason: readers take no more
+constexpr size_t kMostJournalText = 4096;  // bytes of a label or a reason: readers accept no more
 
-// One line each, without its end. `network` says in words how the ranks are connected; it is empty where nobody said.
+// One line each, without its end. `network` describes how the ranks are connected; it is empty if that is not known.
 std::string journal_header(const Job& job, std::string_view network);
 std::string journal_line(const core::GradientTable& table);
 std::string journal_line(const core::StepReport& report, Stage stage);
 std::string journal_line(const Decision& decision);
-// What compression loses of each bucket on rank 0, medians of 32 steps; null where it is not known.
+// The loss of compression in each bucket on rank 0, medians of 32 steps; null if it is not known.
 std::string journal_line(int64_t step, int32_t slot, const ErrorBudget::State& errors);
-// When the operations of a step ran, in tenths of a microsecond. It stands before the report of that step, as the tuner
-// is told it.
+// Says when the operations of a step ran, in tenths of a microsecond. It precedes the report of that step, in the
+// order in which the tuner is told.
 std::string journal_timing_line(int64_t step, int32_t slot, const std::vector<policies::TimedOp>& ops);
 std::string journal_plan_line(int64_t step, int32_t slot, const Job& job, const policies::Candidate& candidate);
 std::string journal_failure_line(int64_t step, std::string_view why);
 
-// A file for a journal. While it lives, no other journal of this or another process on this machine takes the same
-// file. It is the one asked for or, if that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
+// A file for a journal. While it lives, no other journal of this or another process on this machine uses the same
+// file. It is the requested file or, if that is taken, the first free one of "job.2.jsonl", "job.3.jsonl", ...
 class JournalPlace {
  public:
-  // The file is made where it is not there, and else stays as it is until a journal is opened.
+  // Creates the file if it does not exist; otherwise the file is unchanged until a journal is opened.
   static core::Result<JournalPlace> claim(const std::string& path);
   JournalPlace(JournalPlace&& other) noexcept;
   JournalPlace& operator=(JournalPlace&& other) noexcept;
@@ -68,17 +70,17 @@ class JournalPlace {
   JournalPlace(std::string path, int file) : path_(std::move(path)), file_(file) {}
 
   std::string path_;
-  int file_;  // whose lock tells that it is taken; -1: moved from
+  int file_;  // its lock marks the file as taken; -1: moved from
 };
 
-// Writes lines to a file, some at a time. Not for several threads. After an error nothing more is written, and every
-// later call returns that error; training goes on without a journal.
+// Writes lines to a file, some at a time. It is not thread-safe. After an error nothing more is written, and every
+// later call returns that error; training continues without a journal.
 class Journal {
  public:
-  // Replaces what is in the file.
+  // Replaces the content of the file.
   static core::Result<std::unique_ptr<Journal>> open(const std::string& path, const std::string& header,
                                                      int flush_lines = 64);
-  ~Journal();  // writes what is left; ask `flush` to know whether that worked
+  ~Journal();  // writes the remaining lines; call `flush` to know if that worked
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 

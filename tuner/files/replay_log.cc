@@ -15,10 +15,11 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers are written as they lie in memory");
 
-// The byte before each report. Its lowest bits are the report's flags, in their order; then a bit for each number
-// (step, slot, rank) that is as expected from the report before; then kMore. After it come the numbers that are not as
-// expected, then the times. With kMore a byte follows: twice the number of timings before the report, and 1 more if
-// there is an excess; then the timings, each a slot, a number of operations and these; then the excess.
+// The byte before each report. Its lowest bits are the report's flags, in their order. Then comes a bit for each
+// number (step, slot, rank) that follows as expected from the report before, then kMore. After the byte come the
+// unexpected numbers, then the times. With kMore another byte follows: twice the number of timings before the
+// report, plus 1 if there is an excess. Then come the timings, each a slot, a number of operations and the
+// operations, and then the excess.
 constexpr int kFirstNumber = 1 << core::count_fields<bool>(core::kStepReportFields);
 constexpr int kMore = kFirstNumber << core::count_fields<int64_t, int32_t>(core::kStepReportFields);
 static_assert(kMore == 128, "all bits of the byte are in use: one more flag or number needs a wider one");
@@ -34,7 +35,7 @@ void put(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// What is not in a report is taken to be so.
+// The report that is assumed unless the log says otherwise.
 core::StepReport expected_after(const core::StepReport& last) {
   core::StepReport expected = last;
   ++expected.step;
@@ -78,7 +79,7 @@ void put_report(std::string& bytes, const core::StepReport& report, const core::
   put(bytes, excess.allowed);
 }
 
-// Reads in a straight line; `ok` once at the end.
+// Reads in a straight line; check `ok` once at the end.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -98,7 +99,7 @@ class Reader {
   template <typename T>
   T get(T least, T most) {
     const T value = get<T>();
-    if (value >= least && value <= most) return value;  // a NaN is not
+    if (value >= least && value <= most) return value;  // false for a NaN
     ok_ = false;
     return least;
   }
@@ -123,7 +124,7 @@ std::vector<policies::TimedOp> get_ops(Reader& from) {
   return ops;
 }
 
-// What a number may be at most; at least -1, or 0 for a slot.
+// The largest allowed value of a number; at least -1, or 0 for a slot.
 template <typename Value>
 constexpr Value kMostOf = std::numeric_limits<Value>::max();
 template <>

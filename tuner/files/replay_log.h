@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a tuner was told, step by step, in few bytes, and a digest of what it answered. Together with the job this is
-// all that its decisions depend on. So a checkpoint holds it, and a tuner is restored by telling a new one the same
-// again: no part of a tuner's or a policy's state can be forgotten, and the digest shows whether it decided the same.
+// Everything that a tuner was told, step by step, in few bytes, and a digest of its answers. Together with the job,
+// all its decisions depend only on this. So a checkpoint holds the log, and a new tuner that is told the same again
+// restores the old one. No part of a tuner's or a policy's state can be forgotten, and the digest shows if it
+// decided the same.
 //
-// A step takes 33 bytes, and a few more if something changed; 10^6 steps are told again in half a second. After
+// A step takes 33 bytes, and a few more if something changed; 10^6 steps are replayed in half a second. After
 // kMostReports steps (35 MB) the log drops everything and says so. Tuning then begins anew when the job is restored.
 #pragma once
 
@@ -28,12 +29,12 @@ class ReplayLog {
  public:
   explicit ReplayLog(int64_t most_reports = kMostReports) : most_reports_(most_reports) {}
 
-  // In the order in which the tuner is told.
+  // Call in the order in which the tuner is told.
   void add(int32_t slot, const std::vector<policies::TimedOp>& ops);
   void add(const core::StepReport& report, const Action& answer);
   int64_t size() const { return size_; }
 
-  // Little-endian: number of reports, digest of the answers, whether the log is whole (a byte), and, if so, the
+  // Little-endian: number of reports, digest of the answers, a byte that tells if the log is whole, and if so, the
   // reports.
   std::string bytes() const;
 
@@ -44,12 +45,12 @@ class ReplayLog {
   core::StepReport last_;
   std::string timings_;  // since the last report
   int timed_ = 0;
-  std::vector<std::string> chunks_;  // so that no long run is copied as it grows
+  std::vector<std::string> chunks_;  // in chunks, so that a long run is not copied as it grows
 };
 
 // When the operations of a step ran.
 struct Timing {
-  size_t report = 0;  // number of reports that the tuner was told before it
+  size_t report = 0;  // number of reports that the tuner received before it
   int32_t slot = 0;
   std::vector<policies::TimedOp> ops;
 };
@@ -68,15 +69,15 @@ void tell(const std::vector<core::StepReport>& reports, const std::vector<Timing
 struct Told {
   std::vector<core::StepReport> reports;
   std::vector<Timing> timings;
-  bool is_whole = true;  // otherwise it was too long, and there are none
+  bool is_whole = true;  // false: the log was too long, and there are no reports
   uint64_t answers = 0;
 };
 
-// Errors say what was found; every number in a stated range.
+// Errors say what was found; every number is in a stated range.
 core::Result<Told> parse_replay_log(std::string_view bytes);
 
-// Tells all again and returns the last answer. A mismatch if the answers differ from the recorded ones: this is another
-// version of the program, or a machine with another mathematical library.
+// Replays all reports and returns the last answer. Returns a mismatch if the answers differ from the recorded ones:
+// this is another version of the program, or a machine with another mathematical library.
 core::Result<Action> replay(const Told& told, const std::function<Action(const core::StepReport&)>& on_step,
                             const std::function<void(const Timing&)>& learn_timing);
 

@@ -22,7 +22,7 @@ constexpr int64_t kMostSteps = int64_t{1} << 48;
 constexpr double kMostMs = 1e12, kMostLoss = 1e300;
 constexpr int32_t kMostSlot = std::numeric_limits<int32_t>::max();
 constexpr size_t kMostSlots = 64, kMostCodecBytes = 1000, kMostJournalBytes = size_t{1} << 28;
-// Of large models, with a strategy in each of several slots.
+// Large models, with a strategy in each of several slots, fit into these limits.
 constexpr JsonLimits kLimits{.bytes = int64_t{1} << 30, .entries = 40'000'000};
 
 ordered_json json_of(const StrategyFile& file) { return ordered_json::parse(to_json(file)); }
@@ -305,7 +305,7 @@ class Parser {
     return holders;
   }
 
-  // What the ranks hold alike is what this one can run.
+  // Checks that this rank can run the strategies that all ranks hold.
   void check(const SavedRank& saved) {
     std::map<int32_t, uint64_t> needed = saved.agreement.slots;
     const auto& pending = saved.agreement.pending;
@@ -410,7 +410,7 @@ core::Status same_job(const Job& saved, const Job& now) {
     return job.tuning.lossy_after ? std::to_string(*job.tuning.lossy_after) : "not set";
   };
   compare("lossy_after", lossy_after(saved), lossy_after(now));
-  // Whatever else a journal says of a job.
+  // Compares everything else that a journal says of a job.
   if (status && journal_header(saved, "") != journal_header(now, "")) {
     status = core::Error{core::Error::Code::mismatch, "options of tuning were others"};
   }

@@ -22,17 +22,18 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kSchema = "gradtune.strategy/2";
 
-// Far above what any job has, and small enough that no sum of them overflows.
+// Far above any real job, and small enough that no sum of them overflows.
 constexpr int64_t kMostElements = int64_t{1} << 50;
 constexpr int64_t kMostRanks = 1'000'000;
 constexpr int64_t kMostInFlight = 10'000;
 constexpr int64_t kMostSteps = int64_t{1} << 50;
 constexpr double kMostMs = 1e12;
 constexpr size_t kMostNameBytes = 4096;   // as in tables (table_json.cc)
-constexpr size_t kMostLabelBytes = 1000;  // decisions say more beside it
+constexpr size_t kMostLabelBytes = 1000;  // decisions add more text to it
 constexpr size_t kMostOptionBytes = 4000;
 
-// A name may hold bytes that are not UTF-8, which JSON cannot; such a file will not fit, but it is a file.
+// A name may hold bytes that are not UTF-8, which JSON cannot express; such a file will not fit, but it is a valid
+// file.
 std::string dump(const ordered_json& json) { return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace); }
 
 ordered_json to_ordered_json(const Evidence& evidence) {
@@ -195,7 +196,7 @@ class Parser {
 
   const core::TraitsTable known_;
   JsonReader in_;
-  std::map<std::string, int32_t, std::less<>> position_;  // of a tensor in the file's order
+  std::map<std::string, int32_t, std::less<>> position_;  // by position in the file's order of tensors
 };
 
 Error mismatch(std::string_view message) { return {Error::Code::mismatch, printable(message)}; }

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategy file (JSON, schema "gradtune.strategy/2"): a strategy with the model, topology and fidelity it is for
-// and the evidence it stands on. The same text is what rank 0 broadcasts. Tensors are named, so a file does not depend
-// on the order in which another run finished its gradients; the order of the slices *is* the order of the arena of a
-// job that starts from the file. Files are untrusted: within kJobLimits of strict_json.h, unknown and duplicate keys
-// refused, every number in a stated range. What can not be shown in a label is replaced.
+// The strategy file (JSON, schema "gradtune.strategy/2"): a strategy with its model, topology, fidelity and
+// evidence. Rank 0 broadcasts the same text. Tensors are named, so a file does not depend on the order in which
+// another run finished its gradients. The order of the slices *is* the order of the arena of a job that starts from
+// the file. Files are untrusted: they are within kJobLimits of strict_json.h, unknown and duplicate keys are
+// refused, and every number is in a stated range. Characters that a label cannot show are replaced.
 #pragma once
 
 #include <cstdint>
@@ -50,16 +50,16 @@ StrategyFile strategy_file(const core::GradientTable& table, int world_size, cor
 
 std::string to_json(const StrategyFile& file);
 
-// Errors say where in the file, what was found and what is allowed. The second form is for a file inside of another
-// one.
+// Errors give the place in the file, the value found and the values allowed. The second form is for a file inside
+// another one.
 core::Result<StrategyFile> parse_strategy(const JsonValue& value, core::TraitsTable known);
 core::Result<StrategyFile> parse_strategy(std::string_view text, core::TraitsTable known);
 
-// The strategy of a file that rank 0 broadcast.
+// Reads the strategy of a file that rank 0 broadcast.
 core::Result<policies::Candidate> read_candidate(const std::string& text);
 
-// Whether the file fits this job: model, world size, fidelity, and validate() against the table in the file's order.
-// On success returns the table put into the file's order.
+// Checks that the file fits this job: model, world size, fidelity, and validate() against the table in the file's
+// order. On success it returns the table put into the file's order.
 core::Result<core::GradientTable> fit(const StrategyFile& file, const core::GradientTable& table, int world_size,
                                       core::Fidelity fidelity, core::TraitsTable known);
 

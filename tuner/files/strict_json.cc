@@ -21,7 +21,7 @@ const JsonValue* find(const JsonObject& object, std::string_view name) {
   return at == object.end() ? nullptr : &at->second;
 }
 
-// Builds a JsonValue from the parser's events. `open_` points at the containers that are not closed yet: a container
+// Builds a JsonValue from the parser's events. `open_` points at the containers that are not closed yet. A container
 // grows only while it is the innermost one, so the outer ones do not move.
 class Builder final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -63,7 +63,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
     const std::string_view what = error.what();
-    const size_t tag = what.find("] ");  // [json.exception.parse_error.101] ...
+    const size_t tag = what.find("] ");  // removes "[json.exception.parse_error.101] "
     return refuse(fmt::format("not JSON at byte {}: {}", position, tag == what.npos ? what : what.substr(tag + 2)));
   }
 
@@ -73,7 +73,7 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
     return false;
   }
 
-  // Where the next value goes.
+  // The place of the next value.
   JsonValue* place() {
     if (open_.empty()) return &root_;
     if (auto* members = std::get_if<JsonObject>(&open_.back()->value)) return &members->back().second;
@@ -227,7 +227,7 @@ uint64_t JsonReader::hash(const JsonValue& value, std::string_view where) {
   return hash;
 }
 
-// Without one, what is said of keys says more.
+// Without a schema, the error about keys says more.
 void JsonReader::schema(const JsonValue& file, std::string_view where, std::string_view wanted) {
   constexpr size_t kMostBytes = 100;
   const auto* object = std::get_if<JsonObject>(&file.value);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// JSON from strangers: parsed within limits of size, depth and number of entries, duplicate keys refused, and read with
-// errors that say where in the file, what was found and what is allowed, fit to be shown. Leaves open what a file
-// means.
+// Reads untrusted JSON. Texts are parsed within limits of size, depth and number of entries, and duplicate keys are
+// refused. Errors give the place in the file, the value found and the values allowed, and are fit to be shown. It
+// leaves open what a file means.
 #pragma once
 
 #include <cstdint>
@@ -23,32 +23,32 @@ struct JsonValue;
 using JsonArray = std::vector<JsonValue>;
 using JsonObject = std::vector<std::pair<std::string, JsonValue>>;  // in the order of the text, keys unique
 
-// Integers beyond int64_t are refused by the parser.
+// The parser refuses integers beyond int64_t.
 struct JsonValue {
   std::variant<std::nullptr_t, bool, int64_t, double, std::string, JsonArray, JsonObject> value = nullptr;
 
   bool is_null() const { return std::holds_alternative<std::nullptr_t>(value); }
 };
 
-// What a hostile text can take of memory is its own bytes and at most 256 for each entry.
+// A hostile text can use memory for its own bytes and at most 256 bytes for each entry.
 struct JsonLimits {
   int64_t bytes = 1 << 20;
   int depth = 16;
-  int64_t entries = 100'000;  // array elements and object members, in all
+  int64_t entries = 100'000;  // array elements and object members in total
   int64_t members = 64;       // of one object
 };
 
-// For what a job says of itself in one text: its gradient table, a strategy, the times of a step. These grow with the
-// job, by less than 1 KiB and 40 entries a tensor even where each tensor has a bucket of its own, so that a job of
+// Limits for a job's description of itself in one text: its gradient table, a strategy, the times of a step. These
+// grow with the job, by less than 1 KiB and 40 entries a tensor even if each tensor has its own bucket. So a job of
 // 200,000 tensors is within these limits.
 constexpr JsonLimits kJobLimits{.bytes = int64_t{1} << 28, .entries = 10'000'000};
 
 core::Result<JsonValue> parse_json(std::string_view text, const JsonLimits& limits);
 
-// As files hold hashes: 16 digits 0-9a-f.
+// A hash as files hold it: 16 digits 0-9a-f.
 std::string hex(uint64_t hash);
 
-// Reads values with range checks. After the first error, which it keeps, it returns defaults; so a caller reads a whole
+// Reads values with range checks. It keeps the first error and returns defaults after it. So a caller reads a whole
 // file in a straight line and asks for the error once.
 class JsonReader {
  public:
@@ -56,7 +56,7 @@ class JsonReader {
   const std::optional<core::Error>& error() const { return error_; }
   void fail(std::string_view where, const std::string& what);
 
-  // An object with these members, whatever their order; those that are optional may be missing.
+  // Returns an object with these members in any order; optional ones may be missing.
   const JsonObject& object(const JsonValue& value, std::string_view where, std::span<const std::string_view> members,
                            std::span<const std::string_view> optional);
   const JsonObject& object(const JsonValue& value, std::string_view where,
@@ -64,17 +64,17 @@ class JsonReader {
                            std::initializer_list<std::string_view> optional = {});
   const JsonArray& array(const JsonValue& value, std::string_view where);
 
-  // A member of an object that `object` returned. Null for one that is missing after an error.
+  // Returns a member of an object that `object` returned. Null for one that is missing after an error.
   static const JsonValue& member(const JsonObject& object, std::string_view name);
 
   std::string text(const JsonValue& value, std::string_view where, size_t most_bytes);
   int64_t integer(const JsonValue& value, std::string_view where, int64_t least, int64_t most);
   double number(const JsonValue& value, std::string_view where, double least, double most);
   bool flag(const JsonValue& value, std::string_view where);
-  uint64_t hash(const JsonValue& value, std::string_view where);  // as hex() writes it
+  uint64_t hash(const JsonValue& value, std::string_view where);  // in the format of hex()
 
-  // That a file which is an object is of that schema. To be looked at before its keys, which are others in another one.
-  // The error also says which gradtune wrote the file, if it says so, and which one this is.
+  // Checks the schema of a file that is an object. Call it before reading its keys, which differ between schemas.
+  // The error also names the gradtune that wrote the file, if it is known, and this one.
   void schema(const JsonValue& file, std::string_view where, std::string_view wanted);
 
  private:

@@ -27,7 +27,7 @@ core::Content read_content(const JsonValue& value, const std::string& where, Jso
           .high_all = share("high_all")};
 }
 
-// Names each of so many dimensions once.
+// Reads an order that names each dimension once.
 std::vector<int32_t> read_memory_order(const JsonValue& value, const std::string& where, size_t dimensions,
                                        JsonReader& in) {
   std::vector<int32_t> order;

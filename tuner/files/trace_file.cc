@@ -49,7 +49,7 @@ TraceFile read_recorded(const JsonValue& root, JsonReader& reader) {
           .table = read_table(file, "trace.", reader)};
 }
 
-// Backward order, and each name once.
+// Checks backward order, and that names are unique.
 void check_order(const core::GradientTable& table, JsonReader& reader) {
   std::set<std::string_view> names;
   double last_us = 0;
@@ -86,7 +86,7 @@ core::Result<TraceFile> parse_trace(std::string_view text) {
   return trace;
 }
 
-// A tensor a line.
+// One line for each tensor.
 std::string to_json(const TraceFile& trace) {
   const std::string model = nlohmann::json(trace.model).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return fmt::format("{{\"schema\":\"{}\",\"model\":{},\n{}}}\n", kSchema, model, table_members(trace.table, "\n"));

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Traces (JSON, schema "gradtune.trace/2"): the gradients of a recorded job in the order in which backward finished
-// them, with "model" (text) and the members of table_json.h; times in us since the first gradient was ready. Published
-// traces have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of one
-// dimension, and "order", "ready_us" and "source" may say in words where they come from. Files are untrusted: within
-// kJobLimits of strict_json.h, every number in a stated range. A trace without gradients is refused.
+// them, with "model" (text) and the members of table_json.h. Times are in us since the first gradient was ready.
+// Published traces have no schema: {"model", "tensors": [{"name", "numel", "ready_us"}, ...]} are fp32 gradients of
+// one dimension, and "order", "ready_us" and "source" may describe their origin. Files are untrusted: they are
+// within kJobLimits of strict_json.h, and every number is in a stated range. A trace without gradients is refused.
 #pragma once
 
 #include <string>
@@ -24,12 +24,12 @@ struct TraceFile {
   bool operator==(const TraceFile&) const = default;
 };
 
-// Errors say where in the file, what was found and what is allowed.
+// Errors give the place in the file, the value found and the values allowed.
 core::Result<TraceFile> parse_trace(std::string_view text);
 std::string to_json(const TraceFile& trace);
 
-// The trace of a journal's job: its gradients in the order in which they were ready. An error where the job ended
-// before their times were known.
+// The trace of a journal's job: its gradients in the order in which they were ready. A job that ended before their
+// times were known is an error.
 core::Result<TraceFile> trace_of(const JournalFile& journal);
 
 }  // namespace gradtune::tuner
