@@ -37,7 +37,7 @@ std::string as_table(const policies::FittedCost& fitted) {
   return text;
 }
 
-// A search is what times strategies of all kinds. Empty where one came to its end.
+// Only a search times strategies of all kinds, so the text warns if none was completed.
 std::string ended_early(const JournalFile& file) {
   const bool is_decided = std::ranges::any_of(file.decisions, [](const Decision& decision) {
     using What = Decision::What;
@@ -49,7 +49,7 @@ std::string ended_early(const JournalFile& file) {
       file.reports.size(), doing(file.stages.back()));
 }
 
-// A rate that misses its own samples by so much says little about others.
+// A rate that misses its own samples by this much says little about others.
 std::string unsure(const policies::FittedCost& fitted) {
   constexpr double kMostError = 0.5;
   const auto is_unsure = [](const policies::RateQuality& quality) { return quality.error > kMostError; };

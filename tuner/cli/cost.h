@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `gradtune cost`: makes a cost file from what a job's journal says its operations took, for `gradtune replay`.
+// `gradtune cost`: fits a cost file for `gradtune replay` to the operation times in a job's journal.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace gradtune::tuner {
 
-// Writes the file and gives back what to print: every rate with the number of samples and how far they were from it.
+// Writes the file and returns the text to print: every rate with its number of samples and their distance from it.
 core::Result<std::string> write_cost(const std::string& journal, const std::string& output);
 
 }  // namespace gradtune::tuner

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program `gradtune`, for what is done outside of a training job. Ends with 0, 1 (it failed, and says why) or 2 (it
-// was called in a way that it does not know).
+// The program `gradtune`, for everything outside of a training job. Its exit code is 0, 1 (it failed, and says why)
+// or 2 (the command line is wrong).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -33,7 +33,7 @@ int refuse(const std::string& why, int status) {
   return status;
 }
 
-// What can not be written is a failure: whoever reads the output would take a part of it for the whole.
+// An incomplete write is a failure: the reader would take a part of the output for the whole.
 int print(const std::string& text) {
   const std::string shown = gradtune::tuner::printable(text);
   errno = 0;
@@ -78,7 +78,7 @@ CLI::Validator fidelity_name() {
 
 std::vector<std::string_view> views(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
 
-// What of the command line nobody knows, and what was probably meant.
+// Names unknown words of the command line, and the known ones that were probably meant.
 std::optional<std::string> unknown_words(const CLI::App& app, const char* first) {
   std::vector<std::string> commands, flags;
   for (const CLI::App* command : app.get_subcommands({})) commands.push_back(command->get_name());

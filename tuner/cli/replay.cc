@@ -36,7 +36,7 @@ struct Replayed {
   double planning_ms;
   std::optional<double> timeline_us;  // of a cost file
 
-  bool numbered() const { return !timeline_us; }  // whether options have published numbers
+  bool numbered() const { return !timeline_us; }  // options have published numbers
 
   const core::GradientTable& table() const { return trace.table; }
   size_t option_of(const core::Bucket& bucket) const { return policies::number_of(bucket.option, model).value(); }
@@ -53,7 +53,7 @@ nlohmann::ordered_json slices_of(const core::Bucket& bucket) {
   return slices;
 }
 
-// With a forward pass: in the order in which they are sent.
+// With a forward pass, the buckets are in the order in which they are sent.
 nlohmann::ordered_json sent_buckets(const core::Strategy& strategy) {
   nlohmann::ordered_json buckets = nlohmann::ordered_json::array();
   std::vector<bool> is_sent(strategy.buckets.size());
@@ -120,7 +120,7 @@ std::string as_table(const Replayed& replayed, const ReplayOptions& options) {
   return text;
 }
 
-// A model together with what policies are told of its job.
+// A model together with the description of its job for policies.
 struct Modelled {
   std::unique_ptr<policies::CostModel> model;
   policies::Knowledge knowledge;
@@ -194,7 +194,7 @@ core::Result<Modelled> from_file(const ReplayOptions& options, const core::Gradi
   return Modelled{std::move(model.value()), std::move(knowledge), std::move(cost.value())};
 }
 
-// What the executor's rules make of the strategy; as a picture too where that is asked for.
+// The step time by the executor's rules; also draws the step if a picture was asked for.
 core::Result<double> timeline_us(const ReplayOptions& options, const policies::CostTable& cost,
                                  const policies::Knowledge& knowledge, const core::Strategy& strategy) {
   auto timeline = policies::Timeline::make(knowledge.table, strategy, cost, knowledge.traits);

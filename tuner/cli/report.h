@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// `gradtune report`: what a job's journal says, as a page or as text.
+// `gradtune report`: shows a job's journal as a page or as text.
 #pragma once
 
 #include <string>
@@ -11,12 +11,12 @@
 namespace gradtune::tuner {
 
 struct ReportOptions {
-  std::string journal;  // file
+  std::string journal;  // file name
   std::string trace;    // file with ready times of the same model; empty: those of the journal
-  std::string output;   // HTML file; empty: the report is printed in short
+  std::string output;   // HTML file; empty: a short report is printed
 };
 
-// Writes the page if there is a file for it, and gives back what to print.
+// Writes the page if a file is named, and returns the text to print.
 core::Result<std::string> report(const ReportOptions& options);
 
 }  // namespace gradtune::tuner

@@ -10,7 +10,7 @@
 
 namespace gradtune::tuner {
 
-// Writes the file and gives back what to print.
+// Writes the file and returns the text to print.
 core::Result<std::string> write_trace(const std::string& journal, const std::string& output);
 
 }  // namespace gradtune::tuner
