@@ -13,12 +13,12 @@
 namespace gradtune::tuner {
 namespace {
 
-// Positions in the control word. Where a pair is named, the value is followed by its negation.
+// Positions in the control word. In a pair, a value is followed by its negation.
 enum Position : size_t {
   kStep = 0,          // pair
   kAgreedHigh = 2,    // pair: upper and lower 32 bits of what all ranks must hold alike
   kAgreedLow = 4,     // pair
-  kPreparedHigh = 6,  // pair: of the strategy that this rank has prepared last and others may still be at
+  kPreparedHigh = 6,  // pair: hash of the strategy that this rank prepared last, which others may still be preparing
   kPreparedLow = 8,   // pair
   kUnanswered = 10,   // preparing is under way
   kFailed = 11,       // preparing failed: 1 more than the rank
@@ -28,9 +28,10 @@ enum Position : size_t {
   kComputeMs = 15,
   kNegatedComputeMs = 16,
   kCommand = 17,  // kind, slot, bytes
-  kSlowest = 20,  // compute time in whole microseconds and rank, in one number
-  kCommMs = 21,   // negated: the minimum counts
-  kExcess = 22,   // share of what is allowed, bucket and kind in one number: that farthest beyond counts; 0: none is
+  kSlowest = 20,  // compute time in whole microseconds and the rank, packed into one number
+  kCommMs = 21,   // negated, so that the minimum counts
+  kExcess = 22,   // share of the allowed value, bucket and kind packed into one number, so that the largest share
+                  // counts; 0: no excess
   kNotDense = 23,
   kAlikeHigh = 24,    // pair
   kAlikeLow = 26,     // pair
@@ -39,11 +40,11 @@ enum Position : size_t {
 };
 static_assert(kUsed == kControlWords);
 
-// Below every half of a hash and its negation, so that a rank without a value is no part of the comparison.
+// Below every half of a hash and its negation, so that a rank without a value takes no part in the comparison.
 constexpr double kAbsent = -0x1p33;
 constexpr double kMostMs = 1e12;
 constexpr double kNoMs = -2 * kMostMs;
-constexpr double kMostBytes = 0x1p30;  // of a strategy: no more are waited for, nor memory made ready
+constexpr double kMostBytes = 0x1p30;  // of a strategy: a longer text is neither awaited nor given memory
 constexpr double kMostRanks = 0x1p20, kMostSlowUs = 0x1p32;
 
 using core::Error;
@@ -59,7 +60,7 @@ void put_hash(ControlWord& word, size_t high, size_t low, uint64_t hash) {
   put_pair(word, low, static_cast<double>(hash & 0xffffffffULL));
 }
 
-// All ranks that have a value have the same one.
+// Tells if all ranks that have a value have the same one.
 bool is_common(const ControlWord& reduced, size_t at) {
   return reduced[at] == kAbsent || reduced[at] == -reduced[at + 1];
 }
@@ -74,10 +75,10 @@ int32_t slowest_rank(double slowest) {
   return slowest >= 0 && slowest < kMostSlowUs * kMostRanks ? static_cast<int32_t>(std::fmod(slowest, kMostRanks)) : -1;
 }
 
-// How a value of each rank becomes one of the report. A report gets a new field that ranks measure by one more row.
+// Rules that reduce a value of each rank to a value of the report. One more row adds a field that ranks measure.
 struct Reduced {
   Position at;
-  double (*of_rank)(const LocalStep&);  // the maximum over ranks counts
+  double (*of_rank)(const LocalStep&);  // reduced by the maximum over ranks
   void (*take)(double, core::StepReport&);
 };
 constexpr Reduced kReduced[] = {
@@ -101,8 +102,9 @@ bool is_integer_in(double value, double least, double most) {
   return value >= least && value <= most && value == std::floor(value);
 }
 
-// In whole units, so that each of the two numbers fits into the 53 bits of a double. The share comes first in both, so
-// the maximum over ranks is of the same share in both. What is broken is worse than all else: the largest share.
+// Both numbers hold whole units, so that each fits into the 53 bits of a double. The share comes first in both, so
+// the maximum over ranks takes both from the same share. A broken bucket has the largest share: it is worse than all
+// else.
 constexpr double kShareUnits = 0x1p16, kMostShare = 0x1p25;
 constexpr double kMostBuckets = 0x1p26, kKinds = 4;
 constexpr auto kLastKind = core::Excess::Kind::broken;
@@ -258,7 +260,7 @@ core::Result<Verdict> Agreement::receive(const LocalStep& local, const ControlWo
   return verdict;
 }
 
-// Once every rank has answered, the slot is ready on all of them or on none.
+// Once every rank has answered, the slot is ready on all ranks or on none.
 std::optional<int32_t> Agreement::settle_pending(const ControlWord& reduced) {
   if (!state_.pending || reduced[kUnanswered] > 0) return {};
   const Pending settled = *std::exchange(state_.pending, std::nullopt);
@@ -306,7 +308,7 @@ void Agreement::prepared(int32_t slot, std::optional<uint64_t> strategy_hash) {
     state_.pending->hash = strategy_hash;
     return;
   }
-  if (state_.begun) return;  // taken back meanwhile
+  if (state_.begun) return;  // taken back in the meantime
   core::check(strategy_hash.has_value(), "a slot that is ready from the start has a strategy");
   state_.slots[slot] = *strategy_hash;
 }

@@ -7,7 +7,7 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr double kAuditShare = 0.003;  // of the time, that audits without an alarm may cost
+constexpr double kAuditShare = 0.003;  // share of the time that audits without an alarm may cost
 
 }  // namespace
 

@@ -13,7 +13,7 @@
 namespace gradtune::tuner {
 namespace {
 
-// Names the buckets one after the other, as long as people can read that.
+// Names the buckets one by one, as long as the text stays readable.
 std::string replaced_label(const std::string& label, int32_t bucket) {
   constexpr std::string_view kMark = ", as the baseline: bucket ", kMore = ", ...";
   constexpr size_t kMostBytes = 160;

@@ -7,7 +7,7 @@
 namespace gradtune::tuner {
 namespace {
 
-// The share is taken of at least so many baseline steps: tuning stands at a job's beginning, and its cost with it.
+// The share is taken of at least this many baseline steps, because a job pays for tuning at its beginning.
 constexpr double kShortestJob = 200;
 
 }  // namespace
@@ -19,7 +19,7 @@ void Budget::count(const core::StepReport& report, bool is_ours) {
   if (baseline_ms_ > 0) add(counted_.size() - 1);
 }
 
-// Of a long step the part beyond a stall is only counted where the one before or after it was as long.
+// In a long step the time beyond a stall only counts if the step before or after was as long.
 double Budget::counted_ms(size_t step, double baseline_ms) const {
   const auto is_long = [&](size_t i) {
     return i < counted_.size() && !counted_[i].is_preparation && counted_[i].ms > kStall * baseline_ms;
@@ -29,7 +29,8 @@ double Budget::counted_ms(size_t step, double baseline_ms) const {
 }
 
 void Budget::add(size_t step) {
-  const double late_ms = step > 0 ? counted_ms(step - 1, baseline_ms_) - last_ms_ : 0;  // what is known of it by now
+  // correction, now that this step is known
+  const double late_ms = step > 0 ? counted_ms(step - 1, baseline_ms_) - last_ms_ : 0;
   last_ms_ = counted_ms(step, baseline_ms_);
   elapsed_ms_ += late_ms + last_ms_;
   lost_ms_ += late_ms + last_ms_ - baseline_ms_;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What tuning has cost so far, and whether it may cost more. Leaves open what happens when it may not.
+// Keeps the cost of tuning so far, and decides if it may cost more. It leaves open what happens when it may not.
 #pragma once
 
 #include <cstddef>
@@ -11,27 +11,27 @@
 
 namespace gradtune::tuner {
 
-// A single step that takes longer than this many usual ones is an evaluation that was not announced, or a machine that
-// stood still. No strategy is to blame, so it counts as this many.
+// A single step that takes longer than this many usual ones is an unannounced evaluation, or the machine stood
+// still. No strategy is to blame, so it counts as this many.
 constexpr double kStall = 10;
 
 class Budget {
  public:
-  // Tuning ends after so many steps, or when it has lost this share of the time so far against the baseline.
+  // Tuning ends after this many steps, or once it has lost this share of the time so far against the baseline.
   Budget(int most_steps, double most_share) : most_steps_(most_steps), most_share_(most_share) {}
 
-  // A step of tuning. `is_ours`: an excluded step is one in which a strategy was prepared; other excluded steps do not
-  // count. Of a stall only a part counts; two long steps in a row are no stall but a slow strategy.
+  // Counts a step of tuning. `is_ours`: an excluded step is one that prepared a strategy; other excluded steps do
+  // not count. Only a part of a stall counts. Two long steps in a row are no stall but a slow strategy.
   void count(const core::StepReport& report, bool is_ours);
 
-  // How fast the baseline is at present. Nothing is lost until that is known.
+  // Sets the present step time of the baseline. Nothing counts as lost until it is known.
   void learn_baseline(double baseline_ms);
 
   bool allows(int more_steps = 0) const;
   int steps() const { return steps_; }
   double cost_ms(double baseline_ms) const;  // sum of max(0, step - baseline)
 
-  // What tuning may cost while the baseline is what would run otherwise.
+  // The most that tuning may cost while the baseline would run otherwise.
   static double most_cost_ms(double most_share, double baseline_ms);
 
  private:
@@ -46,7 +46,7 @@ class Budget {
   double most_share_;
   int steps_ = 0;
   std::vector<Step> counted_;
-  double last_ms_ = 0;  // what the last of them counted
+  double last_ms_ = 0;  // the amount counted for the last step
   double elapsed_ms_ = 0, lost_ms_ = 0, baseline_ms_ = 0;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a strategy compares with the baseline: what a confirmation finds, an outcome reports and a strategy file keeps as
-// its evidence. Leaves open how it was measured.
+// A comparison of a strategy with the baseline. A confirmation finds it, an outcome reports it, and a strategy file
+// keeps it as evidence. It leaves open how it was measured.
 #pragma once
 
 namespace gradtune::tuner {
@@ -12,7 +12,7 @@ struct Comparison {
   double baseline_ms = 0;
   double committed_ms = 0;  // of the strategy; 0: nothing was confirmed
   double gain = 0;          // 1 - committed / baseline
-  // Bounds of the gain. The lower one decides: it is above 0 where a gain was confirmed, and too high with the
+  // Bounds of the gain. The lower one decides: it is above 0 if a gain was confirmed, and too high with the
   // probability with which that confirmation may err (allowed_error() in confirm.h). The upper one is too low with a
   // probability of 2.5 %.
   double gain_low = 0, gain_high = 0;

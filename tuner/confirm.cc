@@ -33,7 +33,7 @@ double allowed_error(int earlier_confirmations) {
 }
 
 int most_pairs(double error) {
-  constexpr int kSpare = 2;  // or every single pair would have to look faster
+  constexpr int kSpare = 2;  // otherwise every single pair would have to look faster
   return std::clamp(fewest_signed(error) + kSpare, kUsualMost, kMostSigned);
 }
 
@@ -94,8 +94,8 @@ Claim Confirmation::claim() const {
       faster.push_back(logs[baseline] - logs[0]);
       slower.push_back(logs[0] - logs[baseline]);
     }
-    // That it is faster than one of them alone proves nothing, so each test may have the whole error. The least of
-    // upper bounds is too low where any of them is.
+    // A gain over only one baseline proves nothing, so each test may use the whole error. The least of the upper
+    // bounds is too low if any of them is.
     claim.gain_low = std::min(claim.gain_low, as_gain(lower_bound(faster, error_)));
     claim.gain_high =
         std::min(claim.gain_high, as_gain(-lower_bound(slower, kTooLow / static_cast<double>(baselines))));

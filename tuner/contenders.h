@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The strategies that the tuner remembers from searches and decisions: the best of each kind of compression, what was
-// committed before, and what has its place in the next race. Leaves open when they race.
+// The strategies that the tuner remembers from searches and decisions: the best of each kind of compression, former
+// committed strategies, and those with a place in the next race. It leaves open when they race.
 #pragma once
 
 #include <cstddef>
@@ -20,32 +20,33 @@ namespace gradtune::tuner {
 
 class Contenders {
  public:
-  // A search begins: forgets what the last one measured.
+  // A search begins: forgets the measurements of the last one.
   void start_search() { kinds_.clear(); }
 
-  // The hash of what the policy proposed for a slot. What runs there may have less compression (Bans).
+  // Keeps the hash of the policy's proposal for a slot. The strategy in the slot may have less compression (Bans).
   void proposed(int32_t slot, uint64_t hash) { proposed_[slot] = hash; }
   uint64_t proposed_hash(int32_t slot) const { return proposed_.at(slot); }
 
-  // How fast a strategy ran. The best few of each kind of compression are kept.
+  // Keeps a measured step time. The best few of each kind of compression are kept.
   void measured(const policies::Candidate& candidate, double step_ms);
   bool has_measured() const { return !kinds_.empty(); }
 
-  // What was committed until now may be the best again when conditions return.
+  // Keeps the strategy that was committed until now, as it may be the best again when conditions return.
   void retire(const policies::Candidate& committed);
 
-  // After a ban: takes banned compressors out of what was measured, and drops strategies that are banned as a whole.
+  // After a ban: removes banned compressors from measured strategies, and drops strategies that are banned as a
+  // whole.
   void apply(const Bans& bans);
 
-  // Leaders have their places in the race against what a search finds.
+  // Leaders have a place in the race against the results of a search.
   void add_leader(policies::Candidate candidate) { leaders_.push_back(std::move(candidate)); }
   void add_former_as_leaders(const Bans& bans);
   const std::vector<policies::Candidate>& leaders() const { return leaders_; }
   void clear_leaders() { leaders_.clear(); }
 
-  // What may be the best by now, in the order in which it gets a place in a race: what was committed before, the best
-  // of each kind, and the next best of the kind of `committed` (null: nothing is), since the best partition of that
-  // kind may be another one by now.
+  // Strategies that may be the best by now, in the order in which they get places in a race. First come former
+  // committed strategies, then the best of each kind, then the next best of the kind of `committed` (null: nothing
+  // is committed), since the best partition of that kind may have changed.
   std::vector<policies::Candidate> known(const core::Strategy* committed, const Bans& bans) const;
 
  private:
@@ -58,7 +59,7 @@ class Contenders {
 
   std::map<Kind, std::vector<Measured>> kinds_;  // of the last search, the fastest first
   std::vector<policies::Candidate> leaders_;
-  std::vector<policies::Candidate> former_;  // committed before; the last one first
+  std::vector<policies::Candidate> former_;  // former committed strategies, the last one first
   std::map<int32_t, uint64_t> proposed_;
 };
 

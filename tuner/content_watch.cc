@@ -9,7 +9,7 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr double kChange = 0.25;  // of the level
+constexpr double kChange = 0.25;  // share of the level
 constexpr double kErrors = 4;
 constexpr int kMostSteps = 10'000;
 

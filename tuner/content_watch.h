@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the content of a tensor's gradients (core::Content) has changed for good: means over windows of steps against
-// that of the first window. Plain data; what follows from a change is left open.
+// Decides if the content of a tensor's gradients (core::Content) has changed for good. It compares means over
+// windows of steps with that of the first window. It is plain data, and leaves open what follows from a change.
 #pragma once
 
 #include <optional>
 
 namespace gradtune::tuner {
 
-// Of rows: the share that is not zero on one rank, and in the sum of all.
+// Shares of rows that are not zero: on one rank, and in the sum of all ranks.
 struct RowShares {
   double of_one = 0, of_all = 0;
 
@@ -18,9 +18,9 @@ struct RowShares {
 
 class ContentWatch {
  public:
-  // A step. Once two windows in a row differ from the level by a quarter of it and by four standard errors of its mean:
-  // the mean of the second one, which is the level from then on. Each time windows get twice as long, so a job that
-  // swings to and fro is told of ever less often.
+  // Records a step. A change is found once two windows in a row differ from the level by a quarter of it and by four
+  // standard errors of its mean. The result is the mean of the second window, which becomes the level. Each time
+  // windows get twice as long, so a job that oscillates is reported ever less often.
   std::optional<RowShares> record(const RowShares& seen);
 
  private:
@@ -28,7 +28,7 @@ class ContentWatch {
     int steps = 0;
     RowShares sum = {}, sum_of_squares = {};
     RowShares mean() const;
-    RowShares error() const;  // of the mean, as steps vary
+    RowShares error() const;  // of the mean, given the variation between steps
   };
   bool is_beyond(const Window& window) const;
 

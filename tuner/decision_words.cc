@@ -24,7 +24,7 @@ std::string_view without_role(std::string_view label) {
   return label;
 }
 
-// Of a label that says of which strategy and bucket, the part behind the strategy.
+// The bucket in a label that names a strategy and a bucket.
 std::string_view bucket_of(std::string_view finding) {
   const size_t at = finding.rfind(", bucket ");
   return at == std::string_view::npos ? finding : finding.substr(at + 2);
@@ -73,7 +73,7 @@ std::string state_in_words(const Standing& standing) {
       return fmt::format("{}; {}{}", committed, again, dropped_in_words(*former));
     }
     case State::baseline:
-      // Where nothing takes the place of what was dropped, the reason is the same.
+      // If nothing replaces the dropped strategy, the reason is the same.
       if (former && standing.why.starts_with(former->label)) {
         return fmt::format("{}; the baseline is back, {}", dropped_in_words(*former), baseline);
       }

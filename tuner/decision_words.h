@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What was decided, as sentences for people. They are the only ones: lines on standard error, results, summaries and
-// reports are made of them. Leaves open who is told of which decision.
+// Decisions as sentences for people. All texts use these: lines on standard error, results, summaries and reports.
+// It leaves open who is told of which decision.
 #pragma once
 
 #include <string>
@@ -16,15 +16,15 @@ namespace gradtune::tuner {
 // Without a full stop and without the step: "steps take 25 % longer than before".
 std::string in_words(const Decision& decision);
 
-// How the job stands, and what led to it: "committed bf16 all_reduce, 8 buckets: 228.1 -> 104.3 ms a step, gain 54.3 %
-// (at least 53.1 % with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s (0.42 % of
-// 2000 baseline steps)".
+// The state of the job, and what led to it: "committed bf16 all_reduce, 8 buckets: 228.1 -> 104.3 ms a step, gain
+// 54.3 % (at least 53.1 % with 96 % confidence), baseline bf16 all_reduce; tuning took 210 steps and cost 1.9 s
+// (0.42 % of 2000 baseline steps)".
 std::string in_words(const Standing& standing);
 
-// What the error guard found of a strategy that need not be named: "its residual runs away (bucket 3: 12, allowed 10)".
+// A finding of the error guard, without the strategy's name: "its residual runs away (bucket 3: 12, allowed 10)".
 std::string finding_in_words(const Decision& decision);
 
-// What the tuner does in that stage: "racing the best".
+// The work of the tuner in that stage: "racing the best".
 std::string_view doing(Stage stage);
 
 }  // namespace gradtune::tuner

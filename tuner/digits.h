@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two numbers for people of which one is beyond the other: with as many digits as show that.
+// Prints two numbers, one of which exceeds the other, with enough digits to show that.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct Digits {
   bool operator==(const Digits&) const = default;
 };
 
-// Both with the same number of significant digits: three, or more where the texts would be equal although the numbers
+// Both with the same number of significant digits: three, or more if the texts would be equal although the numbers
 // are not.
 Digits told_apart(double first, double second);
 

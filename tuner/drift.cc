@@ -15,10 +15,10 @@
 namespace gradtune::tuner {
 namespace {
 
-// Odd, as the upper median of an even number leans to slow steps.
+// Odd lengths, as the upper median of an even number leans to slow steps.
 constexpr std::array kBlocks = {9, 13, 17, 21};
 
-// Of the logarithms of the medians of all blocks of that length, overlapping.
+// The standard deviation of the logarithms of medians, over all overlapping blocks of that length.
 double deviation(std::span<const double> steps_ms, int block) {
   std::vector<double> medians;
   for (size_t begin = 0; begin + static_cast<size_t>(block) <= steps_ms.size(); ++begin) {
@@ -74,7 +74,7 @@ Drift::Level Drift::level_of(const std::vector<double>& steps_ms) const {
               .block_steps = options_.block_steps,
               .log_change = std::log1p(options_.change)};
   if (options_.block_steps > 0) return level;
-  // A window holds few long blocks, which may be alike by chance: their noise is at least that of independent steps.
+  // A window holds few long blocks, which may agree by chance. Their noise is at least that of independent steps.
   const double shortest = deviation(steps_ms, kBlocks.front());
   double noise = 0;
   for (const int block : kBlocks) {
@@ -86,8 +86,7 @@ Drift::Level Drift::level_of(const std::vector<double>& steps_ms) const {
   return level;
 }
 
-// What is not explained by half a change adds up, each block by no more than two changes' worth, so that no single one
-// is enough.
+// Adds up shifts beyond half a change. Each block counts for at most two changes, so that no single block is enough.
 bool Drift::Side::add(double block_shift, double log_change, double evidence) {
   sum = std::max(0.0, sum + std::min(block_shift, 2 * log_change) - log_change / 2);
   if (sum == 0) {

@@ -18,16 +18,16 @@ core::Excess beyond(Kind kind, double value, double allowed) {
   return value > allowed ? core::Excess{.kind = kind, .value = value, .allowed = allowed} : core::Excess{};
 }
 
-// By value / allowed; one that is broken first.
+// Orders by value / allowed; a broken bucket comes first.
 bool is_worse(const core::Excess& one, const core::Excess& other) {
   if (one.kind == Kind::none || other.kind == Kind::none) return other.kind == Kind::none && one.kind != Kind::none;
   if ((one.kind == Kind::broken) != (other.kind == Kind::broken)) return one.kind == Kind::broken;
   return one.value * other.allowed > other.value * one.allowed;
 }
 
-// The largest error of the bucket's compressors in trainings, if all of its settings were seen there.
+// The largest error of the bucket's compressors in whole trainings, if all of its settings were seen there.
 double seen_error(const core::Bucket& bucket, core::OptimizerFamily optimizers) {
-  double most = 0;  // which codec is sampled does not matter then
+  double most = 0;  // then it does not matter which codec is sampled
   for (const core::CompressorSpec& codec : bucket.option.codecs) {
     const core::CompressorTraits* traits = core::traits_of(codec, compress::known_traits());
     if (traits == nullptr || codec.parameter != traits->parameter_default) continue;
@@ -40,7 +40,7 @@ double seen_error(const core::Bucket& bucket, core::OptimizerFamily optimizers) 
 
 double far_error(double usual) {
   const double kept = std::max(0.0, 1 - usual * usual);
-  // Of an error above 1, which a compressor without error feedback may have, twice that is far.
+  // An error may exceed 1 without error feedback; then the bound is twice the error.
   return usual >= 1 ? 2 * usual : std::min(2 * usual, std::sqrt(1 - kept / 4));
 }
 

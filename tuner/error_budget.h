@@ -1,34 +1,35 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the compression of a bucket is sound: a guard. It runs on each rank on what the rank's own steps lost. What
-// it finds travels in the control word, reduced to the worst of all ranks (agreement.h), and the tuner answers
+// Guards the compression of each bucket. It runs on each rank on the losses of the rank's own steps. Its finding
+// travels in the control word, reduced to the worst of all ranks (agreement.h), and the tuner answers
 // (tuner_core_repair.cc). It bounds error, not accuracy: errors of different compressors do not compare. (On our
 // reference model Top-k 1 % has an error of 0.95 and loses no accuracy, blockwise EF-SignSGD has 0.85 and loses 1.8
 // points.)
 //
-// Errors and residuals of a healthy training move: early gradients are large and of low rank, later ones are noise, and
-// each change of the learning rate or the batch moves them again. So no limit is what one job showed at one time.
+// Errors and residuals of a healthy training move: early gradients are large and of low rank, later ones are noise,
+// and each change of the learning rate or the batch moves them again. So no limit is derived from one job at one
+// time.
 //
-// Rules for a bucket. `far(e)` is far_error(): twice e, or where that is more a loss of three quarters of what e keeps.
-//   broken    What was sent and what was kept are not what was given, by more than rounding (exec/balance.h). No
-//             training does that. Found in one step.
-//   error     The median of kSteps errors exceeds the user's budget. Without one, where users named no compressors, it
-//             exceeds far() of the largest error that the bucket's compressors had in whole trainings with that family
-//             of optimizers (CompressorTraits::seen_error). While a strategy is on trial the median is over those
-//             that there are, at least kFirst.
-//   jump      The median of the last kJump errors exceeds far() of the median of those before, in kSteps steps. A
-//             training that changes moves errors by tens of per cent. Errors of a bucket go on where the strategy that
-//             is committed next has the same bucket in its place: several buckets may jump at once, and one after the
-//             other is found. Not with a user's budget, which says what is too much.
-//   residual  Only after a commit: norm(residual) / norm(gradient) exceeds kMostResidual, or kLeastGrown and has
-//             doubled in kGrowthSteps steps, while the residual has grown itself. Where the gradient shrinks, as when a
-//             learning rate is lowered, a residual that is paid off is large against it for some steps. Doubling
-//             counts from 2 * kGrowthSteps steps on, as every residual grows at first.
-// Errors below kLeast are small, whatever they were.
+// Rules for a bucket. `far(e)` is far_error(): twice e, or a loss of three quarters of what e keeps, if more.
+// - broken: what was sent plus what was kept differs from what was given by more than rounding (exec/balance.h). No
+//   training does that. It is found in one step.
+// - error: the median of kSteps errors exceeds the user's budget. Without one, and if users named no compressors, the
+//   limit is far() of the largest error that the bucket's compressors had in whole trainings with that family of
+//   optimizers (CompressorTraits::seen_error). While a strategy is on trial the median is over the errors so far, at
+//   least kFirst.
+// - jump: the median of the last kJump errors exceeds far() of the median of the earlier ones, in kSteps steps. A
+//   change in training moves errors by tens of per cent. Errors of a bucket continue if the strategy committed next
+//   has the same bucket in its place. So several buckets may jump at once, and they are found one after the other.
+//   The rule does not apply with a user's budget, which is the limit then.
+// - residual, only after a commit: norm(residual) / norm(gradient) exceeds kMostResidual. Or it exceeds kLeastGrown
+//   and has doubled in kGrowthSteps steps while the residual itself has grown. If the gradient shrinks, as after a
+//   lower learning rate, a residual that is being paid off is large against it for some steps. Doubling counts from
+//   2 * kGrowthSteps steps on, as every residual grows at first.
+// - Errors below kLeast are always acceptable.
 //
-// Its state is plain data that goes into checkpoints, so a restored job finds what it would have found anyway. Leaves
-// open what follows.
+// Its state is plain data that goes into checkpoints, so a restored job finds the same as it would have otherwise.
+// It leaves open what follows.
 #pragma once
 
 #include <array>
@@ -43,7 +44,7 @@
 
 namespace gradtune::tuner {
 
-// The error from which on a compressor that usually has the error e is not what it was.
+// The smallest error that is no longer plausible for a compressor with the usual error e.
 double far_error(double usual);
 
 class ErrorBudget {
@@ -56,7 +57,7 @@ class ErrorBudget {
   template <int N>
   struct Window {
     std::array<double, N> values{};
-    int count = 0;  // of all values so far; the next one goes to values[count % N]
+    int count = 0;  // number of all values so far; the next one goes to values[count % N]
     void add(double value) { values[static_cast<size_t>(count++ % N)] = value; }
     bool is_full() const { return count >= N; }
     double oldest() const { return values[static_cast<size_t>(count % N)]; }
@@ -66,13 +67,13 @@ class ErrorBudget {
   };
   struct Bucket {
     Window<kSteps> errors = {};
-    // norm(residual) / norm(gradient), and norm(residual); medians of them, one each kLevelSteps steps.
+    // norm(residual) / norm(gradient), and norm(residual); and medians of them, one each kLevelSteps steps.
     Window<kSteps> ratios = {}, norms = {};
     Window<kLevels> ratio_levels = {}, norm_levels = {};
 
     bool operator==(const Bucket&) const = default;
   };
-  // A bucket of what was committed last, and its errors until other strategies were tried.
+  // A bucket of the strategy committed last, and its errors until other strategies were tried.
   struct Committed {
     uint64_t bucket = 0;  // hash of its slices and option
     Window<kSteps> errors = {};
@@ -89,21 +90,21 @@ class ErrorBudget {
 
   struct Limits {
     std::optional<double> budget = {};  // the user's
-    bool names_none = false;            // the user named no compressors: those run that our table admits
+    bool names_none = false;            // the user named no compressors: those that our table admits run
     core::OptimizerFamily optimizers = core::OptimizerFamily::sgd;
   };
   explicit ErrorBudget(const Limits& limits) : limits_(limits) {}
 
-  // Another strategy is in force: on trial, or for good. These allocate; record() does not.
+  // Another strategy is in force, on trial or for good. These functions allocate; record() does not.
   void run(const core::Strategy& strategy);
   void commit(const core::Strategy& strategy);
 
-  // A step that was finite on all ranks, by bucket. Returns the worst by value / allowed, of kind none if all is well;
-  // one that is broken is worse than any other.
+  // Records a step that was finite on all ranks, by bucket. Returns the worst excess by value / allowed, of kind
+  // none if all is well. A broken bucket is worse than any other.
   core::Excess record(std::span<const core::BucketLoss> losses);
 
   const State& state() const { return state_; }
-  // After run() or commit() of the strategy in force.
+  // Call after run() or commit() of the strategy in force.
   void restore(State state) { state_ = std::move(state); }
 
  private:
@@ -113,7 +114,7 @@ class ErrorBudget {
   core::Excess excess_of_residual(Bucket& bucket) const;
 
   Limits limits_;
-  std::vector<std::optional<double>> allowed_;  // by bucket of the strategy in force; follows from it
+  std::vector<std::optional<double>> allowed_;  // by bucket of the strategy in force; derived from it
   State state_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// All that a tuner is told of a job before its first step. Its decisions depend on this and on the reports of its
-// steps, and on nothing else. A running job has it from the user and the model, a replayed one from its journal.
+// Everything that a tuner is told of a job before its first step. Its decisions depend only on this and on the
+// reports of its steps. A running job takes it from the user and the model, a replayed one from its journal.
 #pragma once
 
 #include <memory>
@@ -24,17 +24,17 @@ struct Job {
   core::Ranks ranks = {};
   core::Fidelity fidelity = core::Fidelity::half;
   std::vector<core::CompressorSpec> codecs = {};  // admitted ones, "none" first
-  std::string codecs_from = {};                   // why those, for people; empty: not known
+  std::string codecs_from = {};                   // why these, for people; empty: not known
   int host_threads = 0;
   int64_t memory_bytes = INT64_MAX;  // for residuals and payloads
   bool forward_overlap = false;      // buckets may be due at the next forward pass (policies::Knowledge)
-  policies::Machine machine = {};    // of its cores `host` is the number above
+  policies::Machine machine = {};    // the number of host cores is `host_threads` above
   std::string policy = "mergecomp";
   TunerOptions tuning = {};
   std::optional<policies::Candidate> imported = {};
 };
 
-// A tuner whose baselines are those of the job. An unknown policy is an error that lists the known ones.
+// Makes a tuner with the baselines of the job. An unknown policy is an error that lists the known ones.
 core::Result<std::unique_ptr<Tuner>> make_tuner(const Job& job);
 
 }  // namespace gradtune::tuner

@@ -9,8 +9,8 @@
 namespace gradtune::tuner {
 namespace {
 
-// Two blocks of one that all take that much longer than both of the other are seldom due to load alone: it would have
-// to come twice and to go in between.
+// Load alone seldom makes both blocks of one baseline take that much longer than both of the other: it would have to
+// come twice and to go in between.
 constexpr double kClear = 1.15;
 constexpr int32_t kOrder[] = {1, 0, 0, 1};
 

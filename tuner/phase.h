@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tuner is about, with what only that part of its work needs: exactly one of these at any time. Leaves open
-// what leads from one to the next.
+// The phase of the tuner, with the data that only this part of its work needs. Exactly one of these applies at any
+// time. It leaves open what leads from one to the next.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ struct Observing {
     opening,   // the imported strategy runs first, and nothing is measured yet
     imported,  // the imported strategy races the baseline next
     search,    // a search is next
-    looking,   // after an alarm: then it is known whether there is a new search
+    looking,   // after an alarm; the result decides if a new search starts
   } before = Before::search;
 };
 
-// Measures what the policy proposes.
+// Measures the strategies that the policy proposes.
 struct Searching {
-  bool is_trial_ahead = false;  // its block is scheduled, while it is not known whether it is prepared on all ranks
+  bool is_trial_ahead = false;  // its block is scheduled before it is known if all ranks prepared it
 };
 
 struct Racing {
   enum class Among : uint8_t {
     imported,  // the imported strategy alone
-    found,     // what a search found, and leaders of races before it
-    known,     // what was known before: another winner than what is in force starts a search
+    found,     // results of a search, and leaders of races before it
+    known,     // strategies known before: a winner other than the one in force starts a search
   } among = Among::found;
   std::vector<int32_t> finalists = {};
   std::optional<Race> race = {};  // nothing while they are prepared
@@ -47,12 +47,12 @@ struct Confirming {
   std::optional<Confirmation> confirmation = {};  // nothing while a repaired strategy is prepared
 };
 
-// What was decided runs.
+// The decided strategy runs.
 struct Watching {};
 
-// Compares what is committed with the baseline.
+// Compares the committed strategy with the baseline.
 struct Auditing {
-  bool has_cause = false;  // something moved; otherwise it is only time again
+  bool has_cause = false;  // something moved; false: the audit is only due
   Confirmation confirmation;
 };
 
@@ -60,7 +60,7 @@ using Phase = std::variant<Observing, Searching, Racing, Confirming, Watching, A
 
 Stage stage_of(const Phase& phase);
 
-// Whether the imported strategy is still to be confirmed.
+// Tells if the imported strategy is still to be confirmed.
 bool is_importing(const Phase& phase);
 
 }  // namespace gradtune::tuner

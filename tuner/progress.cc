@@ -11,9 +11,9 @@
 namespace gradtune::tuner {
 namespace {
 
-constexpr int64_t kLiveIntervalNs = 100'000'000;  // ten a second are as many as one can read
+constexpr int64_t kLiveIntervalNs = 100'000'000;  // people cannot read more than ten a second
 
-// To the start of the line; and from the cursor to its end, blank.
+// To the start of the line; and clears from the cursor to its end.
 constexpr std::string_view kReturn = "\r", kErase = "\x1b[K";
 
 std::string_view meaning(core::Fidelity fidelity) {
@@ -25,7 +25,7 @@ std::string_view meaning(core::Fidelity fidelity) {
   return "unknown";
 }
 
-// After these the story is another one.
+// These decisions change the story.
 bool is_turn(Decision::What what) {
   using What = Decision::What;
   switch (what) {
@@ -58,7 +58,7 @@ bool is_told(Decision::What what) {
   }
 }
 
-// What was found is the reason in the story, if it led to one.
+// A finding becomes the reason in the story if it led to one.
 bool is_reason(Decision::What what) {
   using What = Decision::What;
   return is_finding(what) || what == What::repair || what == What::run_instead;
@@ -111,7 +111,7 @@ void Progress::start(core::Fidelity fidelity, const std::vector<core::Compressor
 void Progress::step(Stage stage, double progress, int64_t step, double step_ms, std::string_view label) {
   if (stage != stage_) {
     stage_ = stage;
-    if (stage == Stage::watch) return;  // what was decided is told
+    if (stage == Stage::watch) return;  // the decision is printed already
     print(stage_line(stage, step));
     next_live_ns_ = clock_.now_ns();
   }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What rank 0 tells people on standard error: one line at the start that says which fidelity and compressors are in
-// force, a live line per stage on a terminal (a plain line per stage elsewhere), a line when something is decided or
-// noticed, and one last line that says how the job stands.
+// Prints the progress of rank 0 on standard error. One line at the start names the fidelity and the compressors in
+// force. A terminal gets a live line per stage, other outputs a plain line per stage. Each decision or finding gets
+// a line, and a last line says how the job stands.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +20,23 @@
 
 namespace gradtune::tuner {
 
-// The lines, without their ends.
+// The lines, without their line ends.
 std::string start_line(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs,
                        std::string_view policy);
 std::string stage_line(Stage stage, int64_t step);
 std::string live_line(Stage stage, double progress, int64_t step, double step_ms, std::string_view label);
-// What was decided and noticed in one step, and how the job stands after it: its story where that is another one now,
-// and a line for each finding that is not part of it. None of what only a journal is told of.
+// The lines for the decisions and findings of one step, and the state of the job after it. The story is told if it
+// has changed, and a line tells each finding that is not part of it. Decisions that only a journal needs are left
+// out.
 std::vector<std::string> lines_of(const std::vector<Decision>& decisions, const Standing& standing);
-// How the job stood when training ended, in that stage.
+// The state of the job when training ended in that stage.
 std::string final_line(const Standing& standing, Stage stage);
 
 class Progress {
  public:
   using Write = std::function<void(std::string_view)>;
 
-  // `write` gets text to show at once; `is_terminal` says whether a carriage return takes the cursor back.
+  // `write` shows text at once; `is_terminal` tells if a carriage return takes the cursor back.
   Progress(Write write, bool is_terminal, const core::Clock& clock);
 
   void start(core::Fidelity fidelity, const std::vector<core::CompressorSpec>& codecs, std::string_view policy);
@@ -44,7 +45,7 @@ class Progress {
   void finish(const Standing& standing, Stage stage);
 
  private:
-  void print(const std::string& line);  // in the place of the live line, if there is one
+  void print(const std::string& line);  // replaces the live line, if there is one
 
   Write write_;
   const bool is_terminal_;

@@ -15,11 +15,11 @@ namespace {
 
 constexpr int kRounds = 3;  // with blocks of 4 scored steps, 12 for each finalist
 constexpr size_t kFinalists = 2;
-constexpr double kAborted = 2.0;  // times the best block of the round
+constexpr double kAborted = 2.0;  // factor over the best block of the round
 constexpr double kWorthIt = 0.01;
 
-// An arm that far behind does not come back: beyond all drift between two blocks of a round, or once the noise is
-// known, beyond what it explains.
+// An arm that far behind does not recover: the distance is beyond all drift between two blocks of a round, or once
+// the noise is known, beyond what noise explains.
 constexpr double kHopeless = 0.22;
 constexpr double kStandardErrors = 4;
 
@@ -76,7 +76,7 @@ std::vector<Race::Eliminated> Race::score(const std::vector<Score>& round) {
   return eliminated;
 }
 
-// Those that tie with the best by what they cost otherwise, then the others by speed.
+// Arms that tie with the best are ordered by their other costs, then the others by speed.
 std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states) {
   double best = std::numeric_limits<double>::infinity();
   for (const State& state : states) best = std::min(best, state.mean());
@@ -89,7 +89,7 @@ std::vector<Race::State> Race::in_order_of_preference(std::vector<State> states)
   return states;
 }
 
-// Of a pair of blocks: what is left of the logarithms when each arm's and each round's own effect is taken out.
+// Noise of a pair of blocks: the rest of the logarithms without each arm's and each round's own effect.
 double Race::noise() const {
   std::vector<const State*> states = {&baseline_};
   for (const State& state : arms_) states.push_back(&state);

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A race by sequential halving. Every round runs one block of each arm that is left, in random order; then the worse
-// half is out. Two arms are compared by the mean of the log-ratios of their blocks over all rounds, so drift that the
-// blocks of a round share cancels. The baseline runs in every round and is never eliminated. Leaves open how blocks are
-// run, and whether the winner is really faster than the baseline.
+// A race by sequential halving. Every round runs one block of each remaining arm, in random order; then the worse
+// half is out. Two arms are compared by the mean of the log-ratios of their blocks over all rounds, so drift that
+// the blocks of a round share cancels. The baseline runs in every round and is never eliminated. It leaves open how
+// blocks are run, and if the winner is really faster than the baseline.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace gradtune::tuner {
 
-// Strategies within 3 % of the best are told apart by what they cost otherwise: a less lossy one is preferred, and
-// among those of one fidelity within 1 % the one that is running already, or one with fewer buckets.
+// Strategies within 3 % of the best are ordered by other costs. A less lossy one is preferred. Among those of one
+// fidelity within 1 %, the race prefers the one that is running already, or one with fewer buckets.
 constexpr double kTie = 0.03;
 constexpr double kNearTie = 0.01;
 
@@ -28,11 +28,11 @@ class Race {
     int32_t slot = 0;
     core::Fidelity fidelity = core::Fidelity::exact;
     size_t buckets = 0;
-    bool is_running = false;  // in force before the race: stays where nothing of its fidelity is better by 1 %
+    bool is_running = false;  // in force before the race: stays if no arm of its fidelity is better by 1 %
   };
   struct Eliminated {
     int32_t slot;
-    double behind;  // the best, as a log-ratio; 0 where it could not be scored
+    double behind;  // distance to the best, as a log-ratio; 0 if it could not be scored
   };
   struct Winner {
     int32_t slot;
@@ -46,22 +46,23 @@ class Race {
   // The slots of the next round in the order in which they are to run.
   std::vector<int32_t> next_round();
 
-  // The blocks of that round; returns who is out: the worse half, who is too far behind, took more than twice as long
-  // as the best, or could not be scored. A round without a score of the baseline does not count.
+  // Takes the blocks of that round and returns the eliminated arms: the worse half, and those that are too far
+  // behind, took more than twice as long as the best, or could not be scored. A round without a score of the
+  // baseline does not count.
   std::vector<Eliminated> score(const std::vector<Score>& round);
 
   bool is_over() const;
   double progress() const;
-  std::vector<int32_t> slots_left() const;  // that are not out, the preferred one first
+  std::vector<int32_t> slots_left() const;  // slots still in the race, the preferred one first
 
-  // The preferred one of those arms that look faster than the baseline by more than 1 % (3 % when it is lossier than
-  // the baseline); nothing if there is none.
+  // The preferred arm among those that look faster than the baseline by more than 1 % (3 % if it is lossier than the
+  // baseline); nothing if there is none.
   std::optional<Winner> winner() const;
 
  private:
   struct State {
     Arm arm;
-    std::vector<double> logs;  // of step times, one for each round that counted
+    std::vector<double> logs;  // of step times, one for each counted round
     double mean() const;
   };
   static std::vector<State> in_order_of_preference(std::vector<State> states);
@@ -70,7 +71,7 @@ class Race {
   State baseline_;
   std::vector<State> arms_;  // still in the race
   core::Rng rng_;
-  int rounds_ = 0;  // that counted
+  int rounds_ = 0;  // counted rounds
 };
 
 }  // namespace gradtune::tuner

@@ -87,7 +87,9 @@ std::optional<int32_t> Schedule::next_slot() {
   if (!running_.empty()) {
     Running& last = running_.back();
     if (last.end > step && step < last.begin + last.length) return {};
-    if (waiting_.empty() && rest_ == slot_) return {};  // it runs on, and so may make up for steps that were not scored
+    if (waiting_.empty() && rest_ == slot_)
+      return {};  // it continues to run, and so may make up for steps that were
+                  // not scored
     last.end = std::min(last.end, step);
   }
   int32_t next = rest_;

@@ -8,7 +8,7 @@
 namespace gradtune::tuner {
 namespace {
 
-// Reports after which a strategy that is still not prepared is given up. All is well after two.
+// Reports after which a strategy that is still not prepared is given up. Usually two are enough.
 constexpr int kPatience = 5;
 
 }  // namespace

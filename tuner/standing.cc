@@ -35,7 +35,7 @@ void Story::give_up(const Decision& decision, std::string why) {
   run_baseline(State::dropped);
 }
 
-// Nothing is claimed for it.
+// It makes no claim for the baseline.
 void Story::run_baseline(State state) {
   standing_.state = state;
   standing_.label = standing_.baseline = baseline_;

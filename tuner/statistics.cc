@@ -48,7 +48,7 @@ double lower_bound(std::span<const double> values, double error) {
   const uint32_t subsets = uint32_t{1} << n;
   const auto below = static_cast<ptrdiff_t>(error * subsets);
   if (below < 1) return -std::numeric_limits<double>::infinity();
-  // Each subset from the one without its lowest value.
+  // Derives each subset's sum from the one without its lowest value.
   std::vector<double> sums(subsets, 0.0);
   std::vector<double> means;
   means.reserve(subsets - 1);

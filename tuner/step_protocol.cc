@@ -48,7 +48,7 @@ std::span<double> StepProtocol::control_word(bool finite) {
 core::Result<StepProtocol::Received> StepProtocol::receive() {
   const core::Result<Verdict> verdict = agreement_->receive(local_, word_);
   if (!verdict) return verdict.error();
-  local_.excluded = true;  // its times are told: a second backward pass before the step ends has no others
+  local_.excluded = true;  // its times are sent: a second backward pass in this step has no others
   local_.excess = {};
   const core::Result<bool> counts = runner_.conclude(verdict.value().finite);
   if (!counts) return counts.error();
@@ -58,7 +58,7 @@ core::Result<StepProtocol::Received> StepProtocol::receive() {
     excess_ = error_budget_.record(losses_);
   } else {
     ++nonfinite_steps_;
-    excluded_ = true;  // the user may leave this step out, and its time would be added to the next one's
+    excluded_ = true;  // the user may skip this step, and its time would be added to the next one's
   }
   std::optional<std::string> failure;
   if (const auto rank = verdict.value().failed_rank) {
@@ -75,7 +75,7 @@ int64_t StepProtocol::carry_out(const Command& command) {
   switch (command.kind) {
     case Command::Kind::keep: break;
     case Command::Kind::prepare:
-      excluded_ = true;  // the time of this step holds the preparation
+      excluded_ = true;  // the time of this step includes the preparation
       receiving_ = command.slot;
       break;
     case Command::Kind::run: put_in_force(command.slot, /*is_committed=*/false); break;

@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a rank does with strategies from step to step: the glue between what runs them, the agreement of ranks, error
-// budgets and rank 0's tuner. A training job and a simulated one both run this code; what differs between them is how
-// they wait. No clock, thread or socket.
+// The work of a rank with strategies from step to step. It connects the runner of strategies, the agreement of
+// ranks, error budgets and rank 0's tuner. A training job and a simulated one both run this code; they differ only
+// in how they wait. It has no clock, thread or socket.
 //
-// A step, in this order:
-//   begin()             as backward begins
-//   control_word()      when the runner asks for it, on the thread that issues collectives
-//   receive()           the reduced word: the step is concluded, and what compression lost is judged
-//   carry_out()         the command of the word; a text may follow it, by broadcast from rank 0: of a prepare the
-//                       strategy, which receive_strategy() takes
-//   announce()          on rank 0: the command and the text that the next word brings to all
-//   end_step()          what the step took, which the next word tells
+// The calls of a step, in this order:
+// - begin(): as backward begins
+// - control_word(): when the runner asks for it, on the thread that issues collectives
+// - receive(): takes the reduced word; concludes the step and judges the loss of compression
+// - carry_out(): carries out the command of the word. After a prepare, rank 0 may broadcast the strategy, which
+//   receive_strategy() takes
+// - announce(): on rank 0, the command and the text that the next word brings to all
+// - end_step(): the times of the step, which the next word carries
 #pragma once
 
 #include <cstdint>
@@ -32,57 +32,58 @@ namespace gradtune::tuner {
 
 using Candidates = std::map<int32_t, policies::Candidate>;  // by slot
 
-// Reads the strategy that rank 0 broadcast; an error where it is none.
+// Reads the strategy that rank 0 broadcast; an error if it is none.
 using ReadCandidate = core::Result<policies::Candidate> (*)(const std::string& text);
 
 class StepProtocol {
  public:
   StepProtocol(exec::StrategyRunner& runner, int rank, const ErrorBudget::Limits& limits, ReadCandidate read);
 
-  // (Again) from epoch 1: prepares these strategies and puts the one in slot `first` in force. What is committed at
-  // once is never on trial. Strategies that can not be prepared are thrown.
+  // Starts or restarts from epoch 1: prepares these strategies and puts the one in slot `first` in force. A strategy
+  // that is committed at once is never on trial. Throws for strategies that cannot be prepared.
   void start(const Candidates& ready, int32_t first, bool is_committed);
 
-  // A step.
-  void begin(uint64_t alike);  // hash of what else all ranks must have alike, such as the shapes of buffers
-  // This rank has no gradient of some tensor, or a sparse one; before the word leaves.
+  // The calls of a step.
+  void begin(uint64_t alike);  // hash of everything else that all ranks must share, such as the shapes of buffers
+  // Call before the word leaves if this rank has no gradient of some tensor, or a sparse one.
   void tell_not_dense() { local_.not_dense = true; }
   std::span<double> control_word(bool finite);
   struct Received {
     core::StepReport report;                  // of the step before; for the tuner
     Command command;                          // to be carried out
     bool not_dense = false;                   // some rank had no gradient of some tensor, or a sparse one
-    bool counts = true;                       // the step does: all ranks are finite, and so are its averages
-    std::optional<std::string> failure = {};  // why the strategy received last can not be prepared, once it is known
+    bool counts = true;                       // the step counts: all ranks are finite, and so are its averages
+    std::optional<std::string> failure = {};  // why the strategy received last cannot be prepared, once known
   };
-  // A mismatch: ranks differ; all of them learn so in this step.
+  // Returns a mismatch if ranks differ; all of them learn it in this step.
   core::Result<Received> receive();
   // Bytes of the text that rank 0 is to broadcast now; 0: none.
   int64_t carry_out(const Command& command);
-  core::Status receive_strategy(const std::string& text);  // why this rank can not prepare it, which the others learn
+  core::Status receive_strategy(const std::string& text);  // returns why this rank cannot prepare it, which the others
+                                                           // learn
   void announce(const Command& command, std::string text = {});
   const std::string& announced_text() const { return announced_text_; }
 
-  // Its time does not tell how fast the strategy is: that of the step under way, or of the one to come.
+  // The time of the step under way, or of the next one, does not show the speed of the strategy.
   void exclude() { excluded_ = true; }
   struct Times {
     double step_ms = 0, compute_ms = 0, comm_ms = 0;  // as in LocalStep
   };
   void end_step(const Times& times);
 
-  int64_t step() const { return step_; }  // under way, or to come
+  int64_t step() const { return step_; }  // step under way, or the next one
   int64_t nonfinite_steps() const { return nonfinite_steps_; }
   int64_t epoch() const { return agreement_->epoch(); }
   int32_t slot() const { return agreement_->slot(); }  // in force
   uint64_t identity() const { return agreement_->identity(); }
-  bool is_committed() const { return committed_; }  // what is in force is not on trial
+  bool is_committed() const { return committed_; }  // the strategy in force is not on trial
   const policies::Candidate& in_force() const { return candidates_.at(slot()); }
-  const Candidates& candidates() const { return candidates_; }  // that this rank has prepared
+  const Candidates& candidates() const { return candidates_; }  // prepared by this rank
 
-  // What compression loses on this rank, of the strategy in force.
+  // The loss of compression on this rank, under the strategy in force.
   const ErrorBudget::State& errors() const { return error_budget_.state(); }
 
-  // What goes into a checkpoint, between steps.
+  // The state in a checkpoint, between steps.
   struct State {
     int64_t step = 0, nonfinite_steps = 0;
     bool committed = false;
@@ -91,12 +92,12 @@ class StepProtocol {
     ErrorBudget::State errors = {};
   };
   State state() const;
-  // The strategies first: an error of one of them leaves this rank without any, and nothing can go on.
+  // Call this first: an error leaves this rank without any strategy, and it cannot continue.
   core::Status restore_candidates(const Candidates& candidates);
   void restore(const State& state);
-  // After a start() in place of a restore(): the counters go on, and the step before is not known.
+  // Call after start() instead of restore(): the counters continue, and the step before is not known.
   void go_on_from(int64_t step, int64_t nonfinite_steps);
-  // What is committed is so again, for what is owed by now.
+  // Commits the strategy in force again, for residuals that it owes by now.
   void commit_again() { put_in_force(slot(), /*is_committed=*/true); }
 
  private:
@@ -111,12 +112,12 @@ class StepProtocol {
   Candidates candidates_;
   bool committed_ = false;
   Command announced_;
-  std::string announced_text_;  // that follows it
+  std::string announced_text_;  // the text that follows it
   int32_t receiving_ = 0;       // the slot of the strategy that is being broadcast
   core::Status prepared_;       // of the strategy received last, on this rank
 
   int64_t step_ = 0, nonfinite_steps_ = 0;
-  bool excluded_ = true;  // the first step is
+  bool excluded_ = true;  // the first step is excluded
   LocalStep local_;       // for the control word: times of the step before
   core::Excess excess_;   // of the step under way
   std::vector<core::BucketLoss> losses_;

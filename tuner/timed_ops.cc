@@ -10,7 +10,7 @@ namespace gradtune::tuner {
 
 namespace {
 
-// As policies number it; nothing of what they do not plan with.
+// The operation's step in the numbering of policies; nothing for operations that they do not plan.
 std::optional<int32_t> step_of(const exec::Op& op, const exec::BucketProgram& bucket) {
   if (op.step >= 0) return op.step;
   if (op.kind == exec::Op::Kind::scale) return policies::kScaleStep;

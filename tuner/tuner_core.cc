@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// From reports to commands: what runs next, and for how long.
+// Turns reports into commands: decides what runs next, and for how long.
 #include "tuner/tuner_core.h"
 
 #include <algorithm>
@@ -12,11 +12,11 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr int kScored = 3;        // steps of a block outside of races, after one that is dropped
-constexpr int kPatience = 5;      // steps that a candidate's block is extended by when some cannot be scored
-constexpr int kImported = 20;     // steps of an imported strategy before it is doubted
-constexpr double kAborted = 2.0;  // times the fastest strategy known: its blocks are cut short
+constexpr int kPatience = 5;      // extra steps of a candidate's block if some cannot be scored
+constexpr int kImported = 20;     // steps of an imported strategy before it is tested
+constexpr double kAborted = 2.0;  // factor over the fastest known strategy: slower blocks are cut short
 
-// A much slower baseline is given shorter blocks: the gap is plain with less, and its steps are what tuning waits for.
+// A much slower baseline gets shorter blocks: the gap is clear with fewer steps, and its steps make tuning slow.
 int baseline_block_steps(double times_slower) {
   if (times_slower > 3) return 3;
   return times_slower > 1.5 ? 4 : kBlockSteps;
@@ -43,7 +43,7 @@ Tuner::Core::Core(const TunerOptions& options, MakePolicy make_policy, policies:
     slots_.add_ready(slot, baselines[static_cast<size_t>(slot)], /*is_permanent=*/true);
   }
   if (imported) slots_.add_ready(kImportedSlot, *imported, /*is_permanent=*/false);
-  // Whoever imports a strategy gets its step time from the start; the baseline is looked at later, and only then does
+  // A user who imports a strategy gets its speed from the start. The baseline is measured later, and only then does
   // tuning begin.
   if (schedule_.slot() == kImportedSlot) {
     phase_ = Observing{Observing::Before::opening};
@@ -65,7 +65,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   }
   schedule_.record(report);
   ended_ = schedule_.take_scores();
-  // Of a trial that loses too much the policy is not told how fast it was: others would seem too slow for a race.
+  // The policy does not learn the speed of a trial that loses too much: others would seem too slow for a race.
   if (is_in<Searching>() && report.slot != confirmed_) guard(report);
   for (const Score& score : ended_) note(score);
   if (is_watching()) watch(report);
@@ -83,7 +83,7 @@ Action Tuner::Core::on_step(const core::StepReport& report) {
   return next_action();
 }
 
-// Pinned is the imported strategy, from the step on from which it may run.
+// Pins the imported strategy, from the first step in which it may run.
 void Tuner::Core::pin_imported() {
   if (!is_importing(phase_) || schedule_.slot() == kImportedSlot || is_held()) return;
   schedule_.stop(kImportedSlot);
@@ -93,7 +93,7 @@ void Tuner::Core::pin_imported() {
 
 // --- what runs next --------------------------------------------------------------------------------------------------
 
-// At most one command a step. A switch that is due goes first, since blocks are as long as they were planned only then.
+// At most one command a step. A due switch goes first, since only then blocks are as long as planned.
 Action Tuner::Core::next_action() {
   if (at_once_) {
     const Command command = *std::exchange(at_once_, {});
@@ -101,13 +101,13 @@ Action Tuner::Core::next_action() {
   }
   if (!is_watching()) schedule_.rest(resting_slot());
   if (const auto slot = schedule_.next_slot()) return put_in_force(Command::Kind::run, *slot);
-  // Prepared is what follows the strategy that was just switched to, so that the preparation falls into the step that
-  // is dropped after the switch.
+  // Prepares the successor of the strategy that was just switched to, so that the preparation falls into the step
+  // that is dropped after the switch.
   if (!slots_.preparing() && slots_.next_to_prepare() && !schedule_.is_waiting() && !is_held()) {
     const Command command = slots_.start_preparing();
     return {command, slots_.at(command.slot).candidate};
   }
-  if (is_trial_ahead()) return {};  // what is in force is not sure
+  if (is_trial_ahead()) return {};  // the strategy in force is uncertain
   return {slots_.next_drop(schedule_.slot()).value_or(Command{}), nullptr};
 }
 
@@ -116,8 +116,8 @@ Action Tuner::Core::put_in_force(Command::Kind kind, int32_t slot) {
   return {{.kind = kind, .slot = slot, .bytes = 0}, nullptr};
 }
 
-// A trial is put on the schedule while its preparation is still on its way: ranks that are done with it in time run it
-// a step sooner, and where one of them is not, the switch takes place on none.
+// A trial is put on the schedule while its preparation is still under way. Ranks that finish it in time run it a
+// step sooner. If one of them does not, the switch takes place on none.
 void Tuner::Core::follow_preparation(const core::StepReport& report) {
   const auto prepared = slots_.follow(report);
   if (prepared && !prepared->entry.is_ready) {
@@ -140,8 +140,8 @@ bool Tuner::Core::is_trial_ahead() const {
   return searching != nullptr && searching->is_trial_ahead;
 }
 
-// Whether that step is on tuning's account. What is in force anyway is not, however slow it became, or a search after
-// an audit would begin with a budget that is spent.
+// Tells if that step counts as tuning. Steps of the strategy that would run anyway do not count, however slow it
+// became. Otherwise a search after an audit would begin with its budget spent.
 bool Tuner::Core::is_tuning(const core::StepReport& report) const {
   const bool is_in_force_anyway = is_in<Auditing>() && report.slot == confirmed_;
   const auto* observing = std::get_if<Observing>(&phase_);
@@ -149,7 +149,7 @@ bool Tuner::Core::is_tuning(const core::StepReport& report) const {
   return !is_held() && !is_opening && !is_in_force_anyway;
 }
 
-// Too early for what is next in line.
+// The next strategy in line may not run yet.
 bool Tuner::Core::is_held() const {
   const auto next = is_importing(phase_) ? kImportedSlot : slots_.next_to_prepare();
   return next && step_ + kLead < earliest_step_of(*next);
@@ -159,12 +159,13 @@ int Tuner::Core::earliest_step_of(int32_t slot) const {
   return earliest_step(options_, knowledge_.traits, slots_.at(slot).candidate->strategy);
 }
 
-// Whatever may run now goes first, in the order in which it was asked for.
+// Strategies that may run now go first, in the order in which they were asked for.
 void Tuner::Core::prepare(int32_t slot) {
   slots_.prepare(slot, std::max<int64_t>(step_ + kLead, earliest_step_of(slot)));
 }
 
-// What runs while nothing is measured: the fastest strategy known. During a long wait only what is confirmed runs.
+// The strategy that runs while nothing is measured: the fastest one known. During a long wait only a confirmed
+// strategy runs.
 int32_t Tuner::Core::resting_slot() const {
   const int32_t safe = confirmed_.value_or(is_over(kImportedSlot) ? sound_baseline() : baseline_);
   if (is_held()) return safe;
@@ -186,7 +187,7 @@ Block Tuner::Core::paired_block(int32_t slot) const {
   return {.slot = slot, .scored = kBlockSteps - 1, .limit_ms = kAborted * fastest_ms(), .patience = kPatience};
 }
 
-// All of one length: where noise is skewed the shorter one would look slower.
+// All blocks have one length: with skewed noise a shorter one would look slower.
 Block Tuner::Core::tested_block(int32_t slot) const {
   const double times_slower = slots_.at(baseline_).step_ms.value_or(0) / fastest_ms();
   return {.slot = slot, .scored = baseline_block_steps(times_slower) - 1, .patience = kPatience};

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The inside of the tuner: its state, and the functions of four files. tuner_core.cc turns reports into commands,
-// tuner_core_search.cc leads from observing to a decision, tuner_core_watch.cc doubts a decision, tuner_core_repair.cc
-// follows bans. Not for users.
+// tuner_core_search.cc leads from observing to a decision, tuner_core_watch.cc audits a decision,
+// tuner_core_repair.cc follows bans. It is not for users.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,12 @@
 
 namespace gradtune::tuner {
 
-constexpr int kBlockSteps = 5;        // of a race; the first one, in which a switch may show, is dropped
-constexpr int kMostNonfinite = 32;    // steps in a row under a lossy strategy
-constexpr size_t kMostFinalists = 7;  // of a race, what is committed included: with the baseline 8 arms
+constexpr int kBlockSteps = 5;        // of a race; the first one, which may show the switch, is dropped
+constexpr int kMostNonfinite = 32;    // consecutive steps under a lossy strategy
+constexpr size_t kMostFinalists = 7;  // of a race, including the committed strategy: with the baseline 8 arms
 
-// Each phase asks for blocks and preparations, and goes on when all of them are done. The scores of its blocks go to
-// the experiment that the phase is about (Observation, Race, Confirmation) or to the policy, which says what is to run
-// next.
+// Each phase asks for blocks and preparations, and continues when all of them are done. The scores of its blocks go
+// to the phase's experiment (Observation, Race, Confirmation) or to the policy, which says what runs next.
 class Tuner::Core {
  public:
   Core(const TunerOptions& options, MakePolicy make_policy, policies::Knowledge knowledge,
@@ -60,7 +59,7 @@ class Tuner::Core {
   }
   bool is_watching() const { return is_in<Watching>(); }
 
-  // One for each phase: what its scores say, and what is next.
+  // One for each phase: they evaluate its scores and decide what is next.
   void advance();
   void observe(std::vector<Score> scores);
   void run_baselines();
@@ -92,7 +91,7 @@ class Tuner::Core {
   void retire_committed();
   void drop_committed(double gain);
   void forget_committed();
-  // The baseline; before it is known which one is faster, the one with 16 bits where there is one.
+  // The baseline; before it is known which one is faster, the one with 16 bits if there is one.
   int32_t sound_baseline() const { return outcome_.baseline_ms > 0 ? baseline_ : baselines_ - 1; }
   bool is_over(int32_t slot) const { return slots_.contains(slot) && bans_.has_strategy(slots_.at(slot).hash); }
   void fall_back(const std::string& why);
@@ -136,27 +135,27 @@ class Tuner::Core {
   Schedule schedule_;
   Budget budget_;              // of this tuning
   std::vector<Score> ended_;   // with the last report
-  std::vector<Score> scores_;  // since the phase went on last
+  std::vector<Score> scores_;  // since the last advance of the phase
 
   Phase phase_;
   Observation observation_;
   int32_t baseline_ = 0;
-  std::optional<int32_t> rival_;      // the other baseline, where it may be the faster one
-  std::optional<int32_t> confirmed_;  // committed, and not found wanting since
-  std::optional<Command> at_once_;    // to be announced before anything else
+  std::optional<int32_t> rival_;      // the other baseline, if it may be the faster one
+  std::optional<int32_t> confirmed_;  // committed, and not dropped since
+  std::optional<Command> at_once_;    // announced before anything else
   Bans bans_;
-  bool has_warned_ = false;  // of what is pinned
-  int nonfinite_steps_ = 0;  // in a row
+  bool has_warned_ = false;  // about the pinned strategy
+  int nonfinite_steps_ = 0;  // consecutive ones
   Contenders contenders_;
   AuditClock clock_;
-  bool has_new_content_ = false;       // of the gradients, which no search knows yet
-  int64_t search_horizon_ = 0;         // strategies that may run only after that step are left out of the search
-  std::optional<int> left_out_until_;  // the first step in which one of those that were left out may run
-  int confirmations_ = 0, looks_ = 0;  // begun; how often it was looked again
-  std::string failure_;                // why what is being prepared can not be; empty: not known
-  // Of what the last search tried.
+  bool has_new_content_ = false;       // the gradients' content, which no search knows yet
+  int64_t search_horizon_ = 0;         // the search leaves out strategies that may run only after that step
+  std::optional<int> left_out_until_;  // the first step in which one of the strategies left out may run
+  int confirmations_ = 0, looks_ = 0;  // confirmations begun; number of new looks
+  std::string failure_;                // why the present preparation failed; empty: not known
+  // The last search measured something.
   bool is_any_measured_ = false;
-  std::string why_not_prepared_;  // the last that could not be; empty: none, or not known
+  std::string why_not_prepared_;  // reason of the last failed preparation; empty: none, or not known
 
   int64_t step_ = -1;
   std::shared_ptr<const policies::Candidate> in_force_, in_force_before_;

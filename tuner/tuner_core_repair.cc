@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What follows when a bucket is over its error budget, or its residual runs away against the gradient.
+// The answer to a bucket that exceeds its error budget, or whose residual runs away against the gradient.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::string describe(const policies::Candidate& candidate, const core::Excess& e
   return fmt::format("{}, bucket {}: {}, allowed {}", candidate.label, excess.bucket, value, allowed);
 }
 
-// Those of the bucket that lose; none where there is no such bucket.
+// The lossy codecs of the bucket; none if there is no such bucket.
 std::vector<std::string> lossy_codecs(const core::Strategy& strategy, int32_t bucket, core::TraitsTable known) {
   std::vector<std::string> lossy;
   if (bucket < 0 || static_cast<size_t>(bucket) >= strategy.buckets.size()) return lossy;
@@ -42,16 +42,16 @@ Decision::What decision_of(core::Excess::Kind kind) {
 
 }  // namespace
 
-// What is pinned gives way to the baseline for good.
+// The baseline replaces the pinned strategy for good.
 void Tuner::Core::pin_baseline() {
   if (sound_baseline() != baseline_) decide(What::run_instead, slots_.at(sound_baseline()).candidate->label, 0);
-  phase_ = Observing{};  // no more of what was imported
+  phase_ = Observing{};  // the imported strategy is out
   outcome_.label = slots_.at(sound_baseline()).candidate->label;
   at_once_ = {.kind = Command::Kind::commit, .slot = sound_baseline(), .bytes = 0};
 }
 
-// A scaler of losses skips some steps in a row, as it looks for its scale. After so many the training is lost, unless
-// compression is why: the baseline runs then, and people are told.
+// A loss scaler skips some consecutive steps while it looks for its scale. After this many the training is lost,
+// unless compression is the cause: then the baseline runs, and people are told.
 void Tuner::Core::give_up_nonfinite(int32_t slot) {
   const bool is_pinned = options_.budget_steps == 0;
   if (!slots_.contains(slot) || is_over(slot) || slots_.at(slot).fidelity != core::Fidelity::lossy) return;
@@ -69,9 +69,9 @@ void Tuner::Core::give_up_nonfinite(int32_t slot) {
   settle("gradients were not finite");
 }
 
-// Of what is committed the bucket is replaced. What is pinned stays, unless the user set a budget or it is broken: the
-// user chose it, and without tuning nothing is known that could take its place. Anything else is out of what it runs
-// in, at once.
+// In a committed strategy the bucket is replaced. A pinned strategy stays, unless the user set a budget or it is
+// broken: the user chose it, and without tuning no replacement is known. Any other strategy is removed from its
+// experiment at once.
 void Tuner::Core::guard(const core::StepReport& report) {
   if (nonfinite_steps_ == kMostNonfinite) return give_up_nonfinite(report.slot);
   const core::Excess& excess = report.excess;
@@ -87,7 +87,7 @@ void Tuner::Core::guard(const core::StepReport& report) {
     return decide(What::warn, candidate->label, 0);
   }
   bans_.ban_strategy(slots_.at(report.slot).hash);
-  // However fast it was: it does not run on, neither to be scored nor where nothing is, and wins no race.
+  // It does not run again at any speed: it is not scored, does not fill idle steps, and wins no race.
   schedule_.give_up(report.slot);
   slots_.forget_time(report.slot);
   for (Score& score : scores_) {
@@ -114,8 +114,8 @@ void Tuner::Core::guard(const core::StepReport& report) {
   }
 }
 
-// The baseline, which every rank has ready, is in force at once, on trial: what other buckets owe stays parked for what
-// is prepared meanwhile.
+// The baseline, which every rank has ready, is in force at once, on trial: residuals of other buckets stay parked
+// for the strategy that is prepared meanwhile.
 void Tuner::Core::repair(const policies::Candidate& candidate, int32_t bucket, const std::string& why) {
   const policies::Candidate repaired = sent_as_baseline(candidate, bucket, bans_.baseline());
   if (is_watching()) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// From observing to a decision: what the scores of each stage say, and what runs next.
+// Leads from observing to a decision: evaluates the scores of each stage and decides what runs next.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -14,10 +14,10 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr int kWorthWaiting = 100;  // steps: about as many as a search takes
-constexpr int kMostAsked = 64;      // one proposal after the other of which nothing may run
-constexpr double kBehind = 1.25;    // times the fastest finalist, as measured before: not worth a place in the race
+constexpr int kMostAsked = 64;      // consecutive proposals none of which may run
+constexpr double kBehind = 1.25;    // factor over the fastest finalist beyond which an arm is left out
 
-// Another version of a policy, which is told again what this one was, may have another strategy in that slot.
+// Another version of a policy, which replays the reports of this one, may have another strategy in that slot.
 bool are_of(const core::Strategy& strategy, const std::vector<policies::TimedOp>& ops) {
   return std::ranges::all_of(ops, [&](const policies::TimedOp& op) {
     const auto b = static_cast<size_t>(op.bucket);
@@ -33,7 +33,7 @@ bool are_of(const core::Strategy& strategy, const std::vector<policies::TimedOp>
 
 void Tuner::Core::note(const Score& block) {
   Score score = block;
-  if (is_over(score.slot)) score.step_ms.reset();  // however fast it is
+  if (is_over(score.slot)) score.step_ms.reset();  // at any speed
   scores_.push_back(score);
   if (score.step_ms) slots_.measured(score.slot, *score.step_ms);
   if (score.step_ms && score.slot == baseline_ && observation_.is_over()) budget_.learn_baseline(*score.step_ms);
@@ -88,7 +88,7 @@ void Tuner::Core::observe(std::vector<Score> scores) {
   start_race(Racing::Among::imported, {kImportedSlot});
 }
 
-// Between two blocks of the same baseline nothing is switched.
+// Nothing is switched between two blocks of the same baseline.
 void Tuner::Core::run_baselines() {
   std::optional<int32_t> before;
   for (const int32_t slot : observation_.next_blocks()) {
@@ -111,14 +111,15 @@ void Tuner::Core::start_search() {
   search();
 }
 
-// Whether the search leaves out what may run from that step on. If so, that step is noted, and a search follows then.
+// Tells if the search leaves out a strategy that may run from that step on. If so, that step is noted, and a search
+// follows then.
 bool Tuner::Core::leaves_out(int earliest) {
   if (earliest <= search_horizon_) return false;
   left_out_until_ = std::min(earliest, left_out_until_.value_or(earliest));
   return true;
 }
 
-// Without the compressors that the search leaves out.
+// The knowledge without the compressors that the search leaves out.
 policies::Knowledge Tuner::Core::known_for_search() {
   policies::Knowledge known = knowledge_;
   std::erase_if(known.codecs, [&](const core::CompressorSpec& codec) {
@@ -130,7 +131,7 @@ policies::Knowledge Tuner::Core::known_for_search() {
 void Tuner::Core::search() {
   policies::Proposal proposal;
   std::vector<int32_t> slots;
-  // Of a proposal of which nothing may run nothing is told, and the policy goes on with what it knows.
+  // If nothing in a proposal may run, the policy gets no measurements and continues with what it knows.
   for (int asked = 0; slots.empty() && !proposal.final && asked < kMostAsked; ++asked) {
     proposal = policy_->propose(known_for_search());
     slots = slots_of(proposal);
@@ -145,7 +146,7 @@ void Tuner::Core::search() {
   }
 }
 
-// Those that may run.
+// The slots of those candidates that may run.
 std::vector<int32_t> Tuner::Core::slots_of(const policies::Proposal& proposal) {
   std::vector<int32_t> slots;
   for (const policies::Candidate& proposed : proposal.candidates) {
@@ -168,14 +169,14 @@ void Tuner::Core::start_race(Racing::Among among, std::vector<int32_t> finalists
     decide(What::eliminate, slots_.at(slot).candidate->label, std::log(behind));
     return true;
   });
-  std::vector<int32_t> holders;  // have their place whatever was found
+  std::vector<int32_t> holders;  // they keep their places whatever the search found
   if (confirmed_) holders.push_back(*confirmed_);
   for (const policies::Candidate& leader : contenders_.leaders()) {
     const int32_t slot = slots_.slot_of(leader);
     if (std::ranges::find(holders, slot) == holders.end()) holders.push_back(slot);
   }
   std::erase_if(finalists, [&](int32_t slot) { return std::ranges::find(holders, slot) != holders.end(); });
-  finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // without the least of them
+  finalists.resize(std::min(finalists.size(), kMostFinalists - holders.size()));  // drops the last ones
   finalists.insert(finalists.end(), holders.begin(), holders.end());
   slots_.release_all_but(finalists);
   for (int32_t slot : finalists) prepare(slot);
@@ -201,20 +202,20 @@ void Tuner::Core::race(const std::vector<Score>& scores) {
   } else {
     std::vector<Race::Arm> arms;
     for (int32_t slot : finalists) {
-      const bool may_run = slots_.contains(slot) && !is_over(slot);  // it could be prepared
+      const bool may_run = slots_.contains(slot) && !is_over(slot);  // it was prepared
       if (may_run) arms.push_back(arm(slot));
     }
     contest.emplace(arm(baseline_), arms, rng_.fork("race"));
   }
-  const bool is_ranking = among == Racing::Among::known;  // which is not confirmed
+  const bool is_ranking = among == Racing::Among::known;  // a ranking needs no confirmation
   if (contest->is_over() || (!is_ranking && !leaves_room(*contest))) {
     return is_ranking ? judge_ranking() : start_confirming();
   }
   run(contest->next_round(), &Core::paired_block);
 }
 
-// Whether the budget has room for another round and for a confirmation after it. A round less tells the arms apart less
-// well; without a confirmation nothing is kept.
+// Tells if the budget has room for another round and for a confirmation after it. One round less compares the arms
+// less well; without a confirmation nothing is kept.
 bool Tuner::Core::leaves_room(const Race& race) const {
   const auto arms = static_cast<int>(race.slots_left().size());
   const int confirming = steps_to_confirm(fewest_pairs(allowed_error(confirmations_), compared_baselines().size()));
@@ -254,7 +255,7 @@ int Tuner::Core::steps_to_confirm(int pairs) const {
   return kLead + pairs * (1 + static_cast<int>(compared_baselines().size())) * (block.dropped + block.scored);
 }
 
-// With fewer pairs where the budget has no room for so many: a smaller gain may be missed, a wrong one is as unlikely.
+// Uses fewer pairs if the budget has no room for all: a smaller gain may be missed, but a false one is as unlikely.
 void Tuner::Core::confirm_winner(int pairs, double error) {
   const int fewest = fewest_pairs(error, compared_baselines().size());
   while (pairs > fewest && !budget_.allows(steps_to_confirm(pairs))) --pairs;
@@ -306,13 +307,13 @@ void Tuner::Core::confirm(const std::vector<Score>& scores) {
   conclude(winner);
 }
 
-// What is lossier than the baseline has to be faster by more than a tie.
+// A strategy that is lossier than the baseline has to be faster by more than a tie.
 bool Tuner::Core::is_worth(int32_t slot, double gain) const {
   const bool is_lossier = slots_.at(slot).fidelity > slots_.at(baseline_).fidelity;
   return gain > (is_lossier ? kTie : 0);
 }
 
-// An imported strategy that does not hold is dropped, and tuning begins.
+// An imported strategy that is not confirmed is dropped, and tuning begins.
 void Tuner::Core::fall_back(const std::string& why) {
   if (!is_importing(phase_)) return settle(why);
   decide(What::drop_imported, why, 0);
@@ -320,7 +321,7 @@ void Tuner::Core::fall_back(const std::string& why) {
   start_search();
 }
 
-// What was confirmed before stays, or the baseline.
+// The strategy confirmed before stays, or the baseline.
 void Tuner::Core::settle(const std::string& why) {
   if (confirmed_) {
     const Entry& kept = slots_.at(*confirmed_);

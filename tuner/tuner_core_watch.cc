@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// After a decision: alarms, audits of the baseline, and whether what was best is so still.
+// The work after a decision: alarms, audits against the baseline, and the check that the best strategy is still the
+// best.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -11,16 +12,16 @@
 namespace gradtune::tuner {
 namespace {
 
-// An audit: two pairs are enough where one of both is far behind; otherwise as many as tell a few percent.
+// An audit takes two pairs if one side is far behind, and otherwise enough to resolve a few percent.
 constexpr int kFirstLook = 2, kAuditPairs = 6;
-constexpr double kAuditError = 0.05;  // nothing is claimed by it
-constexpr double kFarBehind = 1.5;    // times the other's step
+constexpr double kAuditError = 0.05;  // an audit claims no gain
+constexpr double kFarBehind = 1.5;    // factor over the other's step
 
-// Once what was committed is to the baseline what it was not when it was searched, by so much as a logarithm, others
-// that were not measured then may be the best.
+// If the speed of the committed strategy relative to the baseline moved this far since the search (as a logarithm),
+// strategies that were not measured then may be the best.
 constexpr double kMoved = 0.2;
 
-// Of what a policy foresees, that races before there is a new search.
+// Most strategies predicted by a policy that race before a new search.
 constexpr size_t kMostForeseen = 2;
 
 }  // namespace
@@ -36,7 +37,7 @@ void Tuner::Core::conclude(int32_t slot) {
     clock_.decided(cost_ms, level_ms, knowledge_.baseline_ms - level_ms,
                    kFirstLook * kBlockSteps * knowledge_.baseline_ms);
   }
-  // After an audit that it held in, what moved meanwhile is to be noticed yet.
+  // After an audit that it passed, a change in the meantime must still be noticed.
   if (!is_in<Auditing>() || slot != confirmed_) clock_.watch_anew();
   outcome_.steps += budget_.steps();
   if (observation_.is_over()) outcome_.cost_ms += budget_.cost_ms(knowledge_.baseline_ms);
@@ -78,7 +79,8 @@ void Tuner::Core::watch(const core::StepReport& report) {
   confirmed_ ? start_audit(is_alarm || clock_.is_look_due(), kFirstLook) : look_again();
 }
 
-// Without an audit: what may run or what gradients hold is not what the last search knew.
+// Searches without an audit: the set of strategies that may run, or the content of gradients, differs from the last
+// search.
 void Tuner::Core::search_again() {
   scores_.clear();
   budget_ = Budget(options_.budget_steps, options_.budget_share);
@@ -101,8 +103,8 @@ void Tuner::Core::audit(const std::vector<Score>& scores) {
   const auto [faster_ms, slower_ms] = std::minmax(claim.baseline_ms, claim.committed_ms);
   const bool is_far_behind = slower_ms >= kFarBehind * faster_ms;
   if (claim.pairs == kFirstLook && !is_far_behind) return start_audit(has_cause, kAuditPairs);
-  // By the clock audits come again and again, and in some of them what gains a few percent looks as if it did not: that
-  // has to be proven, where it is in doubt by as many fresh pairs as a confirmation takes.
+  // Audits by the clock repeat, and in some of them a gain of a few percent seems to be gone. So the loss has to be
+  // proven, in case of doubt by as many fresh pairs as a confirmation takes.
   const bool has_to_prove = !has_cause && !is_far_behind;
   const bool is_in_doubt = has_to_prove && claim.pairs == kAuditPairs && !is_worth(*confirmed_, claim.gain);
   if (is_in_doubt && budget_.allows(most_pairs(kAuditError) * kBlockSteps)) {
@@ -122,7 +124,7 @@ void Tuner::Core::retire_committed() {
   confirmed_.reset();
 }
 
-// It is not faster than the baseline any more, or by too little for what it loses.
+// It is no longer faster than the baseline, or by too little for its loss.
 void Tuner::Core::drop_committed(double gain) {
   decide(What::drop_committed, slots_.at(*confirmed_).candidate->label, gain);
   forget_committed();
@@ -138,7 +140,7 @@ void Tuner::Core::forget_committed() {
   outcome_.first_commit = before.first_commit;
 }
 
-// Step times need not show that gradients have more or less in them than when a strategy was chosen.
+// Step times may not show that the content of gradients has changed since a strategy was chosen.
 void Tuner::Core::learn_table(const core::GradientTable& table) {
   const auto& before = knowledge_.table.tensors;
   for (size_t t = 0; t < table.tensors.size() && is_watching(); ++t) {
@@ -150,7 +152,7 @@ void Tuner::Core::learn_table(const core::GradientTable& table) {
   knowledge_.table = table;
 }
 
-// Whether something else is best by now, once it is time to look.
+// Checks if another strategy is the best by now, once it is time to look.
 void Tuner::Core::look_again() {
   if (!clock_.is_look_due()) return conclude(confirmed_.value_or(baseline_));
   observe_again(Observing::Before::looking);
@@ -166,7 +168,7 @@ void Tuner::Core::observe_again(Observing::Before before) {
   run_baselines();
 }
 
-// Whether there is a new search: at once where the job is another one by now, otherwise if what is known ranks anew.
+// Decides on a new search: at once if the job has changed, otherwise if the known strategies rank differently.
 void Tuner::Core::rank_again() {
   const double moved = clock_.moved();
   const bool has_moved = std::abs(moved) > kMoved;
@@ -176,8 +178,8 @@ void Tuner::Core::rank_again() {
   start_search();
 }
 
-// What a policy that plans would try first, knowing what baselines and what is in force take by now, if it expects that
-// to be faster. Policies without a model foresee nothing.
+// The first proposals of a policy that plans, given the present times of the baselines and of the strategy in force,
+// if it expects them to be faster. Policies without a model predict nothing.
 std::vector<policies::Candidate> Tuner::Core::foreseen() {
   const double now_ms = slots_.at(confirmed_.value_or(baseline_)).step_ms.value_or(knowledge_.baseline_ms);
   std::vector<policies::Candidate> faster;
@@ -192,7 +194,7 @@ void Tuner::Core::race_known() {
   std::vector<policies::Candidate> arms = foreseen();
   const core::Strategy* committed = confirmed_ ? &slots_.at(*confirmed_).candidate->strategy : nullptr;
   for (policies::Candidate& known : contenders_.known(committed, bans_)) arms.push_back(std::move(known));
-  std::vector<int32_t> slots;  // beside what is committed
+  std::vector<int32_t> slots;  // besides the committed strategy
   for (const policies::Candidate& candidate : arms) {
     if (slots.size() == kMostFinalists) break;
     const int32_t slot = slots_.slot_of(candidate);
@@ -206,7 +208,7 @@ void Tuner::Core::judge_ranking() {
   const auto winner = race.winner();
   const int32_t now = confirmed_.value_or(baseline_);
   const int32_t otherwise =
-      baseline_ == clock_.audited_baseline() ? now : baseline_;  // it just held against the same baseline
+      baseline_ == clock_.audited_baseline() ? now : baseline_;  // it just passed an audit against the same baseline
   const int32_t best = winner ? winner->slot : otherwise;
   const bool holds = best == now;
   decide(holds ? What::ranking_holds : What::ranking_changed, slots_.at(best).candidate->label, 0);

@@ -14,13 +14,13 @@ namespace gradtune::tuner {
 namespace {
 
 constexpr DriftOptions kStepTime{};
-constexpr DriftOptions kLinkTime{.change = 0.30};  // noisier, and a strategy may well hide less than that
-constexpr size_t kRecent = 10;                     // steps that say what an alarm is about
+constexpr DriftOptions kLinkTime{.change = 0.30};  // noisier, and a strategy may hide smaller changes
+constexpr size_t kRecent = 10;                     // steps that decide the subject of an alarm
 
-// Of the time that steps got longer by, what the slowest rank's own computation grew by more than the fastest one's.
+// Least share of the added step time by which the slowest rank's computation grew more than that of the fastest one.
 constexpr double kBlame = 0.5;
 
-constexpr double kEarned = 1.0 / 30;  // share of quiet time that may go into looking again: with its price about 3 %
+constexpr double kEarned = 1.0 / 30;  // share of quiet time that may go into new looks: about 3 % with their price
 constexpr int64_t kQuietSteps = 2000;
 constexpr int kMostDoublings = 20;
 

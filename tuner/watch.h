@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is watched while a decision stands, and when it pays to tune again. Watch finds three things: step times that
-// moved for good; a link that moved, which does not show in the step time of a strategy that hides it; and a slow rank
-// that the others wait for, which no strategy can help. Leaves open what is done about it.
+// Watches a decision, and decides when it pays to tune again. Watch finds three things: step times that moved for
+// good, a link that moved, and a slow rank that the others wait for. A strategy that hides the link does not show a
+// change of it in the step time, and no strategy can help against a slow rank. It leaves open what is done about a
+// finding.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Watch {
   // Call for every step of one strategy, in order. Returns at most one finding a step, and then learns a new level.
   std::optional<Finding> record(const core::StepReport& report);
 
-  // The rank whose computation made the last steps longer, if they are longer by what is worth an alarm. It answers
+  // The rank whose computation made the last steps longer, if the increase is large enough for an alarm. It answers
   // before there is enough evidence for an alarm.
   std::optional<int32_t> straggler() const;
 
@@ -39,22 +40,22 @@ class Watch {
   std::vector<core::StepReport> reference_, recent_;
 };
 
-// When a search is worth its price again: once not searching has cost as much (ski rental, so the total is at most
-// about twice that of the best choice in hindsight). Each step adds credit: a small fixed share while quiet; after an
-// alarm, its full difference from the committed step time. Each search in a row doubles the price, and so does a
-// committed strategy that had to be dropped; so a job that oscillates spends little.
+// Decides when a search is worth its price again: once not searching has cost as much (ski rental, so the total is
+// at most about twice that of the best choice in hindsight). Each step adds credit: a small fixed share while quiet;
+// after an alarm, its full difference from the committed step time. Each search in a row doubles the price, and so
+// does a committed strategy that had to be dropped; so a job that oscillates spends little.
 class Cooldown {
  public:
-  // A decision was taken. `price_ms`: what its search cost beyond the step time `level_ms` that it ended with. The
-  // baseline, which runs in many steps of a search, took `behind_ms` longer a step than that.
+  // A decision was taken. `price_ms` is the cost of its search beyond the final step time `level_ms`. The baseline,
+  // which runs in many steps of a search, took `behind_ms` longer a step than that.
   void begin(double price_ms, double level_ms, double behind_ms);
   void alarm() { is_alarmed_ = true; }
-  // A search costs at most that by now. It costs less if the baseline is not as far behind any more, since most of its
-  // price are steps of the baseline.
+  // Lowers the price of a search to the given limit. It also falls if the baseline is less far behind now, since
+  // most of the price is steps of the baseline.
   void reprice(double most_price_ms, double behind_ms);
   // The committed strategy was dropped.
   void dropped(double most_price_ms);
-  // A step. Of a stall (budget.h) only a part counts.
+  // Counts a step. Only a part of a stall (budget.h) counts.
   void count(double took_ms);
 
   // There was an alarm, and a search is worth its price.
@@ -63,7 +64,7 @@ class Cooldown {
  private:
   double price_ms_ = 0, level_ms_ = 0, behind_ms_ = 0;
   double credit_ms_ = 0;
-  int searches_ = 0;         // in a row, and drops
+  int searches_ = 0;         // consecutive searches, and drops
   int64_t quiet_steps_ = 0;  // since the last alarm
   bool is_alarmed_ = false;
 };
