@@ -30,7 +30,7 @@ constexpr int64_t kShortTimeoutMs = 100;
 constexpr size_t kGuardBytes = 64;
 constexpr uint8_t kGuard = 0xa5;
 
-// Remembers what completed, and that it did so once.
+// Records completions, and that each happens once.
 class Sink final : public comm::CompletionSink {
  public:
   explicit Sink(const Players& players) : players_(players) {}
@@ -131,7 +131,7 @@ bool has_parts_out(const Case& what) {
   return core::traits_of(what.kind).has_output_parts || (what.kind == Kind::reduce_scatter && what.in_place);
 }
 
-// That divide a group of that size.
+// Sizes that divide a group of that size.
 std::vector<std::optional<core::Subgroup>> subgroups_of(int size) {
   std::vector<std::optional<core::Subgroup>> all{std::nullopt};
   const auto dimensions = static_cast<int>(core::mesh_of(size).size());
@@ -156,8 +156,8 @@ std::vector<Case> cases_of(WireType type, int64_t count, int size) {
   return cases;
 }
 
-// What rank `me` holds at element i of part p before and after. Parts are of `count` elements, and of the members of
-// the collective.
+// The values of rank `me` at element i of part p before and after. Parts have `count` elements, and there is one for
+// each member of the collective.
 int before(const Case& what, int me, int part, int64_t i) { return value_at(me, part * what.count + i); }
 
 int reduced(const Case& what, int size, int part, int64_t i) {
@@ -269,7 +269,7 @@ class Part {
     return (what_.kind == Kind::reduce && me() != root()) ||
            (what_.kind == Kind::reduce_scatter && what_.in_place && part != me());
   }
-  // Where a collective reads from `out` stands its input, elsewhere what must be overwritten.
+  // If a collective reads from `out`, this is its input; otherwise a value that must be overwritten.
   int initial(int part, int64_t i) const {
     const bool reads_out = what_.kind == Kind::all_reduce || what_.kind == Kind::reduce ||
                            what_.kind == Kind::broadcast || (what_.kind == Kind::reduce_scatter && what_.in_place);
@@ -303,14 +303,14 @@ void run_together(const std::vector<Case>& cases, const Players& players) {
 
 // --- Payloads that need not be full ----------------------------------------------------------------------------------
 
-// As a payload of these tests says it: its first four bytes, whatever stands there.
+// The length stated in a payload of these tests: its first four bytes, of any value.
 int64_t stated_length(std::span<const std::byte> payload) {
   uint32_t stated = 0;
   std::memcpy(&stated, payload.data(), sizeof stated);
   return std::clamp<int64_t>(stated, sizeof stated, static_cast<int64_t>(payload.size()));
 }
 
-// Payload `number` that rank `from` gives to rank `to`: from hardly used to full.
+// Payload `number` from rank `from` to rank `to`: from hardly used to full.
 std::vector<std::byte> short_payload(int from, int to, int number, int64_t bytes) {
   const int64_t parts = 5, used = 4 + (bytes - 4) * ((from * 3 + to + number) % (parts + 1)) / parts;
   std::vector<std::byte> payload(static_cast<size_t>(bytes));
@@ -320,7 +320,7 @@ std::vector<std::byte> short_payload(int from, int to, int number, int64_t bytes
   return payload;
 }
 
-// `number` payloads in what each rank gives to each other one.
+// `number` payloads from each rank to each other one.
 class ShortPayloads {
  public:
   ShortPayloads(const Case& what, int number, int64_t bytes, comm::Communicator& rank)
@@ -406,7 +406,7 @@ void run_short_payloads(const Players& players) {
 
 // --- Failures --------------------------------------------------------------------------------------------------------
 
-// An all-reduce of one float, for where only the outcome matters.
+// An all-reduce of one float, for tests of the outcome only.
 void start_any(comm::Communicator& rank, Sink& sink, uint64_t token, float& value, int64_t timeout_ms) {
   rank.start({.kind = Kind::all_reduce,
               .type = WireType::f32,
@@ -469,7 +469,7 @@ void run_communicator_conformance(const Players& players) {
     }
   }
   for (Case what : cases_of(WireType::f32, 1 << 20, size)) {
-    if (has_parts_in(what.kind) || has_parts_out(what)) what.count /= size;  // of the whole
+    if (has_parts_in(what.kind) || has_parts_out(what)) what.count /= size;  // share of the whole
     run_together({what}, players);
   }
   run_short_payloads(players);

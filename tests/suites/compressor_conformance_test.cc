@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every compressor of the table has to do (engine/compress/compressor.h), with its default parameter and at both
-// ends of its range. A new row is tested as soon as it is there; it only needs a reference (reference_compressors.cc).
+// Tests that every compressor of the table must pass (engine/compress/compressor.h), with its default parameter and
+// at both ends of its range. A new row is tested at once; it only needs a reference (reference_compressors.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <tbb/global_control.h>
@@ -53,7 +53,7 @@ class CompressorConformance : public testing::TestWithParam<core::CompressorSpec
     return decode(*compressor_, decoding_of(job, {payload})).value();
   }
 
-  // What an encoder writes of a payload, and exchanges send.
+  // The part of a payload that an encoder writes and exchanges send.
   Payload used_of(const Payload& payload) const {
     const auto used_bytes = compressor_->traits().used_bytes;
     if (used_bytes == nullptr) return payload;
@@ -141,12 +141,12 @@ TEST_P(CompressorConformance, memory_before_the_call_does_not_matter) {
   }
 }
 
-// Large results are written past the caches, in whole lines but at both ends.
+// Large results are written past the caches, in whole lines except at both ends.
 TEST_P(CompressorConformance, large_results_may_begin_anywhere_in_a_cache_line) {
   EncodeCase job = usual_case(270001);
   const Encoded once = encode(*compressor_, job);
   const std::vector<float> decoded = decode_one(once.payload, job);
-  const std::vector<Payload> many(9, once.payload);  // of which kernels take some, and then others
+  const std::vector<Payload> many(9, once.payload);  // kernels take some of them, and then others
   const std::vector<float> sum = decode(*compressor_, decoding_of(job, many)).value();
   for (size_t misaligned : {0, 2, 7, 15}) {
     job.misaligned = misaligned;
@@ -167,7 +167,7 @@ TEST_P(CompressorConformance, thread_count_does_not_matter) {
   std::vector<std::unique_ptr<compress::HostQueue>> queues;
   for (int threads = 1; threads <= 4; ++threads) {
     queues.push_back(make_thread_queue(threads));
-#ifndef __SANITIZE_THREAD__  // which cannot see how a oneTBB that was built without it synchronises
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer cannot see the synchronisation of a oneTBB that was built without it
     queues.push_back(compress::make_arena_queue(threads));
 #endif
   }
@@ -203,7 +203,7 @@ TEST_P(CompressorConformance, simd_target_does_not_matter) {
   }
 }
 
-// start + the payloads, of which runs of so many are added up first.
+// start + the payloads, where runs of this many are added up first.
 std::vector<float> sum_of_runs(const std::vector<std::vector<float>>& payloads, size_t run, std::vector<float> start) {
   for (size_t first = 0; first < payloads.size(); first += run) {
     for (size_t i = 0; i < start.size(); ++i) {
@@ -215,8 +215,8 @@ std::vector<float> sum_of_runs(const std::vector<std::vector<float>>& payloads, 
   return start;
 }
 
-// Of how many payloads a decoder adds up the values before it adds them to the others: signs and ternary codes share
-// sums by tables (bit_sums-inl.h).
+// The number of payloads whose values a decoder adds up before it adds them to the others: signs and ternary codes
+// share sums by tables (bit_sums-inl.h).
 size_t payloads_together(const core::CompressorSpec& spec) {
   for (const char* name : {"efsignsgd", "onebit", "signsgd", "signum"}) {
     if (spec.name == name) return 4;
@@ -268,7 +268,7 @@ TEST_P(CompressorConformance, an_error_that_is_not_kept_is_not_added) {
   EXPECT_EQ(encode(*compressor_, job).payload, kept.payload);
 }
 
-// What an element draws has to do with seed, step, rank, use and its position, and with nothing else.
+// The draw of an element depends on seed, step, rank, use and its position, and on nothing else.
 TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
   constexpr size_t n = 65536 + 1000, half = 65536;  // a multiple of every block
   const EncodeCase job = usual_case(n);
@@ -296,7 +296,7 @@ TEST_P(CompressorConformance, draws_are_functions_of_position_and_step) {
             std::vector<float>(whole.begin() + half, whole.end()));
 }
 
-// The errors of many steps, summed with several weights, are as small as their own variance lets expect.
+// Errors of many steps, summed with several weights, are as small as their own variance predicts.
 TEST_P(CompressorConformance, random_ones_are_unbiased) {
   constexpr size_t n = 640;
   constexpr uint32_t kSteps = 3000;
@@ -325,8 +325,8 @@ TEST_P(CompressorConformance, random_ones_are_unbiased) {
   }
 }
 
-// Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not average
-// out.
+// Elements 64 apart may share random bits (random-inl.h). If they were rounded alike, sums of errors would not
+// average out.
 TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
   if (!compressor_->traits().host.rounds_at_random) return;
   constexpr size_t n = 640, kApart = 64, kPairs = n - kApart;
@@ -334,7 +334,7 @@ TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
   EncodeCase job = usual_case(n, Data::normal);
   job.random.seed = 77;
   const std::vector<float> p = corrected(job);
-  std::vector<double> sums(n), products(kPairs), squares(n);  // of errors; thc's have a mean, that of what it clips
+  std::vector<double> sums(n), products(kPairs), squares(n);  // sums of errors; thc's errors have a mean, from clipping
   for (job.random.step = 0; job.random.step < kSteps; ++job.random.step) {
     std::vector<float> errors = decode_one(encode(*compressor_, job).payload, job);
     for (size_t i = 0; i < n; ++i) errors[i] -= job.scale * p[i];
@@ -356,7 +356,7 @@ TEST_P(CompressorConformance, errors_of_elements_are_not_correlated) {
   EXPECT_LE(std::abs(mean), 0.01);
 }
 
-// What was sent and what is left add up to what was given, step after step.
+// The sent and the remaining values add up to the given ones, step after step.
 TEST_P(CompressorConformance, error_feedback_loses_nothing) {
   constexpr int kRanks = 3, kSteps = 20;
   constexpr size_t n = 5003;
@@ -405,7 +405,7 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
         job.gradient[position] = value;
         const Encoded encoded = encode(*compressor_, job);
         EXPECT_FALSE(encoded.finite) << value << " at " << position << " of " << n;
-        // Peers learn of it by other ways, and until then they decode.
+        // Peers learn of it in other ways, and until then they decode.
         EXPECT_TRUE(decode(*compressor_, decoding_of(job, {encoded.payload})).ok());
         std::swap(job.gradient, job.residual);
         EXPECT_FALSE(encode(*compressor_, job).finite) << value << " at " << position << " of " << n;
@@ -414,8 +414,8 @@ TEST_P(CompressorConformance, a_non_finite_element_anywhere_is_seen) {
   }
 }
 
-// What the trait promises (carries_nonfinite): wherever and of however many payloads, what is not finite comes out as
-// in the sum of what the payloads are worth one by one, and no other element is any different for it.
+// The promise of the trait carries_nonfinite: for any place and number of payloads, values that are not finite come
+// out as in the sum of the decoded payloads, and no other element changes.
 TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so) {
   const core::CompressorTraits& traits = compressor_->traits();
   EXPECT_FALSE(traits.carries_nonfinite && (traits.error_feedback || traits.rounds > 1)) << "they keep something";
@@ -435,7 +435,7 @@ TEST_P(CompressorConformance, what_is_not_finite_is_carried_by_those_that_say_so
             job.residual.clear();
             job.keep_error = false;
             calm.push_back(encode(*compressor_, job).payload);
-            // In the last payload, in some cases in the first one as well, where infinities may cancel.
+            // In the last payload, in some cases in the first one as well, so that infinities may cancel.
             if (p + 1 == count || (p == 0 && position != n / 2))
               job.gradient[position] = bad[(first + p) % std::size(bad)];
             payloads.push_back(encode(*compressor_, job).payload);

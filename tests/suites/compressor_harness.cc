@@ -139,7 +139,7 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor, 
   size_t begin = 0;
   const int rounds = compressor.traits().rounds;
   for (int round = 0; round < rounds; ++round) {
-    // What is too short or too long shows in the last round.
+    // A payload that is too short or too long shows in the last round.
     const auto bytes = static_cast<size_t>(compressor.payload_bytes(extent, round));
     std::vector<std::unique_ptr<Bytes>> memory;
     std::vector<std::span<const std::byte>> payloads;
@@ -208,7 +208,8 @@ std::vector<float> draw_data(Data kind, size_t n, uint64_t seed) {
 
 }  // namespace
 
-// Drawn once: suites ask for the same values for every compressor of the table, and drawing takes longer than a test.
+// Drawn once: suites ask for the same values for every compressor of the table, and drawing takes longer than a
+// test.
 std::vector<float> make_data(Data kind, size_t n, uint64_t seed) {
   constexpr size_t kMostKept = 32 << 20;  // elements
   static std::mutex mutex;

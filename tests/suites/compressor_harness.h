@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Calls compressors the way tests need it: memory that notices writes outside of it, arrays that start anywhere, data
-// of several kinds, every SIMD target of this machine.
+// Calls compressors for tests: with memory that notices writes outside of it, arrays that start anywhere, data of
+// several kinds, and every SIMD target of this machine.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@
 
 namespace gradtune::suites {
 
-// n elements between two guards, `misaligned` elements behind a cache line. Nothing is behind the elements under
-// AddressSanitizer, which then sees reads there as well.
+// n elements between two guards, `misaligned` elements behind a cache line. Under AddressSanitizer nothing follows
+// the elements, so that it also sees reads there.
 template <typename T>
 class Guarded {
  public:
@@ -59,10 +59,10 @@ class Guarded {
   unsigned char* memory_;
 };
 
-// Of a compressor of several rounds those of all of them, one behind the other.
+// For a compressor of several rounds, the payloads of all rounds, one behind the other.
 using Payload = std::vector<unsigned char>;
 
-// The matrices among n elements of tests, for compressors that need them: of several forms, with vectors between them.
+// The matrices among n elements of tests, for compressors that need them: several shapes, with vectors between them.
 std::vector<core::Matrix> matrices_among(const compress::Compressor& compressor, size_t n);
 
 int64_t payload_bytes(const compress::Compressor& compressor, size_t n);
@@ -70,7 +70,7 @@ int64_t payload_bytes(const compress::Compressor& compressor, size_t n);
 struct EncodeCase {
   std::vector<float> gradient;
   std::vector<float> residual = {};  // empty: none is given
-  std::vector<float> add_to = {};    // not empty: the next residual before, to which the error is added
+  std::vector<float> add_to = {};    // not empty: earlier content of the next residual, to which the error is added
   bool keep_error = true;
   float scale = 1, error_scale = 1;
   int summed = 1;
@@ -78,19 +78,19 @@ struct EncodeCase {
   int64_t first_element = 0;
   int64_t row = 0;
   std::vector<unsigned char> state = {};  // empty: none is given
-  size_t misaligned = 1;                  // elements; residuals by some more
+  size_t misaligned = 1;                  // in elements; residuals have some more
   size_t residual_further = 0, next_further = 0;
-  unsigned char fill = 0xa5;  // of payload, scratch and next residual before
+  unsigned char fill = 0xa5;  // earlier content of payload, scratch and next residual
 };
 
 struct Encoded {
   bool finite;
   Payload payload;
-  std::vector<float> residual_next;       // empty where the error is not kept
-  std::vector<unsigned char> state_next;  // empty where no state was given
+  std::vector<float> residual_next;       // empty if the error is not kept
+  std::vector<unsigned char> state_next;  // empty if no state was given
 };
 
-// All rounds, as if there were no other rank. Fails the running test where something outside of the outputs was
+// Runs all rounds, as if there were no other rank. Fails the running test if bytes outside of the outputs were
 // written.
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job, compress::HostQueue& queue);
 Encoded encode(const compress::Compressor& compressor, const EncodeCase& job);  // serial
@@ -105,7 +105,7 @@ struct DecodeCase {
   size_t misaligned = 3;
 };
 
-// Of payloads that were encoded as that one.
+// The decode for payloads of that encode.
 DecodeCase decoding_of(const EncodeCase& job, std::vector<Payload> payloads);
 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor, const DecodeCase& job,
@@ -113,7 +113,7 @@ core::Result<std::vector<float>> decode(const compress::Compressor& compressor, 
 core::Result<std::vector<float>> decode(const compress::Compressor& compressor,
                                         const DecodeCase& job);  // serial
 
-// From "topk:0.01".
+// From a spec such as "topk:0.01".
 std::unique_ptr<compress::Compressor> make(const std::string& spec);
 
 enum class Data : uint8_t { normal, layered, sparse, ties, constant, zero };
@@ -123,10 +123,10 @@ std::vector<float> make_data(Data kind, size_t n, uint64_t seed = 1);
 // gradient + residual, as compressors form it.
 std::vector<float> corrected(const EncodeCase& job);
 
-// Bytes of both the same.
+// Compares the bytes of both.
 bool same_bytes(std::span<const float> a, std::span<const float> b);
 
-// Plain threads, fresh ones in each call: what oneTBB does, but open to ThreadSanitizer.
+// Plain threads, fresh ones in each call: it does the same as oneTBB, but is visible to ThreadSanitizer.
 std::unique_ptr<compress::HostQueue> make_thread_queue(int threads);
 
 // All targets that this machine can run, by Highway's bits; `ScopedTarget` makes compressors use one of them.

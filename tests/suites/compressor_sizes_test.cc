@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every compressor on more elements than 31 bits can count. The gradient is a virtual stream: a few megabytes of memory
-// that are mapped over and over, side by side; residual and output are as well, so that only payloads take room.
+// Tests every compressor on more elements than 31 bits can count. The gradient is a virtual stream: a few megabytes
+// of memory that are mapped over and over, side by side. So are residual and output, so that only payloads take
+// memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -26,7 +27,7 @@ void* checked(void* address) {
   return address;
 }
 
-// kMany floats, of which those that are kPattern apart are the same memory.
+// kMany floats; those that are kPattern apart are the same memory.
 class VirtualStream {
  public:
   VirtualStream() {
@@ -51,7 +52,7 @@ class VirtualStream {
   std::byte* memory_;
 };
 
-// Zeros, of which those that are never written take no room.
+// Zeros; parts that are never written take no memory.
 class Memory {
  public:
   explicit Memory(int64_t bytes) : bytes_(static_cast<size_t>(bytes)) {
@@ -79,8 +80,8 @@ std::vector<std::string> names() {
 
 INSTANTIATE_TEST_SUITE_P(Table, CompressorSizes, testing::ValuesIn(names()), [](const auto& row) { return row.param; });
 
-// What stands behind the 2^31st element is what it would be by itself, where compressors work on blocks; of those that
-// choose among all elements, it is what was chosen.
+// Elements behind the 2^31st are the same as by themselves, if compressors work on blocks. Compressors that choose
+// among all elements must have chosen them.
 TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
   const auto compressor = make(GetParam());
   const core::Matrix matrix{0, 1 << 15, 1 << 16};
@@ -90,7 +91,7 @@ TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
   const std::vector<float> pattern = make_data(Data::layered, kPattern);
   std::copy(pattern.begin(), pattern.end(), gradient.data());
   Memory scratch(compressor->scratch_bytes(extent)), between(compressor->round_bytes(extent));
-  const auto queue = compress::make_serial_queue();  // in order, so that what was written last is the tail
+  const auto queue = compress::make_serial_queue();  // in order, so that the tail is written last
   for (int round = 0; round < compressor->traits().rounds; ++round) {
     Memory payload(compressor->payload_bytes(extent, round));
     const compress::Work work{
@@ -114,7 +115,7 @@ TEST_P(CompressorSizes, elements_beyond_2_to_the_31) {
     return;
   }
   const std::string name = GetParam();
-  if (name == "randk") {  // one of each so many neighbours
+  if (name == "randk") {  // one of this many neighbours
     size_t sent = 0;
     for (size_t i = 0; i < kTail; ++i) {
       if (tail[i] == 0) continue;

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every policy of the table must do, whatever it is told: propose strategies that fit the job and that ranks can
-// compile, stay within fidelity and allow-list, decide the same from the same, and come to an end.
+// Tests that every policy of the table must pass, on any input. It proposes strategies that fit the job and that
+// ranks can compile, stays within fidelity and allow-list, decides the same from the same input, and terminates.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ std::map<std::string, core::GradientTable> tables() {
   };
 }
 
-// Step times that a job might show, and some that none will.
+// Step times that a job might show, and some that no job will.
 using Times = std::function<std::function<double(const core::Strategy&)>()>;
 std::map<std::string, Times> all_times() {
   const auto constant = [](double ms) { return [ms] { return [ms](const core::Strategy&) { return ms; }; }; };
@@ -76,10 +76,10 @@ std::map<std::string, Times> all_times() {
   };
 }
 
-// Whether the job tells when the operations of its steps ran.
+// Tells if the job reports the times of its steps' operations.
 enum class Timing { none, all, nonsense };
 
-// What a step took: as under made-up rates, or anything.
+// The duration of a step: from made-up rates, or arbitrary.
 TimedRun timed(const core::Strategy& strategy, const Knowledge& knowledge, Timing timing, core::Rng& rng) {
   const testing::TimelineJob job{.knowledge = knowledge,
                                  .truth = testing::made_up_cost(knowledge.ranks.size, 50, knowledge.codecs)};
@@ -92,7 +92,7 @@ TimedRun timed(const core::Strategy& strategy, const Knowledge& knowledge, Timin
   return timed;
 }
 
-// All that a policy proposed, in order; a final proposal is the last.
+// All proposals of a policy, in order; a final proposal is the last.
 std::vector<Proposal> run(Policy& policy, Knowledge knowledge, const std::function<double(const core::Strategy&)>& time,
                           Timing timing = Timing::none) {
   core::Rng rng(7);
@@ -125,7 +125,7 @@ class PolicyConformance : public ::testing::TestWithParam<std::string> {
     return job;
   }
 
-  // With baselines as what `fixed` is given.
+  // The baselines serve as the strategies that `fixed` is given.
   static std::unique_ptr<Policy> make(const Knowledge& job) {
     return std::move(
                make_policy(GetParam(), {.fixed = baselines(job.table, job.fidelity), .most_finalists = kMostFinalists}))
@@ -271,7 +271,7 @@ TEST_P(PolicyConformance, EndsWhenNothingCanRun) {
   for (Timing timing : {Timing::none, Timing::all}) {
     const auto proposals = run(*make(job), job, nullptr, timing);
     expect_sound(job, proposals);
-    // What a policy wanted to measure and never could is not worth a race.
+    // A strategy that a policy wanted to measure and never could is not worth a race.
     EXPECT_TRUE(proposals.size() == 1 || proposals.back().candidates.empty());
   }
 }
@@ -311,7 +311,7 @@ TEST_P(PolicyConformance, AFinalProposalStays) {
 }
 
 TEST_P(PolicyConformance, ForOneRankOrNoElementsThereIsNothingToRace) {
-  if (GetParam() == "fixed") return;  // does as it is told
+  if (GetParam() == "fixed") return;  // it does as it is told
   for (const Knowledge& job :
        {knowledge(testing::reference_table(), 1, Fidelity::lossy), knowledge({}, 2, Fidelity::lossy)}) {
     const Proposal proposal = make(job)->propose(job);

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every program of the decision tree, and of its extension, run by real executors on ranks in nodes: the average within
-// what the compressor promises, nothing lost (I2), the same bits on all ranks, several buckets in flight.
+// Runs every program of the decision tree, and of its extension, on real executors with ranks in nodes. It checks
+// the average within the compressor's promise, that nothing is lost (I2), the same bits on all ranks, and several
+// buckets in flight.
 #include <gtest/gtest.h>
 
 #include "policies/cost/inserted_steps.h"
@@ -37,7 +38,7 @@ std::vector<Steps> extension(std::span<const Place> places) {
   return all;
 }
 
-// Some buckets, so that roots differ, of sizes that nothing divides.
+// Several buckets, so that roots differ, of sizes that nothing divides.
 const core::GradientTable kTable = make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
 constexpr int64_t kBucketBytes = 440;
 
@@ -68,7 +69,7 @@ TEST(ProgramConformance, EveryProgramOfTheExtensionIsTheAverageOnTwoNodesOfTwo) 
   run_all({4, 2}, extension(kBoth), kBf16, kBf16);
 }
 
-// What is behind the end of a payload does not arrive, wherever it comes from and goes on to.
+// Bytes behind the end of a payload do not arrive, from any source and in any next step.
 TEST(ProgramConformance, PayloadsNeedNotBeFullInAnyProgram) {
   run_all({4, 2}, tree(kBoth), {"packed"}, {"packed"}, kTable, 1);
   run_all({4, 2}, tree(kDevice), {"packed"}, kTopk);
@@ -94,7 +95,7 @@ TEST(ProgramConformance, SixteenBitGradients) {
   run_all({4, 2}, tree(kDevice), kTopk, kTopk, table);
 }
 
-// Ranks that encode the same sum must draw alike, or their gradients part.
+// Ranks that encode the same sum must draw alike, or their gradients diverge.
 TEST(ProgramConformance, RandomCompressorsLeaveAllRanksWithTheSameBits) {
   run_all({4, 2}, tree(kDevice), {"qsgd", 4}, {"qsgd", 4});
 }
@@ -108,7 +109,7 @@ TEST(ProgramConformance, WhatIsCarriedFromStepToStepLosesNothingInAnyProgram) {
   run_all({4, 2}, tree(kDevice), {"threshk", 0.1}, {"threshk", 0.1}, kTable, 4);
 }
 
-// What is lost of momentum is a matter of the compressor's own test: gradients and averages do not tell it.
+// The compressor's own test covers the loss of momentum: gradients and averages do not show it.
 TEST(ProgramConformance, MomentumLeavesAllRanksWithTheSameBits) {
   run_all({4, 2}, tree(kDevice), {"dgc", 0.1}, {"dgc", 0.1}, kTable, 4);
 }
@@ -154,7 +155,7 @@ TEST(ProgramConformance, SeveralRoundsLoseNothingAndLeaveAllRanksWithTheSameBits
       fleet.run(make_strategy(table, option, bucket_bytes, 3));
       for (int i = 0; i < 4; ++i) checked_step(fleet, table, option, rng);
     };
-    for (const int64_t bucket_bytes : {440, 100'000}) {  // which cut matrices, or do not
+    for (const int64_t bucket_bytes : {440, 100'000}) {  // some sizes cut matrices, others do not
       for (const char* option : kRounds) run(option, bucket_bytes);
       for (const char* option : kRoundsOnLevels) run(option, bucket_bytes);
     }
@@ -163,7 +164,7 @@ TEST(ProgramConformance, SeveralRoundsLoseNothingAndLeaveAllRanksWithTheSameBits
 
 // --- what planners believe of programs -------------------------------------------------------------------------------
 
-// What the busiest rank does at each step, as compiled.
+// The work of the busiest rank at each step, as compiled.
 std::vector<policies::OpSize> compiled_sizes(const core::Option& option, int64_t numel, const Cluster& cluster) {
   const core::GradientTable table = make_table({{numel, DType::f32}});
   std::vector<policies::OpSize> sizes(option.steps.size());
@@ -202,7 +203,7 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfRounds) {
       for (size_t i = 0; i < option.steps.size(); ++i) {
         EXPECT_EQ(believed[i].bytes, compiled[i].bytes) << numel << ", rank " << rank << ", step " << i;
         EXPECT_EQ(believed[i].payloads, compiled[i].payloads) << numel << ", rank " << rank << ", step " << i;
-        const bool is_first_decode = i == 2;  // which makes no gradient
+        const bool is_first_decode = i == 2;  // it makes no gradient
         EXPECT_EQ(believed[i].elements, is_first_decode ? 0 : compiled[i].elements) << numel << ", step " << i;
       }
     }
@@ -226,7 +227,7 @@ TEST(ProgramConformance, PlannersKnowTheSizesOfWhatRuns) {
           EXPECT_EQ(believed[i].payloads, compiled[i].payloads) << where;
           if (core::is_collective(steps[i].kind)) {
             EXPECT_EQ(believed[i].bytes, compiled[i].bytes) << where;
-          } else {  // which are aligned, and the last shards may be shorter
+          } else {  // they are aligned, and the last shards may be shorter
             EXPECT_GE(believed[i].bytes, compiled[i].bytes) << where;
             EXPECT_LE(believed[i].bytes, compiled[i].bytes + (numel % 192 == 0 ? 0 : 32 * 16 * 6)) << where;
           }
@@ -252,13 +253,13 @@ std::vector<policies::Copy> compiled_copies(const BucketProgram& bucket, size_t 
   return copies;
 }
 
-// Of the first rank, which is the root of the first bucket.
+// Checks the first rank, which is the root of the first bucket.
 void expect_copies(const std::vector<Steps>& programs, const Cluster& cluster, int64_t numel, DType dtype) {
   HostDevice with_kernels, without({.has_kernels = false});
   for (const policies::OnDevice& on_device :
        {policies::OnDevice{true, false, true}, policies::OnDevice{true, true, true},
         policies::OnDevice{true, false, false}, policies::OnDevice{true, true, false}}) {
-    if (numel % 192 != 0 && !on_device.kernels) continue;  // the host would bring shards of equal length together
+    if (numel % 192 != 0 && !on_device.kernels) continue;  // the host would make shards of equal length
     const Platform platform{
         .collectives_in = [&](core::Level) { return on_device.collectives ? core::Space::cuda : core::Space::host; },
         .device = on_device.kernels ? &with_kernels : &without};
@@ -274,7 +275,7 @@ void expect_copies(const std::vector<Steps>& programs, const Cluster& cluster, i
           policies::op_sizes(option, numel, {cluster.size, cluster.local_size}, compress::known_traits(), dtype);
       auto believed = policies::copies(option, numel, dtype, sizes, on_device);
       auto compiled = compiled_copies(program.value()->buckets[0], steps.size());
-      if (numel % 192 != 0) {  // what pads shards is copied, too
+      if (numel % 192 != 0) {  // the padding of shards is copied, too
         for (auto* copies : {&believed, &compiled}) {
           for (policies::Copy& copy : *copies) copy.bytes = 0;
         }

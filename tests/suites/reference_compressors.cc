@@ -34,14 +34,14 @@ Reference largest(std::span<const float> p, float scale, double density) {
   return reference;
 }
 
-// What all ranks draw alike for an element.
+// The random words of an element that all ranks share.
 std::array<uint32_t, 4> shared_words(const compress::Random& random, uint64_t element) {
   return core::philox4x32({static_cast<uint32_t>(element), random.step, static_cast<uint32_t>(element >> 32),
                            uint32_t{1} << 31 | random.use},
                           {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
 }
 
-// One of each of k strata, which begin where it is drawn.
+// One element of each of k strata, whose begins are drawn.
 Reference drawn(std::span<const float> p, double density, const EncodeCase& job) {
   Reference reference{.decoded = std::vector<double>(p.size()), .draws = Draws::shared};
   const auto words_of = [&](size_t position) {
@@ -65,7 +65,7 @@ Reference drawn(std::span<const float> p, double density, const EncodeCase& job)
   return reference;
 }
 
-// Above and below zero, -0 counting as below, all of a block is the mean magnitude there.
+// Above and below zero (-0 counts as below), all elements of a block become the mean magnitude of their side.
 Reference sides(std::span<const float> p, float scale, size_t block) {
   Reference reference{.decoded = {}, .tolerance = 1e-6};
   for (size_t begin = 0; begin < p.size(); begin += block) {
@@ -104,7 +104,7 @@ Reference signs(std::span<const float> p, float scale, size_t block) {
 
 // --- Blocks of codes -------------------------------------------------------------------------------------------------
 
-// What a block's elements are divided by, and what a code says of the quotient; `random` is in (0, 1).
+// The divisor of a block's elements, and the code for a quotient; `random` is in (0, 1).
 struct BlockCodes {
   size_t block;
   bool euclidean = false;
@@ -113,7 +113,7 @@ struct BlockCodes {
   std::function<double(float x, double random)> value;
 };
 
-// Of 128 squares that are added up in fp32, the square root.
+// Relative error of the square root of a sum of 128 squares in fp32.
 constexpr double kErrorOfNorm = 5e-7;
 
 Reference block_codes(const BlockCodes& codes, std::span<const float> p, const EncodeCase& job) {
@@ -147,8 +147,8 @@ Reference block_codes(const BlockCodes& codes, std::span<const float> p, const E
   return reference;
 }
 
-// To one of both neighbouring integers: of x with so many places behind the point, by as many last bits of the draw's
-// 16.
+// Rounds to one of the two neighbouring integers: x has this many places behind the point, and as many last bits of
+// the draw's 16 are used.
 double rounded_at_random(double x, double draw, int places = 15) {
   const double one = std::ldexp(1.0, places);
   return std::floor((std::nearbyint(x * one) + std::fmod(std::floor(draw * 65536), one)) / one);
@@ -167,7 +167,7 @@ BlockCodes integers(size_t block, int levels, bool random) {
               }};
 }
 
-// The nearest ones, in units that are rounded up to 16 bits.
+// The nearest integers, in units that are rounded up to 16 bits.
 BlockCodes integers_of_few_bits(size_t block, int bits) {
   const int levels = (1 << (bits - 1)) - 1;
   BlockCodes codes = integers(block, levels, false);
@@ -198,7 +198,7 @@ BlockCodes floats(size_t block, int precision_bits, int min_place, double larges
               }};
 }
 
-// The power of two above the norm is the unit, whose powers go down to 2^-126; zero is below them.
+// The unit is the power of two above the norm, and its powers go down to 2^-126; zero is below them.
 BlockCodes powers() {
   return {.block = 1024,
           .unbiased = true,
@@ -217,7 +217,7 @@ BlockCodes powers() {
 
 constexpr size_t kRotated = 1024;
 
-// By the definition of the Hadamard matrix as a power of {{1, 1}, {1, -1}}.
+// Uses the definition of the Hadamard matrix as a power of {{1, 1}, {1, -1}}.
 template <class Number>
 void hadamard(std::vector<Number>& x) {
   for (size_t stride = 1; stride < x.size(); stride *= 2) {
@@ -270,7 +270,7 @@ Reference rotated(std::span<const float> p, int levels, const EncodeCase& job) {
 
 using Columns = std::vector<std::vector<double>>;
 
-// An orthonormal basis of what they span.
+// An orthonormal basis of their span.
 void orthonormalise(Columns& columns) {
   const auto dot = [](const auto& a, const auto& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); };
   for (size_t j = 0; j < columns.size(); ++j) {
@@ -306,7 +306,7 @@ Columns start_of(const core::Matrix& matrix, size_t rank, size_t q_at, const Enc
   return q;
 }
 
-// P P^T M of each matrix that has at least twice as many numbers as P and Q, and all else as it is.
+// P P^T M of each matrix that has at least twice as many numbers as P and Q, and all other elements unchanged.
 Reference low_rank(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job) {
   Reference reference{.decoded = {}, .tolerance = 1e-6};
   for (float value : p) reference.decoded.push_back(double{job.scale * value});
@@ -336,7 +336,7 @@ Reference low_rank(const core::CompressorSpec& spec, std::span<const float> p, c
             job.scale * column[i / columns] * product[i % columns];
       }
     }
-    // What single precision makes of P turns it a little.
+    // Single precision turns P a little.
     reference.absolute_tolerance = std::max(reference.absolute_tolerance, 1e-5 * job.scale * std::sqrt(squares));
   }
   return reference;
@@ -362,7 +362,7 @@ Reference reference_encode(const core::CompressorSpec& spec, std::span<const flo
   }
   if (spec.name == "bf16" || spec.name == "bf16packed") return each_rounded(p, scale, round_to_bf16);
   if (spec.name == "fp16") return each_rounded(p, scale, round_to_fp16);
-  // Without state nothing is carried from step to step.
+  // Without state nothing is kept between steps.
   if (spec.name == "topk" || spec.name == "threshk" || spec.name == "dgc") return largest(p, scale, spec.parameter);
   if (spec.name == "efsignsgd") return signs(p, scale, block);
   if (spec.name == "onebit") return sides(p, scale, block);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What each compressor of the table has to do, written down in fp64 and without regard for speed: the oracle of the
-// conformance suite. Shares no code with the compressors.
+// The definition of each compressor of the table, in fp64 and without regard for speed: the oracle of the
+// conformance suite. It shares no code with the compressors.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,25 @@
 
 namespace gradtune::suites {
 
-// What random numbers hang on: nothing, as there are none; the element, and the rank; or all elements together, and all
+// The scope of random numbers: none are used; each element and rank draws its own; or all elements together, and all
 // ranks draw alike.
 enum class Draws : uint8_t { none, own_by_element, shared };
 
 struct Reference {
-  std::vector<double> decoded;    // what the payload stands for
-  std::vector<double> also = {};  // or this, where rounding on the way to it decides; may be empty
+  std::vector<double> decoded;    // the values that the payload represents
+  std::vector<double> also = {};  // or this, if a rounding on the way decides; may be empty
   double tolerance = 0;           // allowed relative difference of decoded values
-  double absolute_tolerance = 0;  // and what is allowed besides
+  double absolute_tolerance = 0;  // and an absolute difference in addition
   Draws draws = Draws::none;
-  bool unbiased = false;  // the mean of what is decoded, over steps, is scale * p
-  bool sizeless = false;  // what is decoded says nothing of the size of p
+  bool unbiased = false;  // the mean of decoded values, over steps, is scale * p
+  bool sizeless = false;  // decoded values say nothing about the size of p
 };
 
-// The payload of scale * p. A spec that is not known here fails the test that asks: every compressor has a reference.
-// Where a number is rounded one way or another, the fp32 roundings on the way to it belong to the definition.
+// The payload of scale * p. An unknown spec fails the test that asks: every compressor has a reference. If a number
+// can be rounded either way, the fp32 roundings on the way to it belong to the definition.
 Reference reference_encode(const core::CompressorSpec& spec, std::span<const float> p, const EncodeCase& job);
 
-// The 16 random bits of the element at that position, as random-inl.h says.
+// The 16 random bits of the element at that position, as defined in random-inl.h.
 uint16_t reference_random(const compress::Random& random, uint64_t element);
 
 // The nearest number with so many bits of precision whose unit in the last place is at least 2^min_place, ties to even;

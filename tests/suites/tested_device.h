@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device that tests of kernels are about: the emulator (tests/emulator), or a GPU (tests/gpu), by what is linked.
-// It reaches all memory that a test has.
+// The device of the kernel tests: the emulator (tests/emulator), or a GPU (tests/gpu), whichever is linked. It
+// reaches all memory that a test has.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ namespace gradtune::suites {
 
 compress::Queue& device_queue();
 
-// Of the emulator, from now on; a GPU has its own.
+// Sets the emulator's schedule from now on; a GPU has its own.
 using emulator::Schedule;
 void use_schedule(Schedule schedule, uint64_t seed = 0);
 
-// Until all that was asked for has ended. Throws core::Exception where it failed, or after a minute.
+// Waits until all requested work has ended. Throws core::Exception if it failed, or after a minute.
 void finish(compress::Queue& queue);
 
-// Does on the device what it is asked to do on a queue of the host, and has done it when it returns: for tests that are
-// written for the host's compressors.
+// Does its work on the device, synchronously, for calls with a queue of the host: for tests that are written for the
+// host's compressors.
 std::unique_ptr<compress::Compressor> on_device(std::unique_ptr<compress::Compressor> device_compressor);
 
 }  // namespace gradtune::suites

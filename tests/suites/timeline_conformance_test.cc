@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The timeline predicts by the executor's rules, so it has to end when the executor's own core does: random strategies
-// on random jobs, pumped in virtual time as the executor's threads do it, beside Timeline::run.
+// The timeline predicts by the executor's rules, so it must end when the executor's own core does. Random strategies
+// on random jobs are pumped in virtual time as the executor's threads do it, beside Timeline::run.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -26,17 +26,16 @@ using core::Level;
 using core::Place;
 using Kind = Action::Kind;
 
-// The host, the threads of messages and the links: each does one thing after the other, in the order in which they
-// come.
+// The host, the threads of messages and the links: each works on one item after the other, in order of arrival.
 enum At : size_t { kHost, kMessages, kNetwork, kInside, kServers };
 struct Server {
   policies::Worker worker;
-  bool is_slowed = true;  // where cores are short
+  bool is_slowed = true;  // slowed down if cores are short
   std::deque<Action> queue = {};
-  double left_us = 0;  // of what is at the front, had it the cores for itself
+  double left_us = 0;  // for the front item, if it had the cores for itself
 };
 
-// A collective that its link is done with.
+// A collective whose link is free again.
 struct Travelling {
   Action action;
   double end_us = 0;
@@ -53,7 +52,7 @@ class VirtualPump {
         times_(std::move(times)),
         cores_(cores) {}
 
-  // As Executor::tensor_ready, drain_device_ops, finish_backward and await do it.
+  // Does the same as Executor::tensor_ready, drain_device_ops, finish_backward and await.
   double run() {
     scheduler_.begin(program_);
     tell([&](std::vector<Action>& actions) { scheduler_.start(actions); });
@@ -73,12 +72,12 @@ class VirtualPump {
     }
     wait_until([&] { return backward_done_; });
     forward();
-    wait_until([&] { return finished_; });  // it is by now
+    wait_until([&] { return finished_; });  // the bucket has arrived by now
     return is_stuck_ ? -1 : now_us_;
   }
 
  private:
-  // As Executor::wait_until.
+  // Does the same as Executor::wait_until.
   void wait_until(const std::function<bool()>& holds) {
     while (!holds() && !is_stuck_) {
       if (!device_.empty()) {
@@ -91,8 +90,8 @@ class VirtualPump {
     }
   }
 
-  // The optimizer's step and the next forward pass: at the first read of a tensor that has a part in a late bucket, it
-  // is waited for and updated.
+  // The optimizer's step and the next forward pass: the first read of a tensor with a part in a late bucket waits
+  // for it and updates it.
   void forward() {
     const auto is_late = [&](int32_t tensor) {
       return std::ranges::any_of(program_.pieces_of_tensor[static_cast<size_t>(tensor)], [&](const Piece& piece) {
@@ -132,10 +131,10 @@ class VirtualPump {
   }
   double us_of(int32_t bucket, int32_t op) const { return time_of(bucket, op).busy_us; }
 
-  // The device is busy; the others go on beside it.
+  // The device is busy; the others continue beside it.
   void work(policies::Worker worker, double us) {
     on_device_ = worker;
-    const bool needs_cores = cores_.computing > 0;  // else a device works
+    const bool needs_cores = cores_.computing > 0;  // otherwise a device works
     while (us > 0) {
       const double my_speed = needs_cores ? speed() : 1, begin_us = now_us_;
       const double end_us = now_us_ + us / my_speed, next_us = std::min(earliest(), end_us);
@@ -171,7 +170,7 @@ class VirtualPump {
     return least;
   }
 
-  // No further than to what happens next.
+  // Advances no further than to the next event.
   void others_until(double end_us) {
     const double next_us = earliest();
     Server* next = nullptr;
@@ -201,7 +200,7 @@ class VirtualPump {
     }
   }
 
-  // What travels and is there by now, if anything.
+  // Delivers a travelling collective that has arrived, if any.
   bool arrive() {
     const auto there =
         std::ranges::find_if(travelling_, [&](const Travelling& each) { return each.end_us <= now_us_; });
@@ -212,7 +211,7 @@ class VirtualPump {
     return true;
   }
 
-  // An event of the scheduler, and what it answers.
+  // Passes an event to the scheduler, and handles its answer.
   void tell(const std::function<void(std::vector<Action>&)>& event) {
     std::vector<Action> actions;
     event(actions);
@@ -295,7 +294,7 @@ core::GradientTable random_job(core::Rng& rng) {
   std::vector<std::pair<int64_t, core::DType>> tensors;
   for (uint64_t count = 1 + rng.below(8); count > 0; --count) {
     tensors.emplace_back(48 * (1 + static_cast<int64_t>(rng.below(80))),
-                         core::kDTypes[rng.below(3)]);  // whole shards, so no staging for them
+                         core::kDTypes[rng.below(3)]);  // whole shards, so they are not staged
   }
   core::GradientTable table = make_table(tensors);
   double ready_us = 0;
@@ -310,7 +309,7 @@ core::GradientTable random_job(core::Rng& rng) {
   return table;
 }
 
-// What compiling inserted before and after the steps is a pass over the bucket.
+// Operations that compiling inserted before and after the steps are a pass over the bucket.
 std::vector<std::vector<policies::OpCost>> times_of(const Program& program, const core::GradientTable& table,
                                                     const policies::CostTable& cost) {
   std::vector<std::vector<policies::OpCost>> all;
@@ -330,14 +329,14 @@ std::vector<std::vector<policies::OpCost>> times_of(const Program& program, cons
   return all;
 }
 
-// A rank that does every step, and moves nothing about between them: the timeline's ranks are alike, but only one is
-// the root of a gather.
+// A rank that does every step, and copies nothing between them: the timeline's ranks are alike, but only one is the
+// root of a gather.
 bool is_plain(const Program& program) {
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     size_t steps = 0;
     for (const Op& op : program.buckets[b].ops) {
       const bool is_copy = op.kind == Op::Kind::load || op.kind == Op::Kind::store;
-      // A bucket of fp32 is copied where its shards would not be equally long.
+      // A bucket of fp32 is copied if its shards would differ in length.
       if (op.kind == Op::Kind::pack || (is_copy && program.buckets[b].dtype == core::DType::f32)) return false;
       steps += op.step >= 0 ? 1 : 0;
     }
@@ -364,7 +363,7 @@ void check(const core::Ranks& ranks, const std::vector<policies::Steps>& program
       if (rng.below(3) == 0) bucket.due = core::Due::forward;
     }
     const auto program = compile(strategy, table, seat);
-    if (!program || !is_plain(*program.value())) continue;  // summing what can not be summed, for one
+    if (!program || !is_plain(*program.value())) continue;  // for example, summing payloads that cannot be summed
     const policies::CostTable cost = random_costs(ranks, rng);
     auto timeline = policies::Timeline::make(table, strategy, cost, compress::known_traits());
     ASSERT_TRUE(timeline.ok()) << timeline.error().message;
