@@ -50,7 +50,7 @@ TEST_P(SimGroup, AbortsMeetsDeadlinesAndRefusesMisuse) {
   suites::run_communicator_misuse(players(world, misused));
 }
 
-// What completed when.
+// Records the completions in order.
 class Log final : public comm::CompletionSink {
  public:
   explicit Log(const World& world) : world_(world) {}
@@ -90,7 +90,7 @@ TEST(SimGroupTime, ACollectiveTakesWhatTheAlgorithmSendsOverTheSlowestLink) {
     });
   }
   world.run_all();
-  // Joined by all at 3 us; a ring all-reduce sends 2 * 3/4 of the bytes in 6 messages, an all-gather three times the
+  // All join at 3 us; a ring all-reduce sends 2 * 3/4 of the bytes in 6 messages, an all-gather three times the
   // bytes in 3.
   for (uint64_t rank = 0; rank < 4; ++rank) {
     EXPECT_EQ(log.times_ns[rank], 3'000 + 1'500'000 + 6'000);

@@ -29,7 +29,7 @@ std::vector<T> added_up(WireType type, Reduction reduction, const std::vector<st
 
 bool is_nan_f16(uint16_t bits) { return (bits & 0x7fff) > 0x7c00; }
 
-// All that there are, as they come in and as they go out again.
+// All values survive the conversion to fp32 and back.
 TEST(AddUp, AnyFloat16IsItself) {
   std::vector<uint16_t> all;
   for (uint32_t bits = 0; bits <= UINT16_MAX; ++bits) all.push_back(static_cast<uint16_t>(bits));
@@ -43,7 +43,7 @@ TEST(AddUp, AnyFloat16IsItself) {
   }
 }
 
-// Sums of numbers of very different size need all the roundings that there are: to even, to a subnormal, to infinity.
+// Sums of numbers of very different size need every kind of rounding: to even, to a subnormal, to infinity.
 TEST(AddUp, SumsOfFloat16AreRoundedAsTheirMeaningSays) {
   std::vector<uint16_t> ones, others;
   for (uint32_t one = 0; one <= UINT16_MAX; one += 97) {
@@ -80,7 +80,7 @@ TEST(AddUp, EveryTypeInTheOrderOfRanks) {
   EXPECT_EQ(added_up<uint16_t>(WireType::bf16, Reduction::sum, parts), std::vector{core::narrow_bf16(258)});
 }
 
-// Longer than what is added up at once, and into an input.
+// Longer than one chunk of the sum, and into an input.
 TEST(AddUp, AnyLengthAndInPlace) {
   for (const size_t count : {size_t{0}, size_t{1}, size_t{4095}, size_t{4097}, size_t{10000}}) {
     std::vector<float> first(count), second(count);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// comm::run on communicators that break their contract: whatever they do it comes back with an error, or ends the
-// process where it can not come back.
+// Tests comm::run on communicators that break their contract. It always returns an error, or ends the process if it
+// cannot return.
 #include "engine/comm/communicator.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ namespace {
 using core::Error;
 using testing::HasSubstr;
 
-// Completes nothing until it is aborted, and perhaps not even then.
+// Completes nothing until it is aborted, and optionally not even then.
 class Silent final : public Communicator {
  public:
   explicit Silent(bool can_abort) : can_abort_(can_abort) {}

@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A library with NCCL's functions that works without a GPU, between processes: on memory of the host, over sockets,
-// with FakeNcclStream in the place of CUDA's streams. As NCCL it never gives up by itself: what other ranks do not join
-// waits until the communicator is aborted. Calls do not block, and are in progress when they return.
+// A library with NCCL's functions that works without a GPU, between processes. It uses memory of the host and
+// sockets, and FakeNcclStream replaces CUDA's streams. Like NCCL it never gives up by itself: a collective that
+// other ranks do not join waits until the communicator is aborted. Calls do not block, and are in progress when they
+// return.
 //
-// All ranks send what they give to a hub, which is a thread of rank 0, and get what everybody gave.
+// All ranks send their input to a hub, which is a thread of rank 0, and receive the inputs of all.
 #include "tests/engine/comm/fake_nccl.h"
 
 #include <poll.h>
@@ -53,7 +54,7 @@ size_t bytes_of(Type type) {
 
 // --- sockets ---------------------------------------------------------------------------------------------------------
 
-// Whether all of it went. False once the other end has closed, or this one wants to end.
+// Moves all bytes. Returns false once the other end has closed, or this end wants to stop.
 template <typename Move>
 bool move_all(int socket, short event, size_t bytes, const std::atomic<bool>& ends, const Move& move) {
   for (size_t at = 0; at < bytes;) {
@@ -100,7 +101,7 @@ sockaddr_un address_of(const char* name, socklen_t& length) {
   return address;
 }
 
-// Where rank 0 of an id listens.
+// The listening socket of rank 0 for each id.
 std::map<std::string, int>& listening() {
   static std::map<std::string, int> all;
   return all;
@@ -154,7 +155,7 @@ class Hub {
 
 enum class Kind : uint32_t { all_reduce, reduce_scatter, all_gather, reduce, broadcast, group };
 
-// What all ranks have to ask for alike.
+// The parameters that all ranks have to share.
 struct Head {
   Kind kind{};
   Type type{};
@@ -215,7 +216,7 @@ struct CommOfNccl {
     int rank = 0, size = 0, socket = -1;
     std::atomic<bool> aborted = false;
     std::atomic<Code> code = Code::in_progress;
-    std::atomic<int> asked = 0;  // how often more a call is in progress
+    std::atomic<int> asked = 0;  // number of further calls that are in progress
 
     void fail(Code what) {
       if (!aborted) code = what;
@@ -315,7 +316,7 @@ namespace {
 
 Code enqueue(Comm comm, void* stream, Call call) {
   const std::shared_ptr<State>& state = comm->state;
-  if (state->code != Code::success) return kInvalidUsage;  // of one that is not connected, or has failed
+  if (state->code != Code::success) return kInvalidUsage;  // for a communicator that is not connected, or has failed
   state->asked = 2;
   auto* const asked = static_cast<FakeNcclStream*>(stream);
   asked->ask([state, call = std::move(call), asked] { state->run(call, *asked); });
@@ -395,7 +396,7 @@ Code ncclCommGetAsyncError(Comm comm, Code* code) {
   return Code::success;
 }
 
-// All ranks have what they are to receive once each of them has come here.
+// Each rank comes here after it has received everything.
 Code ncclCommFinalize(Comm comm) {
   comm->connects.join();
   comm->state->code = Code::in_progress;
@@ -426,7 +427,7 @@ Code ncclGroupStart() {
 
 Code ncclGroupEnd() {
   in_group = false;
-  if (group_comm == nullptr) return Code::success;  // of nothing
+  if (group_comm == nullptr) return Code::success;  // an empty group
   return enqueue(std::exchange(group_comm, nullptr), group_stream, std::move(group));
 }
 

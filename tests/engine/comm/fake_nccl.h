@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the library fake_nccl takes for a stream: work that it is asked for is done in order, later, by another thread.
+// The stream of the library fake_nccl: another thread does the requested work in order, later.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class FakeNcclStream {
  public:
   virtual ~FakeNcclStream() = default;
   virtual void ask(std::function<void()> work) = 0;
-  // How the stream's thread reaches memory that collectives were given.
+  // Returns memory given to collectives in a form that the stream's thread can access.
   virtual std::byte* reach(const std::byte* address) { return const_cast<std::byte*>(address); }
 };
 

@@ -51,8 +51,8 @@ TEST(MoveData, RoundsSixteenBitSumsOnce) {
   for (const auto& values : ranks) EXPECT_EQ(core::widen_f16(values[0]), 2050);
 }
 
-// What rank `to` has at the end of part `part` of its output, from the table: element i of rank r's part p is
-// 100 r + 10 p + i.
+// The expected end of part `part` of the output of rank `to`, from the table: element i of rank r's part p is 100 r
+// + 10 p + i.
 TEST(MoveData, DoesWhatTheTableSaysOfEachKind) {
   constexpr size_t kRanks = 3, kCount = 2;
   using Root = core::StepTraits::Root;

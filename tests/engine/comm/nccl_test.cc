@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The communicator over NCCL against a library of the tests (fake_nccl.cc), each rank a process of its own: that every
-// collective asks NCCL for the right thing, that nothing waits for ever, and what is said where NCCL is not to be had.
+// Tests the communicator over NCCL against a library of the tests (fake_nccl.cc), each rank in its own process.
+// Every collective must ask NCCL for the right operation, nothing may wait for ever, and errors must explain that
+// NCCL is not available.
 #include "engine/comm/nccl.h"
 
 #include <gmock/gmock.h>
@@ -30,7 +31,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A thread.
+// A stream that is a thread.
 class ThreadStream final : public FakeNcclStream, public CollectiveStream, private core::Fence::Source {
  public:
   ThreadStream() : thread_([this] { work(); }) {}
@@ -91,7 +92,7 @@ class ThreadStream final : public FakeNcclStream, public CollectiveStream, priva
   std::thread thread_;
 };
 
-// What the processes of a test share: rank 0's id.
+// Data that the processes of a test share: rank 0's id.
 struct Shared {
   std::atomic<int> is_there;
   char id[128];
@@ -113,7 +114,7 @@ Made make(int rank, int size, Shared& shared, ThreadStream& stream, const std::s
       {.rank = rank, .size = size, .connect_within_ms = connect_within_ms, .share = share, .library = library}, stream);
 }
 
-// Each rank in a process; what fails there fails the test.
+// Runs each rank in a process; a failure there fails the test.
 void on_processes(int size, const std::function<void(int rank, Shared& shared)>& body) {
   void* const memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   auto& shared = *new (memory) Shared{};
@@ -154,7 +155,7 @@ TEST(Nccl, WhatARankNeverJoinsEndsByTheDeadline) {
   for (const int size : {2, 3}) {
     on_ranks(size, [](Communicator& rank) {
       suites::run_communicator_deadline({{&rank}});
-      usleep(300'000);  // the others are not to lose this rank before their deadline
+      usleep(300'000);  // the others must not lose this rank before their deadline
     });
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about the compressors that send codes of blocks: their payloads, and how much they miss.
+// Tests the compressors that send codes of blocks: their payloads, and the size of their errors.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(BlockCodes, int8_sends_the_nearest_of_255_integers) {
   EXPECT_EQ(encoded.residual_next[4], -1.0F);
 }
 
-// So that no element is beyond the largest code; what that loses is in the residual.
+// No element may exceed the largest code; the residual keeps the loss of that rounding.
 TEST(BlockCodes, integers_of_few_bits_have_units_of_16_bits_that_are_rounded_up) {
   const auto compressor = make("int4:64");
   std::vector<float> gradient(66, 0.0F);
@@ -92,7 +92,7 @@ TEST(BlockCodes, a_unit_of_16_bits_that_no_encoder_sends_is_rejected) {
 // Bit b of element i is bit i % 64 of word b of its group.
 TEST(BlockCodes, codes_of_few_bits_lie_in_planes) {
   const auto compressor = make("terngrad:64");
-  std::vector<float> gradient(70, 0.0F);  // what is 0 or the largest is not left to chance
+  std::vector<float> gradient(70, 0.0F);  // the values 0 and the largest one are not rounded at random
   gradient[0] = 5, gradient[1] = -5, gradient[63] = 5, gradient[65] = -7;
   const Payload payload = encode(*compressor, {.gradient = gradient}).payload;
   const size_t at = 16 + 16;
@@ -147,7 +147,7 @@ TEST(BlockCodes, a_code_that_no_encoder_sends_is_rejected) {
   }
 }
 
-// Both bits of an element set, wherever it is: words are looked at in vectors, and those that are left one by one.
+// Sets both bits of an element at any position: words are checked in vectors, and the remaining ones one by one.
 TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word) {
   const auto compressor = make("terngrad");
   constexpr size_t kElements = 64 * 21 + 5, kWords = 22;
@@ -162,7 +162,7 @@ TEST(BlockCodes, a_ternary_code_that_no_encoder_sends_is_rejected_in_every_word)
   }
 }
 
-// With all bits of an element set, wherever it is.
+// Sets all bits of an element at any position.
 TEST(BlockCodes, a_code_of_few_bits_that_no_encoder_sends_is_rejected) {
   constexpr size_t kElements = 64 * 9 + 5;
   for (const int bits : {2, 3, 4, 5, 6}) {
@@ -197,7 +197,7 @@ TEST(BlockCodes, padding_is_zero_and_is_not_read) {
 
 // --- What is missed, as a share of the squared norm of each block ----------------------------------------------------
 
-// Averaged over steps.
+// The average over steps.
 double missed_share(const std::string& spec, const std::vector<float>& p, uint32_t steps = 200) {
   const auto compressor = make(spec);
   double missed = 0, norm = 0;
@@ -256,7 +256,7 @@ TEST(BlockCodes, terngrad_misses_what_its_definition_says) {
       squares += double{value} * value;
     }
     const double share = largest * sum / squares - 1;
-    // Of 200 steps one seed in five misses by more: few elements are so large that they are drawn often.
+    // In 200 steps one seed in five deviates by more: few elements are so large that they are drawn often.
     EXPECT_NEAR(missed_share("terngrad:256", p, /*steps=*/4000), share, 0.05 * share);
   }
 }

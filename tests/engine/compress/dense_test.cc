@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about `none`, `fp16` and `bf16`: every code, every kind of rounding, bit for bit, on every target.
+// Tests `none`, `fp16` and `bf16`: every code and every kind of rounding, bit for bit, on every target.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -72,7 +72,7 @@ TEST_P(SixteenBits, every_code_is_decoded_and_encoded_again) {
   }
 }
 
-// Between every two neighbours: their middle, and the closest fp32 numbers to both sides of it; with both signs.
+// Takes the middle between every two neighbours, and the closest fp32 numbers on both sides of it, with both signs.
 TEST_P(SixteenBits, rounding_is_to_nearest_even) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);
@@ -115,7 +115,7 @@ TEST_P(SixteenBits, overflow_is_not_finite) {
   }
 }
 
-// As many as collectives add up, one after the other, each sum rounded.
+// Sums as many values as collectives do, one after the other, and rounds each sum.
 TEST_P(SixteenBits, a_sum_that_may_overflow_is_not_finite) {
   const Format& format = GetParam();
   const auto compressor = make(format.spec);

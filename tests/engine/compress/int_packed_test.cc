@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rice's code of small integers, bit by bit, and what is special about the compressors that send it.
+// Tests Rice's code of small integers, bit by bit, and the compressors that send it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ Stream packed(const Integers& integers, int bits) {
   return stream;
 }
 
-// Nothing where the stream is not accepted.
+// Nothing if the stream is not accepted.
 std::optional<Integers> unpacked(Stream stream, size_t n, int bits) {
   const size_t bytes = stream.size();
   stream.resize(bytes + compress::kRiceSlack, std::byte{0x55});
@@ -47,7 +47,7 @@ std::optional<Integers> unpacked(Stream stream, size_t n, int bits) {
   return is_good ? std::optional(integers) : std::nullopt;
 }
 
-// The definition, as text of '0' and '1': one group.
+// The definition, as text of '0' and '1', for one group.
 std::string definition(const Integers& integers, int bits) {
   const auto magnitude = [](int integer) { return std::abs(integer); };
   std::string best;
@@ -126,7 +126,7 @@ TEST(Rice, AnyBytesAreReadToTheEndOrRefused) {
   for (int round = 0; round < 3000; ++round) {
     const int bits = 2 + round % 7;
     Stream stream(random() % 40 * 8);
-    const unsigned share = random() % 4;  // of bits that are set, by halves
+    const unsigned share = random() % 4;  // share of set bits, for each half
     for (std::byte& byte : stream) {
       auto drawn = static_cast<uint8_t>(random());
       for (unsigned i = 0; i < share; ++i) drawn |= static_cast<uint8_t>(random());
@@ -164,8 +164,8 @@ TEST(IntPacked, SaysWhatTheIntegersSay) {
   }
 }
 
-// Of normally distributed numbers in blocks of 256 codes have 3.28, 2.11, 0.70 and 7.44 bits; scales take 0.06 more,
-// and the choice of k 0.05.
+// For normally distributed numbers in blocks of 256 codes have 3.28, 2.11, 0.70 and 7.44 bits; scales take 0.06
+// more, and the choice of k 0.05.
 TEST(IntPacked, TakesLittleMoreThanTheEntropyOfItsCodes) {
   const std::tuple<const char*, double> cases[] = {
       {"int4packed:256", 3.65}, {"int3packed:256", 2.55}, {"int2packed:256", 1.3}, {"int8packed:256", 7.72}};

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about `packed` and `bf16packed`: every number comes back bit for bit, on every target; what they say
-// they use is enough; exponents that lie close together take little room.
+// Tests `packed` and `bf16packed`: every number comes back bit for bit, on every target; the stated number of used
+// bytes is enough; exponents that lie close together take little space.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,8 +19,8 @@ int64_t used_bytes(const compress::Compressor& compressor, const Payload& payloa
   return compressor.traits().used_bytes(std::as_bytes(std::span(payload)));
 }
 
-// The bits of any fp32 numbers: of every exponent, zeros and subnormal ones, in groups whose exponents lie as close
-// together as `spread` says.
+// The bits of arbitrary fp32 numbers, with every exponent, zeros and subnormal numbers. `spread` says how close
+// together the exponents in a group lie.
 std::vector<float> any_numbers(size_t n, int spread, uint64_t seed) {
   core::Rng rng(seed);
   std::vector<float> values(n);
@@ -77,7 +77,7 @@ TEST(Packed, what_is_behind_the_used_bytes_does_not_matter) {
   }
 }
 
-// Exponents of normal numbers: 64 of them span about 8 powers of two.
+// Exponents of normally distributed numbers: 64 of them span about 8 powers of two.
 TEST(Packed, numbers_of_like_magnitude_take_fewer_bits) {
   constexpr size_t n = 1 << 20;
   const auto bits_of = [](const char* spec, const std::vector<float>& values) {
@@ -89,7 +89,7 @@ TEST(Packed, numbers_of_like_magnitude_take_fewer_bits) {
   const std::vector<float> normal = make_data(Data::normal, n);
   EXPECT_LE(bits_of("packed", normal), 28.5);
   EXPECT_LE(bits_of("bf16packed", normal), 12.5);
-  const std::vector<float> alike = any_numbers(n, 1, 1);  // and zeros, which take a code
+  const std::vector<float> alike = any_numbers(n, 1, 1);  // zeros, too, take a code
   EXPECT_LE(bits_of("packed", alike), 24 + 1 + 0.3);
   const std::vector<float> zeros(n);
   EXPECT_LE(bits_of("packed", zeros), 0.3);

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about PowerSGD: an orthonormal factor, a projection, sums over ranks that stand for sums, a warm
-// start.
+// Tests PowerSGD: an orthonormal factor, a projection, sums over ranks that represent sums, a warm start.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +36,7 @@ std::vector<float> low_rank(size_t rows, size_t columns, size_t rank, uint64_t s
   return {sums.begin(), sums.end()};
 }
 
-// One rank of several, with memory of its own; all elements are one matrix.
+// One of several ranks, with memory of its own; all elements are one matrix.
 class Peer {
  public:
   Peer(const std::string& spec, size_t rows, size_t columns)
@@ -100,7 +99,7 @@ class Peer {
   std::vector<float> sent, average;
 };
 
-// A step of all of them: what is sent is summed and given to each.
+// A step of all ranks: each round's payloads are summed, and the sum is given to each.
 void step(std::vector<Peer>& peers, const std::vector<std::vector<float>>& gradients) {
   for (int round = 0; round < 2; ++round) {
     std::vector<float> sum;
@@ -151,7 +150,7 @@ TEST(Orthonormalise, what_was_spanned_before_or_is_not_finite_becomes_zero) {
 
 TEST(PowerSgd, sends_both_factors_and_what_is_no_matrix) {
   const auto compressor = make("powersgd:3");
-  const core::Matrix matrices[] = {{5, 100, 30}, {3005, 4, 2}};  // the second one is not worth it
+  const core::Matrix matrices[] = {{5, 100, 30}, {3005, 4, 2}};  // the second matrix is sent uncompressed
   const core::Extent extent{3100, matrices};
   EXPECT_EQ(compressor->payload_bytes(extent, 0), 4 * 3 * 100);
   EXPECT_EQ(compressor->payload_bytes(extent, 1), 4 * (3 * 30 + 100));
@@ -190,7 +189,7 @@ TEST(PowerSgd, reproduces_what_has_its_rank) {
   }
 }
 
-// With one P, the average of decoded payloads is the decoded average; and all ranks have the same bits.
+// With one P, the average of decoded payloads is the decoded average, and all ranks have the same bits.
 TEST(PowerSgd, adds_up_over_ranks_and_loses_nothing) {
   constexpr size_t kRanks = 3, kRows = 80, kColumns = 120, kSteps = 20;
   std::vector<Peer> peers = make_peers(kRanks, "powersgd:2", kRows, kColumns);
@@ -218,13 +217,13 @@ TEST(PowerSgd, adds_up_over_ranks_and_loses_nothing) {
   EXPECT_LE(std::sqrt(difference), 1e-6 * kSteps * std::sqrt(total));
 }
 
-// Step by step it comes to what no matrix of its rank exceeds.
+// Over the steps it approaches the best approximation of that rank.
 TEST(PowerSgd, a_warm_start_finds_the_largest_directions) {
   std::vector<Peer> peers = make_peers(1, "powersgd:2", 100, 100);
   const std::vector<float> m = low_rank(100, 100, 12, 7);
   std::vector<double> missed;
   for (int s = 0; s < 30; ++s) {
-    std::vector<float> gradient = m;  // without what is kept, which would be sent besides
+    std::vector<float> gradient = m;  // minus the residual, which would be sent as well
     for (size_t i = 0; i < m.size(); ++i) gradient[i] -= peers[0].residual()[i];
     step(peers, {gradient});
     missed.push_back(squares(peers[0].residual()));

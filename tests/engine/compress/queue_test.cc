@@ -36,7 +36,7 @@ TEST(Queue, serial_runs_each_block_once_in_order_on_the_calling_thread) {
   EXPECT_EQ(seen, (std::vector<int64_t>{0, 1, 2, 3, 4}));
 }
 
-#ifndef __SANITIZE_THREAD__  // which cannot see how a oneTBB that was built without it synchronises
+#ifndef __SANITIZE_THREAD__  // ThreadSanitizer cannot see the synchronisation of a oneTBB that was built without it
 
 TEST(Queue, arena_runs_each_block_once) {
   const tbb::global_control four_even_on_fewer_cores(tbb::global_control::max_allowed_parallelism, 4);

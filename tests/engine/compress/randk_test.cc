@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about Rand-k: which elements it sends, and that payloads add up.
+// Tests Rand-k: the choice of elements to send, and sums of payloads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 namespace gradtune::suites {
 namespace {
 
-// The elements that are sent of n.
+// The elements of n that are sent.
 std::vector<size_t> sent_of(const compress::Compressor& compressor, size_t n, const compress::Random& random) {
   const EncodeCase job{.gradient = std::vector<float>(n, 1), .random = random, .first_element = 99};
   const std::vector<float> decoded = decode(compressor, decoding_of(job, {encode(compressor, job).payload})).value();
@@ -36,7 +36,7 @@ TEST(RandK, sends_values_alone_and_as_many_distinct_elements) {
   }
 }
 
-// Of 4000 steps: a chi-square test with 99 degrees of freedom, whose standard deviation is 14.
+// Counts over 4000 steps: a chi-square test with 99 degrees of freedom, whose standard deviation is 14.
 TEST(RandK, sends_each_element_as_often) {
   for (size_t n : {100, 103}) {
     const auto compressor = make("randk:0.07");
@@ -90,7 +90,7 @@ TEST(RandK, decoding_a_sum_is_the_sum_of_what_is_decoded) {
             decode(*compressor, decoding_of(job, payloads)).value());
 }
 
-// Results are written, not added to, but have the sign that a sum has that began with zero.
+// Results are written, not added, but have the sign of a sum that began with zero.
 TEST(RandK, a_negative_zero_is_decoded_to_zero) {
   const auto compressor = make("randk:1");
   const EncodeCase job{.gradient = std::vector<float>(100, -0.0F)};

@@ -33,7 +33,7 @@ class List {
     const auto end = std::lower_bound(buffer.at, buffer.at + buffer.count, first + rows);
     return {first, rows, width_, {begin, end}, buffer.values + (begin - buffer.at) * width_};
   }
-  // As it stands at places, the whole range.
+  // The dense array over the whole range of places.
   std::vector<float> dense() const {
     std::vector<float> all(static_cast<size_t>(buffer.most * width_));
     for (int64_t k = 0; k < buffer.count; ++k) {
@@ -56,7 +56,7 @@ struct Coo {
   std::vector<float> values;
 };
 
-// Row numbers as a backward pass leaves them.
+// Row numbers in the form that a backward pass leaves.
 Coo draw(core::Rng& rng, int64_t rows, int64_t width, int64_t count) {
   Coo coo;
   for (int64_t i = 0; i < count; ++i) {

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaling in place: the bits of the loop that one would write, for every target, length, address and number of threads.
+// Tests scaling in place: it gives the bits of a plain loop, for every target, length, address and number of
+// threads.
 #include "engine/compress/simd/scaling.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +40,7 @@ Scaled scale(const std::vector<float>& values, const std::vector<float>& residua
   return {in_place.values(), next.values(), verdict.nonfinite == 0};
 }
 
-// What is meant, element by element.
+// The reference, element by element.
 std::vector<float> expected(std::vector<float> values, const std::vector<float>& residual, float factor) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (!residual.empty()) values[i] += residual[i];
@@ -54,7 +55,7 @@ TEST(Scaling, GivesTheBitsOfThePlainLoop) {
     const ScopedTarget use(target);
     for (const size_t n : {0, 1, 2, 15, 16, 17, 255, 256, 257, 8191, 8193, 70001, 270001}) {
       std::vector<float> values = make_data(Data::layered, n, 3);
-      for (size_t i = 0; i < n; i += 7) values[i] *= 0x1p-140F;  // some become subnormal
+      for (size_t i = 0; i < n; i += 7) values[i] *= 0x1p-140F;  // some products become subnormal
       for (const bool has_residual : {false, true}) {
         const std::vector<float> residual = has_residual ? make_data(Data::normal, n, 4) : std::vector<float>();
         const std::vector<float> wanted = expected(values, residual, 1.0F / 3);
@@ -93,7 +94,7 @@ TEST(Scaling, SeesWhatIsNotFiniteWhereverItIs) {
   }
 }
 
-// The verdict is of results: what overflows on its way is not finite, and what is as large as a float can be is.
+// The verdict is about results: an overflow on the way is not finite, and the largest float is finite.
 TEST(Scaling, JudgesResults) {
   const auto queue = compress::make_serial_queue();
   EXPECT_TRUE(scale({1, kLargest, 2}, {}, 1, 0, *queue).finite);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about the compressors that send signs: their payloads, equalities, votes.
+// Tests the compressors that send signs: their payloads, equalities, votes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(EfSignSgd, negative_zero_counts_as_negative_everywhere) {
 
 TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
   const auto compressor = make("efsignsgd:8");
-  constexpr size_t kElements = 8 * 18 + 3, kScales = 19;  // some are looked at together, others one by one
+  constexpr size_t kElements = 8 * 18 + 3, kScales = 19;  // some are processed together, others one by one
   const Payload good = encode(*compressor, {.gradient = make_data(Data::normal, kElements)}).payload;
   for (float scale : {-1.0F, -0.0F, HUGE_VALF, -HUGE_VALF, NAN}) {
     for (size_t at = 0; at < kScales; ++at) {
@@ -90,7 +90,7 @@ TEST(EfSignSgd, a_scale_is_finite_and_not_negative_or_rejected) {
 
 TEST(EfSignSgd, a_sum_that_overflows_is_not_finite) {
   EXPECT_FALSE(encode(*make("efsignsgd"), {.gradient = std::vector<float>(64, 3e38F)}).finite);
-  // The sum of each block counts, not that of all.
+  // Each block's own sum counts, not the total.
   EXPECT_TRUE(encode(*make("efsignsgd:64"), {.gradient = std::vector<float>(6400, 1e36F)}).finite);
 }
 
@@ -98,7 +98,7 @@ TEST(EfSignSgd, padding_is_zero_and_is_not_read) {
   const auto compressor = make("efsignsgd:8");
   Payload payload = encode(*compressor, {.gradient = std::vector<float>(11, -1)}).payload;
   const auto before = decode(*compressor, {.payloads = {payload}, .n = 11}).value();
-  EXPECT_EQ(payload[33], 0b111);  // and no bits of elements that are not there
+  EXPECT_EQ(payload[33], 0b111);  // bits behind the last element are zero
   payload[33] |= 0b11111000;
   for (size_t i : {24, 25, 26, 27, 28, 29, 30, 31, 34, 35, 40, 47}) {
     EXPECT_EQ(payload[i], 0);
@@ -146,7 +146,7 @@ TEST(OneBit, is_an_orthogonal_projection) {
 
 // --- signsgd ---------------------------------------------------------------------------------------------------------
 
-// The votes of so many ranks, and their sum encoded again, as a program of two steps does.
+// The votes of all ranks, and their sum encoded again, as in a program of two steps.
 std::vector<float> majority(const std::vector<std::vector<float>>& ranks) {
   const auto compressor = make("signsgd");
   const size_t n = ranks[0].size();

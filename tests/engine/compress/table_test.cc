@@ -66,7 +66,7 @@ TEST(Table, search_ranges_are_allowed_and_have_the_default) {
     EXPECT_EQ(specs.size() > 1, !traits.parameter_name.empty() && traits.name != "signum") << traits.name;
     for (const CompressorSpec& spec : specs) EXPECT_EQ(error_of(spec), "");
     for (size_t i = 1; i < specs.size(); ++i) {
-      if (traits.name == "thc" || traits.takes_rows) continue;  // a byte, whatever it is made of
+      if (traits.name == "thc" || traits.takes_rows) continue;  // equally long for any parameter
       EXPECT_LT(core::payload_bytes(traits, specs[i], extent), core::payload_bytes(traits, specs[i - 1], extent));
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about THC: sums of codes are codes of sums, the maximum of norms, what is unbiased, what is kept.
+// Tests THC: sums of codes are codes of sums, the maximum of norms, what is unbiased, and what is kept.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// Ranks that encode at the same time: their norms agreed on, their codes added up.
+// Ranks that encode at the same time: they agree on their norms, and their codes are added up.
 struct Ranks {
   std::unique_ptr<compress::Compressor> compressor;
   std::vector<std::vector<float>> gradients;
@@ -27,7 +27,7 @@ struct Ranks {
   size_t n() const { return gradients[0].size(); }
   float scale() const { return 1 / static_cast<float>(gradients.size()); }
 
-  // The rounds' payload of a rank; `norms`: what the first round agreed on.
+  // The payload of a rank in that round; `norms`: the result of the first round.
   Bytes payload(size_t rank, int round, Bytes& norms, std::vector<float>* error = nullptr) const {
     const auto queue = compress::make_serial_queue();
     Guarded<std::byte> bytes(static_cast<size_t>(compressor->payload_bytes(static_cast<int64_t>(n()), round)));
@@ -95,7 +95,7 @@ TEST(Thc, the_norm_of_a_block_is_the_largest_of_all_ranks) {
   }
 }
 
-// The homomorphism: what the sum of codes stands for is the sum of what they stand for.
+// The homomorphism: the sum of codes decodes to the sum of the decoded codes.
 TEST(Thc, decoding_a_sum_of_codes_is_the_sum_of_what_is_decoded) {
   for (const auto& [spec, size] : {std::pair<std::string, size_t>{"thc:30", 8}, {"thc:127", 2}, {"thc:5", 51}}) {
     const Ranks ranks = make_ranks(spec, size, 5000);
@@ -123,7 +123,7 @@ TEST(Thc, decoding_a_sum_of_codes_is_the_sum_of_what_is_decoded) {
   }
 }
 
-// Of more payloads than have exact sums, the sums of some are added to those of others.
+// With more payloads than have exact sums, sums of some are added to those of others.
 TEST(Thc, many_payloads_are_added_up) {
   const Ranks ranks = make_ranks("thc:2", 100, 3000);
   Bytes norms = ranks.agreed_norms();
@@ -160,12 +160,13 @@ TEST(Thc, as_many_ranks_as_levels_leave_room_for) {
   }
 }
 
-// What a rank rounds with says nothing about the signs of rotations, on rank 0 either.
+// The random bits for a rank's rounding are independent of the signs of rotations, on rank 0 too.
 TEST(Thc, rounds_with_other_random_bits_than_it_rotates_with) {
   const compress::Random random{.seed = 5, .step = 3, .use = 1};
   int same = 0;
   for (uint64_t element = 0; element < 4096; ++element) {
-    const auto block = static_cast<int64_t>(element / 64 * 8 + element % 32 / 4);  // its counter, as random-inl.h says
+    // its counter, as defined in random-inl.h
+    const auto block = static_cast<int64_t>(element / 64 * 8 + element % 32 / 4);
     for (const uint32_t word : compress::shared_random(random, block)) {
       const uint16_t bits = reference_random(random, element);
       same += (word & 0xffff) == bits || word >> 16 == bits ? 1 : 0;
@@ -174,7 +175,7 @@ TEST(Thc, rounds_with_other_random_bits_than_it_rotates_with) {
   EXPECT_LT(same, 10);
 }
 
-// A block with one element is spread evenly, so nothing of it is clamped.
+// A block with one element is spread evenly, so nothing is clamped.
 TEST(Thc, what_is_not_clamped_is_unbiased) {
   constexpr int kSteps = 4000;
   Ranks ranks = make_ranks("thc:4", 1, 64, Data::zero);
@@ -197,7 +198,7 @@ TEST(Thc, what_is_not_clamped_is_unbiased) {
   }
 }
 
-// Rotations keep norms, so what is kept is what was clamped and rounded in them: less with more levels.
+// Rotations preserve norms, so the residual is the loss of clamping and rounding: less with more levels.
 TEST(Thc, more_levels_keep_less) {
   double before = 1;
   for (const char* spec : {"thc:2", "thc:6", "thc:15", "thc:30", "thc:60", "thc:127"}) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is special about `topk`: how many elements and which, what happens where selection takes its slow paths, and
-// that what is not sent is kept bit for bit.
+// Tests `topk`: the number and choice of elements, the slow paths of selection, and that unsent elements are kept
+// bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,7 +39,7 @@ Parsed parse(const Payload& payload) {
   std::memcpy(&parsed.header, payload.data(), sizeof parsed.header);
   const size_t n = parsed.header.n, k = parsed.header.count;
   const size_t values =
-      positions_at(n) + (payload.size() - positions_at(n)) / 2;  // both sections have room for as many
+      positions_at(n) + (payload.size() - positions_at(n)) / 2;  // both sections have room for the same number
   std::vector<uint32_t> starts(blocks_of(n) + 1, static_cast<uint32_t>(k));
   std::memcpy(starts.data(), payload.data() + 16, blocks_of(n) * 4);
   for (size_t block = 0; block < blocks_of(n); ++block) {
@@ -98,7 +98,7 @@ TEST(TopK, sends_the_largest_and_of_equal_ones_the_first) {
   }
 }
 
-// Large elements in clusters make samples of the data unreliable in both directions: the guess from them must not
+// Large elements in clusters make samples of the data unreliable in both directions. The first guess must not
 // matter.
 TEST(TopK, is_exact_when_a_sample_misleads) {
   constexpr size_t n = 8192 + 100, cluster = 64;
@@ -115,7 +115,7 @@ TEST(TopK, is_exact_when_a_sample_misleads) {
   }
 }
 
-// As close as any k elements can be, but for their rounding: the error is at most (1 - k/n) of the norm, squared.
+// The error is that of the best k elements, except for rounding: at most (1 - k/n) of the norm, squared.
 TEST(TopK, contracts) {
   const auto compressor = make("topk:0.05");
   for (Data kind : kAllData) {
@@ -201,9 +201,9 @@ TEST_F(TopKPayload, positions_ascend_and_are_in_range) {
   EXPECT_EQ(rejection(), "");
 }
 
-// Positions are looked at in vectors, of which the last one overlaps the one before: for each number of them that fills
-// none, some and parts of vectors, all are decoded from both pieces of a block, and each that does not ascend is
-// rejected.
+// Positions are processed in vectors, the last of which overlaps the one before. For numbers of positions that fill
+// no vector, some, and parts of vectors, all positions are decoded from both pieces of a block. Each one that does
+// not ascend is rejected.
 TEST(TopKBlocks, every_position_counts_whatever_their_number) {
   const auto compressor = make("topk:0.01");
   for (size_t k = 1; k <= 82; ++k) {
@@ -233,7 +233,7 @@ TEST(TopKBlocks, starts_ascend_from_0_to_the_count) {
   std::memcpy(&count, good.data() + 12, 4);
   for (size_t block = 0; block < 4; ++block) {
     for (const uint32_t word : {1U, count + 1, 0xffffffffU}) {
-      if (block > 0 && word == 1) continue;  // may be a start; then positions do not ascend
+      if (block > 0 && word == 1) continue;  // it may be a valid start; then positions do not ascend
       Payload payload = good;
       std::memcpy(payload.data() + 16 + 4 * block, &word, 4);
       const auto result = decode(*compressor, {.payloads = {good, payload}, .n = n});
@@ -262,7 +262,7 @@ TEST_F(TopKPayload, padding_is_zero_and_is_not_read) {
 
 // --- a threshold that is carried -------------------------------------------------------------------------------------
 
-// Steps of training: gradients of the same distribution, whatever is not sent fed back, state carried on.
+// Steps of training: gradients of the same distribution, with error feedback, and state kept between steps.
 struct Training {
   std::unique_ptr<compress::Compressor> compressor;
   size_t n;
@@ -315,7 +315,7 @@ TEST(ThreshK, sends_the_largest_and_nearly_as_many_as_wanted_while_training_goes
       const auto n = size_t{100000};
       Training training{.compressor = make("threshk:" + std::to_string(density)), .n = n};
       const auto k = static_cast<size_t>(density * static_cast<double>(n) + 0.5);
-      // The threshold aims at 15/16 of k, and a count of independent elements varies by the root of it.
+      // The threshold aims at 15/16 of k, and a count of independent elements varies by its square root.
       const double enough = static_cast<double>(k) * 15 / 16 - 2 * std::sqrt(static_cast<double>(k));
       size_t nearly = 0;
       for (uint64_t step = 0; step < 40; ++step) {
@@ -354,7 +354,7 @@ TEST(ThreshK, does_not_mind_zeros) {
   for (int i = 0; i < 3; ++i) {
     training.step(std::vector<float>(n));
     training.step(few);
-    EXPECT_EQ(training.threshold(), 0);  // nothing to carry
+    EXPECT_EQ(training.threshold(), 0);  // no state to keep
     EXPECT_EQ(training.residual, std::vector<float>(n));
     training.step(make_data(Data::normal, n));
     expect_largest_sent(training);
@@ -373,19 +373,20 @@ TEST(ThreshK, a_count_above_the_share_is_rejected) {
   EXPECT_EQ(result.error().message, "payload 0 of 1: count is 0xb, not from 0x0 to 0xa");
 }
 
-// u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual; where the largest of v are sent, u
-// is zero and the residual what rounding left.
+// u is a mean of gradients, each of which weighs 0.9 of the next; v = u + residual. At the largest elements of v,
+// which are sent, u becomes zero and the residual is the loss of rounding.
 TEST(Dgc, corrects_momentum_and_masks_it_where_it_is_sent) {
   constexpr size_t n = 30000;
   Training training{.compressor = make("dgc:0.01"), .n = n};
   std::vector<float> momentum(n), residual(n);
-  double given = 0, sent = 0, size = 0;  // all of u, and what was sent of it
+  double given = 0, sent = 0, size = 0;  // all of u, and the part of it that was sent
   for (uint64_t step = 0; step < 30; ++step) {
     const std::vector<float> gradient = make_data(Data::layered, n, step);
     training.step(gradient);
     if (testing::Test::HasFatalFailure()) return;
     const double before =
-        (1 - std::pow(double{0.9F}, step)) / (1 - double{0.9F});  // the weight of all gradients, 1 that of the last
+        (1 - std::pow(double{0.9F}, step)) / (1 - double{0.9F});  // the weight of all gradients, where the last one
+                                                                  // weighs 1
     const auto decay = static_cast<float>(double{0.9F} * before / (1 + double{0.9F} * before));
     for (size_t i = 0; i < n; ++i) {
       momentum[i] = decay * momentum[i] + (1 - decay) * gradient[i];

@@ -25,7 +25,7 @@ TEST(Arenas, AreThoseThatTheTableNeedsByDtypeAndSpace) {
   EXPECT_EQ(lay_arenas({}), ArenaLayout());
 }
 
-// So that what a job on the CPU saved can be read by one on a device, and the other way round.
+// A job on a device can read what a job on the CPU saved, and the other way round.
 TEST(Arenas, HaveTheSameNamesAndNumbersWhereverTheyLie) {
   for (const Space space : kSpaces) {
     const ArenaLayout layout = lay_arenas({.tensors = {tensor(3, DType::f16, space), tensor(5, DType::f32, space)}});

@@ -70,7 +70,7 @@ TEST(GradientTable, small_tensors_are_laid_last) {
   EXPECT_TRUE(small_last({}, {}).empty());
 }
 
-// What small_last lays at the end is what first_small finds there.
+// first_small finds the tensors that small_last puts at the end.
 TEST(GradientTable, the_two_agree) {
   Rng rng(3);
   for (int round = 0; round < 500; ++round) {

@@ -120,7 +120,8 @@ TEST(Compressor, errors_say_what_is_allowed) {
   }
 }
 
-// Which of the numbers from 0 on are enumerators, by what the compiler calls them: "Kind::decode" and not "(Kind)9".
+// Finds the numbers from 0 on that are enumerators, by the compiler's name for them: "Kind::decode" and not
+// "(Kind)9".
 template <Step::Kind kKind>
 constexpr bool is_enumerator() {
   const std::string_view name = __PRETTY_FUNCTION__;

@@ -40,7 +40,7 @@ TEST(RowOrder, serves_as_many_rows_as_32_bits_count) {
   EXPECT_THROW(RowOrder(0), ProgramError);
 }
 
-// The largest share of a part, over an equal one.
+// The largest part relative to an equal share.
 double imbalance(const RowOrder& order, const std::set<int64_t>& used, int parts) {
   const int64_t length = (order.rows() + parts - 1) / parts;
   std::vector<int64_t> loads(static_cast<size_t>(parts));
@@ -48,7 +48,7 @@ double imbalance(const RowOrder& order, const std::set<int64_t>& used, int parts
   return static_cast<double>(std::ranges::max(loads)) * parts / static_cast<double>(used.size());
 }
 
-// 1 + O(sqrt(n log n / used)) with probability 1 - 1/n (Zen, theorem 2); three times the root holds for what is here.
+// 1 + O(sqrt(n log n / used)) with probability 1 - 1/n (Zen, theorem 2); three times the root holds in this test.
 double bound(size_t used, int parts) {
   return 1 + 3 * std::sqrt(parts * std::log(std::max(parts, 2)) / static_cast<double>(used));
 }
@@ -70,7 +70,7 @@ TEST(RowOrder, parts_are_balanced_whatever_rows_are_used) {
       EXPECT_LT(imbalance(order, *used, parts), bound(used->size(), parts)) << parts;
     }
   }
-  // Sorted ids without it: all of them in the first of 8 slices.
+  // Without it, sorted ids are all in the first of 8 slices.
   EXPECT_LT(imbalance(order, sorted, 8), 1.3);
 }
 

@@ -43,7 +43,7 @@ TEST(Matrices, are_the_whole_rows_of_tensors_of_several_dimensions) {
   table.tensors[2].shape = {3, 5, 4};
   EXPECT_EQ(matrices_of({.slices = {{0, 0, 24}, {1, 0, 5}, {2, 0, 60}}, .option = {}}, table),
             (std::vector<Matrix>{{0, 4, 6}, {29, 3, 20}}));
-  // Of slices what they have of whole rows.
+  // The whole rows in the slices.
   EXPECT_EQ(matrices_of({.slices = {{0, 5, 19}, {1, 0, 5}, {2, 0, 45}}, .option = {}}, table),
             (std::vector<Matrix>{{1, 3, 6}, {24, 2, 20}}));
   EXPECT_EQ(matrices_of({.slices = {{2, 1, 38}}, .option = {}}, table), std::vector<Matrix>());
@@ -234,7 +234,7 @@ TEST(Cut, with_split_every_bucket_fits) {
       EXPECT_LE(bytes_of(buckets[b], table), b == 0 ? 64 : 1000);
     }
   }
-  // And none is smaller than it has to be.
+  // Every bucket is as large as it has to be.
   const GradientTable one = table_of({{100000, DType::f32}});
   const auto buckets = cut(one, 64, 1000, true);
   EXPECT_EQ(buckets.size(), 1U + (400000 - 64 + 999) / 1000);

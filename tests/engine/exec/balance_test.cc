@@ -56,7 +56,7 @@ TEST(Balance, OfEveryCompressorPayloadAndResidualAreWhatWasGiven) {
           known += loss.imbalance >= 0 ? 1 : 0;
         }
       }
-      // In the step that is checked, and in the one that begins with what it left; on both ranks.
+      // In the step that is checked, and in the next one, which begins with its residual; on both ranks.
       EXPECT_EQ(known, 3 * 2 * 2);
     }
   });
@@ -73,7 +73,7 @@ TEST(Balance, AveragesDoNotKnowOfIt) {
   for (uint32_t step = 0; step < kBalanceSteps + 1; ++step) {
     const std::vector<Values> gradients = random_gradients(table, 2, rng);
     for (const core::Status& status : fleet.step(gradients)) ASSERT_TRUE(status.ok());
-    // What is applied and kept is what was given and kept before, on both ranks together.
+    // The applied and kept values equal the given and formerly kept ones, over both ranks.
     double worst = 0;
     const Values average = fleet.rank(0).average();
     const std::vector<Values> left = fleet.residuals();
@@ -88,7 +88,7 @@ TEST(Balance, AveragesDoNotKnowOfIt) {
   }
 }
 
-// A compressor that does something else to what it is told.
+// A compressor that changes its input or output.
 class Changed final : public compress::Compressor {
  public:
   using Encoding = std::function<void(const compress::Encode&)>;
@@ -115,7 +115,7 @@ class Changed final : public compress::Compressor {
   Decoding decoded_;
 };
 
-// The imbalance of one bucket of so many elements of which a rank of two encodes its gradient.
+// The imbalance of one bucket of that many elements, which one rank of two encodes.
 double imbalance_with(Changed::Encoding encoded, Changed::Decoding decoded, int64_t n = 1 << 20) {
   const core::GradientTable table = make_table({{n, DType::f32}});
   const auto program = compile(make_strategy(table, "int4:64: encode@device all_gather decode@device", 1 << 30, 1),
@@ -156,7 +156,7 @@ TEST(Balance, FindsADecoderThatIsOffByOneAndOneBlockWithAWrongScale) {
   EXPECT_LT(imbalance_with({}, {}), 1e-6);
   const auto shifted = [](const compress::Decode& job) { std::shift_right(job.out.begin(), job.out.end(), 1); };
   EXPECT_GT(imbalance_with({}, shifted), 100 * kBroken);
-  // One code in each block of 64, by one unit.
+  // Changes one code in each block of 64 by one unit.
   const auto one_off = [](const compress::Decode& job) {
     for (size_t i = 0; i < job.out.size(); i += 64) job.out[i] += 0.5F / 7 / 2;
   };

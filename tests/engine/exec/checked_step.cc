@@ -14,12 +14,12 @@ using core::DType;
 
 double unit_roundoff(DType dtype) { return dtype == DType::f32 ? 0x1p-24 : dtype == DType::bf16 ? 0x1p-8 : 0x1p-11; }
 
-// What its compressors promise together.
+// The common promise of its compressors.
 struct Promise {
   bool error_feedback = false;
-  bool keeps_momentum = false;  // then what was given is not all in the sums
+  bool keeps_momentum = false;  // then the sums do not contain all that was given
   core::Fidelity fidelity = core::Fidelity::exact;
-  double roundoff = 0x1p-24;  // of what travels
+  double roundoff = 0x1p-24;  // of the sent values
 };
 Promise promise_of(const std::string& option) {
   Promise promise;
@@ -50,7 +50,7 @@ struct Ledger {
     return total;
   }
 
-  // Per dtype, since 16-bit gradients are rounded once more when the average is stored.
+  // By dtype, since 16-bit gradients are rounded once more when the average is stored.
   void check_sums() const {
     std::array<double, 3> error{}, total{}, stored{};
     for (size_t i = 0; i < average.size(); ++i) {
@@ -82,7 +82,7 @@ struct Ledger {
 
   void check() const {
     const Promise promise = promise_of(option);
-    if (promise.keeps_momentum) return;  // only that all ranks have the same bits
+    if (promise.keeps_momentum) return;  // only checks that all ranks have the same bits
     if (promise.error_feedback) return check_sums();
     EXPECT_EQ(before, after) << option;
     if (promise.fidelity < core::Fidelity::lossy) check_average(promise.roundoff);

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A step of a fleet on random gradients, checked: every rank ends with the same bits, and by the option's compressors
-// either the fp64 ledger over all ranks (what was applied and what is kept is what was there before, I2), or the
-// average within the rounding that the program does.
+// Runs and checks a step of a fleet on random gradients. Every rank must end with the same bits. By the option's
+// compressors it also checks one of two conditions. Either the fp64 ledger over all ranks balances (what was applied
+// and is kept equals what was there before, I2), or the average is within the rounding that the program does.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace gradtune::exec {
 
-// `option` is the printed form of all buckets' option in the strategy in force. Expectations are GoogleTest's.
+// `option` is the printed form of the option of all buckets in the strategy in force. Expectations are GoogleTest's.
 void checked_step(Fleet& fleet, const core::GradientTable& table, const std::string& option, core::Rng& rng);
 
 }  // namespace gradtune::exec

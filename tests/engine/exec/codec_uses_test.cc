@@ -29,7 +29,7 @@ std::map<std::string, double> uses_of(const core::GradientTable& table, const Va
   return uses;
 }
 
-// What the whole of them would use.
+// The share that the whole tensors would use.
 double share_of_all(const core::CompressorSpec& spec, std::span<const float> values) {
   const auto codec = compress::make_compressor(spec).value();
   const core::Extent extent{static_cast<int64_t>(values.size()), {}};
@@ -57,7 +57,7 @@ TEST(CodecUses, AreThoseOfTheWholeGradient) {
 }
 
 TEST(CodecUses, CountTensorsByTheirSizes) {
-  // Zeros pack better than what is random.
+  // Zeros pack better than random numbers.
   core::GradientTable table{.tensors = {{.name = "zeros", .shape = {300'000}, .numel = 300'000},
                                         {.name = "random", .shape = {100'000}, .numel = 100'000}}};
   Values gradients = suites::make_data(suites::Data::normal, 400'000, 3);
@@ -69,7 +69,7 @@ TEST(CodecUses, CountTensorsByTheirSizes) {
   EXPECT_NEAR(uses_of(table, gradients).at("packed"), 0.75 * of_zeros + 0.25 * of_random, 1e-9);
 }
 
-// Two large tensors are no more than their elements beside many that are smaller.
+// Two large tensors count by their elements beside many smaller ones.
 TEST(CodecUses, StandForAllTensors) {
   core::GradientTable table;
   for (int t = 0; t < 42; ++t) {
@@ -83,7 +83,7 @@ TEST(CodecUses, StandForAllTensors) {
   }
 }
 
-// Rows of sparse gradients are not in the arenas, where zeros would pass for them.
+// Rows of sparse gradients are not in the arenas, where they would look like zeros.
 TEST(CodecUses, SparseTensorsDoNotCount) {
   core::GradientTable table{.tensors = {{.name = "table", .shape = {3000, 100}, .numel = 300'000},
                                         {.name = "random", .shape = {100'000}, .numel = 100'000}}};

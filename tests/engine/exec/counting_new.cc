@@ -11,10 +11,10 @@
 namespace {
 thread_local int64_t allocations = 0;
 std::atomic<int64_t> bytes_in_use = 0;
-std::atomic<int64_t> aligned_allocs_left = -1;  // until one fails; below 0: none does
+std::atomic<int64_t> aligned_allocs_left = -1;  // calls until one fails; below 0: none does
 }  // namespace
 
-// In a file of their own: seen by its callers, a compiler takes the pair for a mistake.
+// In a separate file: a compiler that sees it together with its callers takes the pair for a mistake.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 void* operator new(size_t bytes) {
   ++allocations;

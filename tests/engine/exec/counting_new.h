@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A program that links counting_new.cc counts what it allocates, and may have the system refuse memory; but not under a
-// sanitizer that has an allocator of its own.
+// A program that links counting_new.cc counts its allocations, and can make the system refuse memory. It does not
+// work under a sanitizer that has its own allocator.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ constexpr bool kCountsAllocations = true;
 int64_t allocations_of_thread();  // calls of operator new, so far
 int64_t live_bytes();             // of all threads, as the system's allocator rounds them
 
-// aligned_alloc succeeds so many times more, and fails once then.
+// aligned_alloc succeeds this many times more, and then fails once.
 void fail_aligned_alloc_after(int64_t calls);
 
 }  // namespace gradtune::exec

@@ -1,9 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Executors whose gradients are on a device and whose communicators are the host's: the same averages, residuals and
-// losses, bit for bit, as with all memory on the host, whatever the queues do to the order of work; and what is not
-// waited for is found.
+// Tests executors with gradients on a device and communicators of the host. Averages, residuals and losses have the
+// same bits as with all memory on the host, for any order of work in the queues. Missing waits are found.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -191,22 +190,22 @@ struct Edge {
   const char *from, *to, *option;
 };
 
-// One for each kind of edge between queues that programs with communicators of the host have. (What the host does waits
-// twice: it is told, and its queues and communicators wait for the fence.)
+// One case for each kind of edge between queues in programs with communicators of the host. (The host's work waits
+// twice: the host is told, and its queues and communicators wait for the fence.)
 const Edge kEdges[] = {{"current", "codec", kTopk},
                        {"current", "to_host", kOnHost},
                        {"codec", "to_host", kTopk},
                        {"to_device", "codec", kTopk}};
 
-// Waits that are left out are data races, of which ThreadSanitizer tells in these tests when they are planted: there
-// only what is right runs.
+// Missing waits are data races, which ThreadSanitizer would report when they are planted in these tests. So only the
+// correct code runs there.
 #ifdef __SANITIZE_THREAD__
 constexpr bool kPlanted[] = {false};
 #else
 constexpr bool kPlanted[] = {false, true};
 #endif
 
-// The queue that is not waited for is slow, so that what comes too early sees old memory.
+// The queue in question is slow, so that work that starts too early sees old memory.
 TEST(DeviceExecutor, AMissingWaitIsSeen) {
   const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
   for (const Edge& edge : kEdges) {
@@ -224,19 +223,19 @@ TEST(DeviceExecutor, AMissingWaitIsSeen) {
       core::Rng rng(23);
       pair.run(make_strategy(table, edge.option, 1 << 20, 1));
       bool same = true;
-      // Looking at residuals waits for all, as the first step does.
+      // Reading residuals waits for all, as the first step does.
       for (int step = 0; step < 3 && same; ++step) same = pair.step(rng, /*looks_at_residuals=*/false);
       EXPECT_EQ(same, !is_planted) << edge.from << " -> " << edge.to << ", " << edge.option << ": " << pair.message;
     }
   }
 }
 
-// With option `host`: one bucket is encoded, exchanged, decoded and copied back while another one has not come to the
-// host. So a large bucket that is cut in several has its copies beside its compression.
+// With option `host`, one bucket is encoded, exchanged, decoded and copied back before another one has reached the
+// host. So a large bucket that is cut into several overlaps its copies with its compression.
 TEST(DeviceExecutor, CopiesOfABucketRunBesideTheWorkOnAnother) {
   const core::GradientTable table = make_table({{2'000, DType::f32}, {2'000, DType::f32}});
   std::atomic<int> to_host = 0, to_device = 0;  // pieces of work that began in this step
-  std::atomic<int> most = 1'000;                // so many go to the host before one comes back
+  std::atomic<int> most = 1'000;                // pieces sent to the host before one comes back
   const HostDeviceOptions device{
       .delay_us = [&](const std::string& queue, core::Rng&) -> int64_t {
         to_host += queue == "to_host" ? 1 : 0;
@@ -265,7 +264,7 @@ TEST(DeviceExecutor, CopiesOfABucketRunBesideTheWorkOnAnother) {
   fleet.rank(0).close();
 }
 
-// Where a fence has passed that an operation ends with, its memory may go, and with it who is told.
+// After the fence at the end of an operation has passed, its memory and its listener may go away.
 TEST(DeviceExecutor, NobodyIsToldOfAStepThatIsOver) {
   const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
   Fleet fleet(make_groups(1), table, kWithHost, HostDeviceOptions{.tells_late_us = 20'000});
@@ -301,7 +300,7 @@ TEST(DeviceExecutor, StoppingWithinAStepWaitsForTheDevice) {
   }
 }
 
-// The calling thread is the user's, who chose its device.
+// The calling thread belongs to the user, who chose its device.
 TEST(DeviceExecutor, ItsThreadsHaveTheDeviceAsTheirCurrentOne) {
   const core::GradientTable table = make_table({{900, DType::f32}, {400, DType::f32}});
   for (const char* option : {kTopk, kMixed, kOnHost}) {
@@ -354,7 +353,7 @@ TEST(DeviceExecutor, ARankThatFallsSilentIsAnError) {
   EXPECT_TRUE(failed);
 }
 
-// Changes what arrives.
+// Changes the received data.
 class Corrupts final : public comm::Communicator, private comm::CompletionSink {
  public:
   explicit Corrupts(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
@@ -421,7 +420,7 @@ TEST(DeviceExecutor, GradientsOnADeviceNeedOne) {
   EXPECT_THAT(program.error().message, HasSubstr("in memory of cuda, and there is no such device here"));
 }
 
-// Plain data, so that what is copied can be read off: nothing but what has to.
+// Plain data, so that the copies can be counted: only the necessary ones.
 TEST(DeviceExecutor, CopiesAreOperations) {
   HostDevice device;
   const auto printed = [&](const std::string& option) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two fleets of the same ranks that take the same steps: one with all memory on the host, one with gradients on devices
-// and communicators of the host.
+// Two fleets of the same ranks that take the same steps: one with all memory on the host, one with gradients on
+// devices and communicators of the host.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ class Pair {
     for (Fleet* fleet : {&host_, &device_}) for_good ? fleet->commit(strategy) : fleet->run(strategy);
   }
 
-  // Whether both did the same.
+  // Returns true if both did the same.
   bool step(core::Rng& rng, bool looks_at_residuals = true) {
     std::vector<Values> gradients = random_gradients(table_, host_.size(), rng);
     for (int r = 0; r < host_.size(); ++r) {
@@ -93,7 +93,7 @@ inline void conform(const core::GradientTable& table, const core::CompressorSpec
   for (size_t i = first; i < programs.size(); i += stride) {
     const std::string option = to_string(policies::with_codecs(programs[i], codec, codec));
     const core::Strategy strategy = make_strategy(table, option, 440, 1 + static_cast<int>(i % 4));
-    if (!compile(strategy, table, core::seat(0, 4, 2)).ok()) continue;  // a codec that this program can not have
+    if (!compile(strategy, table, core::seat(0, 4, 2)).ok()) continue;  // a codec that this program cannot have
     pair.run(strategy);
     for (int step = 0; step < 2; ++step) ASSERT_TRUE(pair.step(rng)) << option << ": " << pair.message;
   }

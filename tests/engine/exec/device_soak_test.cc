@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many steps with gradients on devices whose queues delay work at random: the bits of the host in each of them.
+// Runs many steps with gradients on devices whose queues delay work at random; each gives the bits of the host.
 #include <gtest/gtest.h>
 
 #include "tests/engine/exec/device_pair.h"

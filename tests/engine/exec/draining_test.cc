@@ -101,7 +101,7 @@ TEST(Drain, GivesTheSameBitsForEveryNumberOfThreads) {
   EXPECT_EQ(one.next, many.next);
 }
 
-// What rounding the sum to 16 bits loses stays in the residual.
+// The residual keeps the loss of rounding the sum to 16 bits.
 TEST(Drain, SixteenBitGradientsOweWhatTheirRoundingLost) {
   const auto queue = compress::make_serial_queue();
   const Values residual = random_values(5'000, 3, 2), values = random_values(5'000, 1, 1);
@@ -137,7 +137,7 @@ class Draining : public testing::Test {
   const core::GradientTable table_ =
       make_table({{4'001, DType::f32}, {900, DType::bf16}, {6'000, DType::f32}, {77, DType::f16}});
 
-  // Steps of a strategy that owes much afterwards.
+  // Steps of a strategy that leaves large residuals.
   void run_into_debt(Fleet& fleet) {
     fleet.run(make_strategy(table_, kTopk, 9'000, 2));
     for (int i = 0; i < 40; ++i) step(fleet);
@@ -226,7 +226,7 @@ TEST_F(Draining, LosesNothingOverSwitchesThereAndBack) {
   for (size_t i = 0; i < given.size(); ++i) {
     double kept = 0;
     for (const Values& residual : residuals) kept += static_cast<double>(residual[i]);
-    // bf16 rounds what it sends and keeps no account of it.
+    // bf16 rounds what it sends and keeps no residual.
     ASSERT_NEAR(applied[i] + kept, given[i], 0x1p-8 * kSize * magnitude[i] + 1e-5) << i;
   }
 }

@@ -24,7 +24,7 @@ TEST(Turn, who_takes_one_looks_again_at_what_is_left_meanwhile) {
   EXPECT_FALSE(turn.is_seen());
 }
 
-// Who is not seen takes a turn, as executors do: what is pushed is popped by one thread or another, in order.
+// A thread that is not seen takes a turn, as in executors: one thread or another pops all pushed events, in order.
 TEST(Turn, nothing_is_left_that_nobody_looks_at) {
   constexpr int kThreads = 4, kEvents = 20'000;
   struct Event {

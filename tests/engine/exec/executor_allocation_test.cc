@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the executor allocates, seen by a program whose operator new counts: in steady state nothing on the thread that
-// runs backward (I7), and nothing that stays behind a switch of strategy.
+// Counts the executor's allocations with its own operator new. In steady state the thread that runs backward
+// allocates nothing (I7), and nothing remains after a switch of strategy.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -94,11 +94,11 @@ TEST_F(ExecutorAllocation, AThousandSwitchesLeaveNothingBehind) {
       memory_early = fleet.rank(0).executor().memory_bytes();
     }
   }
-  EXPECT_LE(live_bytes(), live_early + 4096);  // the threads of the group may still hold what is about to go
+  EXPECT_LE(live_bytes(), live_early + 4096);  // the group's threads may still hold memory that is about to go
   EXPECT_EQ(fleet.rank(0).executor().memory_bytes(), memory_early);
 }
 
-// Whichever allocation of a strategy's memory fails: what was there is there, and nothing else.
+// If any allocation of a strategy's memory fails, the earlier strategy remains unchanged, and nothing else.
 TEST_F(ExecutorAllocation, MemoryThatTheSystemRefusesLeavesAllAsItWas) {
   const core::GradientTable table = mixed_table();
   const GradientArenas gradients(table);

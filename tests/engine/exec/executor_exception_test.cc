@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What is thrown in a step, by whatever thread and by whatever it calls: the step ends in an error that says what was
-// thrown, on this rank and soon on the others, and every later call returns it. The process goes on.
+// Tests exceptions in a step, from any thread and from any call. The step ends in an error that says what was
+// thrown, on this rank and soon on the others, and every later call returns it. The process continues.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 using core::DType;
 using testing::HasSubstr;
 
-// What may be thrown, and what the error has to say of it.
+// The possible exceptions, and the text that the error must contain.
 struct Thrown {
   const char* name;
   void (*what)();
@@ -36,14 +36,14 @@ const Thrown kThrown[] = {
 
 class Exceptions : public testing::TestWithParam<Thrown> {
  protected:
-  // Long against what an error takes, so that a rank that is not told shows.
+  // Much longer than an error takes, so that a rank that is not told is noticed.
   static constexpr int64_t kTimeoutMs = 60'000;
   static constexpr int64_t kSoonMs = 20'000;
 
   const core::GradientTable table_ = make_table({{1000, DType::f32}, {50'001, DType::f32}});
   core::Rng rng_{5};
 
-  // Steps until rank 0 fails, which has to be soon and for good, and to say where and what.
+  // Runs steps until rank 0 fails. It must fail soon and for good, and say where and why.
   void expect_failure(Fleet& fleet, const std::string& where) {
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < 5; ++i) {
@@ -52,7 +52,7 @@ class Exceptions : public testing::TestWithParam<Thrown> {
       const std::string message = statuses[0].error().message;
       EXPECT_THAT(message, HasSubstr(where));
       EXPECT_THAT(message, HasSubstr(GetParam().said));
-      // This step may have been over for the others.
+      // For the others this step may have been over already.
       for (int r = 1; r < fleet.size(); ++r) EXPECT_FALSE(fleet.rank(r).step(random_gradient(table_, rng_)).ok());
       EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(kSoonMs));
       Rank& rank = fleet.rank(0);
@@ -67,7 +67,7 @@ class Exceptions : public testing::TestWithParam<Thrown> {
 INSTANTIATE_TEST_SUITE_P(Thrown, Exceptions, testing::ValuesIn(kThrown),
                          [](const auto& thrown) { return thrown.param.name; });
 
-// Starts so many collectives.
+// Starts this many collectives.
 class Throwing final : public comm::Communicator {
  public:
   Throwing(std::unique_ptr<comm::Communicator> inner, int calls, void (*what)())
@@ -76,7 +76,7 @@ class Throwing final : public comm::Communicator {
   int size() const override { return inner_->size(); }
   void abort() override {
     inner_->abort();
-    what_();  // a transport that is broken
+    what_();  // a broken transport
   }
   void start(const comm::Collective& collective, comm::CompletionSink& sink, uint64_t token) override {
     if (left_-- == 0) what_();
@@ -102,7 +102,7 @@ TEST_P(Exceptions, OfACommunicator) {
   }
 }
 
-// As the program's own codec, but for one call.
+// Behaves like the program's own codec, except in one call.
 class ThrowingCodec final : public compress::Compressor {
  public:
   ThrowingCodec(const compress::Compressor& inner, bool decodes, void (*what)())
@@ -125,7 +125,7 @@ class ThrowingCodec final : public compress::Compressor {
   }
 
  private:
-  // In one of several tasks, which may run on workers of oneTBB.
+  // Throws in one of several tasks, which may run on workers of oneTBB.
   void fail(compress::Queue& queue) const {
     compress::for_blocks(compress::host(queue), 16, [&](int64_t block) {
       if (block == 11) what_();
@@ -208,7 +208,7 @@ TEST(ExecutorDeathTest, AThreadThatDoesNotEndEndsTheProcessWithALine) {
     executor.run(0);
     EXPECT_TRUE(executor.begin_step().ok());
     executor.tensor_ready(0);
-    if (executor.finish_backward().ok()) return;  // which has a limit of its own
+    if (executor.finish_backward().ok()) return;  // it has its own limit
     executor.stop();
   };
   EXPECT_EXIT(stuck(), testing::KilledBySignal(SIGABRT),

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What becomes of a step when ranks fall silent, end or send what can not be decoded: an error with a name on every
-// rank, and the same one ever after.
+// Tests steps in which ranks fall silent, end, or send data that cannot be decoded. Every rank gets an error that
+// names the cause, and the same error ever after.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 
 const ExecutorOptions kImpatient{.host_threads = 1, .timeout_ms = 1000};
 
-// Steps until a rank's error, which must be final: returns the errors of all.
+// Runs steps until a rank fails, which must be final; returns the errors of all.
 std::vector<Error> step_until_failure(Fleet& fleet, const core::GradientTable& table) {
   core::Rng rng(7);
   for (int i = 0; i < 100; ++i) {
@@ -87,8 +87,8 @@ TEST(ExecutorFailure, ARankThatEndsIsLostForTheOthers) {
   EXPECT_THAT(fleet.rank(1).step(gradients[1]).error().message, HasSubstr("stopped"));
 }
 
-// Threads that have not heard of the failure yet may still write when operations began and ended, and what never ended
-// took no time: such a step has none.
+// Threads that have not heard of the failure yet may still write the times of operations, and an operation that
+// never ended took no time. So such a step has no times.
 TEST(ExecutorFailure, AStepThatFailedHasNoTimeOfCollectives) {
   const core::GradientTable table = mixed_table();
   Fleet fleet(2, table, kImpatient, {.falls_silent = [](int rank, int64_t c) { return rank == 1 && c >= 3; }});
@@ -114,7 +114,7 @@ TEST(ExecutorFailure, StoppingInTheMiddleOfAStepEndsIt) {
   }
 }
 
-// Breaks the first byte of what every all-gather brings, as no network should.
+// Corrupts the first byte that every all-gather brings.
 class Corrupting final : public comm::Communicator, private comm::CompletionSink {
  public:
   explicit Corrupting(std::unique_ptr<comm::Communicator> inner) : inner_(std::move(inner)) {}
@@ -160,7 +160,7 @@ TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhenAllGradientsWereFini
   EXPECT_EQ(rank.step(gradient).error().message, status.error().message);
 }
 
-// Values that are not finite do not explain it where they travel as they are.
+// If values that are not finite travel unchanged, they do not explain the failure.
 TEST(ExecutorFailure, APayloadThatDoesNotDecodeIsAnErrorWhereWhatIsNotFiniteIsCarried) {
   const core::GradientTable table = make_table({{1000, DType::f32}});
   std::vector<RankGroups> groups = make_groups(1);

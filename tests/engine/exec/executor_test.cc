@@ -140,7 +140,7 @@ TEST(Executor, RandomCompressorsDrawAnewInEveryStepAndOnEveryRank) {
   EXPECT_NE(averages(2)[0], steps[0]);
   EXPECT_NE(steps[0], steps[1]);
   EXPECT_NE(steps[1], steps[2]);
-  // Either rank sends multiples of 0.5; had both drawn alike, the sums were multiples of 1.
+  // Each rank sends multiples of 0.5; if both had drawn alike, the sums would be multiples of 1.
   EXPECT_TRUE(std::any_of(steps[0].begin(), steps[0].end(), [](float value) { return value != std::floor(value); }));
 }
 
@@ -253,7 +253,8 @@ TEST(ExecutorPrepare, TheStrategyInForceIsNeitherReplacedNorDropped) {
   EXPECT_THROW(executor.drop(0), core::ProgramError);
 }
 
-// What tensor_ready brings piece by piece gives, bit for bit, what lies in the arena already, and is needed no longer.
+// Gradients that tensor_ready brings piece by piece give the same bits as those in the arena, and are not needed
+// afterwards.
 TEST(ExecutorGradients, MayLieElsewhere) {
   const core::GradientTable table = mixed_table();
   for (const std::string& option : all_options(core::Place::device)) {
@@ -297,7 +298,7 @@ TEST(ExecutorGradients, AreFiniteOrNotWhereverTheyLie) {
       suites::on_every_rank(2, [&](int r) {
         Rank& rank = fleet.rank(r);
         const core::ArenaLayout layout = core::lay_arenas(table);
-        for (size_t bad = 0; bad <= table.tensors.size(); ++bad) {  // the last time none
+        for (size_t bad = 0; bad <= table.tensors.size(); ++bad) {  // in the last round none is bad
           if (bad < table.tensors.size() && table.tensors[bad].numel == 0) continue;
           rank.load(Values(static_cast<size_t>(table.numel()), 1));
           GradientArenas source(table);

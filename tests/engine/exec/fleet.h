@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Executors on several ranks of one process, with their communicators, arenas and control words: what the tests of
-// executors have in common.
+// Executors on several ranks of one process, with their communicators, arenas and control words, for tests of
+// executors.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@
 
 namespace gradtune::exec {
 
-#ifdef __SANITIZE_THREAD__  // which cannot see how the workers of a oneTBB that was built without it synchronise
+#ifdef __SANITIZE_THREAD__  // ThreadSanitizer cannot see the synchronisation of workers of a oneTBB that was built \
+                            // without it
 constexpr int kHostThreads = 1;
 #else
 constexpr int kHostThreads = 2;
@@ -37,7 +38,7 @@ struct RankGroups {
   comm::Groups view() const { return {seat, *flat, *control, intra.get(), inter.get()}; }
 };
 
-// Those of all ranks; with levels where nodes have `local_size` ranks each.
+// The communicators of all ranks; with levels if nodes have `local_size` ranks each.
 std::vector<RankGroups> make_groups(int size, int local_size = 0, const comm::ThreadGroupOptions& data = {},
                                     const comm::ThreadGroupOptions& control = {});
 
@@ -47,10 +48,10 @@ class Rank {
        std::unique_ptr<HostDevice> device = nullptr);
   ~Rank() { close(); }
 
-  // Ends this rank: its communicators are gone, and everything else answers with an error.
+  // Ends this rank: its communicators are gone, and every other call returns an error.
   void close();
 
-  // A whole step on the calling thread, settled by what the control word says.
+  // A whole step on the calling thread, settled by the control word.
   core::Status step(const Values& gradient);
 
   // The parts of a step.
@@ -60,7 +61,7 @@ class Rank {
 
   Values average() const { return gradients_.read(); }
   Values residual();
-  bool finite() const { return word_[0] == 0; }  // as the control word says; the last step's average may not be
+  bool finite() const { return word_[0] == 0; }  // by the control word; the last step's average may not be
   Executor& executor() { return *executor_; }
   HostDevice* device() { return device_.get(); }
   const Arenas& arenas() const { return gradients_.arenas(); }
@@ -76,19 +77,19 @@ class Rank {
   std::unique_ptr<Executor> executor_;
 };
 
-// All the ranks. What is called on the fleet is called on each rank by a thread of its own.
+// All the ranks. A call on the fleet is made on each rank by its own thread.
 class Fleet {
  public:
   Fleet(int size, const core::GradientTable& table, const ExecutorOptions& options = {},
         const comm::ThreadGroupOptions& data = {}, const comm::ThreadGroupOptions& control = {});
-  // With a device on each rank where there are options for it; the gradients are there then.
+  // With options for it, each rank has a device, which then holds the gradients.
   Fleet(std::vector<RankGroups> groups, const core::GradientTable& table, const ExecutorOptions& options,
         const std::optional<HostDeviceOptions>& device = std::nullopt);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank& rank(int r) { return *ranks_[static_cast<size_t>(r)]; }
 
-  // Prepares the strategy on all ranks, puts it in force, on trial or for good, and drops what was.
+  // Prepares the strategy on all ranks, puts it in force, on trial or for good, and drops the former one.
   void run(const core::Strategy& strategy) { put_in_force(strategy, /*is_committed=*/false); }
   void commit(const core::Strategy& strategy) { put_in_force(strategy, /*is_committed=*/true); }
 

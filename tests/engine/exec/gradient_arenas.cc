@@ -154,7 +154,7 @@ void GradientArenas::visit(Visit visit) const {
 }
 
 void GradientArenas::write(const Values& gradient) {
-  if (device_ != nullptr) device_->current().mark().wait(10'000).value();  // it may still read what is pinned
+  if (device_ != nullptr) device_->current().mark().wait(10'000).value();  // it may still read pinned memory
   visit([&](size_t flat, size_t arena, int64_t at) {
     const DType dtype = layout_.arenas[arena].dtype;
     const auto width = static_cast<size_t>(core::bytes_per_element(dtype));

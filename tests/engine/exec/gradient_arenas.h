@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Small models, their gradients and their arenas, and every option there is: what tests of executors work on. Gradients
-// are given and read as flat vectors, tensor after tensor in the table's order, whatever the arenas look like.
+// Small models, their gradients and their arenas, and every option, for tests of executors. Gradients are written
+// and read as flat vectors, tensor after tensor in the table's order, in any layout of the arenas.
 #pragma once
 
 #include <cstdint>
@@ -22,40 +22,41 @@ class Device;
 
 using Values = std::vector<float>;
 
-// Of residuals: those that the strategy in force feeds back, those that are parked, or the sum.
+// Selects residuals: those that the strategy in force feeds back, those that are parked, or the sum.
 enum class Which : uint8_t { all, current, parked };
 
-// Tensors are matrices, as nearly square as their sizes allow; vectors where those are prime.
+// Tensors are matrices, as nearly square as their sizes allow, or vectors if the size is prime.
 core::GradientTable make_table(const std::vector<std::pair<int64_t, core::DType>>& tensors);
 
 // The same with all gradients on a device.
 core::GradientTable on_device(core::GradientTable table);
 
-// Of three dtypes in turn, and of sizes that no block, shard or alignment divides.
+// A table with three dtypes in turn, and sizes that no block, shard or alignment divides.
 core::GradientTable mixed_table();
 
 // Uniform in [-1, 1), exact in each tensor's dtype; about a tenth are zero.
 Values random_gradient(const core::GradientTable& table, core::Rng& rng);
 
-// One strategy from the printed form of its option: buckets of at most `bytes` bytes.
+// A strategy from the printed form of its option, with buckets of at most `bytes` bytes.
 core::Strategy make_strategy(const core::GradientTable& table, const std::string& option, int64_t bytes, int in_flight);
 
-// Every family of programs with every compressor that it can have, at one place.
+// Every family of programs with every compressor that it allows, at one place.
 std::vector<std::string> all_options(core::Place place);
 
-// A random strategy of these: partition, an option for each bucket, and any legal order of all collectives.
+// A random strategy with these options: partition, an option for each bucket, and any legal order of all
+// collectives.
 core::Strategy random_strategy(const core::GradientTable& table, const std::vector<std::string>& options,
                                core::Rng& rng);
 
 class GradientArenas {
  public:
-  // In memory of that device, where the table says so.
+  // In memory of that device, if the table says so.
   explicit GradientArenas(const core::GradientTable& table, Device* device = nullptr);
 
   const core::GradientTable& table() const { return table_; }
   const Arenas& arenas() const { return arenas_; }
 
-  // By the device's queue of the calling thread, where they are on a device: behind what it does, reading waits.
+  // On a device these use the device's queue of the calling thread: in order with its work, and reading waits.
   void write(const Values& gradient);
   Values read() const;
 
@@ -63,7 +64,7 @@ class GradientArenas {
   Values read(const Program& program, const Residuals& residuals, Which which = Which::all) const;
 
  private:
-  std::byte* here(size_t arena) const;  // where the host has its values
+  std::byte* here(size_t arena) const;  // the place of its values on the host
   template <typename Visit>
   void visit(Visit visit) const;  // (position in the flat vector, arena, position there)
 
@@ -71,7 +72,7 @@ class GradientArenas {
   const core::ArenaLayout layout_;
   Device* const device_;
   std::vector<AlignedBytes> memory_;
-  std::vector<AlignedBytes> pinned_;  // as long as those on a device
+  std::vector<AlignedBytes> pinned_;  // pinned memory, as long as that on a device
   Arenas arenas_;
 };
 

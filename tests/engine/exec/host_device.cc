@@ -56,7 +56,7 @@ class HostDevice::Memory final : public Allocator {
     live_ -= bytes;
   }
 
-  // Null for what is not its memory.
+  // Null for memory that is not its own.
   std::byte* reach(const std::byte* address) const {
     const std::shared_lock lock(mutex_);
     auto found = blocks_.upper_bound(const_cast<std::byte*>(address));
@@ -163,7 +163,7 @@ void ThreadQueue::work() {
   }
 }
 
-// The queue waits as long as it takes, as a stream does: the limit is for queues of the host.
+// The queue waits without a limit, like a stream: the limit is for queues of the host.
 core::Status ThreadQueue::after(const core::Fence& fence, int64_t /*timeout_ms*/) {
   if (fence.empty()) return {};
   const auto& skips = device_.options().skips_wait;
@@ -228,7 +228,7 @@ HostDevice::HostDevice(HostDeviceOptions options)
   }
 }
 
-// Work that waits for another queue ends before that queue goes.
+// Work that waits for another queue ends before that queue is destroyed.
 HostDevice::~HostDevice() {
   close();
   for (const auto& queue : queues_) (void)queue->mark().wait(10'000);
@@ -247,7 +247,7 @@ std::byte* HostDevice::reach(const void* address) const {
 
 void HostDevice::enter() { current_device = this; }
 
-// Without a lock, which would order threads that nothing else orders.
+// Uses no lock, which would order threads that nothing else orders.
 void HostDevice::note_caller() {
   if (current_device != this) strangers_.fetch_add(1, std::memory_order_relaxed);
 }

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device without one: queues are threads, and its memory is mapped twice. What is handed out can not be touched by
-// anybody; queues reach it by the other mapping. So whatever an executor does with memory of a device other than by
-// asking a queue ends in a segmentation fault, and a copy to or from memory of the host that is not pinned is an error.
-// Compressors and kernels are the host's, run by the thread of the queue.
+// A device without hardware: queues are threads, and its memory is mapped twice. No thread can access the addresses
+// that it gives out; queues use the other mapping. So an executor that accesses a device's memory without a queue
+// ends in a segmentation fault, and a copy to or from unpinned memory of the host is an error. Compressors and
+// kernels are the host's, and the thread of the queue runs them.
 //
-// For tests of all that is about order: work can be delayed at random or stopped, and waits can be left out.
+// It serves tests of all ordering: work can be delayed at random or stopped, and waits can be left out.
 #pragma once
 
 #include <atomic>
@@ -30,12 +30,12 @@
 namespace gradtune::exec {
 
 struct HostDeviceOptions {
-  // Before each piece of work on that queue ("codec", "to_host", "to_device", "collectives", "current"): so long.
+  // Delay before each piece of work on that queue ("codec", "to_host", "to_device", "collectives", "current").
   std::function<int64_t(const std::string& queue, core::Rng& rng)> delay_us = {};
   uint64_t seed = 0;
   bool has_kernels = true;
-  std::string lacks = {};     // the name of a compressor that there is no kernel for
-  int64_t tells_late_us = 0;  // listeners, by so much behind the work that they wait for
+  std::string lacks = {};     // the name of a compressor without a kernel
+  int64_t tells_late_us = 0;  // delay of listeners behind the work that they wait for
   // Faults to inject: a wait that is left out, a listener that is told at once, and work that never ends until the
   // device is closed.
   std::function<bool(const std::string& from, const std::string& to)> skips_wait = {};
@@ -58,7 +58,7 @@ class ThreadQueue final : public compress::Queue, private core::Fence::Source {
 
   void ask(std::function<void()> work);
   const std::string& name() const { return name_; }
-  void close();  // what hangs ends
+  void close();  // ends work that hangs
   bool is_idle() const;
 
  private:
@@ -74,7 +74,7 @@ class ThreadQueue final : public compress::Queue, private core::Fence::Source {
   mutable std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   std::map<uint64_t, int64_t> times_;   // of marks
-  std::optional<core::Error> failure_;  // of the first work that failed; nothing after it is done
+  std::optional<core::Error> failure_;  // of the first work that failed; nothing runs after it
   uint64_t asked_ = 0, failed_at_ = 0;
   std::atomic<uint64_t> done_ = 0;
   bool is_closed_ = false;
@@ -96,7 +96,7 @@ class HostDevice final : public Device, public HostKernels {
   Kernels* kernels() override { return options_.has_kernels ? this : nullptr; }
   void ask(compress::Queue& queue, std::function<void()> work) const override;
 
-  void close();  // ends what hangs
+  void close();  // ends work that hangs
 
   // Throws for memory of the host that is not pinned.
   std::byte* reach(const void* address) const override;
@@ -104,14 +104,14 @@ class HostDevice final : public Device, public HostKernels {
   const HostDeviceOptions& options() const { return options_; }
   void remember(const core::Fence& fence, const std::string& queue);
   std::string asked_on(const core::Fence& fence) const;
-  // Of all its allocations, at the same time.
+  // Bytes of all its present allocations.
   int64_t live_bytes() const;
   // Listeners that were not told yet.
   int64_t untold() const { return untold_; }
-  // How often a thread asked for a mark whose current device is another one.
+  // Counts threads that asked for a mark with another current device.
   void note_caller();
   int64_t strangers() const { return strangers_; }
-  // Nothing that was asked for is to be done.
+  // No requested work is left.
   bool is_idle() const;
 
  private:
@@ -122,7 +122,7 @@ class HostDevice final : public Device, public HostKernels {
   std::unique_ptr<Memory> memory_;
   std::unique_ptr<Pinned> pinned_;
   mutable std::mutex marks_mutex_;
-  std::deque<std::pair<core::Fence, std::string>> marks_;  // where waits may be left out
+  std::deque<std::pair<core::Fence, std::string>> marks_;  // used if waits may be left out
   std::atomic<int64_t> untold_ = 0, strangers_ = 0;
   std::vector<std::unique_ptr<ThreadQueue>> queues_;
 };

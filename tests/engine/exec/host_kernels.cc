@@ -12,7 +12,7 @@
 namespace gradtune::exec {
 namespace {
 
-// That of the host, on the thread of the queue.
+// The host's compressor, on the thread of the queue.
 class QueuedCompressor final : public compress::Compressor {
  public:
   QueuedCompressor(std::unique_ptr<compress::Compressor> host, const HostKernels& kernels)

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of a device of threads: those of the host, done by the thread of the queue.
+// Kernels of a device of threads: those of the host, run by the thread of the queue.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +26,10 @@ class HostKernels : public Kernels {
 
   virtual bool lacks(const core::CompressorSpec& /*spec*/) const { return false; }
 
-  // Done by the thread of that queue, behind what it was asked for before.
+  // The thread of that queue does the work, after earlier requests.
   virtual void ask(compress::Queue& queue, std::function<void()> work) const = 0;
 
-  // How that thread reaches memory which is given by the device's address.
+  // Maps the device's address to one that this thread can access.
   virtual std::byte* reach(const void* address) const = 0;
   template <typename T>
   T* reach(T* address) const {

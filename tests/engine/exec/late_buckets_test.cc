@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buckets that are due at the next forward pass: backward ends without them, a wait for one brings its averages, and
-// the step is settled when all are there.
+// Tests buckets that are due at the next forward pass: backward ends without them, a wait for one brings its
+// averages, and the step is settled when all are done.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ core::Strategy with_late_buckets(core::Strategy strategy) {
 
 bool can_be_late(const std::string& option) { return option.find("fp16") == std::string::npos; }
 
-// A step in which every late bucket is waited for, the last first.
+// A step that waits for every late bucket, the last first.
 core::Status step_and_await(Rank& rank, const Values& gradient) {
   rank.load(gradient);
   if (core::Status done = rank.backward(); !done) return done;
@@ -41,7 +41,7 @@ core::Status step_and_await(Rank& rank, const Values& gradient) {
   return {};
 }
 
-// Tells of its second collective when that is released.
+// Reports its second collective only when that is released.
 class HoldsUpTheSecond final : public comm::Communicator, private comm::CompletionSink {
  public:
   HoldsUpTheSecond(std::unique_ptr<comm::Communicator> inner, const std::atomic<bool>& released)
@@ -65,11 +65,11 @@ class HoldsUpTheSecond final : public comm::Communicator, private comm::Completi
   const std::atomic<bool>& released_;
   comm::CompletionSink* sink_ = nullptr;
   int calls_ = 0;
-  std::unique_ptr<comm::Communicator> inner_;  // gone first: its threads tell the members above
+  std::unique_ptr<comm::Communicator> inner_;  // destroyed first: its threads use the members above
 };
 
-// Averages and residuals are, bit for bit, those of the same strategy with all buckets due at the end of backward: with
-// waits, and where the next step or a change of strategies waits for all.
+// Averages and residuals have the bits of the same strategy with all buckets due at the end of backward. This holds
+// with waits, and if the next step or a change of strategies waits for all.
 TEST(LateBuckets, ChangeNothingOfWhatIsComputed) {
   const core::GradientTable table = mixed_table();
   for (const core::Place place : {core::Place::device, core::Place::host}) {
@@ -96,7 +96,7 @@ TEST(LateBuckets, ChangeNothingOfWhatIsComputed) {
   }
 }
 
-// Backward ends while a late bucket's collective is held up; nobody waits for it before it is asked for.
+// Backward ends while a late bucket's collective is held up; nothing waits for it before it is asked for.
 TEST(LateBuckets, DoNotHoldUpTheEndOfBackward) {
   const core::GradientTable table = make_table({{1'000, DType::f32}, {1'000, DType::f32}});
   core::Strategy strategy = make_strategy(table, "all_reduce", 4'000, 2);
@@ -113,7 +113,7 @@ TEST(LateBuckets, DoNotHoldUpTheEndOfBackward) {
     rank.load(Values(2'000, static_cast<float>(r)));
     EXPECT_TRUE(rank.backward().ok());
     EXPECT_TRUE(rank.executor().conclude(rank.finite()).value());
-    // Of the first bucket alone: the other one may be under way.
+    // Checks the first bucket alone: the other one may be under way.
     EXPECT_EQ(*reinterpret_cast<const float*>(rank.arenas()[0].data), 0.5F);
     if (++ended == 2) released = true;
     EXPECT_TRUE(rank.executor().await(1).ok());
@@ -121,7 +121,7 @@ TEST(LateBuckets, DoNotHoldUpTheEndOfBackward) {
   });
 }
 
-// Where a rank met a NaN, all know when backward ends, and late gradients become what the others become.
+// If a rank met a NaN, all know when backward ends, and late gradients get the same treatment as the others.
 TEST(LateBuckets, OfAStepThatIsNotFiniteAreNotFiniteAndLeaveResidualsAlone) {
   const core::GradientTable table = make_table({{1'000, DType::f32}, {1'000, DType::f32}});
   for (const std::string option : {"all_reduce", "topk:0.1: encode@device all_gather decode@device"}) {
@@ -145,7 +145,7 @@ TEST(LateBuckets, OfAStepThatIsNotFiniteAreNotFiniteAndLeaveResidualsAlone) {
   }
 }
 
-// What the calling thread does on the device for late buckets, it does while it waits.
+// The calling thread does its device work for late buckets while it waits.
 TEST(LateBuckets, AreDrainedByTheNextStepAndByAChangeOfStrategies) {
   const core::GradientTable table = mixed_table();
   const std::string option = "topk:0.1: encode@device all_to_all decode@device encode@device all_gather decode@device";
@@ -167,8 +167,8 @@ TEST(LateBuckets, AreDrainedByTheNextStepAndByAChangeOfStrategies) {
   }
 }
 
-// One rank's thread goes away when its backward pass has ended, as into the user's code, where it may wait for the
-// other rank; so that one must not need it.
+// One rank's thread leaves when its backward pass has ended, as into the user's code, where it may wait for the
+// other rank. So the other rank must not need it.
 TEST(LateBuckets, ThatMayBeLeftNeedNothingOfOtherRanksThreads) {
   const core::GradientTable table = mixed_table();
   for (const core::Place place : {core::Place::device, core::Place::host}) {
@@ -204,7 +204,7 @@ TEST(LateBuckets, ThatMayBeLeftNeedNothingOfOtherRanksThreads) {
   }
 }
 
-// What may be left, of ten buckets one after the other.
+// The buckets that may be left, of ten in a row.
 TEST(LateBuckets, MayBeLeftWhereNothingWaitsForTheThread) {
   const core::GradientTable table = make_table({{10'000, DType::f32}});
   const auto left = [&](const std::string& option) {
@@ -216,12 +216,12 @@ TEST(LateBuckets, MayBeLeftWhereNothingWaitsForTheThread) {
   };
   EXPECT_EQ(left("all_reduce"), "yyyyyyyyyy");
   EXPECT_EQ(left("bf16: encode@host all_reduce decode@host"), "yyyyyyyyyy");
-  // Payloads of six collectives may be there that are not decoded yet.
+  // Payloads of six collectives may have arrived and not be decoded yet.
   EXPECT_EQ(left("topk:0.1: encode@device all_gather decode@device"), "nnnnyyyyyy");
   EXPECT_EQ(left("int8: encode@device all_to_all decode@device encode@device all_gather decode@device"), "nnnnnnnnnn");
 }
 
-// Ranks agree that all is finite after the first encode.
+// Ranks agree after the first encode that all values are finite.
 TEST(LateBuckets, AreRefusedWherePayloadsThatAreEncodedAgainMayOverflow) {
   const core::GradientTable table = make_table({{1'000, DType::f32}});
   const std::string twice = ": encode@device all_to_all decode@device encode@device all_gather decode@device";

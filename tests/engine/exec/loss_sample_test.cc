@@ -28,7 +28,7 @@ Values sum_of(const Values& a, const Values& b) {
   return sum;
 }
 
-// One bucket of n elements after some steps: what the executor saw of the last one, and what it truly was.
+// One bucket of n elements after some steps: the executor's sample of the last one, and the true values.
 struct Seen {
   BucketLoss loss;
   double error, residual;
@@ -131,7 +131,7 @@ TEST(LossSample, OfEveryProgramThatLosesAndFeedsBackIsAShareOfTheGradient) {
           continue;
         }
         EXPECT_GT(loss.error, 1e-3) << option;
-        // With momentum inside more is missing than the gradient: that of earlier steps too.
+        // With momentum inside, more than the gradient is missing: parts of earlier steps too.
         const double most = traits->replaces_momentum ? 1.05 : 1.001;
         EXPECT_LT(loss.error, traits->error_feedback ? most : 20) << option;
         EXPECT_EQ(loss.residual > 0, traits->error_feedback) << option;
@@ -140,7 +140,7 @@ TEST(LossSample, OfEveryProgramThatLosesAndFeedsBackIsAShareOfTheGradient) {
   }
 }
 
-// A node's sum is encoded: in units of the average, but the error is a share of it all the same.
+// A node's sum is encoded: it is in units of the average, but its error is still relative to it.
 TEST(LossSample, OfAnEncodedSumOfANode) {
   const core::GradientTable table = make_table({{9'000, DType::f32}});
   Fleet fleet(make_groups(4, 2), table, {});

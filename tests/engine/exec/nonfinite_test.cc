@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Steps whose gradients are not finite on some rank: all ranks see it and hold the same bits; what carries NaN and Inf
-// faithfully is left as plain sums have it, all else becomes NaN, and nothing that goes from step to step changes.
+// Tests steps with gradients that are not finite on some rank. All ranks notice it and hold the same bits. Buckets
+// that carry NaN and Inf faithfully keep them as plain sums do, all others become NaN, and state that is kept
+// between steps does not change.
 #include "engine/exec/nonfinite.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +32,7 @@ bool all_nan(const Values& values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isnan(value); });
 }
 
-// Whether the bucket of each element carries what is not finite.
+// Tells for each element if its bucket carries values that are not finite.
 std::vector<bool> carries(Rank& rank, const core::GradientTable& table) {
   const Program& program = rank.executor().program();
   std::vector<bool> all;
@@ -51,9 +52,9 @@ class NonFinite : public testing::TestWithParam<float> {
   static constexpr int kSize = 3;
   const core::GradientTable table_ = mixed_table();
   core::Rng rng_{3};
-  int64_t carried_ = 0, spread_ = 0;  // elements
+  int64_t carried_ = 0, spread_ = 0;  // counts of elements
 
-  // A step of `fleet` with the value at that place of one rank, beside the same one of `calm`, with a number there.
+  // A step of `fleet` with the value at that place of one rank, beside the same step of `calm` with a number there.
   void poisoned_step(Fleet& fleet, Fleet& calm, size_t at) {
     std::vector<Values> gradients = random_gradients(table_, kSize, rng_);
     expect_ok(calm.step(gradients));
@@ -115,7 +116,7 @@ TEST_P(NonFinite, IsSeenByAllRanksAndLeavesNoTraceUnderEveryProgram) {
   EXPECT_GT(spread_, 0);
 }
 
-// Buckets of one step are left or filled one by one.
+// Buckets of one step are left unchanged or filled one by one.
 TEST_P(NonFinite, ReachesWhatItsBucketsProgramLetsItReach) {
   const std::vector<std::string> options = {"all_reduce", "packed: encode@device all_gather decode@device",
                                             "topk:0.1: encode@device all_gather decode@device",
@@ -130,8 +131,8 @@ TEST_P(NonFinite, ReachesWhatItsBucketsProgramLetsItReach) {
   EXPECT_GT(spread_, 0);
 }
 
-// What one rank drained is in the average of all, and is still owed: so all of them fill it, also those that knew of no
-// residual. When nothing is left to drain, buckets are left as they are again.
+// A residual that one rank drained is in the average of all, and is still owed. So all ranks fill the bucket, even
+// those that knew of no residual. When nothing is left to drain, buckets are left unchanged again.
 TEST(NonFiniteDrains, AreUndoneOnAllRanks) {
   const core::GradientTable table = make_table({{400, DType::f32}, {300, DType::f32}});
   Fleet fleet(2, table);
@@ -192,7 +193,7 @@ TEST(Overflow, OfASumOfFiniteSharesIsSeen) {
     fleet.run(make_strategy(table, option, 1 << 20, 1));
     expect_ok(fleet.step(std::vector<Values>(4, Values(100, 6e4F))));
     EXPECT_EQ(fleet.rank(0).average(), Values(100, 6e4F)) << option;
-    expect_ok(fleet.step(std::vector<Values>(4, Values(100, 1e5F))));  // a quarter of which is finite
+    expect_ok(fleet.step(std::vector<Values>(4, Values(100, 1e5F))));  // each share, a quarter of it, is finite
     for (int r = 0; r < 4; ++r) {
       EXPECT_FALSE(fleet.rank(r).finite()) << option;
       EXPECT_EQ(fleet.rank(r).average(), Values(100, INFINITY)) << option;
@@ -209,15 +210,14 @@ TEST(Overflow, OfASumOfGradientsThemselvesIsSeen) {
   for (int r = 0; r < 3; ++r) EXPECT_FALSE(fleet.rank(r).finite());
 }
 
-// A residual makes an average larger than any gradient: what overflows is found after the control word went out, and by
-// all ranks.
+// A residual makes an average larger than any gradient: all ranks find the overflow after the control word has left.
 TEST(Overflow, OfAnAverageThatIsStoredIsSeen) {
   const core::GradientTable table = make_table({{10, DType::f16}});
   Fleet fleet(2, table);
   fleet.run(make_strategy(table, "topk:0.1: encode@device all_gather decode@device", 1 << 20, 1));
   Values first(10, 0);
   first[3] = 6e4F;
-  first[7] = 5e4F;  // is kept
+  first[7] = 5e4F;  // stays as a residual
   Values second(10, 0);
   second[7] = 4e4F;
   expect_ok(fleet.step({first, first}));

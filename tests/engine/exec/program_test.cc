@@ -206,13 +206,13 @@ TEST(Compile, OverLevelsEachRankHasItsPart) {
   EXPECT_EQ(compiled_on_levels("reduce_scatter@intra all_reduce@inter all_gather@intra", 1),
             "load@device scale@device reduce_scatter 64f32@intra all_reduce 36f32@inter all_gather 64f32@intra "
             "store@device");
-  // The first bucket has its roots in rank 0 of node 0.
+  // The roots of the first bucket are in rank 0 of node 0.
   const char* const rooted = "reduce@intra reduce@inter broadcast@inter broadcast@intra";
   EXPECT_EQ(compiled_on_levels(rooted, 0),
             "scale@device reduce 100f32@intra reduce 100f32@inter broadcast 100f32@inter broadcast 100f32@intra");
   EXPECT_EQ(compiled_on_levels(rooted, 1), "scale@device reduce 100f32@intra broadcast 100f32@intra");
   EXPECT_EQ(compiled_on_levels(rooted, 2), compiled_on_levels(rooted, 0));
-  // Encoded once in four parts, which are put in order between the exchanges.
+  // Encoded once in four parts, which are reordered between the exchanges.
   EXPECT_EQ(compiled_on_levels(
                 "bf16: encode@device all_to_all@intra all_to_all@inter decode@host encode@host all_gather@inter "
                 "all_gather@intra decode@host",
@@ -233,7 +233,7 @@ TEST(Compile, AlongDimensionsSumsOfEverMoreRanksAreExchanged) {
     EXPECT_EQ(bucket.ops[1].among, (core::Subgroup{3, 1}));
     EXPECT_EQ(bucket.ops[4].among, (core::Subgroup{2, 3}));
     EXPECT_EQ(bucket.ops[7].among, (core::Subgroup{2, 6}));
-    // Who holds the same sum draws alike.
+    // Ranks with the same sum draw alike.
     EXPECT_EQ(bucket.ops[0].random.rank, static_cast<uint32_t>(rank));
     EXPECT_EQ(bucket.ops[3].random.rank, static_cast<uint32_t>(rank / 3 * 3));
     EXPECT_EQ(bucket.ops[6].random.rank, static_cast<uint32_t>(rank / 6 * 6));
@@ -286,13 +286,13 @@ TEST(Compile, ShardsCoverEveryElementOnceAlignedAndNoneIsLongerThanTheFirst) {
   }
 }
 
-// A piece of the pool, and who put it there.
+// A piece of the pool, and its owner.
 struct Piece {
   int64_t begin, end;
   size_t bucket, op;
 };
 
-// What each bucket has for itself.
+// The exclusive memory of each bucket.
 std::vector<Piece> pieces(const Program& program) {
   std::vector<Piece> all;
   for (size_t b = 0; b < program.buckets.size(); ++b) {
@@ -303,7 +303,7 @@ std::vector<Piece> pieces(const Program& program) {
       const Op& op = bucket.ops[o];
       if (op.kind != Op::Kind::encode) continue;
       for (const Payload& payload : op.payloads) all.push_back({payload.offset, payload.offset + payload.bytes, b, o});
-      if (op.round > 0) continue;  // what is between them is of all rounds
+      if (op.round > 0) continue;  // memory between them lasts for all rounds
       const core::Extent extent{op.payloads[0].range.length, op.payloads[0].matrices};
       all.push_back({op.round_memory, op.round_memory + op.codec->round_bytes(extent), b, o});
     }
@@ -313,8 +313,8 @@ std::vector<Piece> pieces(const Program& program) {
   return all;
 }
 
-// What the collective at that place in the order writes besides: what it brings, unless that is the bucket's own, and
-// the communicator's scratch.
+// Other memory that the collective at that place in the order writes: the received data, unless it is the bucket's
+// own, and the communicator's scratch.
 Piece held(const Program& program, size_t position, int size) {
   const Issue& issue = program.order[position];
   const Op& op = program.buckets[static_cast<size_t>(issue.bucket)].ops[static_cast<size_t>(issue.op)];
@@ -335,7 +335,7 @@ bool overlap(const Piece& a, const Piece& b) {
   return a.begin < a.end && b.begin < b.end && a.begin < b.end && b.begin < a.end;
 }
 
-// As Gloo's.
+// As for Gloo.
 int64_t scratch_of_reduce_scatter(core::Level, const comm::Collective& collective) {
   return collective.kind == comm::Collective::Kind::reduce_scatter ? collective.count * 12 : 0;
 }
@@ -363,8 +363,8 @@ TEST_P(Layout, PayloadsAreAlignedApartAndInsideThePool) {
   }
 }
 
-// Scratch is one region for each place, which no bucket's own memory is in. Of collectives any so many in a row as may
-// be held at once are apart, and apart from all else.
+// Scratch is one region for each place, outside of every bucket's own memory. Any collectives that may be held at
+// the same time do not overlap, nor do they overlap anything else.
 TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
   const core::GradientTable table = mixed_table();
   std::vector<std::string> options = all_options(Place::device);
@@ -397,7 +397,7 @@ TEST_P(Layout, BucketsShareOnlyWhatTheyNeedAtDifferentTimes) {
   }
 }
 
-// A gather brings the payloads of all ranks. Of many buckets they do not all have room at once.
+// A gather brings the payloads of all ranks. The payloads of many buckets do not all fit at once.
 TEST(Compile, TheMemoryOfManyBucketsIsNotThatOfAllRanksPayloads) {
   constexpr int kRanks = 8, kBuckets = 64;
   constexpr int64_t kElements = 1'000, kPayload = kElements * 4;

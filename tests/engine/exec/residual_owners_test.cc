@@ -12,7 +12,7 @@
 namespace gradtune::exec {
 namespace {
 
-// Against an account of every element.
+// Compares with a record of every element.
 TEST(ResidualOwners, KnowOfEveryElementWhoLeftIt) {
   constexpr int64_t kElements = 60;
   core::Rng rng(7);

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buckets that work on lists of rows: every compressor that takes rows in every program that exchanges payloads alone,
-// on any number of ranks, is the average of dense gradients in the order of additions that is stated here.
+// Tests buckets that work on lists of rows: every compressor that takes rows in every program that only exchanges
+// payloads, on any number of ranks. The result is the average of dense gradients in the order of additions that is
+// stated here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,7 +41,7 @@ core::Strategy strategy(const core::GradientTable& table, const std::string& opt
   return strategy;
 }
 
-// What a rank has of the matrix.
+// A rank's part of the matrix.
 struct Given {
   Arrived::Kind kind = Arrived::Kind::rows;
   std::vector<int64_t> rows = {};
@@ -75,7 +76,7 @@ Given rows_of(core::Rng& rng, std::vector<int64_t> rows, int64_t width) {
 
 struct Averages {
   std::vector<Values> dense;                 // of each rank, as it lies in the arena
-  std::vector<std::vector<int64_t>> listed;  // rows that each rank's list has
+  std::vector<std::vector<int64_t>> listed;  // rows in each rank's list
   std::vector<bool> counts = {};
 };
 
@@ -135,7 +136,7 @@ const std::vector<std::string> kPrograms = {
     "encode@host all_to_all decode@host encode@host all_gather decode@host",
 };
 
-// Of so many ranks, behind the name of a codec, and how they add.
+// A scheme for a number of ranks: its steps behind the name of a codec, and its order of additions.
 struct Scheme {
   std::string program;
   std::vector<int> mesh;

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The step protocol of two and three ranks, model checked: every order in which anything may happen is gone through, in
-// small programs. An event is a tensor that is ready, an operation that is done, a collective that is done on one rank
-// once all ranks have issued it, or the control collective likewise. Tensors that a rank does not use are ready at the
-// end of its backward pass only, and which they are differs between ranks; frozen ones are in no table, tied ones are
-// one tensor, and those without elements are in no bucket.
+// Model-checks the step protocol of two and three ranks: it explores every order of events in small programs. An
+// event is a tensor that is ready, an operation that is done, a collective that is done on one rank once all ranks
+// have issued it, or the control collective likewise. Tensors that a rank does not use are ready only at the end of
+// its backward pass, and they differ between ranks. Frozen tensors are in no table, tied ones are one tensor, and
+// those without elements are in no bucket.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using Kind = Action::Kind;
 
 class Model {
  public:
-  // `late`: of each rank, a bit for each tensor that is ready only when all others are.
+  // `late`: for each rank, a bit for each tensor that is ready only after all others.
   Model(const core::GradientTable& table, const core::Strategy& strategy, const std::vector<uint32_t>& late)
       : tensors_(static_cast<int>(table.tensors.size())), late_(late) {
     const auto size = static_cast<int>(late.size());
@@ -34,7 +34,7 @@ class Model {
       order_.clear();
       for (const Issue& issue : programs_.back()->order) order_.emplace_back(issue.bucket, issue.op);
       if (r == 0) continue;
-      // Of flat programs all ranks take part in all collectives.
+      // In flat programs all ranks take part in all collectives.
       EXPECT_EQ(programs_[0]->order.size(), programs_.back()->order.size());
     }
     for (size_t t = 0; t < table.tensors.size(); ++t) {
@@ -42,7 +42,7 @@ class Model {
     }
   }
 
-  // Goes through all states that can be reached; returns how many there are.
+  // Explores all reachable states; returns their number.
   size_t explore() {
     State start;
     for (const auto& program : programs_) {
@@ -66,7 +66,7 @@ class Model {
     return seen_.size();
   }
 
-  // Whether control has left in some state, on some rank, with tensors not ready there.
+  // Tells if control has left in some state, on some rank, with tensors not ready there.
   bool control_left_early() const { return control_left_early_; }
 
  private:
@@ -182,7 +182,7 @@ class Model {
     std::ranges::sort(rank.under_way, {}, key);
   }
 
-  // What has happened, in whatever order, is what a state is known by; then the cores are the same as well.
+  // The set of past events identifies a state, in any order; then the cores are the same as well.
   void add(State state) {
     std::string name;
     for (const Rank& rank : state) {
@@ -224,7 +224,7 @@ core::GradientTable table_of(const std::vector<int64_t>& sizes) {
   return make_table(tensors);
 }
 
-// So many different ones with at most that many buckets, of random options, partitions and orders.
+// Different strategies with at most that many buckets, of random options, partitions and orders.
 std::vector<core::Strategy> strategies(const core::GradientTable& table, size_t count, size_t most_buckets) {
   std::vector<core::Strategy> all;
   std::set<std::string> names;
@@ -290,8 +290,8 @@ TEST(SchedulerModel, WhateverRanksDoNotUse) {
   check_all(table, strategies(table, 2, 2), all_lates(3, 2));
 }
 
-// Such tensors hold up nothing, so that control may leave before they are reported, and what a rank says of them in its
-// control word has to be known by then.
+// Such tensors hold up nothing, so control may leave before they are reported. A rank must know by then what its
+// control word says of them.
 TEST(SchedulerModel, TensorsWithoutElementsAreNotWaitedFor) {
   const core::GradientTable table = table_of({200, 0, 200});
   for (const core::Strategy& strategy : strategies(table, 6, 2)) {
@@ -299,7 +299,7 @@ TEST(SchedulerModel, TensorsWithoutElementsAreNotWaitedFor) {
       Model model(table, strategy, late);
       model.explore();
       ASSERT_FALSE(testing::Test::HasFailure());
-      // Unless it is ready before all others can be: late ones wait for early ones.
+      // Control leaves early unless the tensor is ready before all others can be: late ones wait for early ones.
       const bool may_be_last = std::any_of(late.begin(), late.end(),
                                            [](uint32_t of_rank) { return (of_rank & 2U) != 0 || (of_rank & 5U) == 0; });
       EXPECT_EQ(model.control_left_early(), may_be_last);

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The scheduler under random strategies and random orders of events: whatever happens when, the rules of scheduler.h
-// hold.
+// Runs the scheduler under random strategies and random orders of events: the rules of scheduler.h always hold.
 #include "engine/exec/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +18,7 @@ namespace {
 
 using Kind = Action::Kind;
 
-// Pumps a core through one step: of all that may happen next, one thing does, at random.
+// Pumps a core through one step: one of all possible next events happens, at random.
 class RandomPump {
  public:
   RandomPump(const Program& program, core::Rng& rng)
@@ -50,7 +49,7 @@ class RandomPump {
   }
 
  private:
-  // An open thing is an action under way; Kind::finished stands for a bucket that is not ready.
+  // An open event is an action under way; Kind::finished stands for a bucket that is not ready.
   void happen(Scheduler& core, const Action& event, std::vector<Action>& actions) {
     if (event.kind == Kind::control) {
       control_done_ = true;
@@ -94,7 +93,7 @@ class RandomPump {
       open_.push_back(action);
     }
     EXPECT_EQ(core.in_flight(), in_flight_);
-    // As soon as it may, and no sooner.
+    // At the first possible moment, and no sooner.
     bool all_judged = true;
     for (size_t b = 0; b < next_op_.size(); ++b) all_judged &= next_op_[b] >= program_.buckets[b].judged_ops;
     EXPECT_EQ(control_, all_judged);
@@ -163,7 +162,7 @@ TEST(Scheduler, KeepsItsRulesWhateverHappensWhen) {
   }
 }
 
-// Ranks that are not the root of a gather decode nothing of what it brings, and go on all the same.
+// Ranks that are not the root of a gather decode nothing, and continue all the same.
 TEST(Scheduler, RanksThatTakeNoPartInADecodeHoldNothing) {
   const core::GradientTable table =
       make_table(std::vector<std::pair<int64_t, core::DType>>(20, {500, core::DType::f32}));

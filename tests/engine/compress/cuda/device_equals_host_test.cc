@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Every compressor on a device (tested_device.h) does what the one of the host does, byte for byte: payloads,
-// residuals, state, verdicts and sums, in every schedule of threads. So it has all that the conformance suite asks of
-// the host's. With DEVICE_TEST=long in the environment it does so for more parameters and sizes.
+// Every compressor on a device (tested_device.h) gives the same bytes as the one of the host: payloads, residuals,
+// state, verdicts and sums, in every schedule of threads. So it has all properties that the conformance suite
+// demands of the host's. DEVICE_TEST=long in the environment tests more parameters and sizes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,8 +35,8 @@ std::vector<size_t> sizes() {
   return {0, 1, 2, 3, 15, 17, 63, 64, 65, 127, 128, 513, 1001, 1027, 2049, 8191, 8200, 16384, 40000, 300001};
 }
 
-// The default and both ends of the range; in the long test and of int8 what policies choose from as well, and what no
-// kernel is made for.
+// The default and both ends of the range. The long test, and int8 always, add the other values that policies choose
+// from, and values that no kernel is specialised for.
 std::vector<core::CompressorSpec> specs() {
   std::vector<core::CompressorSpec> all;
   for (const compress::CompressorRow& row : compress::compressor_table()) {
@@ -94,7 +94,7 @@ class DeviceEqualsHost : public testing::TestWithParam<core::CompressorSpec> {
     return {payload.begin(), payload.begin() + used(std::as_bytes(std::span(payload)))};
   }
 
-  // Encodes on both, and returns what the host made. What is not finite is garbage besides.
+  // Encodes on both, and returns the host's result. After a verdict of not finite the rest is garbage.
   Encoded encode_on_both(const EncodeCase& job) const {
     Encoded host = encode(*host_, job);
     const Encoded device = encode(*device_, job);
@@ -136,7 +136,7 @@ TEST_P(DeviceEqualsHost, in_the_middle_of_training) {
   }
 }
 
-// Residuals lie anywhere in their arenas, also where the gradient is a copy that is aligned.
+// Residuals lie at any address in their arenas, even if the gradient is an aligned copy.
 TEST_P(DeviceEqualsHost, arrays_of_which_some_are_aligned) {
   struct Case {
     size_t gradient, residual_further, next_further;
@@ -209,7 +209,7 @@ TEST_P(DeviceEqualsHost, states_of_many_steps) {
   job.state.assign(bytes, 0);
   for (uint64_t step = 0; step < (is_long() ? 12 : 4); ++step) {
     SCOPED_TRACE(testing::Message() << "step " << step);
-    // Steps that are like the one before, and others.
+    // Steps that equal the one before, and others.
     job.gradient = make_data(Data::layered, n, 100 + step);
     if (step % 5 == 4) {
       for (float& value : job.gradient) value *= 0.01F;
@@ -239,7 +239,7 @@ TEST_P(DeviceEqualsHost, what_is_not_finite_is_told) {
       for (int summed : {1, 3}) {
         EncodeCase job = usual_case(200);
         job.gradient[100] = value;
-        job.residual[100] = 0;  // so that the largest number that may be sent is among them
+        job.residual[100] = 0;  // so that the largest number that may be sent occurs
         job.scale = scale;
         job.error_scale = 1 / scale;
         job.summed = summed;
@@ -277,9 +277,9 @@ TEST_P(DeviceEqualsHost, squares_that_single_precision_has_no_room_for) {
   }
 }
 
-// The sum of squares is (1 + 2^-24)^2 and two units in the last place of double precision, whose root rounds up in
-// single precision; it is one unit less where the last two elements are added to the first one after the other, not
-// together, and its root rounds down.
+// The sum of squares is (1 + 2^-24)^2 plus two units in the last place of double precision. Its root rounds up in
+// single precision. If the last two elements are added to the first one at a time, not together, the sum is one unit
+// less and its root rounds down.
 TEST_P(DeviceEqualsHost, norms_that_hang_on_the_order_of_sums) {
   EncodeCase job{.gradient = std::vector<float>(96)};
   const float front[] = {1, 0x1p-12F, 0x1p-12F, 0x1p-24F, 0x1p-26F};
@@ -288,7 +288,7 @@ TEST_P(DeviceEqualsHost, norms_that_hang_on_the_order_of_sums) {
   (void)encode_on_both(job);
 }
 
-// The one that is bad is found, by the same name.
+// The bad payload is found, with the same name.
 TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
   for (size_t n : {size_t{1}, size_t{37}, size_t{300}}) {
     if (n == 300 && !is_long()) continue;
@@ -315,7 +315,7 @@ TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
       both.misaligned = 0;
       decode_on_both(both);
     }
-    if (payload.size() >= 20) {  // of many, the first scale
+    if (payload.size() >= 20) {  // the first of many scales
       Payload infinite = payload;
       const float infinity = std::numeric_limits<float>::infinity();
       std::memcpy(infinite.data() + 16, &infinity, sizeof infinity);
@@ -327,7 +327,7 @@ TEST_P(DeviceEqualsHost, payloads_that_no_encoder_sends) {
   }
 }
 
-// A matrix of which that share of rows is other than zero, some of them in one element alone.
+// A matrix in which that share of rows is not zero; some rows are not zero in a single element.
 std::vector<float> rows_that_are_there(int64_t rows, int64_t width, double share, uint64_t seed) {
   std::vector<float> values = make_data(Data::layered, static_cast<size_t>(rows * width), seed);
   core::Rng rng(seed);
@@ -344,7 +344,7 @@ std::vector<float> rows_that_are_there(int64_t rows, int64_t width, double share
   return values;
 }
 
-// Of those that leave out what is zero, in units of all widths and in each form of a payload.
+// Tests compressors that leave out zeros, in units of all widths and in each form of a payload.
 TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
   if (!host_->traits().takes_rows) return;
   for (const int64_t width : {1, 2, 3, 7, 16, 31, 32, 48, 96, 257, 1024, 3000, 5000, 12288}) {
@@ -365,7 +365,7 @@ TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
       for (size_t i = 0; i < decoding.add_to.size(); i += 1 + i % 5) decoding.add_to[i] = -0.0F;
       decode_on_both(decoding);
       if (share < 1) continue;
-      Payload full = one.payload;  // of all values, where nothing is left out
+      Payload full = one.payload;  // payload of all values, with nothing left out
       for (int64_t row = 0; row < rows; row += 3) {
         std::fill_n(full.begin() + 32 + row * width * 4, width * 4, static_cast<unsigned char>(0));
       }
@@ -375,7 +375,7 @@ TEST_P(DeviceEqualsHost, rows_that_are_zero_or_not_together) {
   }
 }
 
-// What is sent of the last unit where it is shorter than others.
+// Only the last unit's own elements are sent if it is shorter than others.
 TEST_P(DeviceEqualsHost, a_last_unit_that_is_shorter) {
   if (!host_->traits().takes_rows) return;
   for (const size_t n : {size_t{513}, size_t{6000}, size_t{70000}}) {
@@ -390,7 +390,7 @@ TEST_P(DeviceEqualsHost, a_last_unit_that_is_shorter) {
   }
 }
 
-// Indices of sparse payloads that do not hold together, in tiles other than the first as well.
+// Inconsistent indices of sparse payloads are rejected, in tiles other than the first as well.
 TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
   if (!host_->traits().takes_rows) return;
   for (const int64_t width : {1, 6, 100}) {
@@ -412,7 +412,7 @@ TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
       const compress::SparseShape shape(rows * width, host_->spec().name == "coo" ? 1 : width);
       const bool has_bits = payload[20] == static_cast<unsigned char>(compress::SparseForm::bitmap);
       if (!has_bits || host_->spec().name == "blocks") continue;
-      // Four units more than there are, all along.
+      // Claims four units more than exist at every place.
       Payload more = payload;
       const auto add = [&](int64_t byte, int64_t value) {
         uint32_t number;
@@ -428,7 +428,7 @@ TEST_P(DeviceEqualsHost, an_index_that_no_encoder_sends) {
   }
 }
 
-// Small buckets in one launch, as one by one.
+// Several small buckets in one launch give the same bytes as one by one.
 TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   constexpr size_t kBuckets = 30;
   const auto device = std::move(compress::cuda::make_device_compressor(GetParam())).value();
@@ -478,7 +478,7 @@ TEST_P(DeviceEqualsHost, several_buckets_at_once) {
   }
 }
 
-// A matrix so large that sums over its rows are those of several runs (PowerSgdLayout::partials).
+// A matrix so large that sums over its rows consist of several runs (PowerSgdLayout::partials).
 TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
   constexpr int64_t kRows = 6600, kColumns = 40, kNumel = kRows * kColumns + 3;
   const core::CompressorSpec spec{"powersgd", 3};
@@ -522,7 +522,7 @@ TEST(DevicePowerSgd, has_the_sums_of_many_rows_that_the_host_has) {
   EXPECT_TRUE(same_bytes(out[0], out[1]));
 }
 
-// Of several runs, streams that end elsewhere, and bits that nobody made a stream of.
+// Payloads with several runs, streams that end elsewhere, and bits that no encoder wrote.
 TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
   constexpr size_t kElements = 20000;
   for (const core::CompressorSpec& spec :
@@ -547,7 +547,7 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
         compare(payload);
       }
     }
-    Payload around = good;  // from behind all memory to its beginning
+    Payload around = good;  // from beyond the address space to its beginning
     for (const uint32_t end : {uint32_t{0xfffffffe}, uint32_t{7}}) {
       std::memcpy(around.data() + ends_at + (end == 7 ? sizeof end : 0), &end, sizeof end);
     }
@@ -570,7 +570,7 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
       Payload payload = good;
       for (size_t i = 0; i < noise.size(); ++i) {
         uint32_t word = std::bit_cast<uint32_t>(noise[i]), other = std::bit_cast<uint32_t>(more[i]);
-        if (seed % 3 != 0) word = seed % 3 == 1 ? word & other : word | other;  // many bits that are set, or few
+        if (seed % 3 != 0) word = seed % 3 == 1 ? word & other : word | other;  // mostly set bits, or few
         std::memcpy(payload.data() + streams_at + i * sizeof word, &word, sizeof word);
       }
       compare(payload);
@@ -578,7 +578,7 @@ TEST(DeviceIntPacked, accepts_the_streams_that_the_host_accepts) {
   }
 }
 
-// Every row of the compressor table has one there.
+// Every row of the compressor table has a device compressor.
 TEST(DeviceTable, has_every_compressor) {
   std::vector<std::string_view> host, device;
   for (const auto& row : compress::compressor_table()) host.push_back(row.traits.name);

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bugs for the kernels, by which their tests are tested. All of them are in one program, which has one at a time.
+"""Bugs for the kernels, which test their tests. All of them are in one program, which enables one at a time.
 
-Each is a place in a source of kernels (engine/compress, the first one of that text), what takes its place, and the compressors
-whose tests should notice. `expression` and `statement` say what kind of code it is.
+Each is a place in a source of kernels (engine/compress, the first occurrence of that text), its replacement, and the
+compressors whose tests should notice. `expression` and `statement` give the kind of code.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ class Mutant(NamedTuple):
     source: str
     old: str
     new: str
-    specs: str  # of tests that run, as their names have them: "int8_256 natural"
+    specs: str  # of tests to run, as in their names: "int8_256 natural"
     kind: str = "expression"
 
 

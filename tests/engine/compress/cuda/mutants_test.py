@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the tests of kernels notice bugs: every mutant (mutants.py) makes one of them fail.
+"""The tests of kernels must notice bugs: every mutant (mutants.py) makes one of them fail.
 
 usage: mutants_test.py ROOT SOURCES COMPILER FLAG... -- LINK...
-All mutants are compiled into one program, a copy of device_equals_host_test, which reads from the environment which one
-it is to have. SOURCES are those that get mutants, "a.cu,b.cu" or "all".
+All mutants are compiled into one program, a copy of device_equals_host_test, which reads the active one from the
+environment. SOURCES are the sources to mutate, "a.cu,b.cu" or "all".
 """
 
 import os
@@ -28,7 +28,7 @@ SOURCE = '#include <cstdlib>\nint gradtune_mutant = std::getenv("GRADTUNE_MUTANT
 
 
 def chosen_mutants():
-    """With their numbers, which begin with 1."""
+    """The mutants with their numbers, which begin with 1."""
     return [(i, mutant) for i, mutant in enumerate(mutants.MUTANTS, 1) if SOURCES == ["all"] or mutant.source in SOURCES]
 
 

@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""What machine code says of kernels without a GPU: registers, spills, and whether instructions or memory bound them.
+"""Checks kernels without a GPU by their machine code: registers, spills, and the limit by instructions or memory.
 
 usage: static_budget.py NVCC CUOBJDUMP FOLDER ARCHITECTURE...     FOLDER: engine/compress; ARCHITECTURE: sm_90, ...
 
-Compiles every kernel with warnings as errors. Of each kernel in TABLE the path is taken that has the most 16-byte
-accesses (then other accesses, then instructions), every loop once; bytes are counted of accesses with the hint of a
-stream (__ldcs, __stcs), since others are read by all lanes alike, or are rare. The bounds are those of an H100: an SM
-issues 4 warp instructions a cycle, of which integers, logic and compares go to 64 lanes and accesses and shuffles to 32.
+Compiles every kernel with warnings as errors. For each kernel in TABLE it takes the path with the most 16-byte
+accesses (then other accesses, then instructions), and every loop once. It counts the bytes of accesses with the hint
+of a stream (__ldcs, __stcs), since all lanes read the others alike, or they are rare. The bounds are those of an
+H100: an SM issues 4 warp instructions a cycle. Of these, integers, logic and compares go to 64 lanes, and accesses
+and shuffles to 32.
 """
 
 import re
@@ -18,7 +19,7 @@ from pathlib import Path
 
 SMS, CLOCK, BANDWIDTH, LATENCY = 132, 1.7e9, 3.35e12, 700e-9
 LANES = {"issue": 128, "alu": 64, "lsu": 32}
-NEEDED_KIB = BANDWIDTH * LATENCY / SMS / 1024  # under way on each SM, or memory idles: 17
+NEEDED_KIB = BANDWIDTH * LATENCY / SMS / 1024  # needed in flight on each SM to keep memory busy: 17
 LESS_KIB = {"WriteHeaders": 15, "WriteGroups": 15, "DecodeCodes": 15}  # of kernels that miss it
 
 FMA = re.compile(r"^(FADD|FMUL|FFMA|IMAD|IDP|HFMA|HADD|HMUL)")
@@ -27,11 +28,12 @@ OTHER = re.compile(
     r"^(BRA|EXIT|BAR|BSSY|BSYNC|NOP|MUFU|S2R|CS2R|LDC|WARPSYNC|CALL|RET|VOTE|REDUX|U[A-Z]+|DEPBAR|YIELD|R2UR|I2F|F2I|S2UR|LDCU)"
 )
 
-# A line for each kernel: its source, what its mangled name contains, the largest share of memory's time that
-# instructions may take, the fewest 16-byte accesses on its path, and which accesses count: those of a stream, or all
-# where there are no others. The goal is 0.75; a number above it is what the worst of sm_80, sm_90 and sm_100 takes, with
-# what limits it beside it, and one above 1 says that the longest path is bound by instructions. Of block_codes' encoders
-# that path packs planes, and draws for elements that do not begin at a multiple of four, since one kernel has all ways.
+# A line for each kernel has its source, a part of its mangled name, the largest share of memory's time that
+# instructions may take, and the fewest 16-byte accesses on its path. The last entry says which accesses count: those
+# of a stream, or all if there are no others. The goal is 0.75. A larger number is the worst of sm_80, sm_90 and
+# sm_100, with the limiting factor beside it; above 1, the longest path is bound by instructions. In block_codes'
+# encoders that path packs planes, and draws for elements that do not begin at a multiple of four, since one kernel
+# has all variants.
 TABLE = [
     ("dense", r"DenseEncodeILNS_4core5DTypeE0", 0.50, 6, "stream"),
     ("dense", r"DenseEncodeILNS_4core5DTypeE1", 0.50, 4, "stream"),
@@ -51,8 +53,9 @@ TABLE = [
     ("block_codes", r"DecodeBytesINS.*6PowersE", 0.75, 2, "stream"),
     ("block_codes", r"DecodePlanesILi1E", 0.75, 2, "all"),
     ("block_codes", r"DecodePlanesILi2E", 0.85, 2, "all"),  # each element's code gathered bit by bit
-    # Of encoders of signs a lane has every sixteenth element, as the host adds them up: accesses of 4 bytes, each with an
-    # address and a comparison, and sums by shuffles, which most count where a tile is small.
+    # In encoders of signs a lane has every sixteenth element, because the host adds in that order. This takes
+    # accesses of 4 bytes, each with an address and a comparison, and sums by shuffles, which weigh most if a tile is
+    # small.
     ("signs", r"EncodeTilesILNS0_10SignScalesE0ELi4E", 1.65, 0, "stream"),
     ("signs", r"EncodeTilesILNS0_10SignScalesE0ELi16E", 0.90, 0, "stream"),
     ("signs", r"EncodeTilesILNS0_10SignScalesE1ELi16E", 1.05, 0, "stream"),
@@ -77,7 +80,7 @@ TABLE = [
     ("sparse", r"MarkUnitsILNS1_5WidthE1", 0.80, 0, "all"),  # elements are compared, marks kept in shared memory
     ("sparse", r"MarkUnitsILNS1_5WidthE2", 0.75, 0, "all"),
     ("sparse", r"WriteUnits", 0.75, 0, "all"),
-    ("sparse", r"AddUnits", 0.90, 0, "all"),  # where each unit lies is found by counting bits
+    ("sparse", r"AddUnits", 0.90, 0, "all"),  # the place of each unit is found by counting bits
     ("topk", r"CollectILb0E", 0.75, 24, "stream"),
     ("topk", r"DecodeTopk", 0.75, 0, "all"),
     ("powersgd", r"MultiplyRows", 0.75, 0, "all"),
@@ -120,7 +123,7 @@ class Kernel:
         if op == "BRA":
             conditional = predicated or re.search(r"BRA\S*\s+!?U?P\w", self.text[i]) or "DIV" in self.op[i]
             return ([self.target(i)] if self.target(i) > i else []) + (behind if conditional else [])
-        if op == "CALL" and predicated:  # for sm_80 the way out of a loop, to what is behind its last branch
+        if op == "CALL" and predicated:  # for sm_80 the exit of a loop, to the code behind its last branch
             return ([self.target(i)] if self.target(i) > i else []) + behind
         return behind
 
@@ -138,7 +141,7 @@ class Kernel:
         return way
 
     def asked_at_once(self, way):
-        """Bytes that a thread has asked for before it needs the first of them, at most."""
+        """The most bytes that a thread requests before it needs the first of them."""
         waiting, asked, most = set(), 0, 0
         for i in way:
             operands = [int(register) for register in re.findall(r"\bR(\d+)\b", self.text[i])]
@@ -151,7 +154,7 @@ class Kernel:
         return max(most, asked)
 
     def shares(self, way):
-        """What each unit's instructions take of the time that memory takes."""
+        """The time of each unit's instructions as a share of memory's time."""
         names = [self.op[i].split(".")[0] for i in way]
         lsu = sum(bool(LSU.match(name)) for name in names)
         alu = sum(not (FMA.match(name) or LSU.match(name) or OTHER.match(name)) for name in names)
@@ -184,7 +187,7 @@ def functions(cuobjdump, cubin):
 
 
 def check(nvcc, cuobjdump, folder, architecture, say=print):
-    """What breaks the budget, a line each. Without cuobjdump: warnings and spills alone."""
+    """Yields a line for each violation of the budget. Without cuobjdump it checks warnings and spills alone."""
     broken, seen = [], set()
     with tempfile.TemporaryDirectory() as scratch:
         for source in sorted(Path(folder).resolve().glob("*/*.cu")):
@@ -194,7 +197,7 @@ def check(nvcc, cuobjdump, folder, architecture, say=print):
             if not cuobjdump:
                 continue
             for name, kernel in functions(cuobjdump, cubin):
-                # nvcc's way of saying that code has no meaning on a device, such as the address of a host's constant.
+                # nvcc emits this for code without a meaning on a device, such as the address of a host's constant.
                 if any(op.startswith("BPT.TRAP") for op in kernel.op):
                     broken.append(f"{source.name} {architecture}: {name} ends in a trap")
                 for row in TABLE:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All kernels compile without a warning, spill nothing, and are bound by memory on an H100 (static_budget.py).
 
-usage: static_budget_test.py NVCC FOLDER VENV. Of the machine code more than nvcc says is known where cuobjdump is: in the
-folder of nvcc, in VENV (of nvidia-cuda-cuobjdump, or of Triton), or in PATH. Elsewhere the output says what was left out.
+usage: static_budget_test.py NVCC FOLDER VENV.
+The machine code is only checked if cuobjdump is found: in the folder of nvcc, in VENV (of nvidia-cuda-cuobjdump, or
+of Triton), or in PATH. Otherwise the output says what was left out.
 """
 
 import shutil

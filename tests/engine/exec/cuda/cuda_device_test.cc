@@ -20,7 +20,7 @@ TEST(CudaDevice, WithoutOneItSaysSo) {
   EXPECT_THAT(made.error().message, MatchesRegex("CUDA device 1000 can not be used: .+"));
 }
 
-// Where there is a GPU.
+// Runs if there is a GPU.
 TEST(CudaDevice, CopiesBehindFencesThatHaveTimes) {
   const core::SteadyClock clock;
   auto made = make_cuda_device({}, clock);

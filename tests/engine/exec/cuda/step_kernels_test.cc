@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels of executors that are no compressors have the bits of the host's functions, in
-// every schedule of threads.
+// The kernels of executors other than compressors give the bits of the host's functions, in every schedule of
+// threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ class StepKernels : public testing::TestWithParam<Schedule> {
 };
 INSTANTIATE_TEST_SUITE_P(Schedules, StepKernels, testing::ValuesIn(kSchedules));
 
-// Aligned to 16 bytes, and so after one more element no more: with an odd `shift`.
+// Aligned to 16 bytes, or one element off with an odd `shift`.
 struct Floats {
   explicit Floats(int64_t count, int64_t after = 0) : all(static_cast<size_t>(count + 4)), n(count), shift(after) {}
   float* data() {
@@ -68,7 +68,7 @@ bool same(const std::vector<T>& a, const std::vector<T>& b) {
 
 constexpr int64_t kSizes[] = {1, 3, 255, 2048, 2051, 9'000};
 
-// Residuals lie anywhere in their arenas, also where values are a copy that is aligned.
+// Residuals lie at any address in their arenas, even if values are an aligned copy.
 struct Shifts {
   int64_t values, residual, next;
 };
@@ -106,7 +106,7 @@ TEST_P(StepKernels, Scales) {
   }
 }
 
-// Every number of 16 bits there is, and more.
+// All 16-bit numbers, and more.
 std::vector<uint16_t> all_numbers() {
   std::vector<uint16_t> numbers;
   for (uint32_t i = 0; i < 65'536 + 77; ++i) numbers.push_back(static_cast<uint16_t>(i));
@@ -185,7 +185,7 @@ TEST_P(StepKernels, MakesNansAlike) {
   }
 }
 
-// What residuals are, as multiples of gradients; and gradients that are not finite, or zero.
+// Sizes of residuals, as multiples of gradients; `bad` and `no_gradient`: gradients that are not finite, or zero.
 enum class Kind : uint8_t { tiny, small, large, none, bad, no_gradient };
 
 TEST_P(StepKernels, Drains) {
