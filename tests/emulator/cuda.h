@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// CUDA's names for kernels that the emulator runs, as many as are used: included ahead of a .cu file by the compiler's
-// option -include, in place of cuda_runtime.h.
+// CUDA's names for kernels that the emulator runs, as far as they are used. The compiler's option -include puts it
+// ahead of a .cu file, in place of cuda_runtime.h.
 #pragma once
 
 #include <cmath>
@@ -59,7 +59,7 @@ __attribute__((no_sanitize("thread"))) T from_bits(uint64_t bits) {
   return value;
 }
 
-// All lanes take what kOperation makes of all values.
+// All lanes take the result of kOperation on all values.
 template <auto kOperation>
 __attribute__((no_sanitize("thread"))) void fold(Lane* lanes, uint32_t mask) {
   uint64_t all = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator as the device of tests: memory is the host's, and what is asked for has been done when the call returns.
+// The emulator as the device of tests: memory is the host's, and all work is done when the call returns.
 #include <cstring>
 
 #include "tests/suites/tested_device.h"

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Never instrumented by ThreadSanitizer, which is to see what kernels do and not how they are run. It sees a CUDA
-// thread as a fiber of its own; what is ordered are only meetings, and the beginning and the end of a launch.
+// ThreadSanitizer never instruments this file, as it must see what kernels do and not how they are run. It sees a
+// CUDA thread as a fiber of its own. Only meetings, and the beginning and the end of a launch, order threads.
 #include "tests/emulator/emulator.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ namespace {
 constexpr size_t kStackBytes = 64 << 10, kSharedBytes = 48 << 10, kMostThreads = 1024;
 constexpr std::byte kUnset{0xa5};
 
-// Where a fiber goes on.
+// The point at which a fiber continues.
 struct Context {
 #ifdef __x86_64__
   void* stack_pointer = nullptr;
@@ -42,8 +42,8 @@ struct Context {
 
 enum class State : uint8_t { ready, in_warp, at_barrier, done };
 
-// Addresses that stand for a point in time, for ThreadSanitizer. Two in turn, so that nobody who wakes late is ordered
-// behind the next meeting as well.
+// Addresses that stand for a point in time, for ThreadSanitizer. Two are used in turn, so that a thread that wakes
+// late is not ordered behind the next meeting as well.
 struct Moments {
   char at[2];
   bool turn = false;
@@ -65,7 +65,7 @@ struct Thread : Context {
   char came = 0;
 };
 
-// Where blocks run, one after the other: stacks, and behind them what a block shares.
+// Blocks run in slots, one after the other: a slot has stacks, and behind them the memory that a block shares.
 struct Slot {
   std::byte* memory = nullptr;
   size_t threads = 0;
@@ -73,7 +73,7 @@ struct Slot {
   Moments ended;
 };
 
-// Blocks of different slots are not ordered, so that ThreadSanitizer sees what one does to the other.
+// Blocks of different slots are not ordered, so that ThreadSanitizer sees their effects on each other.
 #ifdef GRADTUNE_EMULATOR_TSAN
 constexpr unsigned kSlots = 2;
 #else
@@ -88,7 +88,7 @@ struct Machine {
   Thread* current = nullptr;
   std::vector<Lane> lanes;
   std::vector<uint32_t> waiting;  // lanes, of each warp
-  Thread* ready[kMostThreads];    // a ring
+  Thread* ready[kMostThreads];    // a ring buffer
   size_t first_ready = 0, ready_count = 0;
   unsigned arrived = 0, votes = 0, outcome = 0;  // of the barrier
   Position position;
@@ -113,7 +113,7 @@ void acquire(const void* /*moment*/) {}
 #endif
 
 #ifdef __x86_64__
-// A system call for each switch, as swapcontext has, would make it six times as slow.
+// A system call for each switch, as in swapcontext, would make it six times as slow.
 extern "C" void gradtune_emulator_switch(void** from, void* to);
 asm(R"(
 .text
@@ -148,7 +148,7 @@ void change(Context& from, Context& to, [[maybe_unused]] bool for_ever = false) 
 
 void wait() { change(*machine.current, machine.host); }
 
-// Ends the launch: the fiber is never gone on with.
+// Ends the launch: the fiber never continues.
 [[noreturn]] void fail(std::string what) {
   machine.failure = std::move(what);
   release(&machine.ended);
@@ -193,7 +193,7 @@ void make_fiber(Thread& thread, std::byte* stack) {
 #ifdef __x86_64__
   void** top = reinterpret_cast<void**>(stack + kStackBytes) - 3;  // functions begin 8 bytes off a multiple of 16
   *--top = reinterpret_cast<void*>(enter_fiber);
-  thread.stack_pointer = top - 6;  // of which the switch takes six registers
+  thread.stack_pointer = top - 6;  // the switch takes six registers of it
 #else
   getcontext(&thread.context);
   thread.context.uc_stack = {.ss_sp = stack, .ss_flags = 0, .ss_size = kStackBytes};
@@ -201,7 +201,7 @@ void make_fiber(Thread& thread, std::byte* stack) {
 #endif
 }
 
-// Lets threads of [begin, end) go on whose lanes are in the mask.
+// Lets threads of [begin, end) continue whose lanes are in the mask.
 void wake(size_t begin, size_t end, uint32_t mask, const void* moment) {
   const size_t before = machine.ready_count;
   for (size_t i = begin; i < end; ++i) {
@@ -248,7 +248,7 @@ void prepare(Slot& slot, size_t threads) {
 #endif
   slot.ended.next();
   machine.slot = &slot;
-  // By hand: ThreadSanitizer sees a memset wherever it is called.
+  // Written by hand: ThreadSanitizer sees a memset wherever it is called.
   for (size_t i = 0; i < machine.shared_bytes; ++i) const_cast<volatile std::byte&>(shared_begin()[i]) = kUnset;
   machine.shared_bytes = 0;
   machine.shared.clear();

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The emulator finds the bugs that are planted, and none where there is none.
+// The emulator finds all planted bugs, and none in correct kernels.
 #include "tests/emulator/emulator.h"
 
 #include <gmock/gmock.h>
@@ -50,13 +50,13 @@ TEST(Emulator, finds_what_is_planted) {
   }
 }
 
-// In a program of its own, which is built with it.
+// It runs in a separate program, which is built with it.
 TEST(Emulator, ThreadSanitizer_sees_threads_warps_and_blocks) {
   if (std::string(PLANTED_BUG_PROGRAM).empty()) GTEST_SKIP() << "this build has another sanitizer";
   for (size_t i = 0; i < planted_bugs().size(); ++i) {
     const Planted& bug = planted_bugs()[i];
     SCOPED_TRACE(bug.name);
-    // gcc 12's ThreadSanitizer does not know the memory layouts that newer kernels draw.
+    // gcc 12's ThreadSanitizer does not know the randomized memory layouts of newer kernels.
     const std::string command =
         "TSAN_OPTIONS=atexit_sleep_ms=0 setarch -R " PLANTED_BUG_PROGRAM " " + std::to_string(i) + " 2>&1";
     FILE* const pipe = popen(command.c_str(), "r");
@@ -87,7 +87,7 @@ TEST(Emulator, an_error_names_thread_block_and_line) {
     EXPECT_THAT(error.what(), HasSubstr("thread (0,0,0) of block (1,0,0) waits for ever at "));
     EXPECT_THAT(error.what(), HasSubstr("emulator_test.cc:"));
   }
-  std::vector<int> ran(3);  // the next launch is as any
+  std::vector<int> ran(3);  // the next launch works as usual
   launch(1, 3, [&] { ran[threadIdx.x] = 1; });
   EXPECT_THAT(ran, testing::Each(1));
 }

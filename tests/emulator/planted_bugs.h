@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels with bugs, and right ones, by which the emulator is tested.
+// Kernels with bugs, and correct ones, which test the emulator.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,22 @@
 
 namespace gradtune::emulator {
 
-// What shows the bug.
+// The evidence of the bug.
 enum class Shown : uint8_t {
-  by_nothing,  // there is none
-  by_results,  // they are not the same in all schedules
-  by_value,    // what is written is not what it should be: the pattern that shared memory is filled with
+  by_nothing,  // there is no bug
+  by_results,  // results differ between schedules
+  by_value,    // a wrong value is written: the pattern that fills shared memory
   by_error,    // the launch throws
-  by_race,     // ThreadSanitizer alone
+  by_race,     // only ThreadSanitizer
 };
 
 struct Planted {
   std::string_view name;
   void (*kernel)(uint32_t* out);
-  unsigned blocks;  // of 64 threads
+  unsigned blocks;  // of 64 threads each
   Shown shown;
-  std::string_view error;  // part of what is thrown
-  bool is_race;            // ThreadSanitizer reports it, whatever else shows it
+  std::string_view error;  // part of the thrown message
+  bool is_race;            // ThreadSanitizer reports it, besides other evidence
 };
 std::span<const Planted> planted_bugs();
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// usage: run_planted_bug NUMBER: runs that kernel once, under ThreadSanitizer, which this program is built with.
+// usage: run_planted_bug NUMBER: runs that kernel once under ThreadSanitizer, with which this program is built.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
