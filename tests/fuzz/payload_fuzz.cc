@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Payloads are untrusted: whatever the bytes, a decoder writes nothing outside of its output and answers with a value
-// or with an error that names the payload. Input: the row of the table, plus the number of rows for the least parameter
-// or twice that for the largest one; 2 bytes of the number of elements; the payload. The function has libFuzzer's name;
+// Payloads are untrusted: for any bytes, a decoder writes nothing outside of its output and returns a value or an
+// error that names the payload. Input: the row of the table, plus the number of rows for the least parameter or
+// twice that for the largest one; 2 bytes of the number of elements; the payload. The function has libFuzzer's name;
 // the replay test runs it over payloads of every compressor and mutations of them.
 #include <algorithm>
 #include <cstddef>
@@ -29,7 +29,7 @@ void require(bool holds, const char* what) {
   std::abort();
 }
 
-// Aligned as payloads are, and no byte longer, so that AddressSanitizer sees what is read behind it.
+// Aligned as payloads are, and exactly as long, so that AddressSanitizer sees reads behind it.
 class Payload {
  public:
   Payload(const uint8_t* data, size_t size) : size_(size) {
@@ -57,7 +57,7 @@ core::Status decode_input(const uint8_t* data, size_t size) {
   const double parameter = parameters[data[0] / rows.size() % std::size(parameters)];
   const size_t n = data[1] | static_cast<size_t>(data[2]) << 8;
   const auto compressor = std::move(compress::make_compressor({std::string(traits.name), parameter})).value();
-  // Of several rounds the first payload is a little of all, and the last the rest.
+  // With several rounds, the first payload gets a small part of the input, and the last the rest.
   const std::vector<core::Matrix> matrices = suites::matrices_among(*compressor, n);
   const core::Extent extent{static_cast<int64_t>(n), matrices};
   std::vector<std::byte> between(static_cast<size_t>(compressor->round_bytes(extent)));

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the fuzz target of payloads over what every compressor sends, and over some thousand mutations of that: no
-// corpus is kept in files, since compressors make one.
+// Runs the fuzz target of payloads over the payloads of every compressor, and over some thousand mutations of them.
+// No corpus is kept in files, since compressors make one.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -39,8 +39,8 @@ std::vector<Bytes> seeds() {
   return all;
 }
 
-// Most changes keep the size, or nothing but sizes would be tested; half of them are near the front, where the header
-// and scales are.
+// Most changes keep the size, as otherwise only sizes would be tested. Half of them are near the front, in the
+// header and scales.
 void mutate(Bytes& bytes, const std::vector<Bytes>& others, core::Rng& rng) {
   for (uint64_t count = 1 + rng.below(4); count > 0; --count) {
     const size_t at = rng.below(rng.below(2) == 0 ? bytes.size() : std::min<size_t>(bytes.size(), 64));

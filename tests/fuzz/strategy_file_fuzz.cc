@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Strategy files are untrusted: whatever the bytes, they are refused by name, or read into something that survives
-// writing and reading again. The function has libFuzzer's name; the replay test runs it over the corpus and mutations
-// of it.
+// Strategy files are untrusted: any bytes are refused with a named error, or read into a strategy that survives
+// writing and reading again. The function has libFuzzer's name; the replay test runs it over the corpus and
+// mutations of it.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -39,7 +39,7 @@ void run(const std::string& text) {
   LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(text.data()), text.size());
 }
 
-// The names say which are sound, so that a corpus that no longer means what it did is seen.
+// The names say which files are valid, so that a corpus that has lost its meaning is noticed.
 TEST(StrategyFileCorpus, GoodFilesAreReadAndBadOnesRefused) {
   const std::vector<Seed> seeds = corpus();
   ASSERT_GE(seeds.size(), 20u);
