@@ -35,7 +35,7 @@ void sleep_until(double end_s) {
   }
 }
 
-// In a child of a process that may have threads: nothing here takes memory or a lock.
+// Runs in a child of a process that may have threads: nothing here allocates memory or takes a lock.
 [[noreturn]] void run(core::Rng rng, double start_s, double time_limit_s) {
   bool is_busy = true;
   for (double end_s = start_s; now_s() < start_s + time_limit_s; is_busy = !is_busy) {

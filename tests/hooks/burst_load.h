@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Others who share a machine: processes that compute in bursts of 0.2 to 20 s, with pauses as long between them, on
-// both of the cores that a job is confined to. Leaves open what the job is.
+// The load of other users of a machine: processes that compute in bursts of 0.2 to 20 s, with pauses as long between
+// them, on both of the cores that a job is confined to. It leaves open what the job is.
 #pragma once
 
 #include <sys/types.h>
@@ -12,13 +12,13 @@
 
 namespace gradtune::test {
 
-// This process, and all that it starts later, run on so many of its cores from here on.
+// From here on this process, and all that it starts later, run on this many of its cores.
 void confine_to_cores(int cores);
 
 class BurstLoad {
  public:
-  // One process for each core, all in step. They end with this, with the process that started them, or by themselves
-  // after so long.
+  // Starts one process for each core, all in step. They end with this object, with the process that started them, or
+  // by themselves after the time limit.
   BurstLoad(int cores, uint64_t seed, double time_limit_s);
   ~BurstLoad();
   BurstLoad(const BurstLoad&) = delete;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files of a checkpoint that do not belong together, or are not what they were; and jobs that fail or are killed while
+// Tests files of a checkpoint that do not belong together, or have changed, and jobs that fail or are killed while
 // they save.
 #include <gmock/gmock.h>
 
@@ -44,7 +44,7 @@ TEST_F(Checkpoint, WhatDoesNotFitIsRefusedByNameAndNothingIsChanged) {
       return path(folder) + "/" + tuner::rank_file_name(manifest_in(path(folder)).id, of);
     };
     int copies = 0;
-    // What loading says of a copy of a good checkpoint in which rank 0 changed something.
+    // The error from loading a copy of a good checkpoint in which rank 0 changed something.
     const auto refusal = [&](const std::function<void(const std::string& folder)>& change) {
       const std::string folder = "copy" + std::to_string(copies++);
       together([&] {

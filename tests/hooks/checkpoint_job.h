@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training jobs that end and go on in other processes. Their clock is driven by the test, so step times are given.
+// Training jobs that end and continue in other processes. The test drives their clock, so step times are given.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ namespace gradtune::test {
 
 namespace fs = std::filesystem;
 
-// A phase of a test: processes of its own. Copies run only the phase that they were started for.
+// A phase of a test, in its own processes. Copies run only the phase that they were started for.
 inline void run_phase(const std::string& phase, int size, const std::function<void(const Rank&)>& body) {
   if (const char* wanted = std::getenv("CHECKPOINT_TEST_PHASE"); wanted != nullptr && wanted != phase) return;
   run_ranks(size, body, {.time_limit_s = 280, .environment = {{"CHECKPOINT_TEST_PHASE", phase}}});
@@ -60,7 +60,7 @@ class DrivenClock final : public core::Clock {
   std::atomic<int64_t> now_ns_ = 1;
 };
 
-// What a step takes: every strategy has its own time, which is the same wherever it runs, and there is some noise.
+// The time of a step: every strategy has its own time, the same in every run, with some noise.
 inline double step_ms(int64_t step, const std::string& strategy) {
   core::Hasher hasher, noise;
   hasher.add(strategy);
@@ -68,14 +68,14 @@ inline double step_ms(int64_t step, const std::string& strategy) {
   return 60 + static_cast<double>(hasher.value() % 64) + static_cast<double>(noise.value() % 100) * 0.01;
 }
 
-// Model and optimizer as saved in `folder` after so many steps, and, if so asked, what gradtune knows.
+// Model and optimizer as saved in `folder` after this many steps and, on request, gradtune's state.
 struct From {
   std::string folder;
   int64_t step = 0;
   bool checkpoint = true;
 };
 
-// A job as a user writes it: model, optimizer, and beside them what gradtune knows.
+// A job as a user writes it: model, optimizer, and gradtune's state.
 class Training {
  public:
   Training(const Rank& rank, c10::intrusive_ptr<c10d::ProcessGroup> group, const Options& options,
@@ -138,10 +138,10 @@ inline core::GradientTable table_of_model() {
   return Gradients(ModuleModel(*model, true), &sgd, warnings).table();
 }
 
-// A file with buckets that take turns with these programs; its tensors in the order of the table.
+// A file with buckets that alternate between these programs; its tensors are in the order of the table.
 inline void write_strategy(const std::string& file, int size, const core::GradientTable& table,
                            const std::vector<std::string>& programs) {
-  if (is_rank()) return;  // it is there
+  if (is_rank()) return;  // it exists already
   const core::TraitsTable known = compress::known_traits();
   core::Strategy strategy = core::uniform(core::cut(table, 4 << 10, 8 << 10, false), core::plain_all_reduce(), 2);
   for (size_t b = 0; b < strategy.buckets.size(); ++b) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs that end and go on: told the same step times they take the same decisions and come to the same bits as a job
-// that never ended; and what stays where the job that goes on is another one.
+// Tests jobs that end and continue. With the same step times they take the same decisions and end with the same bits
+// as a job that never ended. It also tests what is kept if the resumed job differs.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace gradtune::test {
 namespace {
 
-// Every rank must have done as the uninterrupted job did, which left its end in `folder`.
+// Every rank must end like the uninterrupted job, which left its end in `folder`.
 void expect_end_as(Training& job, const std::string& folder, const Rank& rank) {
   torch::Tensor parameters;
   torch::load(parameters, folder + "/end." + std::to_string(rank.rank));
@@ -29,7 +29,7 @@ void leave_end(Training& job, const std::string& folder, const Rank& rank) {
   std::ofstream(folder + "/log." + std::to_string(rank.rank)) << job.log();
 }
 
-// What the ranks of the checkpoint in a folder still owe, by the names of tensors: of one rank, or the mean.
+// The residuals of the ranks in a checkpoint's folder, by the names of tensors: of one rank, or the mean.
 using Owed = std::map<std::string, std::vector<double>>;
 Owed owed_by(const std::string& folder, int rank) {
   const SavedFile file = read_rank_file(folder, manifest_in(folder), rank, table_of_model()).value();
@@ -57,7 +57,7 @@ Owed mean_owed(const std::string& folder) {
   }
   return mean;
 }
-// But for the rounding of sums in fp32.
+// Equal up to the rounding of sums in fp32.
 void expect_same(const Owed& found, const Owed& expected) {
   double most = 0;
   for (const auto& [name, values] : expected) {
@@ -74,7 +74,8 @@ void expect_same(const Owed& found, const Owed& expected) {
 
 // --- as if it had never ended ----------------------------------------------------------------------------------------
 
-// A job that saves after some of its steps; and jobs, in other processes, that begin at each of these and go on.
+// A job that saves after some of its steps; other jobs, in other processes, begin at each of these steps and
+// continue.
 class GoingOn : public Checkpoint {
  protected:
   void expect_the_same(int size, const Options& options, const std::set<int64_t>& saved, int64_t steps,
@@ -111,7 +112,7 @@ class GoingOn : public Checkpoint {
   }
 };
 
-// Policies that have a model of what operations take learn nothing here: the clock stands still within a step.
+// Policies that model the times of operations learn nothing here: the clock stands still within a step.
 TEST_F(GoingOn, WhileItIsTunedWithoutLoss) {
   expect_the_same(3, {.fidelity = "exact", .policy = "mergecomp", .tuning_share = 1.0},
                   {0, 8, 21, 44, 118, 130, 145, 160, 175, 220}, 240,
@@ -120,7 +121,7 @@ TEST_F(GoingOn, WhileItIsTunedWithoutLoss) {
 
 const std::set<int64_t> kOften = {0, 1, 3, 8, 17, 20, 21, 22, 23, 31, 44, 79, 118, 140, 175, 220};
 
-// A strategy was prepared in the step before, which no other rank knows yet.
+// A strategy was prepared in the step before, and no other rank knows it yet.
 bool is_preparing(const std::string& folder) {
   return read_rank_file(folder, manifest_in(folder), 0, table_of_model()).value().rank.agreement.pending.has_value();
 }
@@ -134,7 +135,7 @@ TEST_F(GoingOn, WhileItIsTunedWithLoss) {
   expect_the_same(2, options, kOften, 240, {"observe", "partition", "race", "confirm", "watch"});
   EXPECT_TRUE(
       std::ranges::any_of(kOften, [this](int64_t step) { return is_preparing(path("whole" + std::to_string(step))); }));
-  // With other options it is tuned again, from what was committed.
+  // With other options it is tuned again, starting from the committed strategy.
   options.seed = 3;
   run_phase("other", 2, [&](const Rank& rank) {
     Training job(rank, make_group(), options, {path("whole220"), 220});
@@ -167,7 +168,7 @@ TEST_F(GoingOn, WithRandomCompressors) {
   expect_the_same(2, pinned(path("strategy.json")), {0, 5, 8}, 12, {"imported"});
 }
 
-// The tests above can fail: with model and optimizer alone a job comes to other bits.
+// Shows that the tests above can fail: with model and optimizer alone a job ends with other bits.
 TEST_F(Checkpoint, WithoutItResidualsAreLost) {
   write_strategy(path("strategy.json"), 2, table_of_model(), {std::string("topk:0.05") + kGather, kPowerSgd});
   run_phase("all", 2, [&](const Rank& rank) {

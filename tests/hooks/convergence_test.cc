@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compressed training converges, and nothing is lost on the way: softmax regression, which is convex, on four real
-// ranks none of which has a class of another, so that what one of them drops no other one knows. Every 7 steps another
-// program and another partition of the same compressor are put in force.
+// Compressed training converges, and nothing is lost on the way. The problem is softmax regression, which is convex,
+// on four real ranks. No rank has a class of another, so no rank can replace what another one drops. Every 7 steps
+// another program and another partition of the same compressor are put in force.
 #include <array>
 #include <cmath>
 #include <cstdio>
@@ -22,13 +22,14 @@ using exec::Values;
 constexpr int kSize = 4, kLocalSize = 2;
 constexpr int kSteps = 350, kStepsOfStrategy = 7;
 
-// Mean cross-entropy and a small quadratic term. Parameters: weights of the first features, of the others, and biases.
+// Mean cross-entropy and a small quadratic term. Parameters: weights of the first features, of the others, and
+// biases.
 class Regression {
  public:
   static constexpr size_t kClasses = 24, kFirst = 32, kFeatures = 56, kBiases = kClasses * kFeatures;
   static constexpr size_t kParameters = kBiases + kClasses;
 
-  // The samples of a rank, all of them in classes that no other has.
+  // The samples of a rank, all of them in classes that no other rank has.
   explicit Regression(int rank) {
     core::Rng means(1);
     std::vector<double> mean(kClasses * kFeatures);
@@ -94,22 +95,22 @@ class Regression {
   std::vector<size_t> labels_;
 };
 
-// What was given, applied and left, in fp64.
+// The given, applied and remaining values, in fp64.
 struct Ledger {
   std::vector<double> given = std::vector<double>(Regression::kParameters), applied = given;
-  double size = 0;  // norms of all that was given and left, step by step
+  double size = 0;  // norms of all given and remaining values, step by step
 
   void add(const Values& gradient, const Values& average) {
     double squares = 0;
     for (size_t i = 0; i < given.size(); ++i) {
       given[i] += static_cast<double>(gradient[i]);
-      applied[i] += static_cast<double>(average[i]);  // on each rank, so the sum over ranks is what was applied
+      applied[i] += static_cast<double>(average[i]);  // on each rank, so the sum over ranks is the applied value
       squares += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
     }
     size += std::sqrt(squares);
   }
 
-  // The difference between both, over all ranks, in relation to the size of what was given.
+  // The difference between both, over all ranks, relative to the size of the given values.
   double lost(comm::Communicator& group, const Values& left) const {
     const std::vector<double> sum = summed(group, given), applied_sum = summed(group, applied);
     const std::vector<double> left_sum = summed(group, in_fp64(left));
@@ -121,7 +122,7 @@ struct Ledger {
 
 struct Trained {
   double loss = 0;  // over all data
-  double lost = 0;  // the worst that the ledger said
+  double lost = 0;  // the largest loss in the ledger
 };
 
 // Trainings of one process, one after the other.
@@ -129,7 +130,7 @@ class Trainer {
  public:
   explicit Trainer(const Rank& rank) : rank_(rank.rank), data_(rank.rank), group_(make_group()) {}
 
-  // From zero, with these options in turn.
+  // Trains from zero, with these options in turn.
   Trained train(const std::vector<std::string>& options, double rate) {
     exec::RankGroups groups =
         connect(group_->getStore(), rank_, kSize, kLocalSize, "training" + std::to_string(trainings_++) + "/");
@@ -171,7 +172,7 @@ class Trainer {
 };
 
 constexpr double kRate = 0.1;
-constexpr double kAllowed = 1.05;  // of the loss of fp32
+constexpr double kAllowed = 1.05;  // factor over the loss of fp32
 
 // All programs of a compressor, at both places.
 std::vector<std::string> options_of(const core::CompressorTraits& traits) {
@@ -201,11 +202,11 @@ TEST(Convergence, EveryCompressorThatFeedsErrorsBackEndsAsFp32AndLosesNothing) {
                             trained.loss, trained.loss / fp32, trained.lost);
                 std::fflush(stdout);
                 EXPECT_LE(trained.loss, kAllowed * fp32) << traits.name;
-                if (traits.replaces_momentum) continue;  // whose ledger has momentum too
+                if (traits.replaces_momentum) continue;  // its ledger also has momentum
                 EXPECT_LE(trained.lost, 1e-6) << traits.name;
                 all.push_back(options[all.size() % options.size()]);
               }
-              // And from each of them to the next.
+              // Also switches from each of them to the next.
               const Trained trained = trainer.train(all, kRate);
               EXPECT_LE(trained.loss, kAllowed * fp32);
               EXPECT_LE(trained.lost, 1e-6);
@@ -213,7 +214,7 @@ TEST(Convergence, EveryCompressorThatFeedsErrorsBackEndsAsFp32AndLosesNothing) {
             {.time_limit_s = 280});
 }
 
-// The check can fail: votes of ranks that know different classes are not the average, whatever the rate.
+// Shows that the check can fail: votes of ranks that know different classes are not the average, at any rate.
 TEST(Convergence, SignsWithoutErrorFeedbackDoNot) {
   run_ranks(
       kSize,

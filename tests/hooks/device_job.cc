@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kPlaces = 5, kInputs = 4, kWidth = 16, kHeads = 2;
 
-// A layer without bias whose inputs and outputs are on the host, wherever its weight is.
+// A layer without bias whose inputs and outputs are on the host, even if its weight is not.
 struct Offloaded : torch::autograd::Function<Offloaded> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor* weight) {
@@ -90,7 +90,7 @@ torch::Tensor DeviceModel::transformer(torch::Tensor x) const {
     next += 2;
     return torch::linear(in, all_[next - 2], all_[next - 1]);
   };
-  // Not layer_norm, which LibTorch computes in another way on devices that have none of their own.
+  // Avoids layer_norm, which LibTorch computes in another way on devices without their own.
   const auto norm = [&](const torch::Tensor& in) {
     next += 2;
     const torch::Tensor centred = in - in.mean(-1, /*keepdim=*/true);
@@ -130,7 +130,7 @@ Parameters DeviceModel::on_cpu() const {
 
 namespace {
 
-// A strategy file of that option for all of the model's buckets, by rank 0.
+// Rank 0 writes a strategy file with that option for all of the model's buckets.
 std::string strategy_of(const DeviceJob& job, const DeviceModel& model, int size) {
   core::GradientTable table;
   for (const auto& parameter : model.named_parameters()) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// One small training job on any device, for tests that compare its bits with those of another device.
+// A small training job on any device, for tests that compare its bits with those of another device.
 #pragma once
 
 #include <torch/torch.h>
@@ -22,12 +22,14 @@ namespace gradtune::test {
 
 using Parameters = std::vector<torch::Tensor>;  // on the CPU
 
-// mlp: three layers. transformer: a layer of attention and its wide layers, with norms before, over five places.
-// images: two layers for images of Fashion-MNIST, as the example's mlp-small has. nested: two layers, the second one in
-// a function of the host that runs backward inside of its own backward.
+// The models of these jobs.
+// - mlp: three layers
+// - transformer: a layer of attention and its wide layers, with norms before, over five places
+// - images: two layers for images of Fashion-MNIST, as in the example's mlp-small
+// - nested: two layers, the second one in a function of the host that runs backward inside its own backward
 enum class DeviceModelKind : uint8_t { mlp, transformer, images, nested };
 
-// Made where it is: C++ modules can only be moved between devices that LibTorch knows by name.
+// Made in place: C++ modules can only be moved between devices that LibTorch knows by name.
 class DeviceModel final : public torch::nn::Module {
  public:
   DeviceModel(DeviceModelKind kind, c10::Device device, torch::ScalarType type);
@@ -49,7 +51,7 @@ struct DeviceJob {
   DeviceModelKind model = DeviceModelKind::mlp;
   c10::Device device = torch::kCPU;
   std::function<std::unique_ptr<exec::Kernels>(c10::Device device)> make_kernels = {};  // null: gradtune's own
-  std::string option = {};  // of all buckets, as text; empty: gradtune's choice
+  std::string option = {};  // of all buckets, as text; empty: gradtune chooses
   std::string fidelity = "lossy";
   int steps = 5;
   torch::ScalarType type = torch::kFloat;
@@ -57,18 +59,19 @@ struct DeviceJob {
   std::optional<std::string> collectives = {};
   std::string journal = {};
   std::function<Data(int step)> data = {};  // of this rank; null: make_data
-  int bad_step = -1;                        // in which rank 0 has a gradient that is not finite
-  int left_step = -1;                       // in which rank 0 leaves its backward pass by an exception, and goes on
+  int bad_step = -1;                        // rank 0 has a gradient that is not finite in this step
+  int left_step = -1;                       // rank 0 leaves its backward pass by an exception in this step, and
+                                            // continues
   std::function<void()> averaged = {};      // called each time that gradients are averages
 };
 
-// The parameters after training. What `planted` gives is there while it trains.
+// The parameters after training. The result of `planted` lives while it trains.
 Parameters train(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const DeviceJob& job,
                  const std::function<std::shared_ptr<void>()>& planted = {});
 
 bool same_bits(const Parameters& a, const Parameters& b);
 
-// Of every family of compressors, summable and not, with state, with rounds; levels are not for two ranks of one node.
+// All families of compressors, summable and not, with state, with rounds; two ranks of one node have no levels.
 inline constexpr std::array kDeviceOptions = {
     "all_reduce",
     "bf16: encode@device all_reduce decode@device",

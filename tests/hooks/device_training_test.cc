@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Real models on a device that is none (fake_device.h), on real ranks over Gloo: the parameters of training on the CPU,
-// bit for bit, with the same strategy; and every kind of missing wait between streams makes them others.
+// Trains real models on a device without hardware (fake_device.h), on real ranks over Gloo. The parameters are those
+// of training on the CPU, bit for bit, with the same strategy. Every kind of missing wait between streams changes
+// them.
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <gmock/gmock.h>
 
@@ -35,7 +36,7 @@ DeviceJob at(Where where, DeviceJob job) {
   return job;
 }
 
-// Faults that are gone before the session ends, which waits for all that is under way then.
+// Faults that are removed before the session ends, which then waits for all work under way.
 struct Planted {
   explicit Planted(const FakeDeviceFaults& faults) { set_faults(faults); }
   ~Planted() { set_faults({}); }
@@ -83,7 +84,7 @@ Parameters train_model(DeviceModelKind model, const Rank& rank, const c10::intru
   return train(rank, group, job);
 }
 
-// At exact and on two ranks nothing that tuning tries changes a bit: the order of two summands is no matter.
+// At exact and on two ranks, tuning never changes a bit: the order of two summands does not matter.
 void expect_bits_while_tuning(DeviceModelKind model) {
   run_ranks(2, [&](const Rank& rank) {
     fake_device();
@@ -100,7 +101,7 @@ TEST(DeviceTraining, ATunedJobAtExactHasTheBitsOfTheCpu) { expect_bits_while_tun
 TEST(DeviceTraining, ATunedTransformerHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::transformer); }
 TEST(DeviceTraining, ATunedJobOnFashionMnistHasTheBitsOfTheCpu) { expect_bits_while_tuning(DeviceModelKind::images); }
 
-// Of strategies that stay as they are.
+// Tests strategies that do not change.
 void expect_bits_at_each_fidelity(DeviceModelKind model, int size) {
   run_ranks(size, [&](const Rank& rank) {
     const DeviceJob jobs[] = {
@@ -132,7 +133,7 @@ TEST(DeviceTraining, ATransformerOnFourRanksHasTheBitsOfTheCpu) {
   expect_bits_at_each_fidelity(DeviceModelKind::transformer, 4);
 }
 
-// Each piece of work on the model's stream takes a millisecond more, while the host asks for all of it at once.
+// Each piece of work on the model's stream takes a millisecond more, while the host requests all of it at once.
 TEST(DeviceTraining, ATunedJobPlansWithWhatItsDeviceDoes) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl");
@@ -208,8 +209,8 @@ TEST(DeviceTraining, FourRanksHaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(4, t
 TEST(DeviceTraining, GradientsOfBfloat16HaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(2, torch::kBFloat16); }
 TEST(DeviceTraining, GradientsOfFloat16HaveTheBitsOfTheCpu) { expect_bits_of_the_cpu(2, torch::kHalf); }
 
-// The pass over the second layer is ended by the device's thread while the outer one waits on the host's. If both ended
-// the exchange, error feedback would be applied twice.
+// The device's thread ends the pass over the second layer while the outer one waits on the host's. If both ended the
+// exchange, error feedback would be applied twice.
 TEST(DeviceTraining, BackwardInsideBackwardOfTheHostIsOneExchange) {
   run_ranks(2, [](const Rank& rank) {
     fake_device();
@@ -241,7 +242,7 @@ TEST(DeviceTraining, DoublePrecisionIsNeverCompressedAndHasTheBitsOfTheCpu) {
   });
 }
 
-// As loss scaling does: the step is left out by all ranks, and residuals are as before it.
+// As loss scaling does: all ranks skip the step, and residuals are unchanged.
 TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
   run_ranks(2, [](const Rank& rank) {
     fake_device();
@@ -255,7 +256,7 @@ TEST(DeviceTraining, StepsThatAreNotFiniteLeaveResidualsAsTheyWere) {
   });
 }
 
-// The first parameter's gradient is the last one, so the other rank has begun to wait for what does not come.
+// The first parameter's gradient is the last one, so the other rank already waits for data that does not come.
 TEST(DeviceTraining, AfterAPassThatWasLeftAllRanksEndWithAnError) {
   run_ranks(2, [](const Rank& rank) {
     fake_device();
@@ -271,7 +272,7 @@ TEST(DeviceTraining, AfterAPassThatWasLeftAllRanksEndWithAnError) {
   });
 }
 
-// Work that the device was asked for goes on when training has ended, and its memory stays until then.
+// Requested work continues on the device when training has ended, and its memory stays until then.
 TEST(DeviceTraining, ASessionThatEndsWithinAPassWaitsForItsStreams) {
   run_ranks(2, [](const Rank& rank) {
     fake_device();
@@ -289,7 +290,7 @@ TEST(DeviceTraining, ASessionThatEndsWithinAPassWaitsForItsStreams) {
   });
 }
 
-// The training thread's is the user's to choose, as with DDP.
+// The user chooses the current device of the training thread, as with DDP.
 TEST(DeviceTraining, ThreadsOfASessionHaveItsDeviceAsTheirCurrentOne) {
   run_ranks(2, [](const Rank& rank) {
     const c10::Device device = fake_device();
@@ -367,7 +368,7 @@ struct Edge {
   const char *from, *to, *slow;
 };
 
-// The stream that is not waited for is slow, so that what is there is what was there before.
+// The stream in question is slow, so the old memory content is read.
 void expect_seen(const Edge& edge, Where where, const char* option) {
   run_ranks(2, [&](const Rank& rank) {
     fake_device();
@@ -380,7 +381,7 @@ void expect_seen(const Edge& edge, Where where, const char* option) {
     faults.skips_wait = [&](const std::string& from, const std::string& to) {
       return from == edge.from && to == edge.to;
     };
-    bool is_right = true;  // what is decoded too early may be no payload
+    bool is_right = true;  // data that is decoded too early may be no payload
     const std::string error = message_of([&] { is_right = same_bits(right, train(rank, group, job, faults)); });
     EXPECT_TRUE(!is_right || error != "no error") << edge.from << " -> " << edge.to;
   });
@@ -402,7 +403,7 @@ TEST(MissingWait, OfTheOptimizerForACopyIsSeen) {
   expect_seen({"to_device", "host", "to_device"}, Where::copied, kTopk);
 }
 
-// Of ranks that are not built alike: kernels decide where work is done, and not what is sent.
+// Ranks may be built differently: kernels decide where work is done, and not what is sent.
 TEST(DeviceTraining, RanksWithAndWithoutKernelsHaveTheBitsOfTheCpu) {
   run_ranks(2, [](const Rank& rank) {
     fake_device();

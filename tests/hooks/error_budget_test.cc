@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The guard of compression in real processes: gradients of one rank change their nature, and all ranks are back at the
-// baseline in the same step; what was owed is paid back, and nothing is lost.
+// Tests the guard of compression in real processes. Gradients of one rank change their nature, and all ranks return
+// to the baseline in the same step. Residuals are paid back, and nothing is lost.
 #include <gmock/gmock.h>
 
 #include "engine/compress/compressor.h"
@@ -24,7 +24,7 @@ using testing::Not;
 
 constexpr int64_t kChange = 60, kSteps = 160;
 
-// Its gradients are what its loss is told.
+// Its gradients are the ones passed to its loss.
 struct GivenImpl : torch::nn::Module {
   GivenImpl() { weight = register_parameter("weight", torch::zeros({80, 100})); }
   torch::Tensor loss(const torch::Tensor& gradient) { return (weight * gradient).sum(); }
@@ -32,7 +32,7 @@ struct GivenImpl : torch::nn::Module {
 };
 TORCH_MODULE(Given);
 
-// One element in fifty counts; from kChange on, on the last rank, all do.
+// One element in fifty is large; from kChange on, on the last rank, all are.
 torch::Tensor gradient_of(int rank, int size, int64_t step) {
   torch::manual_seed(1'000 * step + rank);
   const torch::Tensor values = torch::randn({80, 100});
@@ -40,7 +40,7 @@ torch::Tensor gradient_of(int rank, int size, int64_t step) {
   return values * (torch::rand({80, 100}) < 0.02).to(torch::kFloat);
 }
 
-// A strategy file of that option for all buckets, by rank 0.
+// Rank 0 writes a strategy file with that option for all buckets.
 void write_strategy(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group, const std::string& file,
                     const std::string& option) {
   Given model;
@@ -60,7 +60,7 @@ void write_strategy(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGrou
 }
 
 void fall_back(const Rank& rank, const std::string& file, const std::string& journal) {
-  auto group = make_group();  // one: a second store on the same port would meet what is left of the first
+  auto group = make_group();  // one group: a second store on the same port would meet the rest of the first
   write_strategy(rank, group, file, "topk:0.05: encode@device all_gather decode@device");
   Given model;
   torch::optim::SGD sgd(model->parameters(), 0.0);
@@ -93,7 +93,7 @@ void fall_back(const Rank& rank, const std::string& file, const std::string& jou
     EXPECT_LE(changed - epochs.begin(), kChange + 16 + 5);
     EXPECT_EQ(epochs.back(), 2);
     EXPECT_THAT(optimizer.progress().strategy, HasSubstr("all_reduce"));
-    // A residual that was lost would be as large as several gradients.
+    // A lost residual would be as large as several gradients.
     EXPECT_LE((given - applied).abs().max().item<double>(), 0.2) << "all that was given was applied, rounded to bf16";
   }
   if (rank.rank != 0) return;
@@ -130,15 +130,15 @@ TEST(ErrorBudget, OfATuningJobIsKeptInItsTrials) {
     EXPECT_EQ(optimizer.progress().strategy.find("topk"), std::string::npos) << optimizer.progress().strategy;
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   };
-  // On a slow link top-k would be far the fastest.
+  // On a slow link top-k would be by far the fastest.
   run_ranks(2, train, {.environment = {{"GRADTUNE_PACING_MBIT", "25"}}});
   const auto read = tuner::read_journal(journal);
   ASSERT_TRUE(read.ok()) << read.error().message;
   EXPECT_THAT(read.value().decided, Contains(HasSubstr("over error budget")));
 }
 
-// What the default list of a job with Adam decides where the link is so slow that fewer bits are faster beyond doubt.
-// Gradients are those of the rank's step; the last decision is the strategy that was in force at the end.
+// The decisions for the default list of a job with Adam, on a link so slow that fewer bits are clearly faster. The
+// function gives the rank's gradients in a step. The last entry is the strategy in force at the end.
 std::vector<std::string> decided_by_default(const std::function<torch::Tensor()>& gradient) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl");
@@ -173,8 +173,8 @@ TEST(ErrorBudget, GradientsLikeThoseOfTrainingsMayBeSentInFourBits) {
   EXPECT_THAT(decided, Not(Contains(HasSubstr(kOver))));
 }
 
-// One element in 64 is so much larger than the others that 4 bits just round these to 0, every second time: more than
-// twice of what was lost in any training is.
+// One element in 64 is so much larger than the others that 4 bits only just round these to 0, every second time. The
+// loss is more than twice that of any training.
 TEST(ErrorBudget, GradientsThatFourBitsDoNotSuitAreNotSentInThem) {
   const auto decided = decided_by_default([] {
     const torch::Tensor signs = torch::randint(0, 2, {80, 100}) * 2 - 1;
@@ -185,7 +185,7 @@ TEST(ErrorBudget, GradientsThatFourBitsDoNotSuitAreNotSentInThem) {
   EXPECT_THAT(decided, Contains(HasSubstr("\"race won\""))) << "with more bits";
 }
 
-// Two parameters, each in a bucket of its own.
+// Two parameters, each in its own bucket.
 struct TwoGivenImpl : torch::nn::Module {
   TwoGivenImpl() {
     first = register_parameter("first", torch::zeros({100, 200}));
@@ -198,7 +198,7 @@ struct TwoGivenImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoGiven);
 
-// From that step on, on the last rank, all of the second's elements count.
+// From that step on, all elements of the second parameter are large on the last rank.
 void backward(TwoGiven& model, const Rank& rank, int64_t step, int64_t change) {
   torch::manual_seed(1'000 * step + rank.rank);
   const auto sparse = [](const torch::Tensor& values) {
@@ -231,7 +231,7 @@ void write_two_buckets(const Rank& rank, const c10::intrusive_ptr<c10d::ProcessG
 
 void replace_one_bucket(const Rank& rank, const std::string& file, const std::string& journal) {
   constexpr int64_t kBefore = 260,
-                    kAfter = 400;  // more than it takes to commit what was imported, and what replaces it
+                    kAfter = 400;  // more than it takes to commit the imported strategy, and its replacement
   auto group = make_group();
   write_two_buckets(rank, group, file);
   TwoGiven model;
@@ -265,7 +265,7 @@ void replace_one_bucket(const Rank& rank, const std::string& file, const std::st
   EXPECT_EQ(tuner::decide_again(read.value()).value(), read.value().decided);
 }
 
-// On a link that is slow enough for the gain to be beyond doubt.
+// The link is slow enough to make the gain clear.
 TEST(ErrorBudget, OfACommittedStrategyTheBucketThatChangedIsReplaced) {
   const TempFolder folder;
   const auto body = [&](const Rank& rank) {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A rank that dies, never comes, or leaves early: every other rank ends within twice the time limit, with an error that
-// names the rank that reports, the one suspected, and the step.
+// Tests a rank that dies, never comes, or leaves early. Every other rank ends within twice the time limit, with an
+// error that names the reporting rank, the suspected one, and the step.
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -34,7 +34,7 @@ int trials() {
   return text == nullptr ? 5 : std::atoi(text);
 }
 
-// Trains until it is killed or fails; says when it wraps, when it races and each time the strategy is switched.
+// Trains until it is killed or fails; prints a line when it wraps, when it races and at each switch of the strategy.
 void train_until_killed(const Rank& rank) {
   auto group = make_group();
   auto model = make_mlp(1, 512);
@@ -85,7 +85,7 @@ void expect_named_errors(const std::vector<RankEnd>& ends, int victim, const std
     ASSERT_NE(at, std::string::npos) << what;
     const std::string message = end.output.substr(at);
     const std::string me = "rank " + std::to_string(rank), who = "rank " + std::to_string(victim);
-    // Before they have met there is no step, and who is missing is not a suspicion.
+    // Before they have met there is no step, and the missing rank is known, not suspected.
     EXPECT_THAT(message, AnyOf(AllOf(HasSubstr(me + " at step "), HasSubstr("suspected: " + who)),
                                AllOf(HasSubstr(me + ": " + who), HasSubstr("did not come to \"wrap\"")),
                                AllOf(HasSubstr(me + ": the store does not answer at \"wrap\""))))
@@ -110,7 +110,7 @@ void kill_and_expect_named_errors(const char* line, double most_delay_s,
   }
 }
 
-// A process that stops to run, and whose connections stay: of a debugger, a full swap, a host that is gone.
+// A process that stops but keeps its connections, as under a debugger, with a full swap, or on a lost host.
 void freeze_and_expect_named_errors(int victim) {
   const auto ends =
       start_ranks(3, train_until_killed,
@@ -120,7 +120,7 @@ void freeze_and_expect_named_errors(int victim) {
 
 uint16_t master_port() { return static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT"))); }
 
-// A socket that listens at MASTER_PORT, which TCPStore's server may take over when only its connections are left.
+// A socket that listens at MASTER_PORT; TCPStore's server may take it over when only its connections are left.
 int listen_at_master_port() {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   const int yes = 1;
@@ -137,7 +137,7 @@ int listen_at_master_port() {
 TEST(Failure, RankKilledWhileWrapping) { kill_and_expect_named_errors("wrapping", 0.3); }
 TEST(Failure, RankKilledWhileTraining) { kill_and_expect_named_errors("training", 0.2); }
 TEST(Failure, RankKilledWhileSwitching) { kill_and_expect_named_errors("switched 3", 0.02); }
-// On a slow link there is something to race for.
+// On a slow link there is something to gain in a race.
 TEST(Failure, RankKilledWhileRacing) { kill_and_expect_named_errors("racing", 0.2, {{"GRADTUNE_PACING_MBIT", "200"}}); }
 
 TEST(Failure, RankThatNeverComesIsNamed) {
@@ -177,7 +177,7 @@ TEST(Failure, StoreThatNeverAnswersIsNamed) {
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }
 
-// A client's connection may be accepted in the moment in which a server begins to listen, and served by nobody.
+// A client's connection may be accepted in the moment in which a server begins to listen, and then be lost.
 TEST(Failure, ConnectionToTheStoreThatGotLostIsMadeAgain) {
   const auto ends = start_ranks(2, [](const Rank& rank) {
     int lost = -1;
@@ -193,7 +193,7 @@ TEST(Failure, ConnectionToTheStoreThatGotLostIsMadeAgain) {
   for (const RankEnd& end : ends) EXPECT_EQ(end.exit_code, 0) << end.output;
 }
 
-// All had come, as far as this rank could see, but the store was another job's, which ended.
+// All had come, as far as this rank could see, but the store belonged to another job, which ended.
 TEST(Failure, StoreThatGoesAfterTheRollCallIsAskedForAgain) {
   const auto ends = start_ranks(2, [](const Rank& rank) {
     if (rank.rank == 0) {
@@ -202,7 +202,7 @@ TEST(Failure, StoreThatGoesAfterTheRollCallIsAskedForAgain) {
       options.isServer = true;
       options.waitWorkers = false;
       c10d::PrefixStore other("gradtune/0/0", c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options));
-      other.set("join/0", std::vector<uint8_t>{'2'});  // of so many ranks
+      other.set("join/0", std::vector<uint8_t>{'2'});  // the number of ranks
       other.wait({"join/1"}, std::chrono::seconds(kSlowness * 20));
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }

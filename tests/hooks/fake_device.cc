@@ -87,7 +87,7 @@ class Memory final : public c10::Allocator {
     return true;
   }
 
-  // Null for what is not its memory.
+  // Null for memory that is not its own.
   std::byte* reach(const void* address) const {
     const auto* const data = static_cast<const std::byte*>(address);
     return data >= outside_ && data <= outside_ + kBytes ? inside_ + (data - outside_) : nullptr;
@@ -170,7 +170,7 @@ class Event {
   std::optional<int64_t> time_ns_;
 };
 
-// Also what the fake NCCL of the tests takes for a stream.
+// The fake NCCL of the tests takes it as a stream as well.
 class Stream final : public comm::FakeNcclStream {
  public:
   Stream() : thread_([this] { work(); }) { thread_.detach(); }  // lives as long as the process
@@ -197,14 +197,14 @@ class Stream final : public comm::FakeNcclStream {
   std::thread thread_;
 };
 
-// All of the device. Never destroyed, as LibTorch and threads of streams use it to the end.
+// The whole device. It is never destroyed, as LibTorch and threads of streams use it to the end.
 struct FakeDevice {
   Memory memory;
   PinnedHost pinned;
   std::mutex mutex;
   std::vector<std::unique_ptr<Stream>> streams;
   std::atomic<int64_t> stranger_calls = 0;
-  int made = 0;  // by a session, as far as streams have names
+  int made = 0;  // number of named streams that the session made
   std::shared_ptr<const FakeDeviceFaults> planted = std::make_shared<const FakeDeviceFaults>();
 
   std::shared_ptr<const FakeDeviceFaults> faults() {
@@ -350,7 +350,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Device getDeviceFromPtr(void*) const override { return kDevice; }
   bool isPinnedPtr(const void* data) const override { return all().pinned.has(data); }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &all().pinned; }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {  // seeded with all others
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {  // seeded together with all others
     static const at::Generator generator = at::make_generator<at::CPUGeneratorImpl>();
     return generator;
   }
@@ -358,7 +358,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 
 // --- operators -------------------------------------------------------------------------------------------------------
 
-// The same memory as the CPU's, for the thread of a stream.
+// The same memory on the CPU, for the thread of a stream.
 at::Tensor inside(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor.detach();
   std::byte* const data = all().memory.reach(tensor.const_data_ptr());
@@ -378,7 +378,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, std::op
       size, stride, &all().memory, c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), c10::dtype_or_default(dtype));
 }
 
-// From pinned memory, or to it, later; what is not pinned is read before the call returns, as on a real device.
+// Copies from or to pinned memory later; unpinned memory is read before the call returns, as on a real device.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const auto is_later = [&](const at::Tensor& host) { return non_blocking && all().pinned.has(host.const_data_ptr()); };
   at::Tensor source = inside(from);

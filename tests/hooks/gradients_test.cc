@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gradients are brought to where the strategy reads them, however a program or autograd left them.
+// Gradients are brought to the place where the strategy reads them, wherever a program or autograd left them.
 #include "hooks/gradients.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace {
 
 using Kind = exec::Arrived::Kind;
 
-// Of one parameter.
+// A job with one parameter.
 struct Job {
   explicit Job(const torch::Tensor& values) {
     module.register_parameter("weight", values);
@@ -36,7 +36,7 @@ struct Job {
 TEST(Gradients, WhatLiesAsTheSlotIsTakenFromWhereItIs) {
   for (const int64_t rows : {1, 3}) {
     Job job(torch::zeros({rows, 4}));
-    // Of one row the stride of rows means nothing.
+    // For one row the stride of rows has no meaning.
     const torch::Tensor own = torch::rand({rows, 4}).as_strided({rows, 4}, {rows == 1 ? 1 : 4, 1});
     job.gradient() = own;
     const Gradients::Brought brought = job.gradients->bring(0);
@@ -54,7 +54,7 @@ TEST(Gradients, WhatLiesOtherwiseIsLaidAsTheSlot) {
   EXPECT_TRUE(torch::equal(job.slot(), own));
 }
 
-// LibTorch changes the sign of such numbers when they are read, and of zeros it has no memory.
+// LibTorch changes the sign of such numbers when they are read, and stores no zeros.
 TEST(Gradients, NumbersThatAreNotInMemoryAreMade) {
   const torch::Tensor own = torch::rand({3, 4});
   for (const auto& [made, expected] :

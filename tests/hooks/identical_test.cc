@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A against A in real processes: whole tunings of candidates that are the baseline under other names, over a link whose
-// rate wobbles by 20 %, and on two cores that others load in bursts. Nothing is faster than anything, so whatever is
-// committed is a false commit, and an interval of a gain that leaves out 0 is wrong.
+// Tests A against A in real processes: whole tunings of candidates that equal the baseline under other names. They
+// run over a link whose rate wobbles by 20 %, and on two cores that others load in bursts. No candidate is faster,
+// so every commit is a false commit, and an interval of a gain that excludes 0 is wrong.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,29 +35,29 @@ constexpr int64_t kWobbleNs = 60'000'000;  // about as long as two blocks
 
 struct Kind {
   std::vector<int64_t> tensors;
-  double bytes_per_second = 0;  // of a link that wobbles; 0: that of the machine
-  int64_t rounds = 0;           // of computation in a step; a million take 1 to 2 ms
-  int longer = 1;               // times that much in every other tuning
-  // Of a second baseline, which takes longer as there are more of them; 0: there is none.
+  double bytes_per_second = 0;  // of a link that wobbles; 0: the machine's own
+  int64_t rounds = 0;           // rounds of computation in a step; a million take 1 to 2 ms
+  int longer = 1;               // factor for the computation in every other tuning
+  // Bucket size of a second baseline, which takes longer with more buckets; 0: there is none.
   int64_t bucket_bytes = 0;
 };
 const Kind kOverALink{.tensors = {8'000, 2'000}, .bytes_per_second = 12e6};
-// Steps of 2 to 4 ms and of about 20, where nobody else computes.
+// Steps of 2 to 4 ms and of about 20, on a machine that is otherwise idle.
 const Kind kOnSharedCores{.tensors = {40'000, 10'000}, .rounds = 1'000'000, .longer = 10};
 // About 20 ms, and a quarter more for the second baseline's collectives.
 const Kind kWithASlowerBaseline{.tensors = {40'000, 10'000}, .rounds = 8'000'000, .bucket_bytes = 1 << 11};
 
-// What a tuning came to: a gain is claimed of what was committed, and the interval was found for what was not as well.
+// The result of a tuning: a gain is claimed for a committed strategy, and the interval also exists for others.
 struct Tuning {
   bool committed = false;
   double gain = 0, low = 0, high = 0;  // two-sided 95 %
-  int pairs = 0;                       // 0: nothing was to be confirmed
+  int pairs = 0;                       // 0: nothing had to be confirmed
   double step_ms = 0;                  // of the baseline
   bool is_against_slower = false;
   bool is_wrong() const { return pairs > 0 && (low > 0 || high < 0); }
 };
 
-// Same buckets, same collectives: only the number that may be under way differs, which is never reached.
+// Same buckets, same collectives: only the limit on collectives in flight differs, which is never reached.
 policies::Candidate identical(const core::GradientTable& table, int number) {
   return {exec::make_strategy(table, "all_reduce", 1 << 20, 1 + number), "same " + std::to_string(number)};
 }
@@ -95,7 +95,7 @@ class Job {
     groups_ = {};
   }
 
-  // A whole tuning. Rank 0 knows more of it than whether something was committed.
+  // A whole tuning. Only rank 0 knows more than the outcome.
   Tuning tune(uint64_t seed) {
     rounds_ = kind_.rounds * (seed % 2 == 1 ? kind_.longer : 1);
     tuning_ = {};
@@ -201,12 +201,12 @@ class Job {
     }
   }
 
-  // As many instructions whenever it is called, so that it takes longer where others compute.
+  // Always runs the same number of instructions, so that it takes longer if others compute.
   void compute(int64_t rounds) {
     for (int64_t round = 0; round < rounds; ++round) computed_ = computed_ * 0.999 + 1.0;
   }
 
-  // Of this rank's own link, so that now one rank holds up the other and now the other way round.
+  // Changes the rate of this rank's own link, so that the ranks hold up each other in turn.
   void wobble() {
     if (!link_ || clock_.now_ns() < next_wobble_ns_) return;
     next_wobble_ns_ = clock_.now_ns() + kWobbleNs;
@@ -218,13 +218,13 @@ class Job {
   const core::SteadyClock clock_;
   const core::GradientTable table_;
   const c10::intrusive_ptr<c10d::ProcessGroup> group_;
-  std::shared_ptr<comm::PacedLink> link_;  // none where it is the machine's own
+  std::shared_ptr<comm::PacedLink> link_;  // none for the machine's own link
   exec::RankGroups groups_;
   exec::GradientArenas arenas_;
   core::Rng rng_;
   std::unique_ptr<exec::Executor> executor_;
   std::optional<tuner::Agreement> agreement_;
-  std::unique_ptr<tuner::Tuner> tuner_;  // rank 0
+  std::unique_ptr<tuner::Tuner> tuner_;  // on rank 0
   tuner::LocalStep local_;
   tuner::ControlWord word_{};
   Command announced_;
@@ -235,7 +235,7 @@ class Job {
   Tuning tuning_;
 };
 
-// As many tunings as the environment asks for, or a few. Rank 0 tells of those in which something was to be confirmed.
+// The number of tunings from the environment, or a few. Rank 0 prints those in which something had to be confirmed.
 int wanted_tunings(int otherwise) {
   const char* const wanted = std::getenv("TUNINGS");
   return wanted != nullptr ? std::atoi(wanted) : otherwise;
@@ -266,7 +266,7 @@ void expect_good_ends(const std::vector<RankEnd>& ends) {
   }
 }
 
-// Of 40 tunings 4: the probability of a false commit is at most 5 % each, so that more than 4 have one of 5 %.
+// At most 4 of 40 tunings: a false commit has a probability of at most 5 % each, so more than 4 have one of 5 %.
 TEST(Identical, CandidatesAreSeldomCommitted) {
   const int tunings = wanted_tunings(2);
   const auto body = [&](const Rank& rank) {
@@ -278,8 +278,8 @@ TEST(Identical, CandidatesAreSeldomCommitted) {
   expect_good_ends(start_ranks(kSize, body, {.time_limit_s = 1500}));
 }
 
-// Of 60 tunings at most 3 commit, which is the 5 % that is promised. A wrong interval has a probability of at most 5 %
-// each; as many as may be are as many as have together one of 1 %.
+// At most 3 of 60 tunings commit, which is the promised 5 %. A wrong interval has a probability of at most 5 % each;
+// the limit on wrong intervals is exceeded with a probability of 1 %.
 void expect_few_false_commits_in_bursts(const Kind& kind) {
   const int tunings = wanted_tunings(2);
   const auto body = [&](const Rank& rank) {
@@ -308,8 +308,8 @@ TEST(Identical, CandidatesAreSeldomCommittedOnCoresThatOthersLoadInBursts) {
   expect_few_false_commits_in_bursts(kOnSharedCores);
 }
 
-// A burst makes the slower baseline look like the faster one now and then, and then all candidates are truly faster
-// than that; still there is nothing to gain.
+// A burst sometimes makes the slower baseline look like the faster one. Then all candidates are truly faster than
+// that; still there is nothing to gain.
 TEST(Identical, CandidatesAreAsSeldomCommittedWhereABaselineIsSlowerAndOthersLoadInBursts) {
   expect_few_false_commits_in_bursts(kWithASlowerBaseline);
 }

@@ -15,8 +15,8 @@
 
 namespace gradtune::test {
 
-// A process group between the processes of run_ranks. The time limit is for machines that stall: of four processes that
-// start together one was seen to come 20 s later, where LibTorch was read from a cold disk.
+// A process group between the processes of run_ranks. The time limit is for machines that stall: one of four
+// processes that started together was seen to come 20 s later, because it read LibTorch from a cold disk.
 inline c10::intrusive_ptr<c10d::ProcessGroup> make_group(double timeout_s = 50) {
   return init_process_group(kSlowness * timeout_s);
 }
@@ -31,7 +31,7 @@ struct Data {
   torch::Tensor inputs, targets;
 };
 
-// The batch of a rank in a step: every rank can also make those of the others, to know what the average has to be.
+// The batch of a rank in a step: every rank can also make those of the others, to know the expected average.
 inline Data make_data(int rank, int64_t step, int64_t batch = 8, torch::ScalarType type = torch::kFloat) {
   torch::manual_seed(1000 * step + rank);
   return {torch::randn({batch, 20}).to(type), torch::randint(0, 5, {batch})};
@@ -41,7 +41,7 @@ inline torch::Tensor loss_of(torch::nn::Sequential& model, const Data& data) {
   return torch::nn::functional::cross_entropy(model->forward(data.inputs), data.targets);
 }
 
-// With a time limit for tests, or its own one where a test is about it.
+// Sets a time limit for tests, unless a test has its own.
 inline Options quiet(Options options = {}) {
   options.quiet = true;
   if (!options.timeout) options.timeout = 20;
@@ -67,8 +67,8 @@ inline double difference_from_rank0(const torch::Tensor& tensor, c10d::ProcessGr
              : (first[0].to(torch::kDouble) - tensor.detach().to(torch::kDouble)).abs().max().item<double>();
 }
 
-// How many steps it takes depends on the machine: trains until rank 0's tuner has decided, asked now and then, and some
-// steps longer; no more than most_steps.
+// The number of steps depends on the machine. Trains until rank 0's tuner has decided, which is checked now and
+// then, and some steps longer; no more than most_steps.
 inline void train_until_decided(Optimizer& optimizer, c10d::ProcessGroup& group, const std::function<void(int)>& train,
                                 int most_steps = 2000) {
   constexpr int kEvery = 20;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which operators the watch sees, of those that LibTorch's modules call, and when.
+// Tests which operators the watch sees, among those that LibTorch's modules call, and when.
 #include "hooks/operator_watch.h"
 
 #include <gmock/gmock.h>

@@ -89,7 +89,7 @@ TEST(Options, FlagsAndNumbersAreReadAsPeopleWriteThem) {
   EXPECT_THAT(error_of({}, {"GRADTUNE_LOSSY_AFTER=1.5"}), HasSubstr("allowed is a whole number of steps from 0 to"));
   EXPECT_THAT(error_of({}, {"GRADTUNE_MEMORY_BUDGET=1G"}), HasSubstr("allowed is a whole number of bytes from 0 to"));
   EXPECT_THAT(error_of({.timeout = -1}), HasSubstr("allowed is a number of seconds from 0.01"));
-  // What files hold of it has 63 bits.
+  // Seeds in files have 63 bits.
   EXPECT_EQ(resolve({}, {"GRADTUNE_SEED=9223372036854775807"}).value().seed, uint64_t{INT64_MAX});
   EXPECT_THAT(error_of({}, {"GRADTUNE_SEED=9223372036854775808"}),
               HasSubstr("allowed is a whole number from 0 to 9223372036854775807"));
@@ -99,7 +99,7 @@ TEST(Options, WhatATerminalWouldObeyIsNotInErrors) {
   EXPECT_THAT(error_of({}, {"GRADTUNE_POLICY=\x1b[2J"}), testing::Not(HasSubstr("\x1b")));
 }
 
-// Whoever starts the ranks: those of one node share its cores, of which each keeps one for the thread that trains.
+// With any launcher, the ranks of one node share its cores, and each keeps one for the thread that trains.
 TEST(Options, HostThreadsAreAShareOfTheNode) {
   const int64_t online = sysconf(_SC_NPROCESSORS_ONLN), allowed = allowed_cores().count;
   const auto host_threads = [] { return resolve({}, {}).value().host_threads; };

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Payloads that need not be full, in real processes: a job learns how many bits its own gradients take, from a sample
-// before the first of them is sent, and then from what was sent.
+// Tests payloads that are not full, in real processes. A job learns how many bits its own gradients take, from a
+// sample before the first of them is sent, and then from the sent payloads.
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
@@ -22,7 +22,7 @@ struct OneMatrixImpl : torch::nn::Module {
 };
 TORCH_MODULE(OneMatrix);
 
-// The share of payloads of int4packed that is used: of the sample, and of what was sent as the cost model has it.
+// The used share of payloads of int4packed: of the sample, and of the sent payloads in the cost model.
 struct Uses {
   double sampled = -1, sent = -1;
 };

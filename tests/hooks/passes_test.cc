@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Passes that are not one backward pass over all parameters before each step(): parameters without gradients or
-// elements, guards, several optimizers, wraps that follow each other, backward inside backward.
+// Tests passes other than one backward pass over all parameters before each step(): parameters without gradients or
+// elements, guards, several optimizers, wraps in a row, backward inside backward.
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -38,8 +38,8 @@ struct PartlyImpl : torch::nn::Module {
 };
 TORCH_MODULE(Partly);
 
-// A parameter without elements has no bucket that waits for it, so it must not be waited for either: whether a rank had
-// all gradients is told in the control word, which may leave before the pass ends.
+// No bucket waits for a parameter without elements, so nothing else may wait for it either. The control word says if
+// a rank had all gradients, and it may leave before the pass ends.
 TEST(Passes, ParametersWithoutElementsAreLeftAlone) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -142,7 +142,7 @@ TEST(Passes, AnotherWrapOfAModelThatHasOneIsRefused) {
   });
 }
 
-// The new wrap lives before the old one is gone.
+// The new wrap exists before the old one is gone.
 TEST(Passes, WrappingTheSameOptimizerAgainEndsTheOldWrap) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -199,7 +199,7 @@ TEST(Passes, AGuardMayBeHeldOrNot) {
   });
 }
 
-// One variable for all wraps of a process: each has a journal of its own, and finds its own strategy among several.
+// One variable for all wraps of a process: each has its own journal, and finds its own strategy among several.
 TEST(Passes, TwoModelsInOneProcessShareVariables) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl"), of_second = folder.path("journal.2.jsonl");
@@ -238,7 +238,8 @@ TEST(Passes, TwoModelsInOneProcessShareVariables) {
   }
 }
 
-// Runs a function's backward pass anew inside of its own, as checkpointing that saves memory does.
+// Repeats a function's forward and runs its backward inside its own backward, as checkpointing that saves memory
+// does.
 struct Checkpointed : torch::autograd::Function<Checkpointed> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                torch::nn::Linear* layer) {
@@ -257,7 +258,7 @@ struct Checkpointed : torch::autograd::Function<Checkpointed> {
   }
 };
 
-// One exchange a step, wherever in the passes the last gradient comes, and also where some parameter gets none.
+// One exchange per step, wherever the last gradient comes in the passes, and also if some parameter gets none.
 TEST(Passes, BackwardInsideBackwardIsOneExchange) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -402,7 +403,7 @@ TEST(Passes, AForkedChildEndsWithoutHarm) {
   });
 }
 
-// Fidelity exact: Inf and NaN reach what they would reach with DDP.
+// At fidelity exact, Inf and NaN reach the same places as with DDP.
 TEST(Passes, NonFiniteGradientsStayInTheirTensor) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

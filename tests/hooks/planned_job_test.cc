@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The policies that plan, in real jobs: two processes, Gloo between them at a paced rate.
+// Tests the policies that plan, in real jobs: two processes, with Gloo between them at a paced rate.
 #include <gmock/gmock.h>
 
 #include <map>
@@ -53,12 +53,13 @@ void plan_a_job(const std::string& policy) {
     std::string decided;
     for (const std::string& line : journal.value().decided) decided += line + "\n";
     EXPECT_THAT(decided, HasSubstr("\"what\":\"predict\",\"label\":\"" + policy + " 1:"));
-    // Told the same, a tuner decides the same, byte for byte (I9): all that a plan depends on is in the journal.
+    // A tuner with the same input decides the same, byte for byte (I9): the journal holds everything that a plan
+    // depends on.
     const auto again = tuner::decide_again(journal.value());
     ASSERT_TRUE(again.ok()) << again.error().message;
     EXPECT_EQ(again.value(), journal.value().decided);
   };
-  // At that rate and fidelity every planner expects a plan to be faster, also where a busy machine times a few steps
+  // At that rate and fidelity every planner expects a plan to be faster, even if a busy machine times a few steps
   // badly.
   run_ranks(2, body, {.time_limit_s = 120, .environment = {{"GRADTUNE_PACING_MBIT", "200"}}});
 }
@@ -74,7 +75,7 @@ struct Recorder final : Front {
   std::vector<std::string> warnings;
 };
 
-// Strategies name their tensors, and read names of at most 4096 bytes.
+// Strategies name their tensors, and readers accept names of at most 4096 bytes.
 struct LongNamed final : torch::nn::Module {
   LongNamed() {
     for (const char* name : {"first", "second", "third"}) all.push_back(register_parameter(name, torch::ones({5000})));

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Programs on real ranks: every one of the decision tree in four processes, two nodes of two, and those of sparse
-// tensors, Gloo between them.
+// Tests programs on real ranks: every program of the decision tree in four processes, two nodes of two, and those of
+// sparse tensors, with Gloo between them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,7 +25,8 @@ using policies::Steps;
 
 constexpr int kSize = 4, kLocalSize = 2;
 
-// Over all ranks, what was applied and what is kept is what was there before: the average itself where nothing is kept.
+// Over all ranks, the applied and kept values equal the former ones; the average itself is correct if nothing is
+// kept.
 void check_every_program(const Rank& rank, std::span<const core::Place> places, const core::CompressorSpec& codec) {
   const core::GradientTable table = exec::make_table({{37, DType::f32}, {205, DType::f32}, {91, DType::f32}});
   auto group = make_group();
@@ -35,7 +36,7 @@ void check_every_program(const Rank& rank, std::span<const core::Place> places, 
   std::vector<Steps> programs = policies::flat_programs(places);
   for (Steps& steps : policies::hierarchical_programs(places)) programs.push_back(std::move(steps));
   programs.push_back(core::recursive_doubling({}, places.front(), kSize).steps);
-  core::Rng rng(7);  // the same gradients of all ranks are known to all
+  core::Rng rng(7);  // every rank knows the gradients of all ranks
   int32_t slot = 0;
   for (const Steps& steps : programs) {
     const std::string option = to_string(policies::with_codecs(steps, codec, codec));
@@ -67,8 +68,7 @@ TEST(Programs, EveryOneOfTheTreeRunsOverGloo) {
   });
 }
 
-// What few rows of a table have, added in the order that a scheme states: that of ranks, or sum by sum along
-// dimensions.
+// A table with few rows, added in the order that a scheme states: by rank, or sum by sum along dimensions.
 void check_order_of_sums(const Rank& rank) {
   constexpr int64_t kRows = 60, kWidth = 4;
   core::GradientTable table;
@@ -118,15 +118,16 @@ double norm(const std::vector<Value>& values) {
   return std::sqrt(squares);
 }
 
-// What a strategy without loss applies at most: 1 + kDrainShare times the ranks' gradients, by their root mean square.
+// The most that a strategy without loss applies: 1 + kDrainShare times the ranks' gradients, by their root mean
+// square.
 double most_applied(const std::vector<Values>& gradients) {
   double squares = 0;
   for (const Values& gradient : gradients) squares += std::pow(norm(gradient), 2) / static_cast<double>(kSize);
   return (1 + exec::kDrainShare) * std::sqrt(squares) * (1 + 1e-5);
 }
 
-// A new strategy in every step: prepared, put in force, on trial or for good, the one before dropped. Over all of them,
-// what was applied and what is kept is what was given.
+// A new strategy in every step is prepared and put in force, on trial or for good, and the former one is dropped.
+// Over all of them, the applied and kept values equal the given ones.
 void switch_often(const Rank& rank, int switches) {
   const core::GradientTable table = exec::make_table({{370, DType::f32}, {2050, DType::f32}, {91, DType::f32}});
   auto group = make_group();
@@ -165,7 +166,7 @@ void switch_often(const Rank& rank, int switches) {
     }
     if (slot == switches / 2) settled_bytes = resident_bytes();
   }
-  if (!kSanitizing) {  // which keeps its own notes about all memory that was ever used
+  if (!kSanitizing) {  // a sanitizer keeps its own records of all memory ever used
     EXPECT_LE(resident_bytes() - settled_bytes, int64_t{2} << 20) << "of " << settled_bytes;
   }
   const std::vector<double> kept = summed(flat, in_fp64(me.residual()));
@@ -180,8 +181,8 @@ TEST(Programs, ManySwitchesLeaveMemoryFlatAndLoseNothing) {
   run_ranks(kSize, [&](const Rank& rank) { switch_often(rank, switches); }, {.time_limit_s = 3000});
 }
 
-// Residuals of several gradients on real ranks: parked while a strategy without loss is on trial, gone some steps after
-// it was committed, and no step applies more than it may.
+// Residuals of several gradients on real ranks. They are parked while a strategy without loss is on trial, and gone
+// some steps after it was committed. No step applies more than it may.
 void drain_after_commit(const Rank& rank) {
   const core::GradientTable table = exec::make_table({{3'000, DType::f32}, {5'000, DType::f32}});
   auto group = make_group();

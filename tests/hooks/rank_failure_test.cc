@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What goes wrong on one rank is everybody's error at once: every rank ends within seconds, with the time limit at its
-// default of minutes, and says which rank failed, in what and at which step.
+// A failure on one rank is at once an error on all ranks. Every rank ends within seconds, although the default time
+// limit is minutes, and names the failed rank, the operation and the step.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ void throw_in_backward_with_graph(Training& t) {
   loss_that_throws(t, always).backward({}, /*retain_graph=*/true, /*create_graph=*/true);
 }
 
-// In the pass that accumulates gradients, and not in the one before, which is part of the loss.
+// Throws in the pass that accumulates gradients, not in the earlier one, which is part of the loss.
 void throw_in_backward_of_penalty(Training& t) {
   torch::Tensor loss = loss_that_throws(t, [] { return !torch::GradMode::is_enabled(); });
   for (const torch::Tensor& gradient :
@@ -76,7 +76,7 @@ void throw_in_backward_of_penalty(Training& t) {
 
 constexpr int64_t kStayMs = 5000;
 
-// It neither uses the optimizer again nor ends.
+// The rank neither uses the optimizer again nor ends.
 template <void (*kThrow)(Training&)>
 void stay_after(Training& t) {
   try {
@@ -89,10 +89,10 @@ void stay_after(Training& t) {
 
 struct Case {
   const char* name;
-  int wrong;                            // the rank that does something else in step 3
-  void (*instead)(Training& training);  // ... instead of a whole step
+  int wrong;                            // the rank that acts differently in step 3
+  void (*instead)(Training& training);  // its action instead of a whole step
   testing::Matcher<const std::string&> others, own;
-  bool stays = false;  // the wrong rank, for a while before it ends
+  bool stays = false;  // the wrong rank stays for a while before it ends
 };
 
 void PrintTo(const Case& each, std::ostream* out) { *out << each.name; }
@@ -235,17 +235,17 @@ TEST_P(RankFailure, IsEverybodysAtOnce) {
     times.push_back(std::stoll(end.output.substr(at + 6)));
     EXPECT_THAT(end.output.substr(at), rank == each.wrong ? each.own : each.others) << "rank " << rank;
   }
-  // A rank that stays without a call tells its own error that much later.
+  // A rank that stays without a call reports its own error that much later.
   if (each.stays) times[static_cast<size_t>(each.wrong)] -= kStayMs;
   const auto [first, last] = std::ranges::minmax(times);
-  // Those who were told end after the one that failed, and wait for that as long as they may where it stays.
+  // The other ranks end after the failed one. If it stays, they wait for its end as long as they may.
   constexpr int64_t kWaitForEndMs = 5'000;
   EXPECT_LE(last - first, kSlowness * 2000 + (each.stays ? kWaitForEndMs : 0)) << "ms after the first rank's error";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RankFailure, testing::ValuesIn(kCases), [](const auto& each) { return each.param.name; });
 
-// Also where the rank with the store ends long before the others.
+// Holds even if the rank with the store ends long before the others.
 TEST(RankFailure, AHealthyEndIsSilent) {
   const auto ends = start_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -283,7 +283,7 @@ TEST(RankFailure, RanksThatWereToldOtherNumbersOfRanksAreNamed) {
   }
 }
 
-// What is wrong before ranks meet is told to the others as well.
+// An error before ranks meet is reported to the others as well.
 TEST(RankFailure, ARefusalInWrapIsEverybodysAtOnce) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

@@ -29,9 +29,9 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// A port for the store of one job, which no other job of tests on this machine gets while this lives: a name of that
-// number is taken in the abstract namespace of Unix sockets, since rank 0 takes seconds until it listens. The system
-// does not hand such ports out by itself (it begins at 32768), as Gloo's of other jobs are.
+// A port for the store of one job, which no other test job on this machine gets while this object lives. Rank 0
+// takes seconds until it listens, so a name with that number is taken in the abstract namespace of Unix sockets. The
+// system does not assign such ports by itself (its own begin at 32768), as it does for Gloo's ports of other jobs.
 class StorePort {
  public:
   StorePort() {
@@ -93,7 +93,7 @@ Child spawn(int rank, int size, int port, const RankOptions& options) {
   variables["MASTER_PORT"] = std::to_string(port);
   variables["GLOO_SOCKET_IFNAME"] = "lo";
   variables["OMP_NUM_THREADS"] = "1";
-  // c10d asks for the name of each address that it connects to, and a name server that is silent costs 10 s each time.
+  // c10d looks up the name of each address that it connects to, and a silent name server costs 10 s each time.
   variables["RES_OPTIONS"] = "timeout:1 attempts:1";
   variables["RANKS_TEST_COPY"] = "1";
   for (const auto& [name, value] : options.environment) variables[name] = value;
@@ -176,7 +176,7 @@ std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)
         killed = true;
         kill_clock = Clock::now();
       }
-      if (killed && open == 1 && !victim.ended) kill(victim.pid, SIGKILL);  // what is frozen does not end otherwise
+      if (killed && open == 1 && !victim.ended) kill(victim.pid, SIGKILL);  // a frozen process does not end otherwise
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

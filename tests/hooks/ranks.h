@@ -8,8 +8,8 @@
 //   }
 //
 // In the process that ctest started, run_ranks starts N copies of this program with a filter for this one test and
-// waits for them; a copy runs the body and exits, with 1 if expectations failed, and then its output becomes part
-// of the message. Copies share a TempFolder: that of the test, or else one that run_ranks makes.
+// waits for them. A copy runs the body and exits, with 1 if expectations failed; then its output becomes part of the
+// message. Copies share a TempFolder: that of the test, or else one that run_ranks makes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ constexpr bool kSanitizing = true;
 constexpr bool kSanitizing = false;
 #endif
 
-// How many times longer than usual a test's limits are, as ctest's own are (tests/CMakeLists.txt).
+// Factor for a test's limits, the same as for ctest's own limits (tests/CMakeLists.txt).
 constexpr int kSlowness = kSanitizing ? 4 : 1;
 
 struct Rank {
@@ -39,16 +39,16 @@ struct Rank {
   int size = 1;
 };
 
-// How a copy ended.
+// The end of a copy.
 struct RankEnd {
-  int exit_code = 0;  // 128 + signal where it was killed
+  int exit_code = 0;  // 128 + signal if it was killed
   bool in_time = true;
   double seconds = 0;  // from the moment of `kill`, or from the start
   std::string output;  // standard output and error together
 };
 
 struct RankOptions {
-  double time_limit_s = 100;  // kSlowness times that
+  double time_limit_s = 100;  // multiplied by kSlowness
   std::map<std::string, std::string> environment = {};
   // Kills this rank this long after any rank printed `kill_after_line` (or after the start): SIGKILL ends it, SIGSTOP
   // freezes it until all others have ended.
@@ -58,13 +58,13 @@ struct RankOptions {
   std::string kill_after_line = {};
 };
 
-// Whether this process is such a copy.
+// Tells if this process is such a copy.
 bool is_rank();
 
-// Every copy must end well.
+// Every copy must succeed.
 void run_ranks(int size, const std::function<void(const Rank&)>& body, const RankOptions& options = {});
 
-// For tests of failures: how each copy ended, for the parent to judge.
+// For tests of failures: returns the end of each copy, for the parent to judge.
 std::vector<RankEnd> start_ranks(int size, const std::function<void(const Rank&)>& body,
                                  const RankOptions& options = {});
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device is asked for backward long before it computes: gradients are ready when it does, and not when hooks run.
+// Backward is requested from a device long before it computes: gradients are ready when the device computes them,
+// and not when hooks run.
 #include "hooks/ready_times.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ TEST(ReadyTimes, OnTheHostAreThoseOfHooksLessWhatGradtuneDidThere) {
   }
 }
 
-// Each gradient takes the device 3 ms, and all are asked for at once.
+// Each gradient takes the device 3 ms, and all are requested at once.
 TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   const core::SteadyClock clock;
   const auto device = std::make_shared<exec::HostDevice>();
@@ -76,7 +77,7 @@ TEST(ReadyTimes, OnADeviceAreWhenItComesToThem) {
   EXPECT_EQ(ready.waited_ms(ended_ns - 1'000'000'000), 0);
 }
 
-// As adapters on experts have: more than a device knows marks of.
+// As with adapters on experts: more gradients than a device has marks.
 TEST(ReadyTimes, OfThousandsOfGradientsAreKnown) {
   const core::SteadyClock clock;
   const auto device = std::make_shared<exec::HostDevice>();
@@ -96,7 +97,8 @@ TEST(ReadyTimes, OfThousandsOfGradientsAreKnown) {
     const auto at = static_cast<size_t>(i);
     EXPECT_EQ(times[at].position, kTensors - 1 - i);
     EXPECT_GE(times[at].us, i == 0 ? 0 : times[at - 1].us);
-    // The one before a stretch's last took no time, and what follows that waits for it: but for a few without a mark.
+    // The gradient before a stretch's last took no time, and the next ones wait for it, except for a few without a
+    // mark.
     EXPECT_GE(times[at].us, static_cast<double>(std::max(i - 10, 0) / kStretch * kEach.count()));
   }
 }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What ranks must have alike is compared before anything moves: each difference is one error on all ranks, which names
-// the ranks, the thing and the property.
+// State that all ranks must share is compared before any data moves. Each difference is one error on all ranks,
+// which names the ranks, the thing and the property.
 #include "hooks/shared_state.h"
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ TEST(SharedState, TheFirstDifferenceIsNamed) {
             "nothing more on rank 3 stands where b on rank 0 does");
   EXPECT_EQ(first_difference(text({{"c", {{"x", "1"}}}}), 3, one, 0), "c on rank 3 stands where a on rank 0 does");
   EXPECT_EQ(first_difference(text({{"a", {{"x", "1"}}}}), 3, one, 0), "a: y is  on rank 3 and 2 on rank 0");
-  // What separates things may stand in a name.
+  // A name may contain the separators.
   EXPECT_EQ(first_difference(text({{"a\n\tb", {}}}), 1, text({{"a\n\tc", {}}}), 0),
             "a  b on rank 1 stands where a  c on rank 0 does");
 }
@@ -137,7 +137,7 @@ TEST(SharedState, GroupsOfTheOptimizerAreCompared) {
   });
 }
 
-// Alike on all ranks, formats are the ranks' own business: gradients lie as their parameters do.
+// The same format on all ranks is free to choose: gradients have the layout of their parameters.
 TEST(SharedState, OneMemoryFormatOnAllRanksTrains) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -160,7 +160,8 @@ TEST(SharedState, OneMemoryFormatOnAllRanksTrains) {
   });
 }
 
-// Strides of buffers are free: they travel in the order of rows. So are signs that are changed when numbers are read.
+// Strides of buffers are free, because they travel in the order of rows. So are signs that change when numbers are
+// read.
 TEST(SharedState, BuffersMayLieOtherwiseOnEachRank) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -212,7 +213,7 @@ TEST(SharedState, BuffersThatGrowOnAllRanksAreSent) {
     optimizer.step();
     model->linear->forward(torch::randn({2, 4})).sum().backward();
     EXPECT_TRUE((model->named_buffers()["cache"] == 0).all().item<bool>()) << "rank 0's";
-    // When the layer has the gradient of its bias.
+    // At that time the layer has the gradient of its bias.
     torch::Tensor hidden = torch::randn({2, 4}).requires_grad_() * 2;
     hidden.register_hook([&](const torch::Tensor&) { model->named_buffers()["cache"].resize_({6}); });
     EXPECT_THAT(message_of([&] { model->linear->forward(hidden).sum().backward(); }),

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sparse gradients in and out: optimizers find what they would find without gradtune, averaged over ranks.
+// Tests sparse gradients in and out: optimizers get the gradients that they would get without gradtune, averaged
+// over ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +29,7 @@ using testing::HasSubstr;
 
 constexpr int64_t kRows = 300, kWidth = 8;
 
-// In memory.
+// The layout in memory.
 enum class Lies : uint8_t { by_rows, by_columns };
 
 // A table, read at a few ids, and a layer behind it. With `penalty` the table's gradient is dense.
@@ -47,7 +48,7 @@ struct TableImpl : torch::nn::Module {
 };
 TORCH_MODULE(Table);
 
-// Few of them, repeated within a rank and between ranks. Each rank can also make those of the others.
+// A few ids, repeated within a rank and between ranks. Each rank can also make those of the others.
 torch::Tensor ids_of(int rank, int64_t step) {
   torch::manual_seed(100 * step + rank);
   return torch::randint(0, step % 2 == 0 ? kRows : 20, {12});
@@ -113,7 +114,7 @@ TEST(Sparse, OptimizersFindTheCoalescedAverageOfAllRows) {
   run_ranks(1, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "auto"); });
 }
 
-// As a table has that is the transpose of another layer's weight.
+// A table that is the transpose of another layer's weight has this layout.
 TEST(Sparse, ATableThatLiesColumnByColumnHasTheAverageOfAllRows) {
   run_ranks(2, [](const Rank& rank) {
     train_beside_one_process<torch::optim::SGD>(rank, "auto", Lies::by_columns);
@@ -122,7 +123,7 @@ TEST(Sparse, ATableThatLiesColumnByColumnHasTheAverageOfAllRows) {
   run_ranks(3, [](const Rank& rank) { train_beside_one_process<torch::optim::SGD>(rank, "zen", Lies::by_columns); });
 }
 
-// A momentum buffer is sparse where its first gradient was, and takes no dense gradient from then on.
+// A momentum buffer is sparse if its first gradient was, and then takes no dense gradient.
 TEST(Sparse, MomentumThatBeganWithRowsFindsRowsAlsoWhereResidualsAreOwed) {
   const TempFolder folder;
   const std::string plain = folder.path("plain.json"), file = folder.path("strategy.json");
@@ -154,7 +155,7 @@ TEST(Sparse, MomentumThatBeganWithRowsFindsRowsAlsoWhereResidualsAreOwed) {
   });
 }
 
-// Which need not be the one in which they stand.
+// That order may differ from their positions.
 TEST(Sparse, RepeatedRowsAreAddedInTheOrderOfTorch) {
   run_ranks(1, [](const Rank&) {
     auto group = make_group();
@@ -260,7 +261,7 @@ struct TwoParametersImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoParameters);
 
-// Autograd itself puts no such gradient anywhere; a program can.
+// Autograd itself never makes such a gradient; a program can.
 TEST(Sparse, OtherLayoutsAreRefusedByName) {
   run_ranks(2, [](const Rank& /*rank*/) {
     auto group = make_group();
@@ -273,8 +274,8 @@ TEST(Sparse, OtherLayoutsAreRefusedByName) {
   });
 }
 
-// Of two ranks whose table is used at so many ids in a step, until rank 0's tuner has decided, and some steps longer;
-// then at so many. What rank 0 wrote of it.
+// Trains on two ranks whose table is used at this many ids in a step, until rank 0's tuner has decided, and some
+// steps longer. Then it uses the second number of ids. Returns rank 0's journal.
 tuner::JournalFile train_with_journal(int64_t rows, int64_t width, bool is_sparse, int64_t ids, int64_t ids_later) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl");
@@ -308,7 +309,7 @@ TEST(Sparse, DenseGradientsThatAreMostlyZerosAreRecognised) {
   EXPECT_EQ(std::ranges::count(file.decisions, tuner::Decision::What::density, &tuner::Decision::what), 0);
 }
 
-// Zeros of a table that lies column by column come one by one.
+// In a table that lies column by column, zeros come one by one.
 TEST(Sparse, TheJournalSaysHowATableLies) {
   const TempFolder folder;
   const std::string journal = folder.path("journal.jsonl");
@@ -339,7 +340,7 @@ TEST(Sparse, ADensityThatChangesLeadsToANewSearch) {
   ASSERT_NE(density, file.decisions.end());
   EXPECT_EQ(density->label, "weight");
   EXPECT_GT(density->value, std::log(5));
-  // On a busy machine there may be one before that, for another reason.
+  // On a busy machine there may be an earlier look, for another reason.
   const auto look = std::ranges::find(density, file.decisions.end(), What::look_again, &tuner::Decision::what);
   ASSERT_NE(look, file.decisions.end());
   EXPECT_GE(look->step, density->step);
@@ -352,7 +353,7 @@ double resident_mb() {
   return static_cast<double>(resident * ::sysconf(_SC_PAGESIZE)) * 1e-6;
 }
 
-// In a new job, in one that starts from a strategy file, and in one that goes on from a checkpoint.
+// In a new job, in one that starts from a strategy file, and in one that continues from a checkpoint.
 TEST(Sparse, ATableOfWhichFewRowsAreUsedIsNeverLaidOut) {
   constexpr int64_t kMany = 4'000'000;
   const TempFolder folder;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// An update in parts comes to the same bits as a whole one, with the options that were in force when it began.
+// An update in parts gives the bits of a whole one, with the options that were in force when it began.
 #include "hooks/stepper.h"
 
 #include <gmock/gmock.h>
@@ -24,11 +24,11 @@ using testing::HasSubstr;
 using Tensors = std::vector<torch::Tensor>;
 using Groups = std::vector<OptimizerParamGroup>;
 
-// Two groups, the second with options of its own.
+// Two groups, the second with its own options.
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Optimizer>(Groups)> make;
-  std::function<void(OptimizerOptions&)> change;  // what a scheduler may do
+  std::function<void(OptimizerOptions&)> change;  // a change that a scheduler may make
   const char* momentum;
 };
 
@@ -155,7 +155,7 @@ TEST(Stepper, APartLeavesTheGroupsAsTheyAre) {
   EXPECT_EQ(&group.options(), options);
   EXPECT_TRUE(job.stepper->check_unchanged().ok());
   EXPECT_TRUE(job.parameters[1].grad().defined());
-  job.parameters[1].mutable_grad() = torch::rand({3, 6}).to_sparse();  // which Adam refuses
+  job.parameters[1].mutable_grad() = torch::rand({3, 6}).to_sparse();  // Adam refuses it
   EXPECT_THROW(job.stepper->step_part(Tensors{job.parameters[1]}, kept.get()), c10::Error);
   EXPECT_EQ(&group.options(), options);
   EXPECT_TRUE(job.stepper->check_unchanged().ok());
@@ -181,7 +181,7 @@ TEST(Stepper, GroupsSayWhatTheyAre) {
   }
 }
 
-// Of several optimizers the list that bears less; one that is derived from SGD may divide gradients by anything.
+// For several optimizers, the list that tolerates less; a class derived from SGD may divide gradients by anything.
 TEST(Stepper, TheFamilyIsSgdWhereAllAre) {
   struct Derived : torch::optim::SGD {
     using SGD::SGD;
@@ -230,7 +230,7 @@ TEST(Stepper, ParametersAreTheModelsAndEachOnce) {
   EXPECT_THAT(refusal({linear->weight}, {other}), HasSubstr("of shape [7] that is not in the module"));
 }
 
-// The state of what was stepped in parts is that of whole steps, and can be loaded.
+// The state after steps in parts is that of whole steps, and can be loaded.
 TEST(Stepper, StateIsSavedAndLoaded) {
   for (const Kind& kind : kinds()) {
     SCOPED_TRACE(kind.name);

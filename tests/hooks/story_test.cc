@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// That a job tells one story: the lines of rank 0 as things happen and at the end, the results of all ranks, and the
-// report of its journal, also of one that ends there.
+// A job tells one story: the lines of rank 0 during training and at the end, the results of all ranks, and the
+// report of its journal, even of a journal that ends there.
 #include <gmock/gmock.h>
 
 #include <optional>
@@ -21,7 +21,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Its gradients are what its loss is told.
+// Its gradients are the ones passed to its loss.
 struct GivenImpl : torch::nn::Module {
   GivenImpl() { weight = register_parameter("weight", torch::zeros({80, 100})); }
   torch::Tensor loss(const torch::Tensor& gradient) { return (weight * gradient).sum(); }
@@ -29,7 +29,7 @@ struct GivenImpl : torch::nn::Module {
 };
 TORCH_MODULE(Given);
 
-// One element in fifty counts, or all do.
+// One element in fifty is large, or all are.
 torch::Tensor gradient_of(int rank, int64_t step, bool is_dense) {
   torch::manual_seed(1'000 * step + rank);
   const torch::Tensor values = torch::randn({80, 100});
@@ -68,12 +68,13 @@ class Job {
     EXPECT_EQ(difference_from_rank0(torch::tensor({hash}), *group_), 0) << "step " << step_ << ": " << all;
   }
 
-  // Until the story begins so on all ranks, which they see in the same step; and a few steps more.
+  // Trains until the story begins with these words on all ranks, which they see in the same step, and a few steps
+  // more.
   void train_until(const std::string& words, bool is_dense, int most_steps = 1'200) {
     for (int more = 0; more < most_steps && result().story.find(words) == std::string::npos; ++more) step(is_dense);
     EXPECT_THAT(result().story, HasSubstr(words));
     for (int more = 0; more < 3; ++more) step(is_dense);
-    // Had it been killed now.
+    // As if it had been killed now.
     if (rank_.rank == 0) {
       EXPECT_EQ(report_of(journal_), result().story);
     }
@@ -106,7 +107,7 @@ class Job {
   std::vector<std::string> stories_;
 };
 
-// On a link that is slow enough for the gain to be beyond doubt. A budget that the user set is a limit.
+// The link is slow enough to make the gain clear. A budget that the user set is a limit.
 TEST(Story, OfACommitADropAndWhatFollowsIsTheSameEverywhere) {
   const TempFolder folder;
   const auto body = [&](const Rank& rank) {

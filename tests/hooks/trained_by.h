@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a session is made of, for tests that make one without wrap().
+// The parts of a session, for tests that make one without wrap().
 #pragma once
 
 #include <memory>

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A session over lists that another program gives, which runs its own updates, and speaks to its users itself.
+// Tests a session over lists from another program, which runs its own updates, and has its own messages for users.
 #include "hooks/trained_lists.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// What the other program has: it registers tensors as it likes.
+// The other program's lists: it registers tensors as it likes.
 struct Lists final : TrainedLists {
   std::vector<NamedTensor> parameters() override { return ++listings, parameters_; }
   std::vector<NamedTensor> buffers() override { return buffers_; }
@@ -127,7 +127,7 @@ TEST(TrainedLists, UpdatesOfTheOtherProgramComeToTheBitsOfAWrap) {
       session.begin_update();
       sgd.step();
       session.end_update();
-      // As programs do that swap weights, or move a model to where it is.
+      // As in programs that swap weights, or move a model in place.
       for (torch::Tensor& p : model->parameters()) {
         p.set_data(p.detach().clone());
         p.mutable_grad().set_data(p.grad().clone());
@@ -179,7 +179,7 @@ TEST(TrainedLists, HyperParametersAreCompared) {
   });
 }
 
-// A table whose gradient is sparse, and a layer behind it; without ids the table is not used.
+// A table with a sparse gradient, and a layer behind it; without ids the table is not used.
 struct TableImpl : torch::nn::Module {
   TableImpl() {
     table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 4).sparse(true)));
@@ -193,7 +193,7 @@ struct TableImpl : torch::nn::Module {
 };
 TORCH_MODULE(Table);
 
-// As Python's SparseAdam: an optimizer of the table alone, and another one of the rest.
+// As with Python's SparseAdam: one optimizer for the table alone, and another one for the rest.
 std::shared_ptr<Lists> lists_of_table(Table& model) {
   auto lists = lists_of(*model);
   lists->groups_[0].parameters = model->layer->parameters();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Updates as programs make them: by the wrapped optimizer or without it, by several that step by turns, at other
-// weights for a while, or left out; and the buffers that are rank 0's in all of them.
+// Tests updates as programs make them: by the wrapped optimizer or without it, by several that step in turn, at
+// other weights for a while, or skipped. In all of them, buffers are those of rank 0.
 #include <gmock/gmock.h>
 
 #include "tests/hooks/jobs.h"
@@ -22,14 +22,14 @@ std::string standard_error_of(const std::function<void()>& body) {
   return testing::internal::GetCapturedStderr();
 }
 
-// A pass through two layers, with a look at what is between them when the second one has its gradients.
+// A pass through two layers, with a call between them once the second one has its gradients.
 void backward_through(torch::nn::Sequential& model, const torch::Tensor& x, const std::function<void()>& between) {
   torch::Tensor hidden = model[0]->as<torch::nn::Linear>()->forward(x);
   hidden.register_hook([&](const torch::Tensor&) { between(); });
   model[2]->as<torch::nn::Linear>()->forward(hidden).square().mean().backward();
 }
 
-// Also in updates that nobody tells of, buffers are rank 0's, and steps are counted.
+// In updates that are not reported too, buffers are rank 0's, and steps are counted.
 TEST(Updates, UpdatesWithoutTheWrappedStepAreSteps) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -56,7 +56,7 @@ TEST(Updates, UpdatesWithoutTheWrappedStepAreSteps) {
   });
 }
 
-// A second pass at other weights, as of sharpness-aware minimisation.
+// A second pass at other weights, as in sharpness-aware minimisation.
 TEST(Updates, AnUntoldUpdateBeforeAToldOneIsPartOfItsStep) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -99,7 +99,7 @@ TEST(Updates, BuffersThatChangeWithoutABackwardPassAreBroughtWhenAskedFor) {
   });
 }
 
-// Buffers come when the first pass has ended, and the graph may hold them for the second.
+// Buffers arrive when the first pass has ended, and the graph may need the old ones for the second.
 TEST(Updates, AGraphThatIsKeptRunsBackwardTwice) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -119,7 +119,7 @@ TEST(Updates, AGraphThatIsKeptRunsBackwardTwice) {
   });
 }
 
-// As a parameter's hook does that steps an optimizer as soon as the gradient is there.
+// As with a parameter's hook that steps an optimizer as soon as the gradient is ready.
 TEST(Updates, AnUpdateWithinBackwardIsAnError) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -163,7 +163,7 @@ TEST(Updates, WhatDriftsApartIsWarnedOfOnce) {
                   for (int step = 0; step < 6; ++step) {
                     optimizer.zero_grad();
                     backward(step);
-                    if (step == 2) continue;  // a step that is left out
+                    if (step == 2) continue;  // a skipped step
                     if (step == 3) backward(step + 100);
                     optimizer.step();
                   }
@@ -181,7 +181,7 @@ TEST(Updates, AStepThatWasLeftOutMayBeFollowedByACheckpoint) {
     auto optimizer = wrap(sgd, *model, group, quiet());
     for (int step = 0; step < 3; ++step) {
       loss_of(model, make_data(rank.rank, step)).backward();
-      if (step == 1) optimizer.zero_grad();  // or not: Python's programs need not say so
+      if (step == 1) optimizer.zero_grad();  // with or without it: Python's programs need not call it
       EXPECT_EQ(message_of([&] { optimizer.save_checkpoint(folder.path()); }), "no error");
       EXPECT_EQ(optimizer.progress().step, 0);
     }
@@ -202,7 +202,7 @@ TEST(Updates, AStepThatWasLeftOutMayBeFollowedByACheckpoint) {
   });
 }
 
-// The update may be the user's: a session is told of it before and after.
+// The user may run the update: a session is told of it before and after.
 TEST(Updates, AnUpdateThatTheUserRunsIsAsOneOfTheSession) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();
@@ -233,7 +233,7 @@ TEST(Updates, AnUpdateThatTheUserRunsIsAsOneOfTheSession) {
   });
 }
 
-// Of two optimizers the second one steps in every third pass. Who steps alone is told of.
+// The second of two optimizers steps in every third pass. A rank that steps one alone is reported.
 TEST(Updates, OptimizersOfOneSessionNeedNotStepAsOften) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

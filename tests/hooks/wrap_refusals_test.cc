@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What wrap() refuses, and what it finds out later: each by name, on every rank.
+// Tests refusals of wrap(), and errors that are found later. Each has a name, on every rank.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -119,7 +119,7 @@ TEST(Wrap, AJournalThatCanNotBeWrittenIsToldToAllRanks) {
   });
 }
 
-// It would be trained by each rank for itself.
+// Each rank would train it for itself.
 TEST(Wrap, AParameterThatIsUnfrozenOrReplacedAfterwardsIsRefused) {
   run_ranks(1, [](const Rank&) {
     auto group = make_group();
@@ -143,7 +143,7 @@ TEST(Wrap, AParameterThatIsUnfrozenOrReplacedAfterwardsIsRefused) {
   });
 }
 
-// A backward pass that throws on rank 1 when some of its gradients were sent: that rank is told in what comes next, the
+// A backward pass throws on rank 1 after some of its gradients were sent. That rank learns it in its next call, the
 // other one in its own pass.
 TEST(Wrap, ABackwardPassThatEndsWithAnExceptionEndsTheJobByName) {
   run_ranks(2, [](const Rank& rank) {

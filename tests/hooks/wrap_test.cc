@@ -19,7 +19,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Trains the same job in one process with the batches of all ranks: what data-parallel training has to equal.
+// Trains the same job in one process with the batches of all ranks: data-parallel training must equal it.
 std::vector<torch::Tensor> reference_parameters(int size, int steps, int micro_steps = 1) {
   auto model = make_mlp(1);
   torch::optim::SGD sgd(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -72,7 +72,7 @@ TEST(Wrap, GradientsAreAveragesWhenBackwardReturns) {
         loss_of(twin, make_data(r, step)).backward();
         for (size_t i = 0; i < expected.size(); ++i) expected[i] += twin->parameters()[i].grad() / rank.size;
       }
-      // However the user drops gradients: by us, by the inner optimizer, or to zeros.
+      // The user may drop gradients in several ways: by us, by the inner optimizer, or to zeros.
       if (step == 0) optimizer.zero_grad();
       if (step == 1) optimizer.inner().zero_grad();
       if (step == 2) optimizer.inner().zero_grad(/*set_to_none=*/false);
@@ -119,7 +119,7 @@ TEST(Wrap, SecondBackwardWithoutNoSyncAveragesTheSum) {
   });
 }
 
-// A step with two passes is one step for the tuner, and the time of one that was left out belongs to no step.
+// A step with two passes is one step for the tuner, and the time of a skipped step belongs to no step.
 TEST(Wrap, EveryStepIsScoredOnce) {
   const TempFolder folder;
   const std::string file = folder.path("journal.jsonl");
@@ -184,7 +184,7 @@ TEST(Wrap, UnusedAndSharedParametersAsWithDdp) {
   });
 }
 
-// Buffers of several dtypes and layouts, small and large, and none.
+// Buffers of several dtypes and layouts, small, large and empty.
 struct BufferedImpl : torch::nn::Module {
   explicit BufferedImpl(double value) {
     linear = register_module("linear", torch::nn::Linear(20, 5));
@@ -227,7 +227,7 @@ TEST(Wrap, BuffersAreThoseOfRank0) {
   });
 }
 
-// As with DDP, a gradient that the user keeps stays readable whatever becomes of the arena and of the optimizer.
+// As with DDP, a gradient that the user keeps stays readable after the arena and the optimizer are gone.
 TEST(Wrap, GradientsThatAreKeptOutliveTheArena) {
   run_ranks(1, [](const Rank&) {
     auto group = make_group();
@@ -236,7 +236,7 @@ TEST(Wrap, GradientsThatAreKeptOutliveTheArena) {
     torch::Tensor first, last, of_parameter;
     {
       auto optimizer = wrap(sgd, *model, group, quiet());
-      loss_of(model, make_data(0, 0)).backward();  // lays the arena anew
+      loss_of(model, make_data(0, 0)).backward();  // lays out the arena anew
       first = model->parameters()[0].grad();
       of_parameter = first.clone();
       optimizer.step();
@@ -350,8 +350,8 @@ TEST(Wrap, NonFiniteStepIsSeenByAllAndCounted) {
   });
 }
 
-// I1 and I3 on real ranks: the epoch is the same in every step (else an error ends the run), through all stages of
-// tuning.
+// I1 and I3 on real ranks: the epoch is the same in every step (otherwise an error ends the run), through all stages
+// of tuning.
 TEST(Wrap, TunesToTheEndOnFourRanks) {
   const auto train = [](const Rank& rank) {
     auto group = make_group();
@@ -369,7 +369,7 @@ TEST(Wrap, TunesToTheEndOnFourRanks) {
     EXPECT_EQ(difference_from_rank0(mine, *group), 0);
     EXPECT_GT(epochs.back(), 5) << "strategies were switched";
     if (rank.rank == 0) {
-      EXPECT_TRUE(optimizer.result().decided);  // on a busy machine an alarm may have made it look again since
+      EXPECT_TRUE(optimizer.result().decided);  // on a busy machine an alarm may have started another look
     }
     for (const torch::Tensor& p : model->parameters()) EXPECT_EQ(difference_from_rank0(p, *group), 0);
   };
@@ -415,7 +415,7 @@ TEST(Wrap, ExportedStrategyRunsFromTheFirstStep) {
   });
 }
 
-// Whatever order a file lays the gradients in, here that of the forward pass, each one travels when it is ready.
+// Each gradient travels when it is ready, for any order of gradients in a file; here it is that of the forward pass.
 TEST(Wrap, AnImportedStrategyMayLayTheGradientsInAnyOrder) {
   const TempFolder folder;
   const std::string file = folder.path("strategy.json");

@@ -38,7 +38,7 @@ TEST(CallLog, TheFirstCallThatDiffersIsNamed) {
   EXPECT_NE(difference(log_of({Call::backward}), log_of({Call::backward}, /*first_step=*/1)), "") << "the step counts";
 }
 
-// Only the last calls are kept: ranks that are far apart are compared in what both still have.
+// Only the last calls are kept: ranks that are far apart are compared by the calls that both still have.
 TEST(CallLog, OldCallsAreForgotten) {
   CallLog one, other;
   one.enter(Call::load_checkpoint, 0);

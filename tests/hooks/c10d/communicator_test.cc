@@ -39,7 +39,7 @@ TEST(C10dCommunicator, ConformsOnTwoRanks) { conform(2); }
 TEST(C10dCommunicator, ConformsOnThreeRanks) { conform(3); }
 TEST(C10dCommunicator, ConformsOnFourRanks) { conform(4); }
 
-// Over a backend that is not Gloo by type, as a user's own may be: its collectives are c10d's.
+// Over a backend that is not of type Gloo, like a user's own: its collectives are c10d's.
 TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   for (const int size : {2, 4}) {
     run_ranks(size, [](const Rank& rank) {
@@ -55,7 +55,7 @@ TEST(C10dCommunicator, ConformsOverAnotherBackend) {
   }
 }
 
-// Whose peer never comes. Its deadline is far beyond the test's.
+// The peer never comes. The exchange's deadline is far beyond the test's.
 TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
   run_ranks(2, [](const Rank& rank) {
     const auto group = make_group();  // lives until the others are connected as well
@@ -79,7 +79,7 @@ TEST(C10dCommunicator, AnExchangeUnderWayEndsWhenItIsAborted) {
   });
 }
 
-// A collective that can not begin. Others may have begun it, so what comes after it would be taken for it.
+// Tests a collective that cannot begin. Others may have begun it, so the next one would be taken for it.
 TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
   if (kSanitizing) GTEST_SKIP() << "a sanitizer's `new` ends the process where there is no memory";
   run_ranks(2, [](const Rank& rank) {
@@ -98,10 +98,10 @@ TEST(C10dCommunicator, WhatCanNotBeginIsAnErrorAndTheLastOne) {
   });
 }
 
-// A backend of which nothing works.
+// A backend on which everything fails.
 class BrokenBackend final : public c10d::Backend {
  public:
-  struct SilentWork final : c10d::Work {};  // has no future
+  struct SilentWork final : c10d::Work {};  // without a future
   using c10d::Backend::Backend;
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
     return c10::make_intrusive<SilentWork>();
@@ -127,7 +127,7 @@ TEST(C10dCommunicator, WhateverABackendThrowsIsAnErrorOfOneLine) {
   }
 }
 
-// Bits must not depend on who came first, nor 16-bit sums on how many ranks there are.
+// Bits must not depend on the order of arrival, nor 16-bit sums on the number of ranks.
 TEST(C10dCommunicator, AddsUpInTheOrderOfRanks) {
   run_ranks(3, [](const Rank& rank) {
     const auto group = make_group();  // lives until the others are connected as well
@@ -141,11 +141,11 @@ TEST(C10dCommunicator, AddsUpInTheOrderOfRanks) {
                                 .count = static_cast<int64_t>(out.size())})
           .value();
     };
-    const float addend = std::array{1e8F, 1.0F, -1e8F}[static_cast<size_t>(rank.rank)];  // in another order 1
+    const float addend = std::array{1e8F, 1.0F, -1e8F}[static_cast<size_t>(rank.rank)];  // another order gives 1
     std::vector<float> sums(1000);
     reduce_scatter(comm::WireType::f32, std::vector<float>(3000, addend), sums);
     EXPECT_EQ(sums, std::vector<float>(1000, 0));
-    const uint16_t narrow = core::narrow_bf16(rank.rank == 0 ? 256 : 1);  // rounded twice 256
+    const uint16_t narrow = core::narrow_bf16(rank.rank == 0 ? 256 : 1);  // rounded twice gives 256
     std::vector<uint16_t> narrow_sums(1000);
     reduce_scatter(comm::WireType::bf16, std::vector<uint16_t>(3000, narrow), narrow_sums);
     EXPECT_EQ(narrow_sums, std::vector<uint16_t>(1000, core::narrow_bf16(258)));
@@ -179,7 +179,7 @@ TEST(C10dCommunicator, AddingUpStartsNoThreads) {
   });
 }
 
-// What is measured is another thing on every machine.
+// The measured values differ between machines.
 TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
   run_ranks(3, [](const Rank& rank) {
     auto group = make_group();
@@ -198,7 +198,7 @@ TEST(C10dCommunicator, TheProbeOfItsLinkIsSane) {
   });
 }
 
-// Collectives of ranks that go on differently would not fit together.
+// Collectives of ranks that continue differently would not match.
 TEST(C10dCommunicator, RanksProbeAlikeHoweverDifferentlyTheyMeasure) {
   class FastClock final : public core::Clock {
    public:
@@ -220,7 +220,7 @@ TEST(C10dCommunicator, RanksProbeAlikeHoweverDifferentlyTheyMeasure) {
   });
 }
 
-// A write to a rank that was killed ended the process by a signal now and then.
+// A write to a killed rank sometimes ended the process by a signal.
 TEST(C10dCommunicator, ABrokenPipeIsAnErrorAndHandlersStay) {
   run_ranks(1, [](const Rank&) {
     const auto group = make_group();  // lives until the others are connected as well

@@ -49,7 +49,7 @@ constexpr const char* kNoOther = "threads here are not of the usual policy, or m
 TEST(GlooOptions, TheThreadOfTheirInterfacePushesNobodyOffACore) {
   if (!may_change_policy()) GTEST_SKIP() << kNoOther;
   run_ranks(1, [](const Rank&) {
-    std::thread([] {}).join();  // a sanitizer starts one of its own beside the first one
+    std::thread([] {}).join();  // a sanitizer starts its own thread beside the first one
     ASSERT_EQ(threads_of_policy(SCHED_BATCH), 0);
     const auto options = make_gloo_options(std::chrono::seconds(20));
     EXPECT_EQ(threads_of_policy(SCHED_BATCH), 1);
@@ -65,7 +65,7 @@ TEST(GlooOptions, APolicyThatWasChosenStays) {
     const auto options = make_gloo_options(std::chrono::seconds(20));
     const int64_t of_batch = threads_of_policy(SCHED_BATCH);
     const int own = sched_getscheduler(0);
-    // On a busy machine a process that only runs when nobody else does would not come to its end.
+    // On a busy machine a process that only runs when all others are idle would not finish.
     for (const pid_t thread : all_threads()) set_policy(SCHED_OTHER, thread);
     EXPECT_EQ(of_batch, 0);
     EXPECT_EQ(own, SCHED_IDLE);

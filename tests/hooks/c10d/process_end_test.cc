@@ -17,7 +17,7 @@ namespace {
 
 using std::chrono::minutes;
 
-// A process that ends when it is told to.
+// A process that ends on request.
 class Child {
  public:
   Child() {

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// init_process_group(): again and again, beside another group, and where it can not work. Whatever goes wrong is a
-// std::runtime_error of one line. What ranks do who die meanwhile: failure_test.
+// Tests init_process_group(): repeatedly, beside another group, and when it cannot work. Every failure is a
+// std::runtime_error of one line. failure_test covers ranks that die during it.
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
@@ -33,7 +33,7 @@ float sum_over(const Group& group, float mine) {
   return tensors[0][2].item<float>();
 }
 
-// What it throws, which has to be what users are told to catch.
+// Returns the error, which must be of the type that users are told to catch.
 std::string error_of_init(double timeout_s) {
   try {
     init_process_group(timeout_s);
@@ -54,7 +54,7 @@ c10::intrusive_ptr<c10d::TCPStore> store_at_master_port(bool is_server) {
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-// As under torchrun: a store that lives as long as all ranks do, at which all are clients.
+// As under torchrun: a store that lives as long as all ranks do, and all ranks are its clients.
 class AgentStore {
  public:
   explicit AgentStore(const Rank& rank) : rank_(rank), store_(store_at_master_port(rank.rank == 0)) {
@@ -141,7 +141,7 @@ TEST(ProcessGroup, APortThatAnotherProcessHoldsIsNamed) {
   });
 }
 
-// Nobody has to guess why nothing happens.
+// The waiting rank says why nothing happens.
 TEST(ProcessGroup, ARankThatIsAloneSaysWhomItWaitsFor) {
   for (const int present : {0, 1}) {
     const auto ends = start_ranks(2,
@@ -178,7 +178,7 @@ TEST(ProcessGroup, VariablesThatCanNotBeAreRefused) {
   });
 }
 
-// The rank that can not have its interface says so at once, and to the others it is the one that is missing.
+// The rank without its interface says so at once, and the others report it as missing.
 TEST(ProcessGroup, AnInterfaceThatIsNotThereIsNamed) {
   for (const char* name : {"eth99", "^lo", "lo,eth99"}) {
     run_ranks(2,
@@ -198,7 +198,7 @@ TEST(ProcessGroup, AnInterfaceThatIsNotThereIsNamed) {
   }
 }
 
-// Gloo and c10d throw exceptions of their own, wherever the descriptors are used up.
+// Gloo and c10d throw their own exceptions, at any place where descriptors run out.
 TEST(ProcessGroup, TooFewDescriptorsAreAnError) {
   run_ranks(1, [](const Rank&) {
     rlimit limit{};
@@ -214,7 +214,7 @@ TEST(ProcessGroup, TooFewDescriptorsAreAnError) {
   });
 }
 
-// Each of these ranks is on a machine of its own, and rank 1 offers a loopback address: unreachable_rank_test.py.
+// Each of these ranks is on its own machine, and rank 1 offers a loopback address: unreachable_rank_test.py.
 TEST(ProcessGroup, AnAddressThatOthersCanNotReachIsNamed) {
   if (std::getenv("ON_MACHINES_OF_THEIR_OWN") == nullptr) GTEST_SKIP() << "unreachable_rank_test.py runs this";
   const auto start = std::chrono::steady_clock::now();

@@ -28,7 +28,7 @@ TEST(StoreServer, IsThereUntilItGoesAndNobodyIsWarned) {
   testing::internal::CaptureStderr();
   EXPECT_TRUE(is_served(client, milliseconds(1000)));
   EXPECT_TRUE(is_served(prefixed, milliseconds(1000)));
-  server->set("key", {1});  // one that only connects does not disturb it
+  server->set("key", {1});  // a client that only connects does not disturb it
   EXPECT_NO_THROW(client->wait({"key"}, milliseconds(1000)));
   server.reset();
   EXPECT_FALSE(is_served(client, milliseconds(1000)));

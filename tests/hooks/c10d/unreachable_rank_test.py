@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two machines, and the rank of the second, or both, offer the others a loopback address: both say so, in time.
+"""On two machines, the rank of the second, or both, offer the others a loopback address. Both say so, in time.
 
 usage: unreachable_rank_test.py PROCESS_GROUP_TEST
 """
@@ -13,7 +13,7 @@ import unittest
 
 CLUSTER = pathlib.Path(__file__).resolve().parents[3] / "examples" / "cluster"
 UNAVAILABLE = 4
-NO_NAME_SERVER = "RES_OPTIONS=timeout:1 attempts:1"  # c10d asks for the names of addresses, and there is none to answer
+NO_NAME_SERVER = "RES_OPTIONS=timeout:1 attempts:1"  # c10d looks up the names of addresses, and no server answers
 PROGRAM = sys.argv.pop()
 
 

@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A store whose answers wait until they are let go, or that does not answer any more.
+// A store whose answers wait until they are released, or that does not answer any more.
 class HeldStore : public c10d::HashStore {
  public:
   bool check(const std::vector<std::string>& keys) override {
@@ -37,7 +37,7 @@ class HeldStore : public c10d::HashStore {
   std::atomic<int> asked_ = 0;
 };
 
-// Until it knows something; the test's own limit ends it otherwise.
+// Asks until it has an error; otherwise the test's own limit ends it.
 core::Error found_by(Watch& watch) {
   for (;;) {
     if (const core::Status status = watch.ask(); !status) return status.error();
@@ -45,11 +45,11 @@ core::Error found_by(Watch& watch) {
   }
 }
 
-// Whoever waits for a step goes on meanwhile, however long the store takes.
+// A rank that waits for a step continues meanwhile, however slow the store is.
 TEST(Watch, AskingDoesNotWaitForTheStore) {
   const auto store = c10::make_intrusive<HeldStore>();
   Watch watch(store, 0, 2);
-  while (store->asked() == 0) EXPECT_TRUE(watch.ask().ok());  // returns, though nobody answers
+  while (store->asked() == 0) EXPECT_TRUE(watch.ask().ok());  // returns although nobody answers
   for (int i = 0; i < 100; ++i) EXPECT_TRUE(watch.ask().ok());
   EXPECT_EQ(store->asked(), 1) << "one question at a time";
   raise_alarm(*c10::make_intrusive<c10d::HashStore>(), {core::Error::Code::invalid, "elsewhere"});

@@ -6,7 +6,7 @@
 namespace gradtune::test {
 namespace {
 
-// Every question draws, whatever the answer may be, so that to leave out a feature changes as little else as it can.
+// Every question draws for any answer, so that leaving out a feature changes as little else as possible.
 class Draw {
  public:
   Draw(core::Rng rng, const Features& features, std::set<std::string>& used)
@@ -57,8 +57,8 @@ BlockPlan draw_block(Draw& draw) {
     block.kind = BlockPlan::Kind::embedding;
     block.sparse = draw.wants("sparse", 0.4);
     if (block.sparse) {
-      block.dtype = core::DType::f32;  // LibTorch does not add up others
-      // Both of one tensor: by chance alone that is rare.
+      block.dtype = core::DType::f32;  // LibTorch does not add up other types
+      // Both layouts for one tensor: that is rare by chance alone.
       block.layout = draw.wants("transposed", 0.5) ? BlockPlan::Layout::transposed : BlockPlan::Layout::plain;
     }
   }
@@ -109,7 +109,7 @@ bool has_dtype(const ModelPlan& model, core::DType dtype) {
 OptimizerPlan draw_optimizer(Draw& draw, const ModelPlan& model) {
   OptimizerPlan optimizer;
   optimizer.kind = static_cast<OptimizerPlan::Kind>(draw.below(5));
-  // What the others add to a denominator is nothing in float16.
+  // The epsilon of other optimizers vanishes in float16.
   if (has_dtype(model, core::DType::f16) || draw.chance(0.4)) optimizer.kind = OptimizerPlan::Kind::sgd;
   optimizer.momentum = draw.chance(0.6) ? 0.9 : 0;
   optimizer.weight_decay = draw.chance(0.4) ? 0.01 : 0;
@@ -182,7 +182,7 @@ StepPlan::After draw_after(Draw& draw, bool skipped) {
 }
 
 std::vector<StepPlan> draw_steps(Draw& draw, int ranks, bool races) {
-  // Not every job does everything: what a step does by itself is seen alone as well.
+  // Not every job does everything, so that each feature of a step also occurs alone.
   const bool accumulates = draw.wants("no_sync", 0.3), repeats = draw.wants("two_passes", 0.2);
   const bool closures = draw.wants("closure", 0.2), clips = draw.wants("clip", 0.3);
   const bool replaces = draw.wants("replace", 0.15), retains = draw.wants("retain", 0.1);
@@ -192,7 +192,7 @@ std::vector<StepPlan> draw_steps(Draw& draw, int ranks, bool races) {
   bool must_zero = false;
   for (StepPlan& step : steps) {
     step.zero = draw_zero(draw);
-    // What is not finite must go, also from parameters that are not in the optimizer.
+    // Gradients that are not finite must go, even from parameters that are not in the optimizer.
     if (must_zero && step.zero != StepPlan::Zero::module) step.zero = StepPlan::Zero::wrapped;
     if (accumulates && draw.chance(0.5)) step.unsynced = 1 + draw.below(2);
     step.passes = step.unsynced + (repeats && draw.chance(0.5) ? 2 : 1);
@@ -243,7 +243,7 @@ JobPlan draw_job(uint64_t seed, const Features& features) {
   plan.steps = draw_steps(steps, plan.ranks, races);
   plan.freeze_at = steps.wants("freeze", 0.1) ? steps.below(20) : -1;
   for (StepPlan& step : plan.steps) {
-    // A new wrap would know one parameter less than what was saved and exported.
+    // A new wrap would know one parameter less than the saved and exported files.
     if (plan.freeze_at >= 0 && step.after > StepPlan::After::failed_save) step.after = StepPlan::After::nothing;
   }
   plan.threads = steps.wants("threads", 0.1);
@@ -253,10 +253,10 @@ JobPlan draw_job(uint64_t seed, const Features& features) {
     plan.features.insert(plan.fault->name);
     plan.companion = false;
     plan.freeze_at = -1;
-    // A matrix of one row lies alike when it is transposed, which is no mistake.
+    // A matrix of one row has the same layout when it is transposed, which is no mistake.
     int64_t& width = plan.model.blocks[0].width;
     if (plan.fault->name == "fault_format" && width == 1) width = 5;
-    // A mistake early, and some steps in which it has to be noticed.
+    // A mistake early, and some steps in which it must be noticed.
     plan.steps.resize(static_cast<size_t>(plan.fault->step) + 8);
     for (auto step = plan.steps.begin() + plan.fault->step; step != plan.steps.end(); ++step) *step = StepPlan();
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The named parts that random jobs are made of. Each can be left out of all jobs (FUZZ_WITHOUT=empty,restart), to look
-// past a fault that is known, and to find out which parts a fault needs.
+// The named parts of random jobs. Each can be left out of all jobs (FUZZ_WITHOUT=empty,restart), to look past a
+// known fault, and to find out which parts a fault needs.
 #pragma once
 
 #include <set>
@@ -20,7 +20,7 @@ std::span<const Feature> all_features();
 class Features {
  public:
   Features() = default;
-  // Names separated by commas. Throws for a name that is unknown, with those that are known.
+  // Takes names separated by commas. Throws for an unknown name, and lists the known ones.
   explicit Features(std::string_view without);
   static Features from_environment();
 

@@ -12,13 +12,13 @@ namespace gradtune::test {
 namespace {
 
 struct Tolerance {
-  double relative = 0;  // to the mean magnitude of the element
-  double floor = 0;     // to the largest magnitude in the tensor
+  double relative = 0;  // relative to the mean magnitude of the element
+  double floor = 0;     // relative to the largest magnitude in the tensor
   double absolute = 0;
 };
 
 Tolerance tolerance_of(torch::ScalarType type, int ranks, core::Fidelity fidelity) {
-  // Each rank's part is rounded, and each sum on the way.
+  // Each rank's part is rounded, and so is each sum on the way.
   const int roundings = ranks + 1;
   Tolerance tolerance{.relative = 2e-6, .floor = 2e-6};
   if (type == torch::kBFloat16) tolerance.relative = 0x1p-8 * roundings;
@@ -26,7 +26,7 @@ Tolerance tolerance_of(torch::ScalarType type, int ranks, core::Fidelity fidelit
     tolerance = {.relative = 0x1p-11 * roundings, .floor = 2e-6, .absolute = 0x1p-25 * roundings};
   if (fidelity >= core::Fidelity::half) {
     tolerance.relative += 0x1p-8 * roundings;
-    tolerance.absolute = 0x1p-25 * roundings;  // of float16 on the wire, whose numbers end there
+    tolerance.absolute = 0x1p-25 * roundings;  // for float16 on the link, whose numbers end there
   }
   return tolerance;
 }
@@ -56,7 +56,7 @@ void check_gradient(const std::string& name, const Average& average, const torch
               " elements differ by more");
 }
 
-// Row by row, whatever the memory format.
+// Row by row, for any memory format.
 core::Hasher& add(core::Hasher& hasher, const torch::Tensor& any) {
   const torch::Tensor tensor = dense(any);
   hasher.add(tensor.defined() ? uint64_t{1} : uint64_t{0});
@@ -123,7 +123,7 @@ void check_alike(const char* what, const std::vector<torch::Tensor>& tensors, c1
   for (const torch::Tensor& tensor : tensors) add(all, tensor);
   const std::vector<int64_t> values = gather(static_cast<int64_t>(all.value()), group);
   if (std::ranges::count(values, values[0]) == std::ssize(values)) return;
-  std::string which;  // the first that differs
+  std::string which;  // the first difference
   for (size_t t = 0; t < tensors.size() && which.empty(); ++t) {
     core::Hasher one;
     const std::vector<int64_t> of_one = gather(static_cast<int64_t>(add(one, tensors[t]).value()), group);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What has to hold in a random job. Each check throws Wrong with what it found.
+// The properties of every random job. Each check throws Wrong with its finding.
 #pragma once
 
 #include <torch/torch.h>
@@ -20,20 +20,21 @@ class Wrong : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// Training itself has diverged, alike on all ranks: there is nothing left to compare.
+// Training itself has diverged, equally on all ranks: there is nothing left to compare.
 class Diverged : public std::runtime_error {
  public:
   Diverged() : std::runtime_error("training diverged") {}
 };
 
-// How far gradients may be from the average, by fidelity:
-//   exact  sums in the gradient's own dtype: 2e-6 of the mean magnitude of what is averaged, and for 16-bit gradients
-//          ranks + 1 roundings
-//   half   in addition as many roundings to bfloat16, or to float16, which has no numbers below 2^-24
+// The largest distance of gradients from the average, by fidelity:
+// - exact: sums in the gradient's own dtype: 2e-6 of the mean magnitude of the averaged values, and for 16-bit
+//   gradients
+//   ranks + 1 roundings
+// - half: in addition as many roundings to bfloat16, or to float16, which has no numbers below 2^-24
 void check_gradients(const std::vector<Average>& averages, const std::vector<torch::Tensor>& parameters, int ranks,
                      core::Fidelity fidelity);
 
-// Lossy gradients are finite and, over all parameters, not larger than 50 times the largest that were averaged so far.
+// Lossy gradients are finite and, over all parameters, at most 50 times the largest ones averaged so far.
 class LossyCheck {
  public:
   explicit LossyCheck(bool unscaled) : unscaled_(unscaled) {}
@@ -44,13 +45,13 @@ class LossyCheck {
   double largest_ = 0;
 };
 
-// Bit for bit, and the same ones undefined.
+// Equal bit for bit, with the same ones undefined.
 void check_equal(const char* what, const std::vector<torch::Tensor>& found, const std::vector<torch::Tensor>& wanted);
 
-// Bit for bit, on all ranks. Collective.
+// Equal bit for bit on all ranks. Collective.
 void check_alike(const char* what, const std::vector<torch::Tensor>& tensors, c10d::ProcessGroup& group);
 
-// Until all ranks have come.
+// Waits until all ranks have come.
 void meet(c10d::ProcessGroup& group);
 
 }  // namespace gradtune::test

@@ -1,15 +1,16 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random jobs of 2 to 4 ranks, real processes with Gloo between them. Those without a mistake have to train as plain
-// data-parallel training does; where one rank makes a mistake every rank has to end with an error, at once.
+// Random jobs of 2 to 4 ranks, real processes with Gloo between them. Jobs without a mistake must train like plain
+// data-parallel training. If one rank makes a mistake, every rank must end with an error at once.
 //
-//   FUZZ_JOBS=300         so many jobs, a quarter of them with a mistake
-//   FUZZ_SEED=17          this job alone
-//   FUZZ_FIRST=1000       the seed of the first one
-//   FUZZ_WITH=a           of these jobs, those with this feature
-//   FUZZ_LATER_S=2        seconds that ranks may end after the first error; more on a machine that is busy otherwise
-//   FUZZ_WITHOUT=a,b      without these features (features.cc)
+// Environment variables:
+// - FUZZ_JOBS=300: the number of jobs, a quarter of them with a mistake
+// - FUZZ_SEED=17: this job alone
+// - FUZZ_FIRST=1000: the seed of the first one
+// - FUZZ_WITH=a: only jobs with this feature
+// - FUZZ_LATER_S=2: seconds that ranks may end after the first error; use more on a busy machine
+// - FUZZ_WITHOUT=a,b: without these features (features.cc)
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -28,14 +29,14 @@ namespace gradtune::test {
 namespace {
 
 constexpr int kBatch = 12;             // jobs of one start of processes
-constexpr double kMistakeLimitS = 30;  // of a job with a mistake, from the start of its processes
+constexpr double kMistakeLimitS = 30;  // for a job with a mistake, from the start of its processes
 
 uint64_t number(const char* variable, uint64_t otherwise) {
   const char* const text = std::getenv(variable);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// That any rank ends after the first one's error.
+// Most seconds between the first rank's error and the end of any rank.
 double most_later_s() { return static_cast<double>(number("FUZZ_LATER_S", 2)); }
 
 std::vector<JobPlan> drawn_jobs(bool with_fault) {
@@ -62,7 +63,7 @@ void say(const char* format, Values... values) {
 
 // --- jobs without a mistake ------------------------------------------------------------------------------------------
 
-// Another job takes its steps between those of the first one, as long as it has any.
+// Another job takes its steps between those of the first one, until it has no more.
 void run_together(JobRunner& job, const JobPlan& other, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                   const std::string& folder) {
   std::filesystem::create_directories(folder);
@@ -75,7 +76,7 @@ void run_together(JobRunner& job, const JobPlan& other, const c10::intrusive_ptr
   }
 }
 
-// What a copy does.
+// The work of a copy.
 void run_batch(const Rank&) {
   auto group = make_group();
   std::istringstream seeds(std::getenv("FUZZ_BATCH"));
@@ -95,7 +96,7 @@ void run_batch(const Rank&) {
       const std::string what = error.what();
       say("job %s wrong: %s", seed.c_str(), what.substr(0, what.find("\nframe #")).c_str());
       std::fflush(stdout);
-      std::_Exit(1);  // the others are told by their connections
+      std::_Exit(1);  // the others learn it by their connections
     }
     say("job %s done, %ld switches", seed.c_str(), static_cast<long>(job.switches()));
   }
@@ -116,7 +117,8 @@ std::string end_of(const std::string& output) {
   return output.substr(output.size() > kMost ? output.size() - kMost : 0);
 }
 
-// Starts the jobs, which have the same number of ranks. Those behind one that is wrong are started again without it.
+// Starts the jobs, which have the same number of ranks. If one is wrong, those behind it are started again without
+// it.
 void run_jobs(const std::vector<JobPlan>& plans, int64_t& switches) {
   for (size_t first = 0; first < plans.size();) {
     const size_t count = std::min<size_t>(kBatch, plans.size() - first);
@@ -158,7 +160,7 @@ TEST(JobFuzz, TrainsAsPlainTrainingDoes) {
 
 // --- jobs with a mistake ---------------------------------------------------------------------------------------------
 
-// What a copy does. An error is told when it is caught; then the stack unwinds as in a user's program.
+// The work of a copy. An error is printed when it is caught; then the stack unwinds as in a user's program.
 void run_mistake(const Rank&) {
   const JobPlan plan = draw_job(number("FUZZ_MISTAKE", 0), Features::from_environment());
   auto group = make_group();
@@ -173,7 +175,7 @@ void run_mistake(const Rank&) {
   }
 }
 
-// Returns how long after the first error the last rank ended.
+// Returns the time between the first error and the end of the last rank.
 double check_mistake(const JobPlan& plan) {
   const double start_s = now_s();
   const auto ends =
@@ -209,7 +211,7 @@ double check_mistake(const JobPlan& plan) {
 TEST(JobFuzz, AMistakeOfOneRankEndsAllRanks) {
   if (std::getenv("RANKS_TEST_COPY") != nullptr) start_ranks(0, run_mistake);
   for (const JobPlan& plan : drawn_jobs(/*with_fault=*/true)) {
-    // A machine that stalls is late now and then, a fault each time.
+    // A machine that stalls is late now and then; a fault is late each time.
     double later_s = check_mistake(plan);
     for (int again = 0; again < 2 && later_s > most_later_s(); ++again)
       later_s = std::min(later_s, check_mistake(plan));

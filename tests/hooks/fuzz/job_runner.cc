@@ -74,7 +74,7 @@ Options JobRunner::options() const {
                   .forward_overlap = options_.late};
   if (!options_.compressors.empty()) options.compressors = options_.compressors;
   if (!strategy_.empty()) options.strategy = strategy_;
-  if (!plan_.fault) options.timeout = 20;  // with a mistake, users' default
+  if (!plan_.fault) options.timeout = 20;  // with a mistake, the users' default
   if (is_wrong("fault_option")) options.fidelity = "loss";
   if (is_wrong("fault_option_differs")) options.seed = 99;
   return options;
@@ -214,7 +214,7 @@ void JobRunner::replace_gradients() {
   }
 }
 
-// An update is that of the user's optimizer alone, so from the same gradients it has the same bits.
+// An update is that of the user's optimizer alone, so the same gradients give the same bits.
 void JobRunner::check_step(const StepPlan& step) {
   plain_->take_gradients(parameters_);
   if (!step.skip) {
@@ -255,7 +255,7 @@ void JobRunner::do_after(StepPlan::After after) {
   }
 }
 
-// As a process that starts from the files does.
+// Does the same as a process that starts from the files.
 void JobRunner::restart() {
   optimizer_->save_checkpoint(file("checkpoint"));
   if (rank_ == 0) {
@@ -279,7 +279,7 @@ void JobRunner::restart() {
   meet(*group_);  // the files may be written again
 }
 
-// The first time it is kept what is come back to the second time.
+// The first call saves the state to which the second call returns.
 void JobRunner::roll_back() {
   std::stringstream mine(kept_), plain(kept_of_plain_);
   if (kept_.empty()) {
@@ -337,7 +337,7 @@ RandomModelImpl::Between JobRunner::exception_at(int step) const {
     return nullptr;
   }
   return [](torch::Tensor x) {
-    // A gradient penalty asks for gradients with a graph, which is a part of forward: nothing is accumulated there.
+    // A gradient penalty computes gradients with a graph, which is a part of forward: nothing is accumulated there.
     x.register_hook([](const torch::Tensor&) {
       if (!torch::GradMode::is_enabled()) throw std::runtime_error("of the user, in backward");
     });
@@ -354,7 +354,7 @@ void JobRunner::run_step_and_catch(int step) {
     std::fflush(stdout);
   }
   if (!is_wrong("fault_backward_kept")) return;
-  // Such as to write down what has happened: others are not to wait for that.
+  // For example to write a log: the others must not wait for that.
   std::this_thread::sleep_for(std::chrono::seconds(10));
 }
 

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Runs a random job on one rank as a user's program would, and compares it with plain training after every pass and
-// every step. Jobs with a mistake are not compared: of them it matters how they end.
+// every step. Jobs with a mistake are not compared: only their end matters.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -20,7 +20,7 @@
 
 namespace gradtune::test {
 
-// Of a clock that all processes of this machine share.
+// By a clock that all processes of this machine share.
 double now_s();
 
 class JobRunner {
@@ -35,7 +35,7 @@ class JobRunner {
   int steps() const { return static_cast<int>(plan_.steps.size()); }
   void train(int step);
 
-  int64_t switches() const { return switches_; }  // of strategies, so far
+  int64_t switches() const { return switches_; }  // switches of strategies so far
 
  private:
   Options options() const;
@@ -71,9 +71,9 @@ class JobRunner {
   std::optional<Optimizer> optimizer_;
   std::optional<PlainTraining> plain_;
   LossyCheck lossy_;
-  bool owes_ = false;                 // something may be left of lossy compressors
-  std::string kept_, kept_of_plain_;  // to roll back to
-  std::string strategy_;              // file to start from
+  bool owes_ = false;                 // residuals of lossy compressors may be left
+  std::string kept_, kept_of_plain_;  // saved states, for a rollback
+  std::string strategy_;              // file of the first strategy
   int64_t epoch_ = 0, switches_ = 0;
 };
 

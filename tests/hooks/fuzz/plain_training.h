@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What plain data-parallel training gives, in one process and without communication: every rank's passes on its own
-// batches, one after the other, with the gradients and buffers that this rank would have; averages in float64.
+// The result of plain data-parallel training, in one process and without communication. It runs every rank's passes
+// on its own batches, one after the other, with the gradients and buffers that this rank would have. Averages are in
+// float64.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,13 +17,13 @@
 namespace gradtune::test {
 
 struct Average {
-  torch::Tensor value;  // float64; undefined where no rank has a gradient
-  torch::Tensor scale;  // mean of the magnitudes that it is of
+  torch::Tensor value;  // float64; undefined if no rank has a gradient
+  torch::Tensor scale;  // mean of the magnitudes of its parts
 };
 
 class PlainTraining {
  public:
-  // From rank 0's values.
+  // Starts from rank 0's values.
   explicit PlainTraining(const JobPlan& plan);
 
   RandomModelImpl& model() { return *model_; }
@@ -30,16 +31,17 @@ class PlainTraining {
 
   // One pass of every rank; a rank's gradients add to what it has.
   void pass(int step, int index, const StepPlan& plan);
-  // What every rank's gradients are after a pass that communicates.
+  // Every rank's gradients after a pass that communicates.
   std::vector<Average> averages() const;
-  // All ranks have these from now on, and those of rank 0 as buffers after a pass that communicates and after wrap().
+  // All ranks have these from now on. The buffers are those of rank 0 after a pass that communicates and after
+  // wrap().
   void take_gradients(const std::vector<torch::Tensor>& of);
   void share_buffers();
   void zero_grad(StepPlan::Zero how);
   void drop_gradients() { zero_grad(StepPlan::Zero::wrapped); }
-  // With the gradients of rank 0.
+  // Uses the gradients of rank 0.
   void step();
-  // What a user keeps to come back to.
+  // Saves the state for a later rollback.
   void save(std::ostream& stream);
   void load(std::istream& stream);
 

@@ -22,13 +22,13 @@ torch::ScalarType type_of(core::DType dtype) {
   return dtype == core::DType::f16 ? torch::kHalf : torch::kFloat;
 }
 
-// With as many columns as wanted: repeated, and cut off.
+// Repeats or cuts off columns to the given number.
 torch::Tensor fit(const torch::Tensor& x, int64_t width) {
   if (x.size(1) == width) return x;
   return x.repeat({1, (width + x.size(1) - 1) / x.size(1)}).narrow(1, 0, width);
 }
 
-// Random values, rounded to the dtype, in memory as the layout says.
+// Random values, rounded to the dtype, in the given memory layout.
 torch::Tensor random_weight(const std::vector<int64_t>& shape, const BlockPlan& plan) {
   const torch::ScalarType type = type_of(plan.dtype);
   torch::Tensor weight = (0.3 * torch::randn(shape)).to(type);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The model of a plan, its batches and its optimizer. All of them are the same wherever they are made from the same
-// numbers, so every rank can make those of the others.
+// The model of a plan, its batches and its optimizer. The same numbers always give the same ones, so every rank can
+// make those of the others.
 #pragma once
 
 #include <torch/torch.h>
@@ -23,21 +23,21 @@ struct Batch {
 
 Batch make_batch(uint64_t seed, int rank, int step, int pass);
 
-// A pass of a rank: what it trains with, and which layers that some ranks use it does.
+// A pass of a rank: its batch, and the optional layers that it uses.
 struct Pass {
   int rank = 0, step = 0, index = 0;
 };
 
 class RandomModelImpl : public torch::nn::Module {
  public:
-  // `values`: of the random numbers that parameters and buffers begin with.
+  // `values`: the seed of the initial values of parameters and buffers.
   RandomModelImpl(const ModelPlan& plan, uint64_t seed, uint64_t values);
 
-  // `between` is called with what the middle block gave, and gives what the next one takes.
+  // `between` is called with the middle block's output, and returns the input of the next one.
   using Between = std::function<torch::Tensor(torch::Tensor)>;
   torch::Tensor loss(const Pass& pass, const Between& between = nullptr);
 
-  // A buffer of a size of its own, for mistakes; and one that may be replaced by a larger one.
+  // A buffer with its own size, for mistakes; and one that may be replaced by a larger one.
   void add_buffer(const std::string& name, int64_t numel);
 
  private:
@@ -62,14 +62,14 @@ class RandomModelImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RandomModel);
 
-// Of the values that a rank begins with: only those of rank 0 count.
+// The seed of a rank's initial values: only those of rank 0 count.
 inline uint64_t initial_values(const JobPlan& plan, int rank) { return plan.seed * 10 + static_cast<uint64_t>(rank); }
 RandomModel make_model(const JobPlan& plan, uint64_t values);
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const OptimizerPlan& plan,
                                                         const std::vector<torch::Tensor>& parameters);
 
-// Those that require a gradient, each once.
+// The parameters that require a gradient, each once.
 std::vector<torch::Tensor> trained(const torch::nn::Module& module);
 
 }  // namespace gradtune::test

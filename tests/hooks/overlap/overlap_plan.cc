@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kWords = 11, kWidth = 16;
 
-// Of a generator of its own, as threads draw at the same time.
+// Has its own generator, as threads draw at the same time.
 struct Batch {
   torch::Tensor images, words, next, classes;
 };
@@ -54,7 +54,7 @@ class Images final : public OverlapModel {
     torch::Tensor x = torch::relu(first->forward(batch.images));
     x = torch::max_pool2d(torch::relu(second->forward(x)), 2).flatten(1);
     fail_if(throws);
-    // In the first steps by every rank in every pass, then now and then.
+    // In the first steps every rank uses it in every pass, then now and then.
     if (pass.step < 8 || mixed(seed_ + 1, pass) % 2 == 0) x = torch::relu(sometimes->forward(x));
     return torch::nn::functional::cross_entropy(out->forward(torch::relu(hidden->forward(x))), batch.classes);
   }
@@ -186,7 +186,7 @@ OverlapPlan draw_overlap(uint64_t seed, int steps, bool all) {
     step.read = chance(0.1);
     step.switches = chance(0.05);
     step.checkpoint = chance(0.03);
-    // What needs gradients early comes late in the job, or overlap is never on.
+    // Operations that need gradients early come late in the job, as otherwise overlap is never on.
     if (s < plan.steps.size() * 2 / 3 || !turns_off) continue;
     step.skip = chance(0.1);
     step.clip = chance(0.2);

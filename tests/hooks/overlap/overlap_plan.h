@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Training jobs whose updates may come late, as plain data that is drawn from one seed: a model, an optimizer, and what
-// the user's program does in each step. Models and batches are the same wherever they are made from the same numbers.
+// Training jobs with late updates, as plain data from one seed: a model, an optimizer, and the user's actions in
+// each step. The same numbers always give the same models and batches.
 #pragma once
 
 #include <torch/torch.h>
@@ -18,23 +18,23 @@ struct OverlapStep {
   enum class Zero : uint8_t { wrapped, module, zeros, never };
   enum class Evaluate : uint8_t { no, no_grad, inference };
   Zero zero = Zero::wrapped;
-  int passes = 1;  // all but the last only accumulate
-  // Between the step before and this one's forward pass.
+  int passes = 1;  // all but the last one only accumulate
+  // Actions between the step before and this one's forward pass.
   Evaluate evaluate = Evaluate::no;
-  bool change_rate = false;    // and weight decay, by a scheduler
+  bool change_rate = false;    // and weight decay, as a scheduler does
   bool edit = false;           // a parameter is changed in place
-  bool use_gradients = false;  // of the step before
-  bool synchronize = false;    // and parameters are read where no operator shows it
+  bool use_gradients = false;  // uses the gradients of the step before
+  bool synchronize = false;    // and reads parameters without an operator
   bool interrupt = false;      // a forward pass that ends with an exception
-  bool again = false;          // a second step(), of the same gradients or of none
-  // Between backward and step.
+  bool again = false;          // a second step() with the same gradients or with none
+  // Actions between backward and step.
   bool clip = false;
-  bool replace = false;  // a gradient by the user's own
+  bool replace = false;  // replaces a gradient by the user's own
   bool skip = false;     // no step
   bool closure = false;
-  bool read = false;        // compare parameters after it, as an operator reads them
+  bool read = false;        // compares parameters afterwards, read by an operator
   bool switches = false;    // another strategy from here on
-  bool checkpoint = false;  // after it
+  bool checkpoint = false;  // saved after it
 
   bool operator==(const OverlapStep&) const = default;
 };
@@ -45,26 +45,27 @@ struct OverlapPlan {
   uint64_t seed = 0;
   Model model = Model::images;
   Optim optim = Optim::sgd;
-  bool groups = false;  // two of parameters, with options of their own
+  bool groups = false;  // two groups of parameters, with their own options
   std::vector<OverlapStep> steps = {};
 };
 
 std::string to_text(const OverlapPlan& plan);
 
-// Ordinary steps but for the list of what a program may do. `all`: also what turns overlap off.
+// Mostly ordinary steps, and some of the actions above. `all`: includes actions that turn overlap off.
 OverlapPlan draw_overlap(uint64_t seed, int steps, bool all);
 
-// A loss of one rank's batch. Parameters are small, and the first forward read is not always the last gradient.
-//   images       convolutions and linear layers, some of which are not used in every pass, by every rank
-//   transformer  embedding and output share a weight; layer norms, attention
-//   lstm         embedding, LSTM, linear: a language model
-//   shared       one layer is called twice, another one is used in the middle as well, one never
+// A loss of one rank's batch. Parameters are small, and the first forward read is not always the last gradient. The
+// kinds are:
+// - images: convolutions and linear layers, some of which are not used in every pass, by every rank
+// - transformer: embedding and output share a weight; layer norms, attention
+// - lstm: embedding, LSTM, linear: a language model
+// - shared: one layer is called twice, another one is used in the middle as well, one never
 class OverlapModel : public torch::nn::Module {
  public:
   struct Pass {
     int rank = 0, step = 0, index = 0;
   };
-  // `throws`: in the middle of it.
+  // `throws`: an exception in the middle of it.
   virtual torch::Tensor loss(const Pass& pass, bool throws = false) = 0;
 };
 std::shared_ptr<OverlapModel> make_overlap_model(const OverlapPlan& plan);

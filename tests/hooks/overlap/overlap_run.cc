@@ -11,7 +11,7 @@
 namespace gradtune::test {
 namespace {
 
-// As torch::save reads them: no operator of LibTorch shows it.
+// Reads as torch::save does: no operator of LibTorch shows it.
 std::vector<torch::Tensor> raw_copies(const std::vector<torch::Tensor>& parameters) {
   std::vector<torch::Tensor> copies;
   for (const torch::Tensor& p : parameters) {
@@ -63,7 +63,7 @@ class Run {
     if (step.read) moments_.push_back(copies(parameters_));
     if (step.switches) trainer_.switch_strategy(number);
     if (!step.checkpoint) return;
-    trainer_.zero_grad();  // averages that no step used are no part of a checkpoint
+    trainer_.zero_grad();  // a checkpoint does not contain averages that no step used
     trainer_.checkpoint();
     moments_.push_back(raw_copies(parameters_));
   }

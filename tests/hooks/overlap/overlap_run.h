@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs such a job as a user's program would, with whatever trains it, and tells what parameters and gradients were at
-// chosen moments. Plain training, in one process and without communication, is what all others must agree with bit by
-// bit: averages are sums of shares, which come out the same for two ranks in any order.
+// Runs such a job as a user's program would, with any trainer, and returns parameters and gradients at chosen
+// moments. The reference is plain training, in one process and without communication. All others must agree with it
+// bit by bit: averages are sums of shares, which are the same for two ranks in any order.
 #pragma once
 
 #include <torch/torch.h>
@@ -31,7 +31,7 @@ class OverlapTrainer {
 // Each is a list of tensors at one moment.
 using Moments = std::vector<std::vector<torch::Tensor>>;
 
-// `rank`: of the forward passes that train nothing.
+// `rank`: the rank of forward passes that train nothing.
 Moments run_overlap(const OverlapPlan& plan, int rank, OverlapModel& model, torch::optim::Optimizer& optimizer,
                     OverlapTrainer& trainer);
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Updates that come late, in real jobs of two ranks: whatever a program does meanwhile, parameters are those of plain
-// training, bit by bit. OVERLAP_JOBS and OVERLAP_STEPS ask for more, OVERLAP_SEED for one job.
+// Tests late updates in real jobs of two ranks: for any program, parameters are those of plain training, bit by bit.
+// OVERLAP_JOBS and OVERLAP_STEPS ask for more, OVERLAP_SEED for one job.
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
@@ -44,7 +44,7 @@ void meet(c10d::ProcessGroup& group) {
   group.allreduce(one)->wait();
 }
 
-// A bucket for each tensor, all due at the next forward pass but that of `early`.
+// A bucket for each tensor, all due at the next forward pass except that of `early`.
 void write_late_strategy(const torch::nn::Module& module, int ranks, const std::string& file,
                          const std::string& early = "") {
   core::GradientTable table;
@@ -67,7 +67,7 @@ void write_late_strategy(const torch::nn::Module& module, int ranks, const std::
       .value();
 }
 
-// Pinned, with late buckets, at fidelity exact; of a random strategy where there is a seed. Rank 0 writes the file.
+// Pinned, with late buckets, at fidelity exact; with a seed, the strategy is random. Rank 0 writes the file.
 Options late_options(const Rank& rank, const torch::nn::Module& module, c10d::ProcessGroup& group,
                      std::optional<uint64_t> seed = {}) {
   const std::string file = TempFolder().path("strategy.json");
@@ -102,8 +102,8 @@ class WrappedTrainer final : public OverlapTrainer {
     });
   }
   void synchronize() override { optimizer_->synchronize(); }
-  // By turns: saved, saved and loaded again, the optimizer's state likewise, wrapped again, wrapped anew after the end
-  // of the wrap before.
+  // In turn: saved, saved and loaded again, the same for the optimizer's state, wrapped again, wrapped anew after
+  // the former wrap has ended.
   void checkpoint() override {
     const std::string folder = TempFolder().path("checkpoint");
     switch (checkpoints_++ % 5) {
@@ -135,7 +135,7 @@ class WrappedTrainer final : public OverlapTrainer {
   int checkpoints_ = 0;
 };
 
-// Runs it with and without; returns how many updates were late.
+// Runs it with and without late updates; returns the number of late updates.
 int64_t compare(const OverlapPlan& plan, const Rank& rank, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                 std::optional<uint64_t> strategy = {}, int64_t tuning_budget = 0) {
   const auto model = make_overlap_model(plan);
@@ -162,7 +162,7 @@ OverlapPlan ordinary(OverlapPlan::Model model, OverlapPlan::Optim optim, int pas
   return plan;
 }
 
-// Every model with one optimizer, or, where many steps are asked for, with each.
+// Every model with one optimizer, or with each of them if many steps are requested.
 TEST(Overlap, ComesToTheBitsOfPlainTraining) {
   run_ranks(2,
             [](const Rank& rank) {
@@ -183,7 +183,7 @@ TEST(Overlap, ComesToTheBitsOfPlainTraining) {
             {.time_limit_s = 3000});
 }
 
-// While a tuner races the strategy with late buckets against the baseline, over a slow link.
+// A tuner races the strategy with late buckets against the baseline, over a slow link.
 TEST(Overlap, ComesToThoseBitsWhereStrategiesSwitch) {
   run_ranks(2,
             [](const Rank& rank) {
@@ -277,7 +277,7 @@ TEST(Overlap, WhatNoOperatorShowsIsRightAfterSynchronize) {
   run_ranks(2, [](const Rank& rank) { train_hiding(rank, true); });
 }
 
-// Two updates of one forward pass: the second pass goes through the graph of the first one, whose reads were in time.
+// Two updates of one forward pass: the second pass uses the graph of the first one, whose reads were in time.
 struct PlaneImpl : torch::nn::Module {
   PlaneImpl() {
     weight = register_parameter("weight", torch::ones({20}));
@@ -405,7 +405,7 @@ TEST(Overlap, TheEndOfAWrapDoesWhatIsToCome) {
 
 // --- when it is off --------------------------------------------------------------------------------------------------
 
-// Trains a while, then with `step` instead of an ordinary one.
+// Trains a while, then runs `step` instead of an ordinary step.
 std::string outputs_of(
     const std::function<void(Optimizer&, OverlapModel&, const std::function<torch::Tensor()>&)>& step) {
   std::string output;
@@ -477,7 +477,7 @@ TEST(Overlap, StaysOnInOrdinarySteps) {
   const std::string output = outputs_of([](Optimizer& optimizer, OverlapModel& model, const auto& backward) {
     backward();
     optimizer.step();
-    double sum = 0;  // after the step, gradients are there for statistics
+    double sum = 0;  // after the step, gradients can be read for statistics
     for (const torch::Tensor& p : model.parameters()) sum += p.grad().defined() ? p.grad().sum().item<double>() : 0;
     EXPECT_TRUE(std::isfinite(sum));
   });
@@ -509,7 +509,7 @@ TEST(Overlap, IsOffForOptimizersThatAreNotKnown) {
   }
 }
 
-// A file with late buckets is served either way.
+// A file with late buckets works in either case.
 TEST(Overlap, IsOffByDefault) {
   run_ranks(2, [](const Rank& rank) {
     auto group = make_group();

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Late updates on ranks that are threads of one process: whatever a program does, and whatever strategy runs, bits are
-// those of the same job without them. OVERLAP_JOBS asks for more jobs, OVERLAP_SEED for one.
+// Tests late updates on ranks that are threads of one process: for any program and strategy, the bits are those of
+// the same job without late updates. OVERLAP_JOBS asks for more jobs, OVERLAP_SEED for one.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
@@ -31,7 +31,7 @@ int wanted(const char* variable, int otherwise) {
   return value != nullptr ? std::atoi(value) : otherwise;
 }
 
-// Of any options, most buckets due at the next forward pass.
+// Has arbitrary options, and most buckets are due at the next forward pass.
 core::Strategy random_late_strategy(const core::GradientTable& table, int ranks, uint64_t seed) {
   core::Rng rng(seed);
   const core::TraitsTable known = compress::known_traits();
@@ -55,7 +55,7 @@ core::Strategy random_late_strategy(const core::GradientTable& table, int ranks,
   return strategy;
 }
 
-// What a session does in a step, without tuner and other processes.
+// The work of a session in a step, without tuner and other processes.
 class SimulatedTrainer final : public OverlapTrainer {
  public:
   SimulatedTrainer(const OverlapPlan& plan, int rank, exec::RankGroups groups, bool with_overlap)
@@ -149,7 +149,7 @@ class SimulatedTrainer final : public OverlapTrainer {
     pass_.end();
   }
 
-  // As all ranks do in the same step.
+  // All ranks do it in the same step.
   void run_next() {
     const int32_t before = slot_;
     slot_ = before == 0 ? 1 : 0;
