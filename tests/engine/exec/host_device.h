@@ -108,7 +108,7 @@ class HostDevice final : public Device, public HostKernels {
   int64_t live_bytes() const;
   // Listeners that were not told yet.
   int64_t untold() const { return untold_; }
-  // Counts threads that asked for a mark with another current device.
+  // Counts requests for a mark by threads with another current device.
   void note_caller();
   int64_t strangers() const { return strangers_; }
   // No requested work is left.

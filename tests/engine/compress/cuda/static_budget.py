@@ -7,7 +7,7 @@ usage: static_budget.py NVCC CUOBJDUMP FOLDER ARCHITECTURE...     FOLDER: engine
 Compiles every kernel with warnings as errors. For each kernel in TABLE it takes the path with the most 16-byte
 accesses (then other accesses, then instructions), and every loop once. It counts the bytes of accesses with the hint
 of a stream (__ldcs, __stcs), since all lanes read the others alike, or they are rare. The bounds are those of an
-H100: an SM issues 4 warp instructions a cycle. Of these, integers, logic and compares go to 64 lanes, and accesses
+H100: an SM issues 4 warp instructions a cycle. Integers, logic and compares go to 64 lanes, and accesses
 and shuffles to 32.
 """
 
