@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Exhaustive search, breadth first, over all that can happen between 2 to 4 ranks within a few steps: rank 0 announces
-// any command that is in order, ranks answer a preparation at any time, with success, failure, or (one of them, once)
-// with another strategy than the one that was sent, and come to and leave each control collective in any order.
+// An exhaustive search, breadth first, over everything that can happen between 2 to 4 ranks within a few steps. Rank
+// 0 announces any legal command. Ranks answer a preparation at any time, with success, failure, or (one of them,
+// once) with a strategy other than the one sent. They enter and leave each control collective in any order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -36,15 +36,15 @@ struct Preparing {
 
 struct Rank {
   Agreement agreement{0, sent_hash(0)};
-  std::array<uint64_t, kMostSlots> held = {sent_hash(0)};  // what it would really run, by slot
+  std::array<uint64_t, kMostSlots> held = {sent_hash(0)};  // the strategy that it would really run, by slot
   std::optional<Preparing> preparing;                      // until all ranks have answered
   int64_t step = 0;
   bool is_posted = false;  // its word of this step
-  bool has_error = false;  // it runs no more
+  bool has_error = false;  // it does not run any more
   ControlWord word{};
 };
 
-// What a rank runs in a step.
+// The strategy that a rank runs in a step.
 struct Ran {
   int64_t step, epoch;
   int32_t slot;
@@ -57,11 +57,11 @@ struct World {
   ControlWord reduced{};
   int64_t reduced_step = -1;
   std::array<std::optional<Ran>, 2> ran;        // in even and odd steps: ranks are at most one step apart
-  std::array<bool, kMostSlots> ready = {true};  // as rank 0 knows from reports
-  std::optional<int32_t> asked;                 // prepare announced, outcome not known to rank 0
+  std::array<bool, kMostSlots> ready = {true};  // as rank 0 knows it from reports
+  std::optional<int32_t> asked;                 // prepare announced; rank 0 does not know the outcome
   int32_t next_slot = 1;
   bool wrong_left = true;
-  bool has_conflict = false;  // the words that were reduced last hold two hashes for one slot
+  bool has_conflict = false;  // the last reduced words hold two hashes for one slot
 
   uint64_t key() const {
     core::Hasher hasher;
@@ -127,7 +127,7 @@ class Model {
     EXPECT_TRUE(*first == ran) << "rank " << r << " in step " << rank.step;
   }
 
-  // What the tuner may say: it runs what was reported as prepared, or is being prepared.
+  // The commands that the tuner may give: it runs slots that are reported as prepared, or are being prepared.
   std::vector<Command> commands(const World& world) const {
     std::vector<Command> commands = {Command{}};
     const int32_t in_force = world.ranks[0].agreement.slot();

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Random schedules of up to 64 ranks, by seed: preparations that take any time on each rank, succeed, fail, are
-// answered twice, or after they were taken back; a rank that crashes before a control collective, or in it, so that it
-// completes on some ranks only; and a rank that received another strategy. SCHEDULES says how many (the long test:
-// 10^6).
+// Random schedules of up to 64 ranks, by seed. Preparations take any time on each rank, succeed, fail, are answered
+// twice, or are answered after they were taken back. A rank crashes before a control collective, or in it, so that
+// it completes on some ranks only. A rank receives a different strategy. SCHEDULES is the number of schedules (the
+// long test: 10^6).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,9 +27,9 @@ using Kind = Command::Kind;
 
 constexpr int kSteps = 24;
 constexpr int kMostDelay = 4;                  // steps that a rank takes to prepare
-constexpr int kSettled = kMostDelay + 2;       // steps after which a preparation has come to an end on all ranks
+constexpr int kSettled = kMostDelay + 2;       // steps after which a preparation has ended on all ranks
 constexpr int kMostRanksLog2 = 6;              // 64
-constexpr double kCrash = 0.02, kWrong = 0.3;  // a step; a schedule
+constexpr double kCrash = 0.02, kWrong = 0.3;  // probability per step; per schedule
 
 uint64_t hash_of(int32_t slot) { return 7000 + static_cast<uint64_t>(slot); }
 
@@ -50,13 +50,13 @@ class World {
  private:
   struct Rank {
     Agreement agreement{0, hash_of(0)};
-    std::map<int32_t, uint64_t> held = {{0, hash_of(0)}};  // what it would run
+    std::map<int32_t, uint64_t> held = {{0, hash_of(0)}};  // the strategies that it would run
     struct Answer {
       int at;
       int32_t slot;
       std::optional<uint64_t> hash;
     };
-    std::vector<Answer> answers;  // on their way
+    std::vector<Answer> answers;  // in transit
   };
 
   void one_step() {
@@ -110,7 +110,7 @@ class World {
   }
 
   void answer(Rank& rank) {
-    rng_.shuffle(rank.answers);  // those of one step in any order
+    rng_.shuffle(rank.answers);  // answers of one step come in any order
     std::erase_if(rank.answers, [&](const Rank::Answer& answer) {
       if (answer.at > step_) return false;
       rank.agreement.prepared(answer.slot, answer.hash);
@@ -120,7 +120,7 @@ class World {
     });
   }
 
-  // What a tuner may say; also to run what is not prepared everywhere yet.
+  // A command that a tuner may give; it may also run a slot that is not prepared everywhere yet.
   Command command() {
     const double what = rng_.uniform();
     const auto known = [&] { return *std::next(slots_.begin(), static_cast<long>(rng_.below(slots_.size()))); };
@@ -173,7 +173,7 @@ class World {
   std::optional<size_t> wrong_rank_;
   int step_ = 0;
   bool is_over_ = false;
-  std::set<int32_t> slots_ = {0};  // that rank 0 may name
+  std::set<int32_t> slots_ = {0};  // slots that rank 0 may name
   int32_t next_slot_ = 1;
   std::optional<int32_t> preparing_;
   int prepare_step_ = 0;

@@ -15,7 +15,7 @@ namespace {
 using Kind = Command::Kind;
 constexpr uint64_t kStart = 0x0123456789abcdefULL, kOther = 0xfedcba9876543210ULL;
 
-// Some ranks, step by step; what they receive must be the same.
+// Several ranks, step by step; they must receive the same.
 class Ranks {
  public:
   explicit Ranks(int n, uint64_t last_rank_starts_with = kStart) {
@@ -69,7 +69,7 @@ TEST(Agreement, NamesWhoComputesLongestAndWhatCollectivesTookWithoutWaiting) {
   Ranks job(3);
   job.locals[0] = {.step = 7, .step_ms = 100, .compute_ms = 60, .comm_ms = 55, .rank = 0};
   job.locals[1] = {.step = 7, .step_ms = 100, .compute_ms = 75.5, .comm_ms = 30.25, .rank = 1};
-  job.locals[2] = {.step = 7, .step_ms = 100, .compute_ms = 70, .comm_ms = 0, .rank = 2};  // took part in none
+  job.locals[2] = {.step = 7, .step_ms = 100, .compute_ms = 70, .comm_ms = 0, .rank = 2};  // it took part in none
   job.agreed_step();
   const core::StepReport report = job.agreed_step().report;
   EXPECT_EQ(report.slowest_rank, 1);
@@ -275,7 +275,7 @@ TEST(Agreement, TheWorstExcessOfAllRanksIsReported) {
   expect({.kind = Excess::Kind::broken, .bucket = 100'000, .value = 0.002, .allowed = 1e-3});
 }
 
-// A bucket a tensor, in a model of very many.
+// One bucket per tensor, in a model with very many tensors.
 TEST(Agreement, ABucketKeepsItsNumberHoweverManyThereAre) {
   for (const int32_t bucket : {32'766, 32'767, 32'768, 50'000, 1 << 20, (1 << 26) - 2}) {
     Ranks ranks(2);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Audits of what is committed against the baseline: when there are some, what they cost, and what they drop.
+// Tests audits of the committed strategy against the baseline: when they run, what they cost, and what they drop.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 TEST(Audit, AScheduledAuditDropsWhatIsNotFasterAnyMore) {
-  // The baseline got faster, and what runs did not change.
+  // The baseline got faster, and the committed strategy did not change.
   std::map<std::string, double> after = kFast;
   after["bf16"] = 85;
   ChangingJob job({.before = kFast, .after = after});
@@ -66,7 +66,7 @@ TEST(Audit, WhatIsConfirmedAtATieWithTheBaselineIsNotCommittedWhereItLosesMore) 
   EXPECT_EQ(job->label_in_force(), "bf16");
 }
 
-// The audit after the alarm just held, and nothing else looks faster.
+// The committed strategy just passed the audit after the alarm, and nothing else looks faster.
 TEST(Audit, WhatHeldStaysWhereNothingLooksFasterThanTheBaseline) {
   const std::map<std::string, double> after = {{"fp32", 180}, {"bf16", 140}, {"bf16 merged", 139.3}, {"topk", 180}};
   ChangingJob job({.before = kFast, .after = after}, kQuiet);
@@ -81,7 +81,8 @@ TEST(Audit, WhatHeldStaysWhereNothingLooksFasterThanTheBaseline) {
   EXPECT_EQ(job->tuner->chosen().label, "bf16 merged");
 }
 
-// An audit runs what is in force for 32 scored steps: had tuning to pay for them, nothing would be left for the search.
+// An audit runs the strategy in force for 32 scored steps: if they counted as tuning, nothing would be left for the
+// search.
 TEST(Audit, ASearchAfterAnAuditOfWhatBecameSlowHasItsBudget) {
   const std::map<std::string, double> before = {{"fp32", 400}, {"bf16", 250}, {"bf16 merged", 240}, {"topk", 180}};
   const std::map<std::string, double> after = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 90}, {"topk", 148}};
@@ -141,7 +142,7 @@ TEST(Audit, QuietJobsAreLeftAlone) {
   EXPECT_EQ(searched, 0);
 }
 
-// A gain of a few percent is what six pairs of blocks may well miss by chance, and audits come again and again.
+// Six pairs of blocks may well miss a gain of a few percent by chance, and audits repeat.
 TEST(Audit, ASmallGainOutlastsManyAudits) {
   const int kRuns = 100;
   for (const auto& [label, gain] : {std::pair<std::string, double>("bf16 merged", 0.04), {"topk", 0.05}}) {

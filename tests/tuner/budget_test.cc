@@ -51,7 +51,7 @@ TEST(Budget, TheBaselineMayBecomeSlower) {
   EXPECT_TRUE(budget.allows());
 }
 
-// An evaluation that nobody told of, a slow loader.
+// For example an unannounced evaluation, or a slow loader.
 TEST(Budget, ASingleLongStepIsNotHeldAgainstTuning) {
   for (const bool is_early : {true, false}) {
     Budget budget(100, 0.25);

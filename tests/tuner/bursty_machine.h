@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A machine that others load in bursts: how long a step takes there. Bursts and pauses last 0.2 to 20 s (log-uniform),
-// so that short steps see many alike, and long ones a change in every other block.
+// The step times of a machine that others load in bursts. Bursts and pauses last 0.2 to 20 s (log-uniform). So short
+// steps see long stretches without a change, and long steps a change in every other block.
 #pragma once
 
 #include <cmath>
@@ -13,8 +13,8 @@ namespace gradtune::tuner {
 
 struct Bursts {
   double shortest_s = 0.2, longest_s = 20;
-  double least = 1.5, most = 4;  // times that a step takes longer meanwhile, drawn for each burst
-  double wild = 0;               // how unevenly it does: standard deviation of the logarithm of each step in a burst
+  double least = 1.5, most = 4;  // factor on a step's time during a burst, drawn for each burst
+  double wild = 0;               // spread of that factor: standard deviation of the logarithm of each step in a burst
   double cv = 0.05;              // of all steps
 };
 
@@ -25,7 +25,7 @@ class BurstyMachine {
     left_ms_ *= rng_.uniform();
   }
 
-  // What a step takes that would take that long on a quiet machine.
+  // The time of a step that takes `quiet_ms` on a quiet machine.
   double step_ms(double quiet_ms) {
     double work_ms = quiet_ms * std::exp(bursts_.cv * rng_.normal() + (is_busy_ ? bursts_.wild * rng_.normal() : 0));
     double took_ms = 0;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Simulated jobs whose link changes under way, for tests of what the tuner does after a decision.
+// Simulated jobs whose link changes while they run, for tests of the tuner's work after a decision.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace gradtune::tuner {
 inline constexpr Noise kSmall{.cv = 0.03, .spikes = 0.01, .transient = 1.3};
 inline constexpr int64_t kNever = int64_t{1} << 60;
 
-// A link that changes: what each strategy takes per step before and after.
+// A change of the link: the time of each strategy per step before and after.
 struct Change {
   std::map<std::string, double> before, after;
   int64_t at = kNever, back_at = kNever;
@@ -30,7 +30,7 @@ struct Change {
   }
 };
 
-// fp32 and bf16 as baselines; the searches find a partition of bf16 and a sparse one.
+// fp32 and bf16 are baselines; the searches find a partition of bf16 and a sparse one.
 inline const policies::Candidate kFull = candidate("fp32", 0), kHalf = candidate("bf16", 1, "bf16");
 inline const policies::Candidate kMerged = candidate("bf16 merged", 2, "bf16", 3),
                                  kSparse = candidate("topk", 3, "topk", 2);
@@ -76,7 +76,7 @@ class ChangingJob {
 inline const std::map<std::string, double> kFast = {{"fp32", 130}, {"bf16", 110}, {"bf16 merged", 100}, {"topk", 140}};
 inline const std::map<std::string, double> kSlow = {{"fp32", 1500}, {"bf16", 800}, {"bf16 merged", 780}, {"topk", 160}};
 
-// Without noise. Each search finds what it is given, in turn, and the last of it from then on.
+// It has no noise. Each search finds the given candidates in turn, and the last set from then on.
 class JobOfSearches {
  public:
   JobOfSearches(Change change, std::vector<std::vector<policies::Candidate>> found)
@@ -88,7 +88,7 @@ class JobOfSearches {
     change_.*at = static_cast<int64_t>(job_.steps.size());
     for (int i = 0; i < 700; ++i) job_.one_step();
   }
-  // What raced after the decision of this kind, of which there has to be one.
+  // The strategies that raced after the decision of this kind, which must be unique.
   std::set<std::string> raced_after(What what) const {
     EXPECT_EQ(job_.decided(what).size(), 1U) << to_string(what);
     const auto decision = std::ranges::find(job_.decisions, what, &Decision::what);

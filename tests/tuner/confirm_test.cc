@@ -19,7 +19,7 @@ namespace {
 
 constexpr int32_t kWinner = 5, kBaseline = 0;
 
-// By slot the step times of its blocks in turn; the baselines have the lower slots.
+// `step_ms` has the step times of a slot's blocks in turn; the baselines have the lower slots.
 Claim claim_of(const std::map<int32_t, std::vector<double>>& step_ms) {
   std::vector<int32_t> baselines;
   for (const auto& [slot, times] : step_ms) {
@@ -55,8 +55,8 @@ TEST(Confirmation, RunsPairsInRandomOrder) {
   EXPECT_EQ(slots, Confirmation(kWinner, {kBaseline}, 12, 0.05, core::Rng(3)).next_blocks());
 }
 
-// Worked by hand, of the 63 means of six log-ratios and fewer: 64 * 5 % make the third lowest one, behind 0.1 and the
-// mean of 0.1 and 0.15, the lower bound; 64 * 2.5 % make the highest one the upper bound.
+// Computed by hand from the 63 means of subsets of six log-ratios. 64 * 5 % gives the third lowest mean as the lower
+// bound, behind 0.1 and the mean of 0.1 and 0.15. 64 * 2.5 % gives the highest one as the upper bound.
 TEST(Confirmation, ClaimsTheMeanOfThePairsWithItsBounds) {
   const Claim claim = claim_of(std::vector<double>(6, 100), times_of(100, {0.1, 0.2, 0.3, 0.2, 0.25, 0.15}));
   EXPECT_TRUE(claim.confirmed);
@@ -69,7 +69,7 @@ TEST(Confirmation, ClaimsTheMeanOfThePairsWithItsBounds) {
   EXPECT_NEAR(1 - std::exp(-0.3), claim.gain_high, 1e-9);
 }
 
-// At 5 % with six pairs 3 of 64 signs may do as well: all as they are, and two others.
+// At 5 % with six pairs 3 of 64 sign patterns may do as well: the given one, and two others.
 TEST(Confirmation, TheOneSidedBoundDecides) {
   const auto is_confirmed = [](const std::vector<double>& log_ratios) {
     const Claim claim = claim_of(std::vector<double>(log_ratios.size(), 100), times_of(100, log_ratios));
@@ -84,8 +84,8 @@ TEST(Confirmation, TheOneSidedBoundDecides) {
   EXPECT_FALSE(is_confirmed({.2, .2, .2, .2})) << "one in 16, whatever was seen";
 }
 
-// What fooled Student's t: three pairs that load hit, all by chance the same way, which they are one time in eight, and
-// hardly any noise else.
+// This case fooled Student's t: load hits three pairs, all by chance in the same direction (probability one in
+// eight), and there is hardly any other noise.
 TEST(Confirmation, AFewPairsThatLoadHitProveNothing) {
   EXPECT_FALSE(claim_of(std::vector<double>(6, 100), times_of(100, {.7, .7, .7, .001, -.001, -.002})).confirmed);
 }
@@ -186,7 +186,7 @@ TEST(Pairs, TwelveForAGainThatNoNumberOfPairsShows) {
   EXPECT_EQ(6, pairs(0.015, 0.002));
 }
 
-// Share of confirmations at a true gain, and how far the claim is off on average; noise kReference.
+// Share of confirmations at a true gain, and the mean error of the claim, with noise kReference.
 struct Outcomes {
   double confirmed = 0, low_holds = 0, high_holds = 0, bias = 0;
 };
@@ -222,7 +222,7 @@ TEST(Confirmation, FalseCommitsStayAtFivePercent) {
   }
 }
 
-// The reference's table; a little more power is no harm.
+// The reference's table; a little more power is fine.
 TEST(Confirmation, PowerIsThatOfTheReference) {
   const int kRuns = 1000;
   struct Cell {

@@ -11,7 +11,7 @@ namespace {
 using policies::Candidate;
 using testing::ElementsAre;
 
-// `length` tells apart strategies of one kind.
+// `length` distinguishes strategies of one kind.
 Candidate candidate(const std::string& label, const std::string& codec, int64_t length) {
   Candidate candidate{.strategy = {}, .label = label};
   candidate.strategy.buckets = {{.slices = {{0, 0, length}}, .option = {.codecs = {{codec}}, .steps = {}}}};

@@ -9,7 +9,7 @@
 namespace gradtune::tuner {
 namespace {
 
-// Steps until a change is told of; 0: none within so many.
+// Steps until a change is found; 0: none within that many.
 int told_after(ContentWatch& watch, double of_one, double of_all, double spread, core::Rng& rng, int steps) {
   for (int step = 1; step <= steps; ++step) {
     const double factor = 1 + spread * rng.normal();

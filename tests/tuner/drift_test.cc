@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The detector on simulated step times: log-normal noise, correlated or not, with 2 % of steps 1.5 to 3 times as long.
+// Tests the detector on simulated step times: log-normal noise, correlated or not, with 2 % of steps 1.5 to 3 times
+// as long.
 #include "tuner/drift.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,7 @@ namespace {
 struct Noise {
   double cv = 0.05;
   double spikes = 0.02;
-  double correlation = 0;  // of the logarithm with that of the step before
+  double correlation = 0;  // between the logarithms of consecutive steps
 };
 
 class Steps {
@@ -55,7 +56,7 @@ TEST(Drift, IsSilentWhileNothingChanges) {
 
 struct Delay {
   double mean = 0;       // steps
-  double log_shift = 0;  // mean of what alarms say
+  double log_shift = 0;  // mean shift that alarms report
   int missed = 0;        // no alarm in 2,000 steps, or one before the change
 };
 Delay delay_of(double factor, const Noise& noise, const DriftOptions& options = {}) {
@@ -77,7 +78,7 @@ Delay delay_of(double factor, const Noise& noise, const DriftOptions& options = 
   return delay;
 }
 
-// The limits are goals of the project; what is usual here: 48, 20, 19, 47, 20 steps.
+// The limits are goals of the project; usual results here are 48, 20, 19, 47 and 20 steps.
 TEST(Drift, SeesAChangeSoonWhereverInABlockItFalls) {
   struct Case {
     double factor, steps;
@@ -90,13 +91,13 @@ TEST(Drift, SeesAChangeSoonWhereverInABlockItFalls) {
   }
 }
 
-// Simulated delays of a reference implementation: two-sided, change anywhere in a block. (Its medians of even
-// blocks are upper ones, which makes speed-ups slower to see: those columns hold for odd blocks only.)
+// Simulated delays of a reference implementation: two-sided, change anywhere in a block. (Its medians of even blocks
+// are upper ones, which makes speed-ups slower to see. So those columns hold for odd blocks only.)
 TEST(Drift, ReproducesTheTableOfTheReference) {
   struct Row {
     Noise noise;
     int block;
-    double evidence, false_alarms;  // in 10,000 steps, of all runs
+    double evidence, false_alarms;  // in 10,000 steps, over all runs
     std::vector<std::pair<double, double>> delays;
   };
   const Noise plain{}, correlated{.spikes = 0, .correlation = 0.5}, small{.cv = 0.03};

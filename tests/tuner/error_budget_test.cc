@@ -17,7 +17,7 @@ namespace {
 using Kind = core::Excess::Kind;
 using core::BucketLoss;
 
-// `number` tells strategies apart whose buckets are not the same.
+// `number` distinguishes strategies whose buckets differ.
 core::Strategy strategy_of(size_t buckets, int number) {
   core::Strategy strategy;
   for (size_t b = 0; b < buckets; ++b) {
@@ -27,7 +27,7 @@ core::Strategy strategy_of(size_t buckets, int number) {
   return strategy;
 }
 
-// Steps until something is found, at most so many; what, is in `found`.
+// Steps until a finding, at most the given number; `found` has the finding.
 struct Bucket {
   ErrorBudget budget;
   core::Excess found = {};
@@ -122,7 +122,8 @@ TEST(ErrorBudget, ItIsTheMedianThatCounts) {
   EXPECT_GT(run.until_found(400, often(7)), 0);
 }
 
-// Tens of per cent in some hundred steps, as when a training goes on, a learning rate is lowered or a batch grows.
+// Changes of tens of per cent in some hundred steps, as in normal training, after a lower learning rate or with a
+// larger batch.
 TEST(ErrorBudget, AnErrorThatRisesWithATrainingIsLeftAlone) {
   for (const double begin : {0.1, 0.35, 0.6, 0.8}) {
     for (const int steps : {1, 50, 1'000}) {
@@ -185,7 +186,7 @@ TEST(ErrorBudget, WhatIsBrokenIsFoundInOneStepAndComesFirst) {
   EXPECT_EQ(run.found, (core::Excess{.kind = Kind::broken, .bucket = 1, .value = 0.002, .allowed = 1e-3}));
 }
 
-// Saved and restored at any step, it finds the same.
+// After a save and restore at any step, it finds the same.
 TEST(ErrorBudget, ItsStateIsAllThatItKnows) {
   const auto loss = [](int step) {
     return std::vector<BucketLoss>{
@@ -231,7 +232,7 @@ TEST(ErrorBudget, AResidualThatRunsAwayIsFound) {
   EXPECT_LT(run.found.value, 20);
 }
 
-// Residuals as measured of compressors that lose no accuracy, or little.
+// Residuals as measured for compressors that lose little or no accuracy.
 TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
   const auto levels = [](double at_50, double at_180, double at_430) {
     return [=](int step) {
@@ -248,7 +249,7 @@ TEST(ErrorBudget, ResidualsThatFindTheirLevelAreLeftAlone) {
     run.budget.commit(strategy_of(2, 3));
     EXPECT_EQ(run.until_found(460, levels(a, b, c)), -1) << a;
   }
-  // A gradient that shrinks to a fifth at once, as when a learning rate is lowered, is no divergence.
+  // A gradient that shrinks to a fifth at once, as after a lower learning rate, is no divergence.
   Bucket run{ErrorBudget({})};
   run.budget.commit(strategy_of(2, 3));
   const auto shrinking = [](int step) {

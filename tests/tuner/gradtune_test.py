@@ -94,7 +94,7 @@ class Replay(unittest.TestCase):
     def test_with_a_forward_pass_buckets_are_in_the_order_sent_and_the_time_is_that_of_their_replay(self):
         tensors = json.loads(self.trace.read_text(encoding="utf-8"))["tensors"]
         ready = [tensor["ready_us"] for tensor in tensors]
-        after = [0.5 * at for at in ready]  # forward from the tensor's read on
+        after = [0.5 * at for at in ready]  # forward starts with the read of the tensor
         for policy in ["auto", "usbyte", "bytescheduler", "wfbp", "mgwfbp", "baseline", "mergecomp", "espresso"]:
             plan = self.replay("--cost", "linear:100:2.5", "--forward", "0.5", "--policy", policy)
             self.assertEqual(list(plan), ["time_ms", "planning_ms", "buckets"])

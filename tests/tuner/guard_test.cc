@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tuner does with a bucket over its error budget, at every stage.
+// Tests the tuner's answer to a bucket that exceeds its error budget, at every stage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// `buckets` that hold a tensor each.
+// The candidate with `buckets` buckets of one tensor each.
 Candidate buckets_of(Candidate candidate) {
   int32_t tensor = 0;
   for (core::Bucket& bucket : candidate.strategy.buckets) bucket.slices[0].tensor = tensor++;
@@ -57,7 +57,7 @@ std::map<std::string, double> times() {
 constexpr core::Excess kError{.kind = core::Excess::Kind::error, .bucket = 1, .value = 0.75, .allowed = 0.5};
 constexpr int64_t kNever = int64_t{1} << 60;
 
-// The last rank finds the sparse strategy over its budget from that step on.
+// From that step on, the last rank finds the sparse strategy over its budget.
 JobOptions over_from(const int64_t& step, const core::Excess& excess = kError) {
   JobOptions options;
   options.ranks = 3;
@@ -80,7 +80,7 @@ int64_t last_step_of(const SimulatedJob& job, const std::string& label) {
   return last;
 }
 
-// The first step, from that one on, that was found over its budget; -1: none.
+// The first step from that one on that was over its budget; -1: none.
 int64_t first_over(const SimulatedJob& job, int64_t from) {
   for (const SimulatedJob::Step& step : job.steps) {
     if (step.step >= from && step.label == "sparse") return step.step;
@@ -157,7 +157,7 @@ TEST(Guard, WhatCanNotBePreparedLeavesTheBaseline) {
   EXPECT_EQ(job.label_in_force(), "bf16");
 }
 
-// At whatever time the second bucket goes over its budget: while its strategy is confirmed, or long after.
+// The second bucket may exceed its budget at any time: while its strategy is confirmed, or long after.
 TEST(Guard, ASecondBucketIsReplacedTheSameWay) {
   for (const int64_t after : {0, 5, 30, 90, 130, 300}) {
     int64_t from = kNever;
@@ -229,20 +229,21 @@ TEST(Guard, ATrialOverItsBudgetIsNotToldToThePolicy) {
   EXPECT_THAT(job.decided(What::commit), ElementsAre("merged"));
 }
 
-// Wherever it happens in a tuning, it ends well, and the sparse strategy is out at once and does not come back.
+// It may happen anywhere in a tuning: tuning ends well, and the sparse strategy is dropped at once and does not
+// return.
 TEST(Guard, AtAnyStepOfATuningItIsOut) {
   for (int64_t from = 0; from < 150; from += 3) {
     SimulatedJob job = make_job(over_from(from));
     job.run(/*more=*/30);
     for (int i = 0; i < 100; ++i) job.one_step();
-    job.run(/*more=*/10);  // to the end of a search that this may have started
+    job.run(/*more=*/10);  // until the end of a search that this may have started
     EXPECT_NE(job.label_in_force(), "sparse") << from;
     EXPECT_EQ(job.tuner->in_force().label, job.label_in_force()) << from;
     EXPECT_LE(last_step_of(job, "sparse"), first_over(job, from) + kLead) << from;
   }
 }
 
-// A policy asks for measurements as if nothing had happened; what is left of its proposals goes on.
+// A policy asks for measurements as if nothing had happened; the rest of its proposals continue.
 TEST(Guard, AProposalOfWhichNothingMayRunDoesNotEndTheSearch) {
   for (const int again : {1, 5}) {
     std::vector<policies::Proposal> script = {{{kSparse}, false}};
@@ -293,7 +294,7 @@ TEST(Guard, APinnedStrategyIsWarnedOfOnceAndStays) {
   }
 }
 
-// In a job of fp32 gradients whose fidelity allows 16 bits; in one whose fidelity does not.
+// In a job of fp32 gradients whose fidelity allows 16 bits, and in one whose fidelity does not.
 TEST(Guard, APinnedStrategyGivesWayToTheUsersBudgetAndWhereItIsBroken) {
   for (const bool is_broken : {false, true}) {
     for (const bool has_half : {false, true}) {
@@ -318,7 +319,7 @@ TEST(Guard, APinnedStrategyGivesWayToTheUsersBudgetAndWhereItIsBroken) {
   }
 }
 
-// As long as a scaler of losses may take to find its scale, nothing happens.
+// Nothing happens for as long as a loss scaler may take to find its scale.
 TEST(Guard, AfterManyStepsThatAreNotFiniteTheBaselineRuns) {
   for (const bool is_pinned : {true, false}) {
     JobOptions options;

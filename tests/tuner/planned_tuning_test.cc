@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tunings with the policies that plan, in noise, of jobs whose truth is the timeline under rates that nobody
-// told.
+// Tests whole tunings with the policies that plan, in noise. The truth of the jobs is the timeline under rates that
+// policies do not know.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +48,7 @@ SimulatedJob tuning(const TimelineJob& job, std::string_view policy, uint64_t se
   return SimulatedJob(options, {}, {}, policies::baselines(job.knowledge.table, job.knowledge.fidelity));
 }
 
-// What the planner makes of the job where it knows the truth.
+// The planner's result if it knows the truth.
 double offline_ms(const TimelineJob& job, std::string_view planner) {
   const Knowledge& knowledge = job.knowledge;
   const auto options = policies::tree_options({.ranks = job.truth.ranks,
@@ -82,7 +82,7 @@ TEST_P(PlannedTuning, AutoEndsNearTheOfflineOptimumAndNeverBehindTheBaseline) {
     ASSERT_EQ(Stage::watch, run.tuner->stage());
     const double ms = job.step_ms(run.strategy_in_force());
     sum += ms / kRuns;
-    // Of two within 3 % a race prefers the less lossy one.
+    // A race prefers the less lossy one of two within 3 %.
     EXPECT_LE(ms, 1.06 * offline) << run.label_in_force();
     EXPECT_LE(ms, 1.01 * job.baseline_ms()) << run.label_in_force();
     EXPECT_LE(run.tuner->outcome().steps, 260);
@@ -110,7 +110,7 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
     if (decision.what == What::predict) predicted[decision.label] = decision.value;
     if (decision.what != What::measure || decision.value == 0) continue;
     ASSERT_TRUE(predicted.contains(decision.label)) << decision.label;
-    // What never ran looks cheaper than it is.
+    // A strategy that never ran looks cheaper than it is.
     EXPECT_NEAR(predicted[decision.label], decision.value, 0.4 * decision.value) << decision.label;
     ++pairs;
   }
@@ -121,7 +121,8 @@ TEST(PlannedTunings, PredictedAndMeasuredTimesAreBothTold) {
   EXPECT_NEAR(*outcome.predicted_ms, outcome.committed_ms, 0.3 * outcome.committed_ms);
 }
 
-// As another version of a policy left them in a checkpoint: of buckets and steps that this one's plans do not have.
+// Times as another version of a policy left them in a checkpoint: of buckets and steps that this version's plans do
+// not have.
 TEST(PlannedTunings, TimesOfOperationsThatAPlanDoesNotHaveAreLeftOut) {
   const TimelineJob job = reference_job(20, Fidelity::half);
   using Op = policies::TimedOp;
@@ -136,8 +137,8 @@ TEST(PlannedTunings, TimesOfOperationsThatAPlanDoesNotHaveAreLeftOut) {
   }
 }
 
-// What is best there was never measured: only a model can know of it. From 1200 to 12 bytes a us what was committed
-// takes twice as long as the baseline all at once.
+// The best strategy there was never measured: only a model can know it. When the link falls from 1200 to 12 bytes a
+// us, the committed strategy suddenly takes twice as long as the baseline.
 TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
   for (const auto& [before, after] : {std::pair(125.0, 12.5), std::pair(12.5, 125.0), std::pair(1200.0, 12.0)}) {
     double ratios = 0;
@@ -157,7 +158,7 @@ TEST(PlannedTunings, AfterTheLinkChangedTheyEndNearItsOptimumAgain) {
   }
 }
 
-// A policy that was not told again what operations took would plan something else.
+// A policy that was not told the times of operations again would plan something else.
 TEST(PlannedTunings, InterruptedTheyDecideAsIfTheyHadNotBeen) {
   constexpr int64_t kEnd = 160;
   const TimelineJob job = reference_job(20, Fidelity::lossy, 4);

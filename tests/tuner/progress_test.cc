@@ -68,7 +68,7 @@ TEST(ProgressLines, TheLastSaysWhatWasUnderWay) {
             "gradtune: bf16 all_reduce, 8 buckets is pinned, and nothing is tuned");
 }
 
-// A line at once for what is decided and noticed, in the words of the last line.
+// Each decision or finding gives a line at once, in the words of the last line.
 TEST(ProgressLines, OfAStepSayWhatIsDecidedInIt) {
   const auto lines = [](const std::vector<What>& kinds, double value = 0.5) {
     std::vector<Decision> decisions;
@@ -102,7 +102,7 @@ TEST(ProgressLines, TheLiveOneClampsWhatItIsTold) {
   EXPECT_EQ(live_line(Stage::observe, 7, 1, 1, "x"), "gradtune: step 1: observing the baseline, 100 %: 1.0 ms, x");
 }
 
-// A job's life, told to a Progress.
+// The lines of a job's life, from a Progress.
 std::string told(bool is_terminal, int64_t ms_per_step) {
   std::string text;
   SetClock clock;

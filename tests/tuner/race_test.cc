@@ -66,7 +66,7 @@ TEST(Race, EachRoundIsShuffledBySeed) {
 TEST(Race, EarlierRoundsCountOn) {
   Race race(kBaseline, arms(2), core::Rng(1));
   run_round(race, {{0, 120}, {1, 100}, {2, 110}});
-  run_round(race, {{0, 240}, {1, 204}, {2, 200}});  // all of it twice as slow: only ratios count
+  run_round(race, {{0, 240}, {1, 204}, {2, 200}});  // everything twice as slow: only ratios count
   run_round(race, {{0, 120}, {1, 102}, {2, 100}});
   run_round(race, {{0, 120}, {1, 102}, {2, 100}});
   EXPECT_EQ(1, race.winner()->slot) << "9.5 % behind once, 2 % ahead three times";
@@ -103,7 +103,7 @@ TEST(Race, OneAloneRacesThreeRoundsAsWell) {
   EXPECT_EQ(3, rounds);
 }
 
-// The winner among arms of these step times, beside a baseline of fidelity half that takes 200 ms.
+// The winner among arms with these step times, beside a baseline of fidelity half that takes 200 ms.
 int32_t winner(const std::vector<Race::Arm>& arms, std::map<int32_t, double> ms) {
   Race race(kBaseline, arms, core::Rng(1));
   ms[0] = 200;

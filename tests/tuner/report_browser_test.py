@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""Report pages in headless Chromium, as wide as a phone and as a screen: nothing sticks out, nothing fails, each picture is shown once.
+"""Tests report pages in headless Chromium, as wide as a phone and as a screen: nothing sticks out, nothing fails,
+each picture is shown once.
 
 usage: report_browser_test.py PROGRAM WRITE_JOURNAL
 """
@@ -18,7 +19,7 @@ PROGRAM = WRITE_JOURNAL = ""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 JOURNALS = Path(__file__).resolve().parents[1] / "golden" / "journals"
 
-# The page lies in a frame, since a window of a browser can not be as narrow as a phone. What the frame finds is written
+# The page lies in a frame, since a browser window cannot be as narrow as a phone. The frame's findings are written
 # into the document that holds it.
 FRAME = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
 <iframe id="page" style="border:0;width:%(width)dpx;height:800px"></iframe><pre id="found"></pre>

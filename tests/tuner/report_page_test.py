@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradtune authors
 # SPDX-License-Identifier: Apache-2.0
-"""`gradtune report` as its users call it, and its pages as parsers see them.
+"""Tests `gradtune report` as users call it, and its pages as parsers see them.
 
 usage: report_page_test.py PROGRAM WRITE_JOURNAL
 """
@@ -24,7 +24,7 @@ def run(*arguments):
 
 
 class Tags(HTMLParser):
-    """Every element that a browser may load something for, or run."""
+    """Finds every element for which a browser may load or run something."""
 
     def __init__(self):
         super().__init__()
@@ -60,7 +60,7 @@ class Page(unittest.TestCase):
         return journal
 
     def check(self, text):
-        """Well-formed, small, and in need of nothing else. Returns all of its text."""
+        """Checks that the page is well-formed, small, and self-contained. Returns all of its text."""
         self.assertLess(len(text.encode()), MOST_BYTES)
         root = ElementTree.fromstring(text)
         self.assertEqual(root.tag, "html")

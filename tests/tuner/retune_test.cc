@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the tuner does after a decision, when the job changes: alarms and new searches. Audits: audit_test.cc.
+// Tests the tuner after a decision, when the job changes: alarms and new searches. audit_test.cc tests audits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST(Retune, AFasterLinkLeadsBackToWhatIsLessLossy) {
 
 TEST(Retune, WhatIsHiddenShowsInTheTimeOfCollectives) {
   std::map<std::string, double> hidden = kFast;
-  hidden["topk"] = 160;  // no faster than on the slow link: it was hidden there
+  hidden["topk"] = 160;  // no faster than on the slow link: that time was hidden there
   Change change{.before = kSlow, .after = hidden};
   ChangingJob job(change);
   job.decide();
@@ -104,7 +104,7 @@ TEST(Retune, WhatIsHiddenShowsInTheTimeOfCollectives) {
   EXPECT_EQ(told.label_in_force(), "bf16 merged");
 }
 
-// Everything got slower by as much: the order is the same, and nothing is searched again.
+// Everything got slower by the same factor: the order is unchanged, and nothing is searched again.
 TEST(Retune, AnUnchangedRankingKeepsWhatRuns) {
   std::map<std::string, double> throttled = kSlow;
   for (auto& [label, ms] : throttled) ms *= 1.3;
@@ -133,8 +133,8 @@ TEST(Retune, WhereTheBaselineStayedASlowerLinkIsSearchedToo) {
   EXPECT_EQ(job->label_in_force(), "topk");
 }
 
-// What is committed and what was left of the ranking's race have places beside what a policy has chosen without them:
-// arms are memory on every rank, and steps.
+// The committed strategy and the arms left from the ranking's race have places beside the policy's own choices,
+// since arms cost memory and steps on every rank.
 TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
   std::map<std::string, double> fast = kFast, slow = kSlow;
   std::vector<Candidate> arms;
@@ -152,7 +152,7 @@ TEST(Retune, ARaceAfterAChangeHasNoMoreArmsThanTheFirst) {
   EXPECT_THAT(raced, Contains("topk"));
 }
 
-// It is still the best of what was measured, but by another margin: so others may be better still.
+// It is still the best measured strategy, but by another margin. So others may be better still.
 TEST(Retune, WhereWhatRunsIsToTheBaselineWhatItWasNotThereIsANewSearchAtOnce) {
   const Candidate sliced = candidate("fp32 sliced", 4, "none", 4);
   std::map<std::string, double> fast = kFast, slow = kSlow;
@@ -248,7 +248,7 @@ TEST(Retune, TurnedOffItOnlyTells) {
 
 // --- over many runs --------------------------------------------------------------------------------------------------
 
-// Up and down: whatever is done about it costs no more than the baseline would have taken.
+// The link goes up and down: reactions cost no more than the baseline would have taken.
 TEST(Retune, AnOscillatingLinkCostsLittle) {
   const std::map<std::string, double> good = {{"fp32", 120}, {"bf16", 100}, {"bf16 merged", 92}, {"topk", 150}};
   const std::map<std::string, double> bad = {{"fp32", 160}, {"bf16", 140}, {"bf16 merged", 190}, {"topk", 155}};
@@ -274,7 +274,7 @@ TEST(Retune, AnOscillatingLinkCostsLittle) {
   }
 }
 
-// However often it is tuned again, in one run of twenty at most something is committed that is no faster.
+// A job may be tuned again any number of times: at most one run of twenty commits a strategy that is not faster.
 TEST(Retune, IdenticalCandidatesAreCommittedInAtMostFivePercentOfRunsThatAreTunedAgain) {
   const int kRuns = 300;
   int committed = 0, looks = 0;

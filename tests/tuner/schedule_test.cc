@@ -17,7 +17,7 @@ namespace {
 constexpr int kLead = 3;
 using testing::ElementsAre;
 
-// Runs what the schedule says, with the delay that commands have.
+// Runs the schedule, with the delay that commands have.
 class Job {
  public:
   explicit Job(int32_t slot) : schedule(kLead, slot), in_force_({{0, slot}}) {}

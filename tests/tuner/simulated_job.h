@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A training job for tests of the tuner: every strategy has a true step time, steps are noisy as
-// tuner/README.md says ("Race"), and the tuner's commands go through an Agreement for each rank, with the lead that
-// they have in a real job.
+// A training job for tests of the tuner. Every strategy has a true step time, and steps are noisy as described in
+// tuner/README.md ("Race"). The tuner's commands go through an Agreement for each rank, with the lead that they have
+// in a real job.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ namespace gradtune::tuner {
 
 using What = Decision::What;
 
-// A strategy that differs from all others of another number; only its compressor means something to the tuner.
+// A strategy that differs from those with another number; only its compressor has a meaning for the tuner.
 inline policies::Candidate candidate(const std::string& label, int number, const std::string& codec = "",
                                      size_t buckets = 1) {
   core::Strategy strategy;
@@ -57,7 +57,7 @@ inline core::TraitsTable traits() {
   return all;
 }
 
-// Proposes what it was given, in order; after that it has nothing more to propose.
+// Proposes the given candidates in order; after that it has nothing more to propose.
 class ScriptedPolicy final : public policies::Policy {
  public:
   using Learned = std::vector<core::Measurement>;
@@ -87,7 +87,7 @@ struct Noise {
 constexpr Noise kQuiet{};
 constexpr Noise kReference{.cv = 0.05, .spikes = 0.02, .drift = 0.08, .transient = 2};
 
-// The factor by which each step in turn takes longer or shorter.
+// The factors on the times of consecutive steps.
 class NoiseProcess {
  public:
   NoiseProcess(const Noise& noise, core::Rng rng) : noise_(noise), rng_(rng), drift_(noise.drift * rng_.normal()) {}
@@ -114,7 +114,7 @@ class NoiseProcess {
   double drift_;
 };
 
-// What a step of the job took; of the ranks' computation the last rank has the longest.
+// The times of a step; the last rank has the longest computation.
 struct SimulatedStep {
   double step_ms = 0, compute_ms_max = 60, compute_ms_min = 60, comm_ms = 0;
 };
@@ -126,22 +126,22 @@ struct JobOptions {
   TunerOptions tuner;
   double preparing_ms = 50;
   int preparing_steps = 1;                                     // until the ranks have answered
-  std::set<std::string> failing;                               // labels of what the last rank cannot prepare
-  std::string failure;                                         // why; empty: it does not say
-  std::function<bool(int64_t)> excluded;                       // steps with an evaluation or the like
+  std::set<std::string> failing;                               // labels of strategies that the last rank cannot prepare
+  std::string failure;                                         // why; empty: not reported
+  std::function<bool(int64_t)> excluded;                       // steps with an evaluation or similar
   std::function<bool(int64_t, const std::string&)> nonfinite;  // by step and label in force
   std::function<double(int64_t, const std::string&)> factor;   // of a step's time, by label in force
   std::function<double(int64_t)> comm_ms;                      // of collectives; 0 without it
   std::function<double(int64_t, int)> compute_ms;              // of a rank; 60 without it
   // In place of all these and of true times and noise: by step and label in force.
   std::function<SimulatedStep(int64_t, const std::string&)> step;
-  // A policy that plans instead of a script: what it knows of the job, and what a step under a strategy takes, and in
-  // it the operations.
+  // A policy that plans, instead of a script: its knowledge of the job, and the times of a step under a strategy and
+  // of its operations.
   std::function<std::unique_ptr<policies::Policy>()> make_policy;
   policies::Knowledge knowledge;
   std::function<double(const core::Strategy&)> strategy_ms;
   std::function<std::vector<policies::TimedOp>(const core::Strategy&)> ops;
-  // Of the last rank, by step and label in force.
+  // For the last rank, by step and label in force.
   std::function<core::Excess(int64_t, const std::string&)> excess;
 };
 
@@ -152,7 +152,7 @@ class SimulatedJob {
     std::string label;
     double ms;
     Stage stage;
-    core::StepReport report;  // that came in it, and what the tuner answered
+    core::StepReport report;  // the step's report, and the tuner's answer
     Command answer;
 
     bool operator==(const Step&) const = default;
@@ -166,7 +166,7 @@ class SimulatedJob {
     make_tuner_ = [this, script = std::move(script), baselines, imported] {
       policies::Knowledge knowledge = options_.knowledge;
       if (knowledge.traits.empty()) knowledge.traits = traits();
-      if (knowledge.ranks.size == 1) knowledge.ranks.size = options_.ranks;  // one alone has nothing to tune
+      if (knowledge.ranks.size == 1) knowledge.ranks.size = options_.ranks;  // a single rank has nothing to tune
       Tuner::MakePolicy make_policy = options_.make_policy;
       if (!make_policy) {
         make_policy = [this, script] { return std::make_unique<ScriptedPolicy>(script, &learned); };
@@ -184,7 +184,7 @@ class SimulatedJob {
     }
   }
 
-  // Until tuning is over and `more` steps after that.
+  // Runs until tuning is over and `more` steps after that.
   void run(int more = 0, int64_t most_steps = 5000) {
     for (int left = more; left >= 0 && step_ < most_steps && !testing::Test::HasFatalFailure();) {
       one_step();
@@ -230,7 +230,7 @@ class SimulatedJob {
     answer_preparing();
     most_held = std::max(most_held, held.size());
 
-    // Where baselines are observed anew everything is timed again, as in a real job.
+    // When baselines are observed anew everything is timed again, as in a real job.
     constexpr int kTimed = 3;
     const size_t told = steps.size();
     if (told > 1 && steps[told - 1].stage == Stage::observe && steps[told - 2].stage != Stage::observe) timed_.clear();
@@ -253,7 +253,7 @@ class SimulatedJob {
     ++step_;
   }
 
-  // As a job that ended here and was started again from what it had saved.
+  // Continues like a job that ended here and was restarted from its saved state.
   void save_and_restore() {
     const auto told = parse_replay_log(history.bytes());
     ASSERT_TRUE(told.ok()) << told.error().message;
@@ -291,7 +291,7 @@ class SimulatedJob {
   ScriptedPolicy::Learned learned;
   std::vector<Step> steps;
   std::vector<Decision> decisions;
-  std::set<int32_t> held;  // slots that are prepared, or tried to be
+  std::set<int32_t> held;  // slots that are prepared, or that some rank tried to prepare
   size_t most_held = 0;
 
  private:
@@ -334,7 +334,7 @@ class SimulatedJob {
   int32_t last_slot_ = -1;
   std::map<int32_t, int> timed_;  // steps of each slot
   LocalStep local_;
-  std::optional<SimulatedStep> given_;  // the step before
+  std::optional<SimulatedStep> given_;  // of the step before
   Command announced_;
   std::optional<std::pair<int32_t, int>> being_prepared_;  // slot, steps left
 };

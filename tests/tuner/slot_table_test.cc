@@ -72,7 +72,7 @@ TEST(SlotTable, PreparesWhatMayRunEarlierFirst) {
   EXPECT_TRUE(slots.is_idle()) << "what is released is not prepared";
 }
 
-// Ranks refuse to prepare what they hold, so asking again must not say it to them again.
+// Ranks refuse to prepare a slot that they hold, so a repeated request must not reach them again.
 TEST(SlotTable, PreparesWhatIsAskedForTwiceOnce) {
   SlotTable slots = with_baseline();
   const int32_t a = slots.slot_of(candidate("a", 1));

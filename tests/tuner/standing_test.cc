@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// That decisions alone say how a job stands: beside the tuner that took them, and in words.
+// Decisions alone give the state of a job: tested against the tuner that took them, and in words.
 #include "tuner/standing.h"
 
 #include <gmock/gmock.h>
@@ -63,7 +63,7 @@ TEST(Story, OfAJobWhoseLinkChangesIsThatOfItsTuner) {
   }
 }
 
-// The last rank finds the sparse strategy over its budget from that step on.
+// From that step on, the last rank finds the sparse strategy over its budget.
 TEST(Story, OfADropSaysWhyAndWhatRunsInstead) {
   constexpr int64_t kFrom = 300;
   const policies::Candidate full = candidate("fp32", 0), half = candidate("bf16 baseline", 1, "bf16");

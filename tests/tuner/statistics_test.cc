@@ -21,7 +21,7 @@ TEST(Statistics, MomentsOfASample) {
   EXPECT_EQ(0, moments(std::vector<double>{3}).sd);
 }
 
-// Whether the sum is among the largest of all that other signs would give, counted.
+// Counts if the sum is among the largest of all that other signs would give.
 bool is_proven(const std::vector<double>& values, double error) {
   const auto sum_with = [&](size_t signs) {
     double sum = 0;
@@ -68,8 +68,8 @@ TEST(Statistics, FewerValuesHaveNoBound) {
   EXPECT_EQ(5, fewest_signed(1.0 / 32));
 }
 
-// Values of which some few, or none, are scattered a hundred times as far, always equally far: the worst for Student's
-// t, which is wrong in up to an eighth of all cases.
+// A few values, or none, are scattered a hundred times as far, always equally far. This is the worst case for
+// Student's t, which is wrong in up to an eighth of all cases.
 TEST(Statistics, ALowerBoundIsTooHighAsSeldomAsItSaysWhateverScattersValues) {
   core::Rng rng(4);
   const int kRuns = 1500;

@@ -12,7 +12,7 @@
 namespace gradtune::tuner {
 namespace {
 
-// Prepares what it may, and runs nothing.
+// Prepares the strategies that it may, and runs nothing.
 class Runner final : public exec::StrategyRunner {
  public:
   core::Status may_prepare;
@@ -46,14 +46,14 @@ struct Rank {
   StepProtocol protocol;
 };
 
-// Three ranks, of which the first asks for a strategy. What is told of it on each, once it is known.
+// Three ranks, the first of which requests a strategy. Each learns the outcome once it is known.
 class Preparing : public ::testing::Test {
  protected:
   void SetUp() override {
     for (int rank = 0; rank < 3; ++rank) ranks_.push_back(std::make_unique<Rank>(rank));
   }
 
-  // In the step after that in which they received it.
+  // The results in the step after that in which they received it.
   std::vector<StepProtocol::Received> prepare(const std::string& text) {
     ranks_[0]->protocol.announce({.kind = Command::Kind::prepare, .slot = 5}, text);
     step();

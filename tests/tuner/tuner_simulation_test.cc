@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whole tunings in noise, many of them: what is promised on average, and what must hold in every one.
+// Tests many whole tunings in noise: promises on average, and rules that must hold in every one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 using policies::Candidate;
 using policies::Proposal;
 
-// One kind of job: step times of the baselines and of the arms; all arms are measured in one go, then raced.
+// One kind of job: step times of the baselines and of the arms. All arms are measured in one go, then raced.
 struct Scenario {
   std::map<std::string, double> baselines_ms;
   std::vector<double> arms_ms;
@@ -90,7 +90,7 @@ TEST(Tunings, IdenticalCandidatesAreCommittedInAtMostFivePercent) {
   }
 }
 
-// Of so many tunings on a machine that others load in bursts, how many commit what is not faster than the faster
+// The number of tunings, on a machine that others load in bursts, that commit a strategy no faster than the faster
 // baseline. All arms are as fast as that.
 int false_commits(const Bursts& bursts, const std::vector<double>& baselines_ms, int runs) {
   int committed = 0;
@@ -131,8 +131,8 @@ TEST(Tunings, LoadThatComesInBurstsIsNotTakenForAGain) {
   }
 }
 
-// A burst that hits the blocks of the faster baseline makes the slower one look faster, and everything that is as fast
-// as the faster one a gain against it.
+// A burst that hits the blocks of the faster baseline makes the slower one look faster. Then every arm as fast as
+// the faster one seems to be a gain.
 TEST(Tunings, TheSlowerBaselineIsNothingToGainAgainst) {
   const int kRuns = 600;
   for (const Bursts& bursts : {Bursts{}, Bursts{.wild = 0.3}, Bursts{.shortest_s = 0.02, .longest_s = 0.5}}) {
@@ -163,8 +163,8 @@ TEST(Tunings, AGainOfTenPercentIsFound) {
   EXPECT_NEAR(0, tally.gain_bias, 0.01);
 }
 
-// Jobs as they were measured on small clusters: 200 Mbit/s and 1 Gbit/s, fp32 and 16-bit baseline. At most 200 steps,
-// and 60 baseline steps (3 % of 2,000).
+// Jobs as measured on small clusters: 200 Mbit/s and 1 Gbit/s, fp32 and 16-bit baseline. At most 200 steps, and 60
+// baseline steps (3 % of 2,000).
 constexpr Noise kCluster{.cv = 0.03, .spikes = 0.02, .drift = 0.04, .transient = 1.3};
 
 TEST(Tunings, OnASlowNetworkTheyAreShortAndCheap) {
@@ -191,7 +191,8 @@ TEST(Tunings, OnAFasterNetworkToo) {
   EXPECT_NEAR(0, tally.gain_bias, 0.01);
 }
 
-// Anything may happen; in all of it ranks agree (the job checks that), tuning ends, and what stays is confirmed.
+// Anything may happen. Ranks always agree (the job checks that), tuning ends, and a strategy that stays is
+// confirmed.
 TEST(Tunings, EndWellWhateverHappens) {
   int committed = 0, kept = 0, searched_again = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
@@ -233,7 +234,7 @@ TEST(Tunings, EndWellWhateverHappens) {
     if (happens(0.5)) baselines.push_back(candidate("b", 1, "bf16"));
     SimulatedJob job(options, ms, script, baselines, imports ? std::optional(arms[0]) : std::nullopt);
     job.run(30);
-    while (job.steps.size() < static_cast<size_t>(lossy_after)) job.one_step();  // when there may be another search
+    while (job.steps.size() < static_cast<size_t>(lossy_after)) job.one_step();  // until there may be another search
     job.run(30);
 
     const Outcome& outcome = job.tuner->outcome();

@@ -42,7 +42,7 @@ std::map<std::string, double> times(double baseline, const std::vector<double>& 
   return ms;
 }
 
-// Measured first, then raced.
+// Arms that are measured first, then raced.
 std::vector<Proposal> measured(const std::vector<Candidate>& arms) { return {{arms, false}, {arms, true}}; }
 
 int steps_of(const SimulatedJob& job, const std::string& label) {
@@ -73,8 +73,8 @@ TEST(Tuner, CommitsTheFastestAndClaimsWhatWasConfirmed) {
   EXPECT_EQ(1.0, job.tuner->progress());
 }
 
-// The first block of the faster of two baselines falls into a burst of load, so that the other one looks faster, and
-// what is as fast as the first like a gain.
+// The first block of the faster baseline falls into a burst of load. So the other one looks faster, and a strategy
+// as fast as the first looks like a gain.
 TEST(Tuner, WhatIsOnlyFasterThanTheSlowerBaselineIsNotCommitted) {
   JobOptions options;
   options.factor = [](int64_t step, const std::string&) { return step >= 7 && step < 11 ? 3.0 : 1.0; };
@@ -338,7 +338,7 @@ TEST(Tuner, NothingLossyRunsBeforeItsTime) {
   EXPECT_LT(job.tuner->outcome().steps, 300) << "two tunings";
 }
 
-// Proposes a strategy for each compressor that it is told of, and notes which these were.
+// Proposes a strategy for each compressor that it knows, and notes which these were.
 class PolicyOfCodecs final : public policies::Policy {
  public:
   explicit PolicyOfCodecs(std::vector<std::set<std::string>>& searches) : searches_(searches) {
@@ -385,7 +385,7 @@ TEST(Tuner, ASearchIsToldOfCompressorsThatMayRunSoonAndAnotherOneOfTheRest) {
     options.make_policy = [&] { return std::make_unique<PolicyOfCodecs>(searches); };
     SimulatedJob job(options, {{"baseline", 100}, {"bf16", 80}, {"topk", 60}}, {}, {kBaseline});
     while (job.steps.size() < 800) job.one_step();
-    while (!searches.empty() && searches.back().empty()) searches.pop_back();  // made, and not asked yet
+    while (!searches.empty() && searches.back().empty()) searches.pop_back();  // created, and not asked yet
     EXPECT_EQ(searches, each.searches);
     EXPECT_EQ(job.label_in_force(), each.codecs.back());
     for (const auto& step : job.steps) EXPECT_FALSE(step.label == "topk" && step.step < each.lossy_after);
@@ -529,7 +529,7 @@ TEST(Tuner, WhenTheTimeIsSpentTheBaselineStays) {
       << "a quarter of 200 steps, and what was on its way";
 }
 
-// An evaluation that nobody told of, wherever it falls.
+// An unannounced evaluation, at any place.
 TEST(Tuner, OneLongStepDoesNotEndTuning) {
   for (const int64_t at : {1, 5, 12, 20, 40, 60}) {
     JobOptions options;

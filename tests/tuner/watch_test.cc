@@ -21,7 +21,7 @@ class Steps {
  public:
   explicit Steps(uint64_t seed) : rng_(seed) {}
 
-  // The first finding within so many steps, and how many it took.
+  // The first finding within this many steps, and the number of steps.
   std::optional<Finding> run(const Level& level, int steps) {
     for (seen = 1; seen <= steps; ++seen) {
       const auto noisy = [&](double ms) { return ms * std::exp(0.04 * rng_.normal()); };
@@ -84,7 +84,7 @@ TEST(Watch, KnowsTheRankBeforeThereIsEvidenceEnough) {
       {{.step_ms = 140, .slowest_ms = 102}, 3},
       {{.step_ms = 140, .slowest_ms = 102, .fastest_ms = 100}, std::nullopt},
       {{.step_ms = 140}, std::nullopt},
-      {{.slowest_ms = 102}, std::nullopt},  // hidden: nobody waits for it
+      {{.slowest_ms = 102}, std::nullopt},  // hidden: no rank waits for it
   };
   for (const auto& [level, expected] : cases) {
     Steps steps(7);

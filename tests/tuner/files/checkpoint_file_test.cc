@@ -85,7 +85,7 @@ TEST(CheckpointFile, WhatIsCutOffIsRefused) {
   EXPECT_THAT(error_of(text + "x"), HasSubstr("1 bytes follow after its last section"));
 }
 
-// Every byte is covered: of the header by what has to agree with the manifest, of the sections by checksums.
+// Every byte is covered: in the header by agreement with the manifest, in the sections by checksums.
 TEST(CheckpointFile, AnyChangedByteIsRefused) {
   const std::string text = rank_file();
   for (size_t at = 0; at < text.size(); ++at) {

@@ -27,7 +27,7 @@ using testing::StartsWith;
 
 core::GradientTable table() { return {{{.name = "w", .shape = {30}, .numel = 30, .ready_us = 2}}}; }
 
-// One of each kind, as gradtune writes it.
+// One file of each kind, as gradtune writes it.
 std::vector<std::pair<FileKind, std::string>> files() {
   const Job job = journal_job(table());
   const core::Strategy strategy = core::uniform({{{0, 0, 30}}}, core::plain_all_reduce(), 1);

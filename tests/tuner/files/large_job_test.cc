@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a job writes of itself is read again, also where it has as many tensors as a mixture of experts with adapters:
-// each with a long name, of several dimensions, and in a bucket of its own.
+// Files of very large jobs can be read again. The job has as many tensors as a mixture of experts with adapters,
+// each with a long name, several dimensions, and its own bucket.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -34,7 +34,7 @@ core::GradientTable large_table() {
   return table;
 }
 
-// A bucket a tensor, each with several collectives.
+// One bucket per tensor, each with several collectives.
 core::Strategy large_strategy() {
   std::vector<std::vector<core::Slice>> buckets;
   for (int t = 0; t < kTensors; ++t) buckets.push_back({{t, 0, 6}});

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a checkpoint holds of a tuner: every report, bit for bit; and jobs that end at any of their steps and go on from
-// that, with the decisions of jobs that never ended.
+// Tests the tuner's record in a checkpoint: every report, bit for bit. Jobs that end at any of their steps and
+// continue from it must decide like jobs that never ended.
 #include "tuner/files/replay_log.h"
 
 #include <gmock/gmock.h>
@@ -49,7 +49,7 @@ TEST(ReplayLog, GivesBackEveryBitOfEveryReport) {
                      .slot = std::numeric_limits<int32_t>::max(),
                      .step_ms = std::numeric_limits<double>::denorm_min(),
                      .compute_ms_max = 1e12});
-  // And of all that was told of operations, before the report that it was told before.
+  // The same for operation times, which precede the same report as before.
   std::vector<Timing> timings;
   ReplayLog history;
   for (size_t r = 0; r < reports.size(); ++r) {
@@ -113,7 +113,7 @@ TEST(ReplayLog, WhatIsCutOffOrOutOfRangeIsRefused) {
   std::string negative = bytes;
   negative.back() = static_cast<char>(0x80);  // the sign of the last time
   EXPECT_FALSE(parse_replay_log(negative).ok());
-  // Whatever the bytes, they are refused or mean something.
+  // Any bytes are refused or have a meaning.
   for (int i = 0; i < 20'000; ++i) {
     std::string other = bytes;
     for (uint64_t changes = 1 + rng.below(3); changes > 0; --changes) {
@@ -229,7 +229,7 @@ TEST(Interrupted, MoreThanOnceIsNoDifferentFromOnce) {
   EXPECT_EQ(job.steps, whole.steps);
 }
 
-// A tuner that was not told what was before does something else: the tests above can fail.
+// Shows that the tests above can fail: a tuner without the history decides otherwise.
 TEST(Interrupted, WithoutItsHistoryItDecidesOtherwise) {
   const Scenario scenario = scenarios()[0];
   SimulatedJob whole = job_of(scenario), job = job_of(scenario);

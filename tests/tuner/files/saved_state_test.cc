@@ -148,7 +148,7 @@ TEST(SavedState, OfTheTunerWhatDoesNotFitIsNamed) {
   EXPECT_THAT(error("strategy/2\",\"model", "strategy/1\",\"model"), HasSubstr("strategy: schema"));
 }
 
-// Whatever the bytes, they are refused or mean something that is written and read again alike.
+// Any bytes are refused, or have a meaning that survives writing and reading.
 TEST(SavedState, MutationsAreRefusedOrRead) {
   core::Rng rng(5);
   const std::string texts[] = {to_json(saved_rank()), to_json(saved_tuner())};

@@ -60,7 +60,7 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text.replace(at, what.size(), by);
 }
 
-// The error that the text gives.
+// The error from reading the text.
 std::string error_of(const std::string& text) {
   const auto file = parse_strategy(text, known());
   return file.ok() ? "no error" : file.error().message;
@@ -142,7 +142,7 @@ TEST(StrategyFile, AnyStrategySurvives) {
 
 TEST(StrategyFile, EveryTruncationIsRefused) {
   const std::string text = to_json(small_file());
-  for (size_t length = 0; length + 2 < text.size(); ++length) {  // without the last brace it is not whole
+  for (size_t length = 0; length + 2 < text.size(); ++length) {  // without the last brace it is incomplete
     const auto file = parse_strategy(std::string_view(text).substr(0, length), known());
     ASSERT_FALSE(file.ok()) << length;
     EXPECT_FALSE(file.error().message.empty());
@@ -159,7 +159,7 @@ TEST(StrategyFile, EveryByteChangedIsRefusedOrAnotherSoundFile) {
       if (!file.ok()) continue;
       EXPECT_EQ(parse_strategy(to_json(file.value()), known()).value(), file.value());
       (void)fit(file.value(), small_table(), 2, Fidelity::half,
-                known());  // whatever it says, without harm
+                known());  // any content, without harm
     }
   }
 }
@@ -339,7 +339,7 @@ TEST_F(Files, ALinkStaysOneAndWhatItNamesIsWritten) {
   std::filesystem::create_directory(path("folder"));
   std::filesystem::create_symlink("folder/target", path("near"));
   std::filesystem::create_symlink(path("near"), path("far"));
-  for (const std::string text : {"new", "again"}) {  // first the target is not there
+  for (const std::string text : {"new", "again"}) {  // first the target does not exist
     ASSERT_TRUE(write_file_atomically(path("far"), text).ok());
     EXPECT_EQ(read_file(path("folder/target"), 10).value(), text);
   }

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What reports say of recorded jobs (tests/golden/journals), figure by figure, and of simulated ones, beside what their
-// tuners know.
+// Tests reports of recorded jobs (tests/golden/journals), figure by figure, and of simulated ones, which are
+// compared with their tuners' knowledge.
 #include "tuner/report/report.h"
 
 #include <gmock/gmock.h>
@@ -87,7 +87,7 @@ TEST(GoldenReport, HasWhatWasMeasured) {
   EXPECT_EQ(report.trials[11], (Trial{83, "bf16 all_reduce, 4 buckets", {}, 776.2850669999999}));
 }
 
-// Blocks of five steps, the first of which is dropped, as the journal's steps have them.
+// The time of a block of five steps, the first of which is dropped, from the journal's steps.
 double block_ms(const JournalFile& journal, int64_t begin, int32_t slot) {
   std::vector<double> ms;
   for (const core::StepReport& step : journal.reports) {
@@ -155,7 +155,7 @@ TEST(GoldenReport, ItsPairsAreThoseThatTheGainComesFrom) {
     logs += std::log(test.pairs_ms[pair][0] / test.pairs_ms[pair][1]);
   }
   EXPECT_NEAR(1 - std::exp(logs / 8), 0.10932541723772604, 1e-9);
-  // Of the means of all subsets the tenth lowest one is too high with a probability of 10 / 256, less than 4 %.
+  // Among the means of all subsets the tenth lowest one is too high with a probability of 10 / 256, less than 4 %.
   std::vector<double> means;
   for (unsigned subset = 1; subset < 256; ++subset) {
     double sum = 0;
@@ -190,7 +190,7 @@ TEST(GoldenReport, HasTheBucketsOfWhatWasChosen) {
   EXPECT_EQ(report.buckets[7].last, "0.bias");
 }
 
-// The middle one of the three steps that were timed, 24 operations, shifted to where the prediction begins.
+// The middle one of the three timed steps, with 24 operations, shifted to the beginning of the prediction.
 TEST(GoldenReport, HasAStepAsItWasMeasuredBesideThePredictedOne) {
   const Report report = report_of(golden("half_1gbit"));
   const StepPicture& picture = report.picture;
@@ -259,7 +259,7 @@ TEST(Report, OfAnotherVersionsJournalSaysWhatItLacks) {
   ASSERT_EQ(report.tests.size(), 1U);
   EXPECT_THAT(report.tests[0].pairs_ms, IsEmpty());
   EXPECT_EQ(report.buckets.size(), 8U);
-  // What the job said of its decision does not depend on what this program makes of the same steps.
+  // The job's own account of its decision does not depend on this program's view of the same steps.
   EXPECT_EQ(report.standing, report_of(golden("half_1gbit")).standing);
   EXPECT_THAT(to_html(report, "j"), HasSubstr("decides otherwise"));
 }
@@ -284,7 +284,7 @@ TEST(Report, OfAJournalThatWasCutOffAnywhereIsAReport) {
   }
 }
 
-// Lines that are lost, doubled, in another order, or of another stage: what a file system or an editor may make of it.
+// Lines that are lost, doubled, reordered, or of another stage: possible damage by a file system or an editor.
 TEST(Report, OfAJournalThatWasDamagedIsAReportOrAnError) {
   const core::Rng rng(1);
   int reports = 0;
@@ -389,7 +389,7 @@ TEST(Report, TellsOfChangesAndBans) {
   EXPECT_THAT(to_html(report_of(golden("half_1gbit")), "short"), testing::Not(HasSubstr("Until the first decision")));
 }
 
-// Up to so many lines behind the one that tells that decision.
+// The text up to this many lines behind the one with that decision.
 std::string up_to(const std::string& text, What what, int more) {
   const std::vector<std::string> lines = lines_of(text);
   const std::string decision = "\"what\":\"" + std::string(to_string(what)) + "\"";
@@ -401,7 +401,7 @@ std::string up_to(const std::string& text, What what, int more) {
   return cut;
 }
 
-// A job that was killed: whatever it had told by then is what its report says, in the same words.
+// A killed job: its report tells everything that the job had told by then, in the same words.
 TEST(Report, OfAJobThatWasKilledTellsWhatTheJobHadTold) {
   const std::string text = reference_journal(600, -1, 500).text;
   const struct {
@@ -423,7 +423,7 @@ TEST(Report, OfAJobThatWasKilledTellsWhatTheJobHadTold) {
     EXPECT_THAT(story(report), HasSubstr(words));
     EXPECT_EQ(story(report), in_words(report.standing));
     EXPECT_THAT(summary(report), HasSubstr(story(report)));
-    // The same words without a tuner that decides the same: only what the journal says counts.
+    // The words stay the same if the tuner decides otherwise: only the journal counts.
     std::string other = cut;
     const size_t seed = other.find("\"seed\":3");
     ASSERT_NE(seed, std::string::npos);
@@ -461,7 +461,7 @@ TEST(Report, ShowsTheStepsOfWhatWasDroppedAsThoseOfAChoice) {
   EXPECT_THAT(to_html(report, "j"), HasSubstr("what was chosen before"));
 }
 
-// A slow spell would press what tells strategies apart flat.
+// A slow period would flatten the differences between strategies.
 TEST(Report, ASlowSpellDoesNotStretchTheAxisOfSteps) {
   Report report = report_of(golden("half_1gbit"));
   for (size_t s = 300; s < 360; ++s) report.steps[s].ms = 50'000;

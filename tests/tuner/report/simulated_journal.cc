@@ -56,7 +56,7 @@ SimulatedJournal run(const Job& job, const std::function<const TimelineJob&(int6
   const SimulatedJob* running = nullptr;
   int64_t step = 0;
   options.strategy_ms = [&](const core::Strategy& strategy) { return truth(step).step_ms(strategy); };
-  int32_t slot = 0;  // that runs in the step
+  int32_t slot = 0;  // slot of the step
   std::vector<std::vector<policies::TimedOp>> timed;
   options.ops = [&, rng = core::Rng(kSeed).fork("operations")](const core::Strategy& strategy) mutable {
     std::vector<policies::TimedOp> ops = truth(step).timed(strategy, 0.05, rng).steps;

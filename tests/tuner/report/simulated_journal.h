@@ -19,11 +19,13 @@ struct SimulatedJournal {
 };
 
 // The reference job at fidelity lossy under policy auto. From step `slow_from` on the link has a tenth of its speed
-// (negative: never); in step `over_at` a bucket of what is committed is over its error budget (negative: never).
+// (negative: never). In step `over_at` a bucket of the committed strategy exceeds its error budget (negative:
+// never).
 SimulatedJournal reference_journal(int64_t steps, int64_t slow_from = -1, int64_t over_at = -1);
 
-// A job of 540 tensors, whose names try to be markup, that starts from a strategy with a bucket for each tensor: some
-// compressed, some of these on host cores, the last ones due at the next forward pass. Without a budget it stays.
+// A job of 540 tensors with names that try to be markup. It starts from a strategy with a bucket for each tensor:
+// some compressed, some of these on host cores, the last ones due at the next forward pass. Without a budget the
+// strategy stays.
 SimulatedJournal many_buckets_journal(int64_t steps, int budget_steps);
 
 }  // namespace gradtune::tuner

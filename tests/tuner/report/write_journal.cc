@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // usage: write_journal KIND > FILE
-// A simulated journal for tests of report pages: changes (the link becomes slow, a bucket is over its budget), many
-// (540 buckets, names that try to be markup).
+// Writes a simulated journal for tests of report pages. KIND is `changes` (the link becomes slow, a bucket exceeds
+// its budget) or `many` (540 buckets, names that try to be markup).
 #include <cstdio>
 #include <string_view>
 
