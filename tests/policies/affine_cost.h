@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A cost model that tests make up: for each option and lane a fixed cost and one per element.
+// A made-up cost model for tests: for each option and lane a fixed cost and a cost per element.
 #pragma once
 
 #include <optional>
@@ -30,7 +30,8 @@ struct AffineCost final : CostModel {
   bool loses(size_t option) const override { return rows[option].loses; }
   Work work(size_t option, int64_t numel, core::DType dtype = core::DType::f32) const override {
     Work work = rows[option].fixed_us;
-    const double width = static_cast<double>(core::bytes_per_element(dtype)) / 4;  // of what option 0 sends
+    // share of the bytes that option 0 sends
+    const double width = static_cast<double>(core::bytes_per_element(dtype)) / 4;
     for (size_t lane = 0; lane < kLanes; ++lane) {
       const double scale = option == 0 && lane == kLink ? width : 1;
       work[lane] += scale * rows[option].us_per_element[lane] * static_cast<double>(numel);
@@ -39,11 +40,11 @@ struct AffineCost final : CostModel {
   }
 
   const std::vector<Row> rows;
-  std::vector<core::Option> programs;  // as many as rows; of which it only matters whether they use the host
+  std::vector<core::Option> programs;  // one for each row; it only matters if they use the host
 };
 
-// Uncompressed; a compressor on the device; and the same one on the host. Link and decoding grow with the number of
-// ranks as they do for an all-reduce and for an all-gather of payloads.
+// The options: uncompressed; a compressor on the device; the same one on the host. Link and decoding grow with the
+// number of ranks as for an all-reduce and for an all-gather of payloads.
 AffineCost random_cost(core::Rng& rng, int ranks);
 
 }  // namespace gradtune::policies::testing

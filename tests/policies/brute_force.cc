@@ -7,7 +7,7 @@
 namespace gradtune::policies::testing {
 namespace {
 
-// Of all plans that begin with these messages.
+// The best end among all plans that begin with these messages.
 double best_us(const CostModel& model, std::span<const Atom> atoms, std::vector<Message>& begun) {
   const auto size = static_cast<int32_t>(atoms.size());
   const int32_t first = begun.empty() ? 0 : begun.back().last + 1;

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The oracle of planners: every partition with every choice of options, by trying them.
+// The oracle of planners: it tries every partition with every choice of options.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace gradtune::policies::testing {
 
-// When the best plan ends.
+// The end of the best plan.
 double best_us(const CostModel& model, std::span<const Atom> atoms);
 
 }  // namespace gradtune::policies::testing

@@ -45,7 +45,7 @@ TEST(Exhaustive, OfTooManyMeasuresAnEvenChoiceAndSaysSo) {
   for (const Candidate& candidate : proposal.candidates) {
     EXPECT_THAT(candidate.label, ::testing::EndsWith("(64 of 256 measured)"));
   }
-  // Every program is among them.
+  // Every program occurs.
   std::set<std::string> programs;
   for (const Candidate& candidate : proposal.candidates)
     programs.insert(core::to_string(candidate.strategy.buckets[0].option));

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cost model of Espresso's released simulator for one option (its option 2, compressed between machines), of which
-// exact optima and the results of other searches are known (policies/README.md, "Published cases that tests hold"). The
-// time runs from the first gradient to the last communication; encoding and decoding occupy the link.
+// The cost model of Espresso's released simulator for one option (its option 2, compressed between machines). Its
+// exact optima and the results of other searches are known (policies/README.md, "Published cases that tests hold").
+// The time runs from the first gradient to the last communication; encoding and decoding occupy the link.
 #pragma once
 
 #include <string_view>
@@ -15,12 +15,12 @@ namespace gradtune::policies::testing {
 
 struct FusionModel {
   std::string_view trace;
-  double encode_us, decode_us;  // h_2 and g_2, of up to 8 Mi elements; proportional beyond
+  double encode_us, decode_us;  // h_2 and g_2, for up to 8 Mi elements; proportional beyond
   double density;               // rho
   double intra_us_per_kb;       // beta1: 0.4 PCIe, 0.02 NVLink
   int machines;
 
-  // Only the buckets count; their options are taken to be the model's.
+  // Only the buckets count; the model's option is assumed for all.
   double step_ms(const core::GradientTable& table, const core::Strategy& strategy) const;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models; and the
-// compressors that policies are told of (the real ones live above policies/).
+// Jobs to test policies on: the reference job, small odd ones, and the published traces of real models. It also has
+// the compressors that policies know in tests (the real ones live above policies/).
 #pragma once
 
 #include <string>
@@ -13,18 +13,18 @@
 
 namespace gradtune::policies::testing {
 
-// none, fp16, bf16, topk, efsignsgd and randk, of which payloads can be added up, with the payload sizes of the real
+// none, fp16, bf16, topk, efsignsgd and randk, whose payloads can be added up, with the payload sizes of the real
 // ones.
 core::TraitsTable known_traits();
 
-// Those of the default lists: none; none and bf16; none, bf16 and topk:0.01.
+// The default lists: none; none and bf16; none, bf16 and topk:0.01.
 std::vector<core::CompressorSpec> default_codecs(core::Fidelity fidelity);
 
 core::GradientTable make_table(const std::vector<core::TensorInfo>& tensors);
 core::TensorInfo tensor(std::string name, int64_t numel, double ready_us = 0, core::DType dtype = core::DType::f32);
 
-// The convolutional network of the reference job, 8.55 M parameters of which 75 % are one linear layer; ready times as
-// measured on one core with a batch of 64.
+// The convolutional network of the reference job, with 8.55 M parameters, 75 % of them in one linear layer. Ready
+// times were measured on one core with a batch of 64.
 core::GradientTable reference_table();
 
 Knowledge knowledge_of(core::GradientTable table, int world_size, core::Fidelity fidelity);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// How good the decisions of `mergecomp` are, on modelled step times, against the best of its whole space.
+// Tests the quality of `mergecomp`'s decisions, on modelled step times, against the best of its whole space.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ struct Job {
     return best;
   }
 
-  // What the job ends with when the race picks the best of the finalists, or keeps the baseline.
+  // The final step time if the race picks the best of the finalists, or keeps the baseline.
   double ends_with_ms(const Tuned& tuned) const {
     double best = knowledge.baseline_ms;
     for (const Candidate& candidate : tuned.finalists) best = std::min(best, time(candidate.strategy));
@@ -102,7 +102,7 @@ std::vector<Job> reference_jobs() {
   return jobs;
 }
 
-// The order that a session lays.
+// The order in which a session lays out tensors.
 core::GradientTable laid(const core::GradientTable& table) {
   std::vector<int32_t> order(table.tensors.size());
   std::iota(order.begin(), order.end(), 0);
@@ -140,8 +140,8 @@ void expect_near_the_best(const std::vector<Job>& jobs) {
   }
 }
 
-// With 1 % of noise on every measurement: all within 6 %, and 98 in a hundred within 3 %; of each job at least three in
-// four, since there are some whose partitions differ by as much as noise does.
+// With 1 % of noise on every measurement, all results are within 6 %, and 98 in a hundred within 3 %. For each job
+// at least three in four are, since the partitions of some jobs differ by as much as the noise.
 void expect_near_the_best_under_noise(const std::vector<Job>& jobs, int seeds) {
   int all_near = 0;
   for (const Job& job : jobs) {
@@ -167,7 +167,8 @@ TEST(MergeComp, EndsNearTheBestOfItsSpaceUnderNoise) { expect_near_the_best_unde
 TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpace) { expect_near_the_best(trace_jobs()); }
 TEST(MergeCompOnTraces, EndsNearTheBestOfItsSpaceUnderNoise) { expect_near_the_best_under_noise(trace_jobs(), 20); }
 
-// A wider space than its own: all groupings of the ten tensors, and its nested partitions, for the programs it knows.
+// A wider space than its own: all groupings of the ten tensors, and its nested partitions, for the programs it
+// knows.
 TEST(MergeComp, IsNotFarFromTheBestGroupingOfTensorsEither) {
   for (const Job& job : reference_jobs()) {
     const auto& tensors = job.knowledge.table.tensors;
@@ -189,12 +190,12 @@ TEST(MergeComp, IsNotFarFromTheBestGroupingOfTensorsEither) {
 
 TEST(MergeComp, ScreensOneProgramPerCompressorAndTheOthersOfThoseThatCameNear) {
   const Knowledge knowledge = testing::knowledge_of(testing::reference_table(), 2, Fidelity::lossy);
-  // All alike: everything that arithmetic does not rule out is screened, fewest bytes first.
+  // All are equal: everything that arithmetic does not rule out is screened, fewest bytes first.
   const Tuned alike = tune(knowledge, [](const auto&) { return 100.0; });
   EXPECT_THAT(std::vector(alike.probes.begin(), alike.probes.begin() + 5),
               ::testing::ElementsAre("topk:0.01 gather, 2 buckets + small", "bf16 gather, 8 buckets",
                                      "all_reduce, 8 buckets", "bf16 all_reduce, 8 buckets", "none gather, 8 buckets"));
-  // Where bytes decide, 16 bits are tried once and 32 never.
+  // If bytes decide, 16 bits are tried once and 32 never.
   const Job slow = make_job("", testing::reference_table(), 2, kGigabit / 5, Fidelity::lossy);
   const Tuned tuned = tune(slow.knowledge, [&](const auto& strategy) { return slow.time(strategy); });
   EXPECT_THAT(tuned.probes, ::testing::Contains("bf16 gather, 8 buckets"));
@@ -239,7 +240,7 @@ TEST(MergeComp, SixteenBitsAreNoUseForGradientsThatHave16Already) {
 
 TEST(MergeComp, TriesTheHostForTheBestProgramWhereThereIsOne) {
   Job job = make_job("", testing::reference_table(), 2, kGigabit, Fidelity::half);
-  job.model.copy_ns = job.model.add_ns = 3;  // a device for which codecs are dear
+  job.model.copy_ns = job.model.add_ns = 3;  // a device on which codecs are expensive
   job.model.host_slowdown = 0.2;
   job.knowledge.host_threads = 4;
   const Tuned tuned = tune(job.knowledge, [&](const auto& strategy) { return job.time(strategy); });
@@ -278,7 +279,7 @@ TEST(MergeComp, GoesOnWithoutCandidatesThatCouldNotRun) {
   Proposal proposal = policy->propose(job.knowledge);
   for (; !proposal.final; proposal = policy->propose(job.knowledge)) {
     for (const Candidate& candidate : proposal.candidates) {
-      if (candidate.label.find("gather") != std::string::npos) continue;  // prepared on no rank, say
+      if (candidate.label.find("gather") != std::string::npos) continue;  // for example, prepared on no rank
       policy->learn({core::hash(candidate.strategy), job.time(candidate.strategy), 5});
     }
   }
@@ -287,10 +288,10 @@ TEST(MergeComp, GoesOnWithoutCandidatesThatCouldNotRun) {
     EXPECT_THAT(candidate.label, ::testing::HasSubstr("all_reduce"));
 }
 
-// MergeComp's own search, bisection over one split point, loses this much against the best split when every probe has 1
-// % of noise (policies/README.md, "Why split points are not found by bisection"): median and 90th percentile, in
-// percent. Here the measurements that the policy leaves of bisection's go to its finalists in turn, as a race would
-// spend them.
+// MergeComp's own search bisects over one split point. It loses this much against the best split when every probe
+// has 1 % of noise (policies/README.md, "Why split points are not found by bisection"): median and 90th percentile,
+// in percent. Here the policy uses fewer measurements than bisection. The rest go to its finalists in turn, as in a
+// race.
 struct BisectionCase {
   testing::FusionModel model;
   double best_split_ms;
@@ -308,7 +309,7 @@ Candidate race(const std::vector<Candidate>& finalists, size_t measurements, con
 }
 
 TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
-  // resnet50 with random-k is flat: what is within 2 % there is a matter of luck for either search.
+  // resnet50 with random-k is flat: differences within 2 % are luck for either search.
   constexpr double kAlike = 2;
   constexpr uint64_t kRuns = 100;
   const BisectionCase cases[] = {
@@ -320,7 +321,7 @@ TEST(MergeCompOnTraces, LosesLessToNoiseThanBisection) {
   };
   for (const BisectionCase& job : cases) {
     const core::GradientTable table = testing::read_trace(job.model.trace);
-    // On two ranks there is one program for it, as in the model, which has the machines in it.
+    // On two ranks there is one program for it; the model contains the machines.
     Knowledge knowledge = testing::knowledge_of(table, 2, Fidelity::lossy);
     knowledge.codecs = {{"topk", 0.01}};
     std::vector<double> gaps;

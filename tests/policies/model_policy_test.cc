@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The policies that plan, on jobs whose truth is the timeline under rates that they do not see.
+// Tests the policies that plan, on jobs whose truth is the timeline under rates that they do not see.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,11 +24,11 @@ using testing::TimelineJob;
 
 constexpr double kNoise = 0.03;
 
-// What came of a policy that was told what the job shows.
+// The result of a policy that receives the job's measurements.
 struct Ended {
   std::vector<std::vector<Candidate>> rounds = {};
   std::vector<Candidate> finalists = {};
-  double ms = 0;  // true time of the finalist that was measured fastest, or of the baseline where that is faster
+  double ms = 0;  // true time of the finalist with the fastest measurement, or of the baseline if that is faster
 
   bool uses(const std::string& codec, size_t round) const {
     return std::ranges::any_of(rounds.at(round),
@@ -75,7 +75,7 @@ core::DType draw(Types types, core::Rng& rng) {
                                 : core::kDTypes[rng.below(3)];
 }
 
-// A few tensors, ready in about as long as they take to send.
+// A few tensors, which become ready in about the time that they take to send.
 TimelineJob random_job(core::Rng& rng, size_t tensors, int host_threads, Types types) {
   std::vector<core::TensorInfo> infos;
   double ready_us = 0;
@@ -93,7 +93,7 @@ TimelineJob random_job(core::Rng& rng, size_t tensors, int host_threads, Types t
   return job;
 }
 
-// The true optimum is of whole tensors; plans may also cut them.
+// The true optimum is over whole tensors; plans may also cut them.
 void expect_near_the_best(int jobs, size_t tensors, int host_threads, Types types = Types::fp32) {
   int within_3_percent = 0, gained = 0;
   double sum = 0;
@@ -117,8 +117,7 @@ TEST(ModelPolicy, AutoEndsNearTheBestOfAllStrategiesWithTheHost) { expect_near_t
 TEST(ModelPolicy, AutoEndsNearTheBestFor16BitGradients) { expect_near_the_best(40, 3, 0, Types::bf16); }
 TEST(ModelPolicy, AutoEndsNearTheBestForGradientsOfSeveralTypes) { expect_near_the_best(40, 3, 0, Types::mixed); }
 
-// Before it ran top-k looks cheap. It is not: here it costs 30 times what copying does, and in the second round that is
-// known.
+// Before it ran top-k looks cheap. Here it costs 30 times as much as copying, which is known in the second round.
 TEST(ModelPolicy, ACodecThatIsSlowerThanItLookedIsFoundOut) {
   TimelineJob job = reference_job(200, Fidelity::lossy);
   for (CodecRate& rate : job.truth.codecs) {
@@ -140,7 +139,7 @@ TEST(ModelPolicy, ACodecThatIsSlowerThanItLookedIsFoundOut) {
   }
 }
 
-// The plan of Espresso's algorithms where the rates are known.
+// The plan of Espresso's algorithms with known rates.
 double espresso_ms(const TimelineJob& job) {
   const Knowledge& knowledge = job.knowledge;
   const auto options = tree_options({.ranks = job.truth.ranks,
@@ -177,7 +176,7 @@ TimelineJob forward_job(bool forward_overlap) {
   TimelineJob job{.knowledge = testing::knowledge_of(table, 4, Fidelity::exact)};
   job.knowledge.forward_overlap = forward_overlap;
   job.truth = testing::made_up_cost(4, 3'000, job.knowledge.codecs);
-  for (CollectiveRate& rate : job.truth.collectives) rate.message_us = 5;  // nothing is merged by usbyte
+  for (CollectiveRate& rate : job.truth.collectives) rate.message_us = 5;  // usbyte merges nothing
   return job;
 }
 

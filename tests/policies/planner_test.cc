@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planners over programs, where compressors that lose can be summed as gradients are.
+// Tests planners over programs in which lossy compressors can be summed like gradients.
 #include "policies/planner.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using core::Place;
 
 const core::CompressorSpec kRandk{"randk", 0.01};
 
-// A large layer, and its bias that is ready last, on links that are slow to begin with.
+// A large layer, and its bias that is ready last, on links with a high latency.
 struct Job {
   Job(const core::Ranks& ranks, const std::vector<core::CompressorSpec>& codecs) {
     const auto table = testing::make_table({testing::tensor("weight", 4'000'000), testing::tensor("bias", 1000, 500)});

@@ -1,9 +1,10 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// What published schedules take on published traces, from an independent implementation of the papers and their
-// released code: message cost A + B x elements on one channel, B = 0.2406 ns times a factor; forward takes half of
-// backward's time for each tensor. Milliseconds from the first gradient to the end of the next forward pass.
+// Times of published schedules on published traces, from an independent implementation of the papers and their
+// released code. The message cost is A + B x elements on one channel, B = 0.2406 ns times a factor. Forward takes
+// half of backward's time for each tensor. Times are milliseconds from the first gradient to the end of the next
+// forward pass.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ namespace gradtune::policies::testing {
 struct PublishedForward {
   double message_us, factor;
   const char* trace;
-  double wait_free_ms, merged_ms;  // WFBP and MG-WFBP: all is due when backward returns
+  double wait_free_ms, merged_ms;  // WFBP and MG-WFBP: everything is due when backward returns
   double partitioned_ms;           // ByteScheduler, the best size of blocks
   double gap_blocks_ms;            // US-Byte's algorithm 1 with the order of reads as priority
   double searched_blocks_ms;       // ... and its algorithm 3 with an exact replay as its objective

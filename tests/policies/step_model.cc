@@ -32,7 +32,7 @@ class Replay {
         work(*bucket, core::Place::host);
         continue;
       }
-      // The device: what it may do now, else the next piece of backward, else it waits.
+      // The device runs a pending step now, else the next piece of backward, else it waits.
       const auto bucket = next_codec_step(core::Place::device);
       if (bucket && (progress_[*bucket].ready_us <= lane_us_[0] || next_tensor_ == model_.table.tensors.size())) {
         work(*bucket, core::Place::device);
@@ -60,7 +60,7 @@ class Replay {
     }
   }
 
-  // The bucket whose encode or decode at that place can start first; a bucket that just became ready goes before
+  // The bucket whose encode or decode at that place can start first; a bucket that just became ready precedes
   // others.
   std::optional<size_t> next_codec_step(core::Place place) const {
     const auto start = [&](size_t b) {
@@ -81,7 +81,7 @@ class Replay {
     progress_[bucket] = {progress_[bucket].step + 1, lane_us};
   }
 
-  // The next collective of the order, when its turn has come.
+  // Runs the next collective of the order, when its turn has come.
   bool communicate() {
     if (issued_ == strategy_.order.size()) return false;
     const core::Issue issue = strategy_.order[issued_];
@@ -128,7 +128,7 @@ class Replay {
     }
   }
 
-  // Work on n elements; a shard's for the second encode and the first decode of a two-step program.
+  // Work on n elements; only on a shard's for the second encode and the first decode of a two-step program.
   double codec_us(size_t bucket) const {
     const auto& steps = strategy_.buckets[bucket].option.steps;
     const size_t at = progress_[bucket].step;
@@ -145,7 +145,7 @@ class Replay {
           before != Step::Kind::all_reduce && !(is_sharded(bucket) && before == Step::Kind::all_gather);
       const double elements = before == Step::Kind::all_to_all ? n / ranks : n;
       const double payloads = adds_up ? ranks : 1;
-      // Adding costs by what is in a payload, besides one pass over the gradient.
+      // Adding costs by the content of a payload, besides one pass over the gradient.
       ns = elements * model_.copy_ns + elements * payloads * model_.add_ns * std::min(1.0, bytes_per_element / 2);
     }
     return model_.program_us + ns * 1e-3;
@@ -156,7 +156,7 @@ class Replay {
   std::vector<Progress> progress_;
   std::vector<int32_t> last_tensor_;
   size_t next_tensor_ = 0;
-  double lane_us_[2] = {0, 0};  // when the device and the host are free
+  double lane_us_[2] = {0, 0};  // the times at which the device and the host are free
   double link_us_ = 0;
   size_t issued_ = 0;
 };

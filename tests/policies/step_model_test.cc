@@ -9,7 +9,7 @@
 namespace gradtune::policies::testing {
 namespace {
 
-// Two tensors of 1000 elements, ready at 0 and at 5 ms; a link of 1 byte a microsecond; all else free of charge.
+// Two tensors of 1000 elements, ready at 0 and at 5 ms; a link of 1 byte a microsecond; all other work is free.
 StepModel plain_model() {
   return {.table = make_table({tensor("a", 1000, 0), tensor("b", 1000, 5000)}),
           .traits = known_traits(),

@@ -59,7 +59,7 @@ TEST(StepTimePredictor, IsTheTruthOnceEverythingWasSeen) {
   }
 }
 
-// What lies in the timeline is not in the rest as well.
+// Time in the timeline is not counted again in the rest.
 TEST(StepTimePredictor, KnowsForwardAndUpdatesWhereTheyWereMeasured) {
   TimelineJob job = ::gradtune::policies::job();
   core::GradientTable& table = job.knowledge.table;
@@ -112,8 +112,8 @@ TEST(StepTimePredictor, AMeasuredKindIsPredictedAsItRan) {
   EXPECT_NEAR(after.value().step(other)->ms, before.value().step(other)->ms, 1e-6);
 }
 
-// Over a fast link a core spends a quarter of its time on what passes the network, at the cost of backward: more of it
-// where a strategy has more under way meanwhile. Ready times were observed beside the baseline's collectives.
+// Over a fast link a core spends a quarter of its time on network traffic, at the cost of backward. It spends more
+// if a strategy has more in flight at that time. Ready times were observed beside the baseline's collectives.
 TEST(StepTimePredictor, KnowsThatBytesOnTheNetworkTakeAPartOfTheCores) {
   TimelineJob job = ::gradtune::policies::job();
   job.knowledge.host_threads = 0;

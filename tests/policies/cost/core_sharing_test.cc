@@ -59,7 +59,7 @@ TEST(WorkClock, TwoOfOneKindNeedNoMoreThanOne) {
   EXPECT_EQ(clock.at(30), 30);
 }
 
-// Fitted to what the timeline expects of ranks that are short of cores, rates are those of ranks that are not.
+// Rates are fitted to the timeline of ranks that are short of cores; they must be those of ranks that are not.
 TEST(WorkClock, FindsWhatAnEncodeTakesThatHasTheCoresForItself) {
   const CostTable truth{.ranks = {.size = 4, .local_size = 2},
                         .cores = {1, 1, 1},

@@ -22,7 +22,7 @@ core::Option option_of(const char* text) { return core::parse_option(text, testi
 
 const core::GradientTable kOneTensor{{{.name = "all", .shape = {1'000'000}, .numel = 1'000'000}}};
 
-// Steps as long as a table says, one after the other.
+// The durations of a table, one operation after the other.
 TimedRun timed_by(const CostTable& table, const core::Strategy& strategy) {
   TimedRun timed{.strategy = strategy, .steps = {}};
   double now = 0;
@@ -158,7 +158,7 @@ TEST(FitCost, WhatWasNotSeenIsThePriors) {
   EXPECT_NEAR(bf16->encode_element_us, 3e-4, 1e-9);
   EXPECT_EQ(bf16->decode_element_us, expected->decode_element_us);
   EXPECT_EQ(*find_rate(fitted.table, topk, Place::host), *find_rate(*prior, topk, Place::host));
-  // Without a prior half of a compressor is none.
+  // Without a prior, half of a compressor has no rate.
   EXPECT_EQ(find_rate(fit_cost(timed, kOneTensor, seen.ranks, testing::known_traits()).table, {"bf16"}, Place::device),
             nullptr);
 }
@@ -179,13 +179,13 @@ TEST(FitCost, MessagesThatWereNotSeenTakeWhatTheyDidOverIdleLinks) {
   EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->message_us, 50);
   EXPECT_EQ(find_rate(*prior, Kind::broadcast, Level::intra)->byte_us, 0.002);
   EXPECT_EQ(find_rate(*prior, Kind::all_gather, Level::inter)->byte_us, 0.008);
-  // Bytes of sums wait for each other on a long link, and a link may be shared with others now.
+  // On a long link bytes of sums wait for each other, and now others may share the link.
   const CostTable fast = prior_cost(seen, {}, {.flat = {500, 350, 0.006}, .inter = {400, 300, 0.01}}).value();
   EXPECT_EQ(find_rate(fast, Kind::all_gather, Level::flat)->byte_us, 0.006);
   EXPECT_EQ(find_rate(fast, Kind::all_gather, Level::inter)->byte_us, 0.008);
 }
 
-// Sums take 12 ns a byte and gathers, which were not seen yet, 8: what an idle link takes.
+// Sums take 12 ns a byte. Gathers, which were not seen yet, take 8, the rate of an idle link.
 TEST(FitCost, WhatWasNotSeenMayBeFasterThanSums) {
   const core::Strategy plain = strategy_of("all_reduce", {250'000, 4'000'000});
   const std::vector<TimedRun> timed(3, {plain, {{0, 0, 0, 32'000}, {1, 0, 40'000, 252'000}}});
@@ -197,7 +197,7 @@ TEST(FitCost, WhatWasNotSeenMayBeFasterThanSums) {
   EXPECT_EQ(find_rate(fitted, Kind::all_gather, Level::flat)->byte_us, 0.008);
 }
 
-// Large messages, one at a time, do not tell what a short one takes, nor what several short ones do together.
+// Large messages, one at a time, do not show the time of a short one, nor that of several short ones together.
 TEST(FitCost, WhereOnlyLargeMessagesWereSeenIdleLinksTell) {
   const CostTable truth{.ranks = {.size = 4}, .collectives = {{Kind::all_reduce, Level::flat, 10'000, 0.04, 9000}}};
   const core::Strategy plain = strategy_of("all_reduce", {2'000'000, 1'900'000});
@@ -225,7 +225,8 @@ TEST(FitCost, EachCollectiveThatAJobPlansWithHasAPrior) {
           << kind.name << " " << core::to_string(level);
     }
   }
-  // Programs without a rate are left out silently, so what is admitted is counted: of those in levels all have theirs.
+  // Programs without a rate are left out silently, so the admitted ones are counted: those with levels all have
+  // theirs.
   Knowledge job = testing::knowledge_of(testing::reference_table(), 4, core::Fidelity::half);
   job.ranks.local_size = 2;
   for (const core::Option& option : admitted_options(job)) {
@@ -281,7 +282,7 @@ TEST(FitCost, WhatWaitsBehindALargerOneDoesNotCount) {
 }
 
 TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
-  // Times of all_gather that do not grow with the size: a byte is not for nothing all the same.
+  // Times of all_gather that do not grow with the size: a byte still has a cost.
   const core::Strategy plain = strategy_of("all_reduce", {100'000}),
                        gather = strategy_of("bf16: encode@device all_gather decode@device", {1000, 50'000});
   const std::vector<TimedRun> timed{{plain, {{0, 0, 0, 4000}}}, {gather, {{0, 1, 0, 900}, {1, 1, 1000, 1900}}}};
@@ -294,7 +295,7 @@ TEST(FitCost, ALinkIsWhatItIsWhateverTravels) {
 }
 
 TEST(FitCost, NothingIsFasterThanALongPeriodOfItsLink) {
-  // Gathers of many sizes that do not grow, as while a token bucket lets so much pass at once.
+  // Gathers of many sizes that do not grow, as when a token bucket passes that much at once.
   const core::Strategy plain = strategy_of("all_reduce", {1'000'000});
   core::Strategy gather = strategy_of("bf16: encode@device all_gather decode@device", {});
   TimedRun gathered{gather, {}};
@@ -312,7 +313,7 @@ TEST(FitCost, NothingIsFasterThanALongPeriodOfItsLink) {
 }
 
 TEST(FitCost, ALinkIsAsFarForWhatWasNotSeen) {
-  // Short gathers take 5 ms; of all_reduce only a large one was seen, of the others none.
+  // Short gathers take 5 ms; for all_reduce only a large one was seen, for the others none.
   const core::Strategy plain = strategy_of("all_reduce", {1'000'000}),
                        gather = strategy_of("bf16: encode@device all_gather decode@device", {100, 1000});
   std::vector<TimedRun> timed;
@@ -352,7 +353,7 @@ TEST(FitCost, ALinkIsAsFarForExchangesOfPairsAsForRings) {
 }
 
 TEST(FitCost, ShortExchangesOfPairsTellWhatOneMessageTakes) {
-  // The same link, where exchanges of pairs were seen: it is not seven times as fast for a ring.
+  // The same link, after exchanges of pairs were seen: it is not seven times as fast for a ring.
   const core::Strategy plain = strategy_of("all_reduce", {1'000'000}),
                        pairs = strategy_of(
                            "bf16: encode@device all_to_all decode@device encode@device all_gather decode@device",
@@ -375,8 +376,8 @@ TEST(FitCost, ShortExchangesOfPairsTellWhatOneMessageTakes) {
   EXPECT_NEAR(times.value()[4].us(), 35'000, 2000);
 }
 
-// Messages that are issued at once, four at a time: each is handled for `handled_us`, then on the link for its bytes,
-// at 0.01 us, and then on its way for `wait_us`. Every second step has them one at a time.
+// Messages that are issued at once, four at a time. Each takes `handled_us`, then 0.01 us on the link for each of
+// its bytes, and then `wait_us` on its way. Every second step has them one at a time.
 std::vector<TimedRun> with_latency(double handled_us, double wait_us) {
   const std::vector<int64_t> sizes = {1000, 40'000, 3000, 10'000, 1000, 200'000, 5000, 20'000};
   core::Strategy plain = strategy_of("all_reduce", {});
@@ -419,7 +420,7 @@ TEST(FitCost, AMessageThatStallsNowAndThenCostsItsMean) {
   for (int step = 0; step < 50; ++step) {
     TimedRun each{plain, {{5, 0, 100'000, 140'000}}};
     for (int32_t b = 0; b < 5; ++b) {
-      // Each second one stalls once; and in each fifth step all messages wait for a peer.
+      // Every second message stalls once; and in each fifth step all messages wait for a peer.
       const double us = (step % 2 == 0 && b == step % 5 ? 3100 : 100) + (step % 5 == 1 ? 4000 : 0);
       each.steps.push_back({b, 0, 10'000.0 * b, 10'000.0 * b + us});
     }
@@ -462,8 +463,8 @@ TEST(FitCost, MessagesThatStallInADensePeriodCostTheirMean) {
   EXPECT_NEAR(fitted.table.collectives[0].byte_us, 0.01, 1e-4);
 }
 
-// Over a slow link all collectives of a step are one long period: none tells what one takes that has no bytes, and what
-// idle links take is known. Times of two ranks at 200 Mbit/s and 5 ms.
+// Over a slow link all collectives of a step are one long period. None shows the time of a collective without bytes,
+// and the times of idle links are known. The times are from two ranks at 200 Mbit/s and 5 ms.
 TEST(FitCost, WhereAStepIsOneLongPeriodItsBytesTellOfTheLink) {
   const char *const plain = "all_reduce", *const gather = "bf16: encode@device all_gather decode@device",
                     *const pairs =
@@ -483,7 +484,7 @@ TEST(FitCost, WhereAStepIsOneLongPeriodItsBytesTellOfTheLink) {
   const auto known = [&] { return prior_cost(fit({}), {}, {.flat = {10'300, 10'200}}).value(); };
   const CostTable first = fit(known());
   EXPECT_NEAR(find_rate(first, Kind::all_reduce, Level::flat)->byte_us, 0.0455, 0.001);
-  // Others are faster and slower to begin with, and wait for each other.
+  // Other messages start faster or slower, and wait for each other.
   timed.insert(timed.end(), 3,
                {strategy({{gather, 282'720}, {pairs, 4'070'624}, {gather, 11'107'984}, {gather, 28'128}}),
                 {{0, 1, 200, 23'100},
@@ -501,8 +502,8 @@ TEST(FitCost, WhereAStepIsOneLongPeriodItsBytesTellOfTheLink) {
   }
 }
 
-// Payloads that need not be full: 40 % of them is used, where 87 % is usual. By what was planned a byte would seem to
-// cost less than half of what it does, and all other payloads' collectives with it.
+// Payloads that are not full: 40 % of them is used, and 87 % is usual. By the planned sizes a byte would seem to
+// cost less than half of its true cost, and so would the collectives of all other payloads.
 TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
   const core::TraitsTable all = testing::known_traits();
   std::vector<core::CompressorTraits> known(all.begin(), all.end());
@@ -536,7 +537,7 @@ TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
   EXPECT_NEAR(sent.collectives[0].byte_us, kByteUs, 1e-5);
   EXPECT_EQ(find_use(planned, {"packed"}), std::nullopt);
   EXPECT_NEAR(find_use(sent, {"packed"}).value(), kUse, 1e-4);
-  // What a sample told of them holds until they were sent.
+  // The estimate of a sample holds until they were sent.
   const std::vector<core::CodecUse> uses = {{"int4packed", 0.5}, {"packed", 0.75}};
   const CostTable seen{.ranks = {.size = kRanks}, .collectives = {{Kind::all_reduce, Level::flat, 20, 0.008}}};
   const CostTable prior = prior_cost(seen, {{"packed"}, {"bf16"}}, {}, uses).value();
@@ -553,7 +554,7 @@ TEST(FitCost, PayloadsThatAreNotFullCountWithWhatWasSent) {
   EXPECT_NEAR(gather_us(bf16), kByteUs * 2 * 500'000 * (kRanks - 1), 0.01 * gather_us(bf16));
 }
 
-// On the link of a node pass the bytes of all its ranks.
+// The bytes of all ranks of a node pass over its link.
 TEST(FitCost, WhatWasSentCountsForAllThatShareTheLink) {
   const core::Ranks ranks{.size = 4, .local_size = 2};
   const core::Option option = option_of("reduce_scatter@intra all_reduce@inter all_gather@intra");

@@ -45,7 +45,7 @@ TEST(FitDevice, CopiesOfEachDirectionHaveARateOfTheirOwn) {
   EXPECT_EQ(prior_cost(unseen, {}).value().to_host, CopyRate()) << "gradients of the host are not copied";
 }
 
-// Beside work of the host, whose cores are short.
+// Beside work of the host, which is short of cores.
 TEST(FitDevice, WhatADeviceDoesTakesAsLongAsItWasSeenTo) {
   const core::Strategy gather = strategy_of("bf16: encode@device all_gather decode@host");
   const TimedRun timed{gather, {{0, 0, 0, 30}, {0, 1, 30, 50}, {0, 2, 10, 50}}};

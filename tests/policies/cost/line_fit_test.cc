@@ -22,7 +22,8 @@ TEST(FitLine, FindsTheLineBehindNoiseAndSpikes) {
   EXPECT_NEAR(line.fixed, 50, 8);
 }
 
-// As when each bucket of each plan has a size of its own. (With lines through all pairs of sizes this takes minutes.)
+// This happens if each bucket of each plan has its own size. (With lines through all pairs of sizes it takes
+// minutes.)
 TEST(FitLine, ManySizesAreFittedAsWellAsFew) {
   core::Rng rng(2);
   std::vector<Point> points;
@@ -45,7 +46,7 @@ TEST(FitLine, NeverFallsNorBeginsBelowZero) {
 }
 
 TEST(FitLine, AnExpectedFixedPartDecidesWhereThePointsCanNotTell) {
-  // Large points, a little off: without it the line would begin at 100.
+  // Large points, a little off: without an expected fixed part the line would begin at 100.
   const std::vector<Point> large = {{10'000, 1100}, {10'000, 1100}, {20'000, 2100}, {20'000, 2100}};
   EXPECT_NEAR(fit_line(large).fixed, 100, 1e-9);
   EXPECT_EQ(fit_line(large, {.expected_fixed = 5}).fixed, 5);
@@ -55,7 +56,7 @@ TEST(FitLine, AnExpectedFixedPartDecidesWhereThePointsCanNotTell) {
 }
 
 TEST(FitLine, WhatIsExpectedFarOutDecidesThere) {
-  // Points up to 100 that do not grow, as when a token bucket lets so much pass at once.
+  // Points up to 100 that do not grow, as when a token bucket passes that much at once.
   const std::vector<Point> small = {{10, 50}, {10, 50}, {20, 50}, {20, 50}, {100, 60}};
   EXPECT_LT(fit_line(small).unit, 0.2);
   const Line line = fit_line(small, {.expected_far = Point{1000, 1000}});

@@ -25,7 +25,7 @@ using Kind = core::Step::Kind;
 
 const core::CompressorSpec kBf16{"bf16"}, kTopk{"topk", 0.01};
 
-// Round figures: a message takes 100 us, a byte 0.01 us between all and 0.001 us inside a node.
+// Round figures: a message takes 100 us, and a byte 0.01 us between all ranks and 0.001 us inside a node.
 CostTable table_of(const core::Ranks& ranks) {
   CostTable table{.ranks = ranks, .scale_us = 1, .scale_element_us = 1e-4};
   for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter, Kind::all_gather, Kind::all_to_all, Kind::reduce,
@@ -56,7 +56,7 @@ TEST(ProgramCost, IsTheSumOfItsStepsOnTheirLanes) {
   // 200,000 bytes to each of three others, and four payloads to decode.
   EXPECT_EQ(work_of(table, "bf16: encode@device all_gather decode@host", 100'000),
             (Work{105, 0, 300 + 6'000, 6 + 20 + 800}));
-  // Shards of 25,008 elements of 2 bytes; what is computed between the exchanges holds the link.
+  // Shards of 25,008 elements of 2 bytes; the computation between the exchanges occupies the link.
   const double exchange = 300 + 3 * 50'016 * 0.01, decode = 3 + 25'008e-4 + 4 * 50'016 * 5e-4, encode = 5 + 25.008;
   const Work two_step =
       work_of(table, "bf16: encode@host all_to_all decode@device encode@device all_gather decode@device", 100'000);
@@ -142,7 +142,7 @@ TEST(ProgramCost, OptionsWithoutRatesAndThoseThatAreNeverBetterAreLeftOut) {
   const auto model = make_program_cost(table, {gather, host}, testing::known_traits(), 1 << 20).value();
   EXPECT_EQ(model->on_host(1), std::optional<size_t>(2));
   EXPECT_FALSE(model->on_host(0) || model->on_host(2));
-  // As many bytes as the all_reduce, and as many messages: never better.
+  // As many bytes and messages as the all_reduce: never better.
   EXPECT_EQ(options_of({option_of("reduce_scatter all_gather")}), (std::vector<Option>{plain}));
   std::erase_if(table.codecs, [](const CodecRate& rate) { return rate.place == Place::host; });
   EXPECT_EQ(options_of({gather, host}), (std::vector<Option>{plain, gather}));
@@ -151,8 +151,8 @@ TEST(ProgramCost, OptionsWithoutRatesAndThoseThatAreNeverBetterAreLeftOut) {
               ::testing::HasSubstr("no rate of all_reduce"));
 }
 
-// What the device does after the first collective delays backward, which lanes do not say: that the host is slower is
-// no reason to leave it out.
+// The device's work after the first collective delays backward, which lanes do not model. So a slower host is no
+// reason to leave it out.
 TEST(ProgramCost, AnOptionWithoutLateWorkOnTheDeviceStays) {
   std::vector<Option> options;
   for (const char* const text :
@@ -166,7 +166,7 @@ TEST(ProgramCost, AnOptionWithoutLateWorkOnTheDeviceStays) {
   for (const size_t option : {size_t{1}, size_t{2}, size_t{3}}) EXPECT_EQ(model->on_host(option), 4U);
 }
 
-// Without a matrix such a compressor sends fp32, and no plan would ever have it.
+// Without a matrix such a compressor sends fp32, and no plan would ever use it.
 TEST(ProgramCost, CompressorsOfMatricesAreTabulatedForMatrices) {
   const core::TraitsTable all = testing::known_traits();
   std::vector<core::CompressorTraits> known(all.begin(), all.end());
@@ -202,7 +202,7 @@ TEST(ProgramCost, TabulatedWorkIsThatOfThePrograms) {
       const Work exact = program_work(table, model->options()[o], numel, job.traits).value();
       for (size_t lane = 0; lane < kLanes; ++lane) {
         EXPECT_GE(tabulated[lane], before[lane]);
-        // Payloads and shards are rounded up to whole ones.
+        // Payloads and shards are rounded up to whole elements.
         EXPECT_NEAR(tabulated[lane], exact[lane], 0.005 * exact[lane] + 20) << to_string(model->options()[o]) << numel;
       }
       before = tabulated;
@@ -270,7 +270,7 @@ TEST(ProgramCost, TheJointSearchFindsTheBestOfAllPlansAndItChangesWithTheRanks) 
   EXPECT_GT(used.size(), 5u) << "many programs are the best somewhere";
 }
 
-// A few programs of the tree, which leaves brute force room for more tensors.
+// A few programs of the tree, so that brute force can handle more tensors.
 TEST(ProgramCost, TheJointSearchIsWithinAPercentForManyTensorsUnderAFewPrograms) {
   constexpr core::Ranks kRanks[] = {{2, 0}, {4, 2}, {8, 2}, {16, 4}, {32, 8}, {64, 8}};
   core::Rng rng(7);

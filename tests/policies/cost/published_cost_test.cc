@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Planners on the published traces under the published cost model, against what is known of them: the time without any
-// merging or compression, what Espresso's algorithm 1 finds, and the exact optima of options per tensor and of options
-// and partition together. Skipped where there are no traces.
+// Tests planners on the published traces under the published cost model, against known results. These are the time
+// without any merging or compression, the result of Espresso's algorithm 1, and the exact optima of options per tensor
+// and of options and partition together. The tests are skipped if there are no traces.
 #include "policies/cost/published_cost.h"
 
 #include <gmock/gmock.h>
@@ -154,7 +154,7 @@ TEST(Planner, PiecesAreCutAndMergedTensors) {
   EXPECT_LE(planned.end_us, 1.02 * whole.end_us);
 }
 
-// One small tensor on one machine: nothing is gained by anything, and what is sent as it is stays. Of several types the
+// With one small tensor on one machine nothing can be gained, and it stays uncompressed. With several dtypes the
 // order of buckets may gain something.
 TEST(Planner, EveryPlannerPlansWhateverTheTable) {
   const auto model = std::move(make_published_cost({.machines = 1, .gpus_per_machine = 1})).value();

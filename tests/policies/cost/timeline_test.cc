@@ -28,8 +28,8 @@ using ::testing::HasSubstr;
 
 const core::CompressorSpec kBf16{"bf16"};
 
-// Two ranks, where an all_reduce of n elements takes n us, encoding n / 10 and decoding n / 5 on the device, twice
-// that on the host.
+// Two ranks. An all_reduce of n elements takes n us, encoding n / 10 and decoding n / 5 on the device, twice that on
+// the host.
 CostTable simple_table() {
   CostTable table{.ranks = {.size = 2}};
   table.collectives = {{Kind::all_reduce, Level::flat, 0, 0.25}, {Kind::all_gather, Level::flat, 0, 0.5}};
@@ -73,7 +73,7 @@ TEST(Timeline, AnAllReduceWaitsForItsGradientAndTheLink) {
   EXPECT_EQ(collectives[2], (Span{Server::link, 2, 0, 480, 496}));
 }
 
-// Copies of each direction are done one after the other, beside all else.
+// Copies in each direction run one after the other, beside all other work.
 TEST(Timeline, GradientsOfADeviceAreCopiedToTheHostAndBack) {
   CostTable cost = simple_table();
   cost.on_device = {.gradients = true, .collectives = false, .kernels = true};
@@ -96,7 +96,7 @@ TEST(Timeline, GradientsOfADeviceAreCopiedToTheHostAndBack) {
   EXPECT_EQ(timeline_of(table, apart(table, "all_reduce", 2), cost).run(), 480);
 }
 
-// Encoded on the host: all of the gradient goes there, and of the payloads nothing comes back but what they decode to.
+// Encoding on the host copies the whole gradient there; only the decoded values come back.
 TEST(Timeline, WhatTheHostEncodesIsBroughtThere) {
   CostTable cost = simple_table();
   cost.on_device = {.gradients = true, .collectives = true, .kernels = true};
@@ -116,8 +116,9 @@ TEST(Timeline, WhatTheHostEncodesIsBroughtThere) {
 }
 
 TEST(Timeline, WhatTheDeviceDoesDelaysBackwardAndWhatComesLateIsDoneInTheNextHook) {
-  // Bucket 0: encoded at once until 16, gathered until 96 (160 bytes each way at 0.5), decoded when the hook of the
-  // second gradient runs. That is ready at 100 + 16, encoded until 148, and the decode of bucket 0 follows.
+  // Bucket 0 is encoded at once until 16, gathered until 96 (160 bytes each way at 0.5), and decoded when the hook
+  // of the second gradient runs. That gradient is ready at 100 + 16 and encoded until 148, and the decode of bucket
+  // 0 follows.
   const core::GradientTable table = table_of({{160, 0}, {320, 100}, {16, 500}});
   const core::Strategy strategy = apart(table, "bf16: encode@device all_gather decode@device", 2);
   Timeline timeline = timeline_of(table, strategy, simple_table());
@@ -132,7 +133,7 @@ TEST(Timeline, WhatTheDeviceDoesDelaysBackwardAndWhatComesLateIsDoneInTheNextHoo
   EXPECT_EQ(span_of(-1, 1), (Span{Server::device, -1, 1, 16, 116}));
   EXPECT_EQ(span_of(1, 0), (Span{Server::device, 1, 0, 116, 148}));
   EXPECT_EQ(span_of(1, 1), (Span{Server::link, 1, 1, 176, 496}));
-  // Backward goes on at 148 until 548; both decodes wait for its hook, after the last bucket's encode.
+  // Backward continues from 148 to 548; both decodes wait for its hook, after the last bucket's encode.
   EXPECT_EQ(span_of(2, 0).begin_us, 548);
   EXPECT_NEAR(span_of(0, 2).begin_us, 549.6, 1e-9);
   EXPECT_NEAR(span_of(1, 2).begin_us, 549.6 + 32, 1e-9);
@@ -205,7 +206,7 @@ TEST(Timeline, ARateThatIsMissingIsNamed) {
               HasSubstr("program \"reduce broadcast\": the cost table has no rate for step 0"));
 }
 
-// Programs of one exchange that are decoded on the host run as Lanes have them: one visit of each lane in order.
+// Programs of one exchange that are decoded on the host run as Lanes model them: one visit of each lane in order.
 TEST(Timeline, AgreesWithTheLanesThatPlannersUse) {
   core::Rng rng(3);
   CostTable cost = simple_table();
@@ -259,8 +260,8 @@ TEST(Timeline, EveryProgramOfTheTreeEndsAndAllItsOperationsAreDoneOnce) {
 
 // --- the next forward pass -------------------------------------------------------------------------------------------
 
-// Two tensors, of which forward reads the one first that is ready last: after 10 us, and the other one after 50 of 80.
-// An update takes a hundredth of an us for each element. By the link the buckets take 160 and 320 us.
+// Forward first reads the tensor that is ready last, after 10 us, and the other one after 50 of 80. An update takes
+// a hundredth of an us for each element. On the link the buckets take 160 and 320 us.
 core::GradientTable forward_table() {
   core::GradientTable table = table_of({{160, 0}, {320, 100}});
   table.tensors[0].read_us = 50;
@@ -294,16 +295,16 @@ TEST(Timeline, WithoutLateBucketsForwardAndUpdatesFollowTheRest) {
 TEST(Timeline, ForwardWaitsForALateBucketAtItsFirstRead) {
   const core::GradientTable table = forward_table();
   core::Strategy strategy = apart(table, "all_reduce", 1);
-  // Backward returns at 100. Forward goes until 110, bucket 1 is there at 480; an update, 40 us of forward, an update,
-  // 30.
+  // Backward returns at 100. Forward runs until 110, bucket 1 arrives at 480; then an update, 40 us of forward, an
+  // update, 30.
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 480 + 3.2 + 40 + 1.6 + 30);
-  // The other order: bucket 1 from 100 to 420, bucket 0 until 580, long after forward has come to it.
+  // The other order: bucket 1 from 100 to 420, bucket 0 until 580, long after forward needs it.
   strategy.order = {{1, 0}, {0, 0}};
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kLate}), 580 + 1.6 + 30);
-  // Only the last one is late: bucket 0 is there at 160 and updated, forward goes until 171.6.
+  // Only the last one is late: bucket 0 arrives at 160 and is updated, and forward runs until 171.6.
   strategy.order = {{0, 0}, {1, 0}};
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kNow, kLate}), 480 + 3.2 + 70);
-  // Only the first one is: backward returns at 480, and then nothing is waited for.
+  // Only the first one is late: backward returns at 480, and then nothing waits.
   EXPECT_DOUBLE_EQ(end_us(table, strategy, {kLate, kNow}), 480 + 3.2 + 50 + 1.6 + 30);
 }
 

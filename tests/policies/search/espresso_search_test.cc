@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Espresso's algorithms: what the paper says of them, against brute force.
+// Tests the claims of the paper on Espresso's algorithms, against brute force.
 #include "policies/search/espresso_search.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Espresso, SmallTensorsAreNotForOptionsThatLose) {
 
 // The end of the step for every subset of the tensors that may go to the host.
 struct Ends {
-  double best_us, best_of_first_us;  // of all subsets; of those with the first ones of each size
+  double best_us, best_of_first_us;  // over all subsets; over those with the first tensors of each size
 };
 Ends all_ends(const CostModel& model, std::span<const Atom> tensors, const Plan& plan) {
   std::vector<size_t> candidates;
@@ -51,7 +51,7 @@ Ends all_ends(const CostModel& model, std::span<const Atom> tensors, const Plan&
   Ends ends{plan.end_us, plan.end_us};
   for (unsigned subset = 0; subset < 1U << candidates.size(); ++subset) {
     std::vector<Message> messages = plan.messages;
-    std::set<int64_t> stays;  // sizes of which a tensor stayed
+    std::set<int64_t> stays;  // sizes with a tensor that stayed
     bool is_first = true;
     for (size_t c = 0; c < candidates.size(); ++c) {
       const int64_t numel = tensors[candidates[c]].numel;
@@ -90,7 +90,7 @@ TEST(Espresso, OffloadIsTheBestOfAllSubsetsInAlmostAllJobs) {
   EXPECT_LE(worst, 1.05);
 }
 
-// Counts how often it is asked, and stops whoever asks too often.
+// Counts its calls, and stops a caller that asks too often.
 class Counting final : public CostModel {
  public:
   Counting(const CostModel& of, int64_t most) : of_(of), left_(most) {}
@@ -166,7 +166,7 @@ TEST(Espresso, EveryTensorHasTheOptionThatEndsFirstGivenTheOthersAtItsTurn) {
     const testing::AffineCost model = testing::random_cost(rng, 4);
     const std::vector<Atom> tensors = random_tensors(rng, 12);
     const Plan plan = choose_options(model, tensors);
-    // The smallest tensors had their turn last: no other option of the very last one is better.
+    // The smallest tensors come last: no other option of the very last one is better.
     size_t last = 0;
     for (size_t t = 0; t < tensors.size(); ++t) {
       if (std::pair(tensors[t].numel, t) < std::pair(tensors[last].numel, last)) last = t;
@@ -181,7 +181,7 @@ TEST(Espresso, EveryTensorHasTheOptionThatEndsFirstGivenTheOthersAtItsTurn) {
 }
 
 TEST(Espresso, TensorsBeforeTheLastGapAreLeftAsTheyAre) {
-  // The link is free again long before the second tensor is ready: to compress the first one gains nothing.
+  // The link is free again long before the second tensor is ready, so compressing the first one gains nothing.
   AffineCostRow plain, coded;
   plain.us_per_element = {0, 0, 1e-3, 0};
   coded.fixed_us = {10, 0, 10, 0};

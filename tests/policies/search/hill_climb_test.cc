@@ -78,7 +78,7 @@ TEST_F(Refine, MoreAreInFlightWhereTheirMessagesTravelLong) {
   EXPECT_GE(job.step_ms(one_by_one) - job.rest_ms, 1.2 * least_ms);
 }
 
-// The least end over all orders in which each program's collectives keep their sequence.
+// The earliest end over all orders in which each program's collectives keep their sequence.
 double best_order_ms(const testing::TimelineJob& job, core::Strategy& strategy, std::vector<core::Issue>& left) {
   if (left.empty()) return job.step_ms(strategy);
   double best_ms = std::numeric_limits<double>::infinity();

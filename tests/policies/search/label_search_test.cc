@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradtune authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The joint search against brute force: every partition with every choice of options.
+// Tests the joint search against brute force: every partition with every choice of options.
 #include "policies/search/label_search.h"
 
 #include <gtest/gtest.h>
@@ -108,7 +108,7 @@ TEST(LabelSearch, WithoutMergingEveryAtomIsAMessage) {
   EXPECT_LE(search_labels(model, atoms, {.tolerance = 0}).plans[0].end_us, apart.plans[0].end_us);
 }
 
-// Option 0 sends all, option 1 nearly nothing, and loses.
+// Option 0 sends everything; option 1 sends nearly nothing, and is lossy.
 testing::AffineCost lossy_cost() {
   testing::AffineCost::Row all, little;
   all.us_per_element[kLink] = 1;

@@ -18,8 +18,8 @@
 namespace gradtune::policies {
 namespace {
 
-// The oracle: every sequence of messages of neighbouring blocks, each with every option and due either way, by trying
-// them. Blocks are parts of tensors; work is on the link and behind it.
+// The oracle tries every sequence of messages of neighbouring blocks, each with every option and with both
+// deadlines. Blocks are parts of tensors; work is on the link and behind it.
 class BruteForce {
  public:
   BruteForce(const CostModel& model, const core::GradientTable& table, int parts)
@@ -80,7 +80,7 @@ class BruteForce {
 
 double draw(core::Rng& rng, double least, double most) { return least * std::pow(most / least, rng.uniform()); }
 
-// A few tensors; latency, bandwidth and computation may each be what counts.
+// A few tensors; latency, bandwidth or computation may dominate.
 core::GradientTable small_table(core::Rng& rng, int tensors) {
   std::vector<core::TensorInfo> all;
   double ready_us = 0;
@@ -90,7 +90,7 @@ core::GradientTable small_table(core::Rng& rng, int tensors) {
   }
   core::GradientTable table = testing::make_table(all);
   assume_forward(table, draw(rng, 0.1, 2));
-  table.tensors[0].read_us = table.forward_us * 0.9;  // the first of backward takes time in forward too
+  table.tensors[0].read_us = table.forward_us * 0.9;  // the first tensor of backward takes time in forward too
   if (rng.below(4) == 0) table.tensors[rng.below(static_cast<uint64_t>(tensors))].read_us = -1;
   if (rng.below(4) == 0) table.update_element_us = draw(rng, 1e-3, 1);
   return table;
@@ -131,8 +131,8 @@ TEST(OverlapSearch, IsWithinAPercentOfTheBestOfSmallJobs) {
   std::printf("of %d jobs: %.4f of brute force's best on average, at most %.4f\n", kJobs, std::exp(sum / kJobs), worst);
 }
 
-// In every row at most 0.5 % above the best of the published schedules; and where latency is high and bandwidth short,
-// at least half of the way from there to what no plan can beat.
+// Every row is at most 0.5 % above the best of the published schedules. With high latency and little bandwidth, it
+// goes at least half of the way from there to the bound that no plan can beat.
 TEST(OverlapSearch, BeatsPublishedSchedules) {
   for (const testing::PublishedForward& row : testing::kPublishedForward) {
     SCOPED_TRACE(row.name());
@@ -185,7 +185,7 @@ TEST(OverlapSearch, WhatNoReaderIsKnownOfIsDueWhenBackwardReturns) {
   EXPECT_TRUE(has_late);
 }
 
-// V13: where computation hides all communication there is nothing to gain, and nothing is late.
+// V13: if computation hides all communication there is nothing to gain, and nothing is late.
 TEST(OverlapSearch, WhereComputationHidesAllNothingWaits) {
   core::GradientTable table = testing::make_table({testing::tensor("a", 1000, 0), testing::tensor("b", 1000, 100'000)});
   assume_forward(table, 0.5);

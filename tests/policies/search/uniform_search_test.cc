@@ -15,7 +15,7 @@
 namespace gradtune::policies {
 namespace {
 
-class Fusion : public ::testing::TestWithParam<double> {  // bytes of the link in a microsecond
+class Fusion : public ::testing::TestWithParam<double> {  // bytes per microsecond of the link
  protected:
   Fusion() {
     job.knowledge = testing::knowledge_of(testing::reference_table(), 4, core::Fidelity::lossy);

@@ -27,7 +27,7 @@ TreeJob open_job() {
 struct Case {
   const char* rule;
   TreeJob job;
-  size_t left;  // of the options
+  size_t left;  // number of admitted options
 };
 
 // The tree and its extension with one codec have 4341 + 244 programs, of which 63 + 4 are flat.
@@ -37,16 +37,17 @@ std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({"topology", open_job(), kFlat});
   all.back().job.ranks = {.size = 4};
-  // One place: 174 of the tree, and of the extension 1 flat, and with T2 = 3, 2 * 3 + 2 * 3.
+  // One place: the tree has 174. The extension has 1 flat, and with T2 = 3, 2 * 3 + 2 * 3.
   all.push_back({"places", open_job(), 174 + 1 + 12});
   all.back().job.host_threads = 0;
   all.push_back({"compressor", open_job(), 4341});
   all.back().job.codecs = {kTopk};
-  // Without a compressor: all_reduce and two pairs; and with levels two pairs inside of all_reduce and two pairs.
+  // Without a compressor: all_reduce and two pairs. With levels: two pairs inside a node around all_reduce and two
+  // pairs.
   all.push_back({"fidelity", open_job(), 3 + 2 * 3});
   all.back().job.fidelity = core::Fidelity::exact;
-  // Inside a node nothing or two pairs around what a flat program does, at either of two places: 2 * (3 + 2 * 9); and
-  // of the extension 2 * 2.
+  // Inside a node: nothing or two pairs around a flat program, at either of two places, 2 * (3 + 2 * 9). The
+  // extension has 2 * 2.
   all.push_back({"inside", open_job(), kFlat + 2 * (3 + 2 * 9) + 2 * 2});
   all.back().job.plain_inside = true;
   all.push_back({"memory", open_job(), 3 + 2 * 3});
@@ -86,7 +87,7 @@ TEST(Narrowing, PairsOfCodecsGoWhereNodesAreInside) {
     same += option.codecs.size() < 2;
   }
   EXPECT_GT(mixed, 0);
-  // Plain programs are there once; topk has no part in the extension.
+  // Plain programs are counted once; topk has no part in the extension.
   EXPECT_EQ(2 * one - 9 - 13, same);
 }
 

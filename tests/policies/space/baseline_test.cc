@@ -30,7 +30,7 @@ TEST(Baseline, IsWhatDdpDoes) {
   const core::Strategy& strategy = candidates[0].strategy;
   EXPECT_EQ(candidates[0].label, "all_reduce baseline");
   EXPECT_TRUE(core::validate(strategy, reference_table()).ok());
-  // The first bucket is full with fc2.weight; fc1 alone has 24.5 MiB, so that it waits for the convolutions.
+  // The first bucket is full with fc2.weight; fc1 alone has 24.5 MiB, so it waits for the convolutions.
   EXPECT_THAT(bucket_numels(strategy), ::testing::ElementsAre(2'108'426, 6'443'392));
   for (const core::Bucket& bucket : strategy.buckets) EXPECT_EQ(bucket.option, core::plain_all_reduce());
   EXPECT_EQ(strategy.in_flight, 2);

@@ -21,7 +21,7 @@ using testing::make_table;
 using testing::reference_table;
 using testing::tensor;
 
-// What must hold for every table: valid, one bucket more each time, and every old border kept.
+// Must hold for every table: the partitions are valid, each has one bucket more, and every old border is kept.
 void expect_nested(const core::GradientTable& table, const std::vector<Partition>& partitions) {
   const auto borders = [](const Partition& partition) {
     std::vector<std::pair<int32_t, int64_t>> all;

@@ -50,7 +50,7 @@ TEST(Forms, SayWhatARankSends) {
   }
 }
 
-// One that sends matrices as a hundredth, in two rounds, and all else as it is.
+// Knows a compressor that sends matrices as a hundredth, in two rounds, and all else unchanged.
 Knowledge with_matrices(core::GradientTable table) {
   Knowledge job = knowledge(2, Fidelity::lossy, std::move(table));
   const auto payload_bytes = [](const core::CompressorSpec&, const core::Extent& extent, int round) {
@@ -86,7 +86,7 @@ TEST(Forms, OfSeveralRoundsAreSummed) {
   EXPECT_THAT(labels(forms), ElementsAre("all_reduce", "none gather", "none two_step", "narrow all_reduce"));
   EXPECT_EQ(forms.back().option, core::encoded_all_reduce({"narrow"}, core::Place::device, 2));
   EXPECT_DOUBLE_EQ(forms.back().sent, (80.0 + 2000) / 10000);
-  // A bucket without a matrix is sent as it is.
+  // A bucket without a matrix is sent unchanged.
   const Candidate candidate = apply(forms.back(), {{{0, 0, 8000}}, {{1, 0, 2000}}}, job);
   EXPECT_EQ(candidate.strategy.buckets[0].option, forms.back().option);
   EXPECT_EQ(candidate.strategy.buckets[1].option, core::plain_all_reduce());

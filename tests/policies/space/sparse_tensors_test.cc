@@ -20,8 +20,8 @@
 namespace gradtune::policies {
 namespace {
 
-// Growth of density as it was counted in public data (One Billion Word and Criteo: what 2 to 32 ranks touch), and the
-// volumes of balanced parallelism and of hierarchies, in units of what one rank has as coordinates.
+// Growth of density as counted in public data (One Billion Word and Criteo: rows that 2 to 32 ranks touch). Also the
+// volumes of balanced parallelism and of hierarchies, in units of one rank's coordinates.
 struct Counted {
   const char* what;
   std::vector<double> gamma;                       // of 1, 2, 4, 8, ... ranks
@@ -51,7 +51,7 @@ TEST(SparseTensors, volumes_are_those_of_the_published_formulas_on_counted_data)
       EXPECT_NEAR(shares.balanced, balanced, 0.02 * balanced) << ranks;
       EXPECT_NEAR(shares.hierarchical, hierarchical, 0.02 * hierarchical) << ranks;
       EXPECT_EQ(shares.balanced < shares.hierarchical, balanced < hierarchical) << ranks;
-      // By the power law that is planned with, which knows the ends alone, it is about the same.
+      // The power law of the planner, which only knows the ends, gives about the same.
       const core::Content content{.row = 1, .of_one = kDensity, .of_all = kDensity * gamma.back()};
       EXPECT_NEAR(balanced_parallelism_share(content, ranks) / (2 * kDensity), balanced, 0.02 * balanced);
       EXPECT_NEAR(hierarchical_share(content, ranks) / (2 * kDensity), hierarchical, 0.12 * hierarchical);
@@ -62,13 +62,13 @@ TEST(SparseTensors, volumes_are_those_of_the_published_formulas_on_counted_data)
 TEST(SparseTensors, limits_of_the_formulas) {
   const auto content = [](double gamma) { return core::Content{.row = 1, .of_one = 0.001, .of_all = 0.001 * gamma}; };
   for (const int ranks : {2, 4, 8, 16, 64}) {
-    const double full = 0.002, none = 0.002;  // what one rank has
+    const double full = 0.002, none = 0.002;  // volume of one rank
     EXPECT_NEAR(hierarchical_share(content(1), ranks), std::log2(ranks) * full, 1e-9);
     EXPECT_NEAR(balanced_parallelism_share(content(1), ranks), 2.0 * (ranks - 1) / ranks * full, 1e-9);
     EXPECT_NEAR(hierarchical_share(content(ranks), ranks), (ranks - 1) * none, 1e-9);
     EXPECT_NEAR(balanced_parallelism_share(content(ranks), ranks), (ranks - 1) * (1 + 1.0 / ranks) * none, 1e-9);
   }
-  for (const int prime : {3, 5, 7}) {  // one dimension: all that the others have
+  for (const int prime : {3, 5, 7}) {  // one dimension: everything that the others have
     EXPECT_NEAR(hierarchical_share(content(1.5), prime), (prime - 1) * 0.002, 1e-9);
   }
   EXPECT_NEAR(hierarchical_share(content(1), 6), (2 + 1) * 0.002, 1e-9);
@@ -93,7 +93,7 @@ core::TensorInfo matrix(const char* name, int64_t rows, int64_t width, double of
   return tensor;
 }
 
-// What a link of that many bytes a second takes, and a message.
+// Rates of a link with that many bytes a microsecond, and that time for a message.
 CostTable link(int ranks, double bytes_per_us, double message_us) {
   CostTable table{.ranks = {ranks, 0}};
   for (const core::StepTraits& kind : core::step_table()) {
@@ -190,7 +190,7 @@ TEST(SparseTensors, the_choice_hangs_on_latency_ranks_density_and_overlap) {
   EXPECT_STREQ(choice(16, 0.99, 1.005, 50), "dense");
 }
 
-// What `auto` comes to, the measured time of each candidate being that of the timeline.
+// The choice of `auto`, if the timeline gives the measured time of each candidate.
 core::Strategy chosen_by_auto(const testing::TimelineJob& job) {
   core::Rng rng(1);
   const Knowledge knowledge = job.observed(0, rng);
@@ -215,7 +215,7 @@ TEST(SparseTensors, auto_finds_the_best_scheme_in_a_job_of_tables_alone) {
   EXPECT_EQ(chosen_by_auto(tables).buckets[0].option, best);
 }
 
-// Whatever the model thinks of them: they take much the same.
+// It measures them for any model: their times are about the same.
 TEST(SparseTensors, auto_measures_each_scheme) {
   const testing::TimelineJob tables{.knowledge = job(4, {matrix("table", 1 << 16, 64, 0.01, 0.03)}),
                                     .truth = link(4, 125, 50)};
@@ -224,7 +224,7 @@ TEST(SparseTensors, auto_measures_each_scheme) {
   const Proposal proposal = make_policy("auto", {}).value()->propose(knowledge);
   std::vector<core::Option> proposed;
   for (const Candidate& candidate : proposal.candidates) proposed.push_back(candidate.strategy.buckets[0].option);
-  for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {  // gathered already
+  for (const Candidate& baseline : baselines(knowledge.table, knowledge.fidelity)) {  // baselines gather already
     proposed.push_back(baseline.strategy.buckets[0].option);
   }
   for (const SparseScheme& scheme : sparse_schemes()) {
@@ -236,7 +236,8 @@ TEST(SparseTensors, auto_measures_each_scheme) {
 }
 
 TEST(SparseTensors, a_sum_that_is_dense_of_sparse_gradients_may_be_both) {
-  // Owners get half of the rows; or nearly all, and then a dense sum in pieces, whose passes hide behind the link.
+  // Owners get half of the rows; or nearly all of them. Then a dense sum in pieces is used, whose passes hide behind
+  // the link.
   for (const double of_one : {0.5, 0.999}) {
     const core::TensorInfo table = matrix("table", 1 << 16, 64, of_one, 1);
     EXPECT_TRUE(is_sparse(table));
@@ -251,7 +252,7 @@ TEST(SparseTensors, a_sum_that_is_dense_of_sparse_gradients_may_be_both) {
 
 TEST(SparseTensors, zen_proposes_once_and_by_volume) {
   for (const bool alike : {true, false}) {
-    // The negative samples of all ranks seeded alike, or each by itself (4 ranks, 2560 tokens).
+    // The negative samples of all ranks use one seed, or each rank its own (4 ranks, 2560 tokens).
     const Knowledge knowledge =
         job(4, {matrix("a", 10, 4), matrix("table", 100'000, 8, 0.00666, 0.00666 * (alike ? 1.36 : 3.6))});
     const auto zen = make_policy("zen", {}).value();
